@@ -1,0 +1,221 @@
+"""How every compiled function of the project is compiled, cached and called.
+
+``@kernel("int64(int64, int64)")`` declares a nopython function with one explicit signature. Nothing is compiled
+at import: a kernel is compiled, or loaded from the disk cache, when another kernel or :func:`entry` first asks for it.
+
+The cache folder of a kernel is named by a digest of the sources of its module and of all modules of ours
+that it imports, so a changed callee in another file never leaves stale machine code (Numba's own stamp covers
+only the defining file). The folder is private to the user (0700); Numba itself adds the CPU and its version.
+
+Numba's configuration is pinned while our functions are decorated: a user's ``NUMBA_DISABLE_JIT=1`` is for the
+user's functions and would leave the engine without atomics.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import caching, config, sigutils
+from numba.core.dispatcher import Dispatcher
+
+PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
+CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
+_PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
+
+_entries: dict[str, Kernel] = {}
+
+
+class Kernel:
+    """A nopython function with one signature: callable from other kernels, and from Python through :func:`entry`."""
+
+    def __init__(self, dispatcher: Dispatcher, signature: str) -> None:
+        self.dispatcher = dispatcher
+        self.signature = signature
+        self.name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
+
+    def compile(self) -> Callable[..., Any]:
+        """Return the compiled C entry point: exact argument types, no dispatch (72-128 ns a call)."""
+        args, _ = sigutils.normalize_signature(self.signature)
+        if args not in self.dispatcher.overloads:
+            with pinned_configuration():
+                self.dispatcher.compile(self.signature)
+        point: Callable[..., Any] = self.dispatcher.overloads[args].entry_point
+        return point
+
+
+def kernel(signature: str, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Declare a compiled function with one explicit `signature`, cached on disk.
+
+    Parameters
+    ----------
+    signature
+        Numba signature string, such as ``"int64(int64, int64)"``. Addresses are int64.
+    nogil
+        Release the GIL while it runs (only when entered from Python).
+    is_entry
+        Python calls it: :func:`warm` compiles it, and :func:`entry` finds it.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        with pinned_configuration():
+            dispatcher = numba.njit(nogil=nogil, error_model="numpy", boundscheck=False)(function)
+            dispatcher._cache = _Cache(function)
+        if is_entry:
+            declared = Kernel(dispatcher, signature)
+            _entries[declared.name] = declared
+        return dispatcher
+
+    return decorate
+
+
+def entry(function: Any) -> Callable[..., Any]:
+    """Return the entry point of a kernel declared with ``is_entry=True``, compiling or loading it if needed."""
+    py_func = function.py_func
+    return _entries[f"{py_func.__module__}.{py_func.__qualname__}"].compile()
+
+
+def entries() -> list[Kernel]:
+    """All kernels that Python calls, of the modules imported so far."""
+    return list(_entries.values())
+
+
+def warm() -> int:
+    """Compile, or load from the cache, every entry point declared so far. Returns how many."""
+    for declared in entries():
+        declared.compile()
+    return len(_entries)
+
+
+@contextmanager
+def pinned_configuration() -> Iterator[None]:
+    """Numba's settings as our code needs them, whatever the user's environment says."""
+    names = [name for name in _PINNED if hasattr(config, name)]
+    saved = {name: getattr(config, name) for name in names}
+    for name in names:
+        setattr(config, name, _PINNED[name])
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            setattr(config, name, value)
+
+
+@functools.cache
+def cache_root() -> Path:
+    """The first writable of ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi`` and a
+    private folder in the temporary directory (a read-only home still starts)."""
+    candidates = []
+    if os.environ.get(CACHE_VARIABLE):
+        candidates.append(Path(os.environ[CACHE_VARIABLE]))
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    candidates.append(Path(base) / "ncclx_mpi")
+    candidates.append(Path(tempfile.gettempdir()) / f"ncclx_mpi-{os.getuid()}")
+    for folder in candidates:
+        if _private_folder(folder):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
+
+
+def _private_folder(folder: Path) -> bool:
+    """Make `folder` (0700); True if it is ours and can be written."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+@functools.cache
+def module_digest(path: str) -> str:
+    """Digest of a module's source and of all sources of ours that it imports, directly or not."""
+    seen: dict[str, bytes] = {}
+    _collect_sources(path, seen)
+    total = hashlib.sha256(version("llvmlite").encode() + version("numba").encode())
+    for name in sorted(seen):
+        total.update(name.encode() + b"\0" + seen[name])
+    return total.hexdigest()[:20]
+
+
+_IMPORT = re.compile(
+    r"^\s*(?:from\s+((?:" + "|".join(PACKAGES) + r")[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)"
+    r"|import\s+((?:" + "|".join(PACKAGES) + r")[\w.]*))",
+    re.MULTILINE,
+)
+
+
+def _collect_sources(path: str, seen: dict[str, bytes]) -> None:
+    root = _package_root(path)
+    key = os.path.relpath(path, root)
+    if key in seen:
+        return
+    try:
+        source = Path(path).read_bytes()
+    except OSError:
+        return
+    seen[key] = source
+    for match in _IMPORT.finditer(source.decode()):
+        module = match.group(1) or match.group(3)
+        names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
+        for found in _module_files(root, module, names):
+            _collect_sources(found, seen)
+
+
+def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:
+    stem = os.path.join(root, *module.split("."))
+    for candidate in [f"{stem}.py", os.path.join(stem, "__init__.py")]:
+        if os.path.exists(candidate):
+            yield candidate
+    for name in names:
+        for candidate in [os.path.join(stem, f"{name}.py"), os.path.join(stem, name, "__init__.py")]:
+            if os.path.exists(candidate):
+                yield candidate
+
+
+def _package_root(path: str) -> str:
+    parts = path.split(os.sep)
+    for package in PACKAGES:
+        if package in parts:
+            return os.sep.join(parts[: len(parts) - 1 - parts[::-1].index(package)])
+    return os.path.dirname(path)
+
+
+class _Locator(caching._CacheLocator):  # type: ignore[misc]
+    """Puts a function's cache under a folder named by its module's digest; the digest is the stamp."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        self._digest = module_digest(py_file)
+        self._lineno = py_func.__code__.co_firstlineno
+
+    def get_cache_path(self) -> str:
+        return str(cache_root() / f"{sys.implementation.cache_tag}-{self._digest}")
+
+    def get_source_stamp(self) -> tuple[str]:
+        return (self._digest,)
+
+    def get_disambiguator(self) -> str:
+        return str(self._lineno)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator:
+        locator = cls(py_func, py_file)
+        locator.ensure_cache_path()
+        return locator
+
+
+class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Locator]
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    _impl_class = _CacheImpl

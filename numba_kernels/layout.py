@@ -1,0 +1,34 @@
+"""Structures of 64-bit words, one definition for Python and for compiled code."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+WORD = 8
+LINE = 64
+
+
+def words(name: str, fields: str, *, start: int = 0) -> Any:
+    """Return a named tuple of byte offsets, one 64-bit word a field, and ``size``.
+
+    A field ``f*8`` takes eight words; ``|`` moves on to the next cache line, so that words with different writers
+    do not share one. Compiled code reads a field as ``load64(address + NAME.field)``.
+
+    Examples
+    --------
+    >>> words("Pair", "first | second*2").second
+    64
+    """
+    offsets: dict[str, int] = {}
+    at = start
+    for field in fields.split():
+        if field == "|":
+            at = (at + LINE - 1) // LINE * LINE
+            continue
+        label, _, count = field.partition("*")
+        offsets[label] = at
+        at += WORD * int(count or 1)
+    offsets["size"] = at
+    kind = namedtuple(name, list(offsets))  # type: ignore[misc]
+    return kind(**offsets)
