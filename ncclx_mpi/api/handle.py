@@ -1,0 +1,185 @@
+"""What all MPI objects share: a Python handle that refers to a state, or to nothing.
+
+Copies of a handle (``Comm(comm)``) share one state, as C handles do. ``Free`` empties the state, so that every other
+copy fails with an MPI error from then on, and makes its own handle null.
+
+A state that was emptied, or never filled, has its slots unset: reading one raises the MPI error "invalid communicator"
+(or group, ...) through ``State.__getattr__``, which Python calls only then. So the valid case pays nothing for the check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import itertools
+from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from ncclx_mpi import errors
+
+PUBLIC = "ncclx_mpi.MPI"
+"""The module in which users find the public classes and constants, and from which they are unpickled."""
+
+Some = TypeVar("Some", bound="Handle")
+
+_numbers = itertools.count(1)
+_states: WeakValueDictionary[int, State] = WeakValueDictionary()
+_constants: dict[State, tuple[Handle, str]] = {}
+
+
+class State:
+    """What handles refer to; subclasses name their slots."""
+
+    __slots__ = ("__weakref__", "_number")
+    WHAT: ClassVar[str] = "object"
+    ERROR: ClassVar[int] = errors.ERR_ARG
+
+    def __getattr__(self, name: str) -> NoReturn:
+        errors.fail(self.ERROR, f"invalid {self.WHAT}: it is null, or was freed (no '{name}')")
+
+    @property
+    def number(self) -> int:
+        """The integer by which ``fromhandle`` finds this state again."""
+        try:
+            return object.__getattribute__(self, "_number")  # type: ignore[no-any-return]
+        except AttributeError:
+            self._number = next(_numbers)
+            _states[self._number] = self
+            return self._number
+
+    def empty(self) -> None:
+        """Unset every slot: all handles that refer to this state are invalid from now on."""
+        for kind in type(self).__mro__:
+            for slot in getattr(kind, "__slots__", ()):
+                if slot not in State.__slots__:
+                    with contextlib.suppress(AttributeError):
+                        object.__delattr__(self, slot)
+
+
+class Handle:
+    """Base of Comm, Group, Op, Request and Message."""
+
+    __slots__ = ("__weakref__", "_state")
+    __module__ = PUBLIC
+    _state: Any
+    _NULL: ClassVar[Any]
+    _ROOT: ClassVar[type[Handle]]
+    _STATE: ClassVar[type[State]]
+
+    @classmethod
+    def _refer(cls, state: Any) -> Self:
+        """Return a handle of this class that refers to `state`."""
+        self = object.__new__(cls)
+        self._state = state
+        return self
+
+    @classmethod
+    def _copy(cls, other: Handle | None, name: str) -> Self:
+        """Return what ``cls(other)`` is: a handle of the same state, or a null one."""
+        self = object.__new__(cls)
+        if other is None:
+            self._state = cls._NULL
+            return self
+        if not isinstance(other, cls._ROOT):
+            raise TypeError(
+                f"argument '{name}' has incorrect type (expected {cls._ROOT.__name__}, got {type(other).__name__})"
+            )
+        self._state = other._state
+        return self
+
+    def __eq__(self, other: object, /) -> bool:
+        """Return self==other."""
+        if not isinstance(other, self._ROOT):
+            return NotImplemented
+        return bool(self._state is other._state)
+
+    def __ne__(self, other: object, /) -> bool:
+        """Return self!=other."""
+        if not isinstance(other, self._ROOT):
+            return NotImplemented
+        return self._state is not other._state
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        """Return whether the handle is not null."""
+        return self._state is not self._NULL
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle predefined handles by name; others refer to this process and cannot be."""
+        found = _constants.get(self._state)
+        if found is None:
+            raise ValueError(f"cannot serialize '{type(self).__module__}.{type(self).__name__}' instance")
+        constant, name = found
+        return name if self is constant else (copyreg.__newobj__, (type(self), constant))  # type: ignore[attr-defined]
+
+    @property
+    def handle(self) -> int:
+        """Integer that identifies what the handle refers to; 0 if it is null."""
+        return 0 if self._state is self._NULL else int(self._state.number)
+
+    @classmethod
+    def _find(cls, number: int) -> Any:
+        """Return the state with this number."""
+        if number == 0:
+            return cls._NULL
+        state = _states.get(number)
+        if not isinstance(state, cls._STATE):
+            errors.fail(cls._NULL.ERROR, f"{number} is not the handle of a living {cls._NULL.WHAT}")
+        return state
+
+    def toint(self) -> int:
+        """Translate object to integer handle; always -1, there is no C handle behind it."""
+        return -1
+
+    @classmethod
+    def fromint(cls, arg: int, /) -> Self:
+        """Translate integer handle to object; always an error, as `toint` gives none."""
+        errors.fail(cls._NULL.ERROR, f"{arg} is not an integer handle: ncclx_mpi has no C handles")
+
+    def py2f(self) -> int:
+        """Translate object to Fortran handle; always -1, there are none."""
+        return -1
+
+    @classmethod
+    def f2py(cls, arg: int) -> Self:
+        """Translate Fortran handle to object; always an error, as `py2f` gives none."""
+        errors.fail(cls._NULL.ERROR, f"{arg} is not a Fortran handle: ncclx_mpi has none")
+
+
+def is_constant(handle: Handle) -> bool:
+    """Whether `handle` is itself one of the module's predefined objects."""
+    found = _constants.get(handle._state)
+    return found is not None and found[0] is handle
+
+
+def is_predefined(handle: Handle) -> bool:
+    """Whether `handle` refers to something predefined; it may be a copy."""
+    return handle._state in _constants
+
+
+def constant(handle: Some, name: str) -> Some:
+    """Make `handle` the predefined object `name`: pickled by name, never freed."""
+    _constants.setdefault(handle._state, (handle, name))
+    return handle
+
+
+def integer(value: Any, name: str) -> int:
+    """Return a rank, tag or count as an int.
+
+    Whatever a C int can be made of is taken, NumPy integers and whole floats included, as mpi4py does.
+
+    Raises
+    ------
+    TypeError
+        `value` is no number.
+    """
+    if type(value) is int:
+        return value
+    try:
+        return int(value.__index__())
+    except AttributeError:
+        pass
+    if isinstance(value, float) and value == int(value):
+        return int(value)
+    raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
