@@ -1,0 +1,181 @@
+"""Collective slots: the shared memory of one communicator inside the arena, and the lease that hands a slot out.
+
+::
+
+    | header | lines: rank x 16 x 128 B | done: rank | posted, consumed: ring counters | mid: rank x 16 x 2 KiB |
+    | big: rank x 2 x 16 KiB | shared rings: rank x 2 MiB | split rings: rank x (destination x 4 chunks) |
+
+*Lines* carry small collectives: line ``q % 16`` of a rank announces its part in collective number ``q`` of the communicator;
+up to 48 bytes of payload stand in the line itself, so that they cost the one line transfer that the announcement costs anyway.
+Longer payloads stand in *mid* (16 buffers) or *big* (2 buffers) of the rank. *Shared rings* are written by their rank and read by all
+others, *split rings* are cut into one stream for each destination; both move bulk data in chunks, four in flight.
+
+=====================  ==============  ===============  =====================================================================
+word                   written by      polled by        order and meaning
+=====================  ==============  ===============  =====================================================================
+``LINE.stamp``         its rank        all others       release after signature and payload: collective number q is published
+``done``               its rank        writers          release: it has read all it needs of the collectives up to this number
+``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
+``RING.consumed``      reader          writer           release after reading: chunks read since the lease
+``SLOT.leased``        compare-exch.   nobody           0 free, 1 leased
+``SLOT.returned``      fetch-add       nobody           members that have freed the communicator; the last one frees the slot
+=====================  ==============  ===============  =====================================================================
+
+Whoever writes into a buffer that it used before must know that its readers are done with it: of a line or mid buffer those of collective
+``q - 16``, of a big buffer ``q - 2``, of a ring chunk those of chunk ``k - 4``. Ranks in rooted collectives run ahead of each other, so
+double buffering alone would not do.
+
+Every offset is a function of the communicator's size; a slot has room for a communicator of all ranks of the node. Untouched
+pages of the file do not exist, so only what is used costs memory.
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from numba_kernels.atomics import compare_exchange, fetch_add, load64, load_relaxed, store64, store_release
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import fill
+
+SLOT = words("Slot", "leased | returned | bulk")
+"""``bulk``: 1 once somebody moved bulk data, so that the last one gives those pages back to the kernel."""
+LINE = words("Line", "stamp signature payload*6")
+RING = words("Ring", "posted signatures*7")
+"""A writer's counter and, beside it in the same line, the signatures of the chunks in flight."""
+
+INLINE = 48
+DEPTH = 16
+MID = 2 << 10
+BIG = 16 << 10
+BIGS = 2
+CHUNKS = 4
+SHARED_CHUNK = 512 << 10
+SPLIT_BYTES = 2 << 20
+"""Bytes of one rank's split ring, as long as that leaves at least `LEAST_CHUNK` for each chunk."""
+LEAST_CHUNK = 4 << 10
+
+_PAGE = 4096
+_WORDS_APART = 64
+_LINES_APART = 128  # the adjacent-line prefetcher takes pairs
+_MADV_REMOVE = 9
+
+_madvise = types.ExternalFunction("madvise", types.int32(types.intp, types.intp, types.int32))
+
+
+def slot_bytes(nranks: int) -> int:
+    """Bytes of a slot for communicators of up to `nranks` ranks."""
+    fixed = _PAGE + nranks * (DEPTH * _LINES_APART + 2 * _WORDS_APART) + 3 * nranks * nranks * _WORDS_APART
+    buffers = nranks * (DEPTH * MID + BIGS * BIG)
+    split = max(SPLIT_BYTES, nranks * CHUNKS * LEAST_CHUNK)
+    return -(-fixed // _PAGE) * _PAGE + buffers + nranks * (CHUNKS * SHARED_CHUNK + split)
+
+
+@kernel("int64(int64, int64, int64)")
+def line_of(slot, rank, number):  # type: ignore[no-untyped-def]
+    """The line in which `rank` announces collective `number`."""
+    return slot + _PAGE + (rank * DEPTH + (number & (DEPTH - 1))) * _LINES_APART
+
+
+@kernel("int64(int64, int64, int64)")
+def done_of(slot, size, rank):  # type: ignore[no-untyped-def]
+    """The word that says up to which collective `rank` has read everything."""
+    return slot + _PAGE + size * DEPTH * _LINES_APART + rank * _WORDS_APART
+
+
+@kernel("int64(int64, int64)")
+def _rings(slot, size):  # type: ignore[no-untyped-def]
+    return done_of(slot, size, size)
+
+
+@kernel("int64(int64, int64, int64)")
+def shared_posted(slot, size, writer):  # type: ignore[no-untyped-def]
+    """The counter line of the shared ring of `writer`."""
+    return _rings(slot, size) + writer * _WORDS_APART
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def shared_consumed(slot, size, writer, reader):  # type: ignore[no-untyped-def]
+    """How many chunks of the shared ring of `writer` `reader` has read."""
+    return _rings(slot, size) + (size + writer * size + reader) * _WORDS_APART
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def split_posted(slot, size, writer, reader):  # type: ignore[no-untyped-def]
+    """The counter line of the stream from `writer` to `reader`."""
+    return _rings(slot, size) + (size + size * size + writer * size + reader) * _WORDS_APART
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def split_consumed(slot, size, writer, reader):  # type: ignore[no-untyped-def]
+    """How many chunks of the stream from `writer` `reader` has read."""
+    return _rings(slot, size) + (size + 2 * size * size + writer * size + reader) * _WORDS_APART
+
+
+@kernel("int64(int64, int64)")
+def _buffers(slot, size):  # type: ignore[no-untyped-def]
+    counted = _rings(slot, size) - slot + (size + 3 * size * size) * _WORDS_APART
+    return slot + (counted + _PAGE - 1) // _PAGE * _PAGE
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def buffer_of(slot, size, rank, number, nbytes):  # type: ignore[no-untyped-def]
+    """Where `rank` puts the `nbytes` of collective `number`: more than `INLINE`, at most `BIG`."""
+    first = _buffers(slot, size)
+    if nbytes <= MID:
+        return first + (rank * DEPTH + (number & (DEPTH - 1))) * MID
+    return first + size * DEPTH * MID + (rank * BIGS + (number & (BIGS - 1))) * BIG
+
+
+@kernel("int64(int64, int64)")
+def _bulk(slot, size):  # type: ignore[no-untyped-def]
+    return _buffers(slot, size) + size * (DEPTH * MID + BIGS * BIG)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def shared_chunk(slot, size, writer, index):  # type: ignore[no-untyped-def]
+    """Memory of chunk `index` of the shared ring of `writer`; `SHARED_CHUNK` bytes."""
+    return _bulk(slot, size) + (writer * CHUNKS + (index & (CHUNKS - 1))) * SHARED_CHUNK
+
+
+@kernel("int64(int64)")
+def split_chunk_bytes(size):  # type: ignore[no-untyped-def]
+    """Bytes that one chunk of a split ring holds, a multiple of 64."""
+    return max(LEAST_CHUNK, (SPLIT_BYTES // (size * CHUNKS)) & ~63)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def split_chunk(slot, size, writer, reader, index):  # type: ignore[no-untyped-def]
+    """Memory of chunk `index` of the stream from `writer` to `reader`."""
+    streams = _bulk(slot, size) + size * CHUNKS * SHARED_CHUNK
+    return streams + ((writer * size + reader) * CHUNKS + (index & (CHUNKS - 1))) * split_chunk_bytes(size)
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def lease(slots, stride, count, size):  # type: ignore[no-untyped-def]
+    """Lease a slot, with all its counters at zero, for a communicator of `size` ranks.
+
+    `slots` is the address of the first of `count` slots, `stride` bytes apart. Returns the slot's index, -1 if all are taken.
+    The leader of the new communicator calls it and tells the members, which orders the zeros before their first use.
+    """
+    for index in range(count):
+        slot = slots + index * stride
+        if load_relaxed(slot + SLOT.leased) == 0 and compare_exchange(slot + SLOT.leased, 0, 1) == 0:
+            store64(slot + SLOT.returned, 0)
+            store64(slot + SLOT.bulk, 0)
+            fill(slot + _PAGE, 0, _buffers(slot, size) - slot - _PAGE)
+            return index
+    return -1
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def give_back(slot, size):  # type: ignore[no-untyped-def]
+    """Say that one of the `size` members is done with the slot. Returns 1 from the last one, which frees it."""
+    if fetch_add(slot + SLOT.returned, 1) + 1 < size:
+        return 0
+    if load64(slot + SLOT.bulk) != 0:
+        first = _bulk(slot, size)
+        end = split_chunk(slot, size, size, 0, 0)
+        _madvise(first, (end - first) // _PAGE * _PAGE, _MADV_REMOVE)
+    store_release(slot + SLOT.leased, 0)
+    return 1
