@@ -27,6 +27,7 @@ from typing import Any
 
 import numba
 from numba.core import caching, config, sigutils
+from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
@@ -77,6 +78,31 @@ def kernel(signature: str, *, nogil: bool = True, is_entry: bool = False) -> Cal
         return dispatcher
 
     return decorate
+
+
+class Native:
+    """A function that native code calls by its address (:attr:`address`): plain C, no GIL, no Python."""
+
+    def __init__(self, callback: CFunc) -> None:
+        self._callback = callback
+
+    @functools.cached_property
+    def address(self) -> int:
+        """Where the function is. The first look compiles it, or loads it from the disk cache."""
+        with pinned_configuration():
+            self._callback.compile()
+        return int(self._callback.address)
+
+
+def native(function: Callable[..., Any], signature: str, name: str) -> Native:
+    """Declare a C-callable function, cached on disk under `name`; nothing is compiled before its address is needed.
+
+    Generated functions of one factory share their place in the source, so `name` must tell them apart in their module.
+    """
+    function.__name__ = function.__qualname__ = name
+    callback = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={"error_model": "numpy"})
+    callback._cache = _NamedCache(function)
+    return Native(callback)
 
 
 def entry(function: Any) -> Callable[..., Any]:
@@ -219,3 +245,10 @@ class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
+
+
+class _NamedCache(_Cache):
+    """For generated functions: the folder's digest and the name tell everything, whatever their closures hold."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (sig, codegen.magic_tuple())

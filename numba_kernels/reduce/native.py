@@ -1,0 +1,68 @@
+"""Compiled reductions by name, each compiled or loaded from the disk cache when it is first asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+from numba_kernels import jit
+from numba_kernels.reduce import loop
+from numba_kernels.reduce.cells import Cell, cell, dtype
+from numba_kernels.reduce.elements import OPERATIONS
+from numba_kernels.reduce.table import BOOLEAN, COPIES, SIGNED, TYPES, defined
+
+COMMON = tuple(product(("sum", "prod", "min", "max"), ("i32", "i64", "f32", "f64")))
+"""What nearly every program uses: compiled before the ranks start."""
+
+_WITHOUT_KERNEL = ("f80", "c160", "f80,i32")
+_COPIED_AS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "c128"}
+
+
+@functools.cache
+def address(op: str, kind: str) -> int:
+    """Address of the C function ``void(int64 out, int64 low, int64 high, int64 count)``; 0 if there is none.
+
+    Parameters
+    ----------
+    op
+        Operation name, a key of :data:`~numba_kernels.reduce.elements.OPERATIONS`.
+    kind
+        Element type name, one of :data:`~numba_kernels.reduce.table.TYPES`.
+    """
+    if kind in _WITHOUT_KERNEL or not defined(op, kind):
+        return 0
+    return _compiled(op, _same_machine_code(op, kind)).address
+
+
+def warm(common_only: bool = True) -> int:
+    """Compile, or load from the cache, the common kernels or all of them. Returns how many there are."""
+    names = COMMON if common_only else product(OPERATIONS, TYPES)
+    return sum(address(op, kind) != 0 for op, kind in names)
+
+
+def _same_machine_code(op: str, kind: str) -> str:
+    """The type to compile `op` for: signs matter to order alone, and copies see nothing but the size."""
+    if op in COPIES:
+        return _COPIED_AS[dtype(kind).itemsize]
+    if op in ("min", "max"):
+        return kind
+    if kind in BOOLEAN:
+        return "u8"
+    return "u" + kind[1:] if kind in SIGNED else kind
+
+
+@functools.cache
+def _compiled(op: str, kind: str) -> jit.Native:
+    return declare(f"{op}_{kind.replace(',', '_')}", OPERATIONS[op], cell(kind))
+
+
+def declare(name: str, element: Callable[..., Any], layout: Cell) -> jit.Native:
+    """Declare the C function that applies `element` to arrays of `layout`; `name` tells it from others in the cache."""
+    elements = loop.over(element, layout)
+
+    def reduction(out, low, high, count):  # type: ignore[no-untyped-def]
+        elements(out, low, high, count)
+
+    return jit.native(reduction, loop.SIGNATURE, name)

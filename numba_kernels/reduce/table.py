@@ -1,0 +1,31 @@
+"""Which operation exists for which element type."""
+
+from __future__ import annotations
+
+BOOLEAN = ("bool",)
+SIGNED = ("i8", "i16", "i32", "i64")
+UNSIGNED = ("u8", "u16", "u32", "u64")
+FLOATS = ("f16", "f32", "f64", "f80")
+COMPLEX = ("c64", "c128", "c160")
+PAIRS = ("f32,i32", "f64,i32", "f80,i32", "i64,i32", "i16,i32", "i32,i32")
+TYPES = BOOLEAN + SIGNED + UNSIGNED + FLOATS + COMPLEX + PAIRS
+"""All element types: C bool, integers, floats (f80: long double), complex, and C structs {value; int index}."""
+
+_ARITHMETIC = ("sum", "prod")
+_ORDER = ("min", "max")
+LOGICAL = ("land", "lor", "lxor")
+_BITWISE = ("band", "bor", "bxor")
+COPIES = ("replace", "no_op")
+_DEFINED = {
+    BOOLEAN: LOGICAL + _BITWISE + COPIES,
+    SIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE + COPIES,
+    UNSIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE + COPIES,
+    FLOATS: _ARITHMETIC + _ORDER + LOGICAL + COPIES,
+    COMPLEX: _ARITHMETIC + LOGICAL + COPIES,
+    PAIRS: ("minloc", "maxloc", *COPIES),
+}
+
+
+def defined(op: str, kind: str) -> bool:
+    """Whether the operation named `op` is defined for the element type named `kind`."""
+    return any(kind in kinds and op in ops for kinds, ops in _DEFINED.items())
