@@ -10,7 +10,7 @@ LINE = 64
 
 
 def words(name: str, fields: str, *, start: int = 0) -> Any:
-    """Return a named tuple of byte offsets, one 64-bit word a field, and ``size``.
+    """Return a named tuple of byte offsets, one 64-bit word a field, and ``total``, the bytes of all.
 
     A field ``f*8`` takes eight words; ``|`` moves on to the next cache line, so that words with different writers
     do not share one. Compiled code reads a field as ``load64(address + NAME.field)``.
@@ -29,6 +29,6 @@ def words(name: str, fields: str, *, start: int = 0) -> Any:
         label, _, count = field.partition("*")
         offsets[label] = at
         at += WORD * int(count or 1)
-    offsets["size"] = at
+    offsets["total"] = at
     kind = namedtuple(name, list(offsets))  # type: ignore[misc]
     return kind(**offsets)

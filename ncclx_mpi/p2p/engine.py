@@ -1,0 +1,387 @@
+"""The engine of one rank, as Python sees it: communicators, requests, waiting, and what is raised when waiting fails."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ncclx_mpi import errors
+from ncclx_mpi.p2p import entries
+from ncclx_mpi.p2p.clock import now, ticks_per_us
+from ncclx_mpi.p2p.layout import (
+    ABORTED,
+    AGAIN,
+    BUCKET,
+    BUCKETS,
+    COMM,
+    DEADLINE,
+    DONE,
+    ENGINE,
+    FAILED,
+    OPERATIONS,
+    PEER,
+    PEER_DEAD,
+)
+from ncclx_mpi.p2p.progress import progress
+from numba_kernels.jit import entry
+from transports.shm.arena import Arena
+from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS, ring_bytes
+
+WORD = 8
+LINE = 64
+_SLICE_US = 50_000
+_DOZE_US = 20_000
+_SPINS = 4000
+_EAGER_CREDIT = 4 << 20
+FAR_TRIP_NS = 200
+"""Flag round trips above this (nanoseconds) mean that the cores share no cache complex: stream what peers read."""
+
+
+class Result(NamedTuple):
+    """What became of a request: `source` is a rank of its communicator, `nbytes` counts the message, `error` is an MPI error class."""
+
+    source: int
+    tag: int
+    nbytes: int
+    error: int
+    cancelled: bool
+
+
+class NativeComm:
+    """A communicator as compiled code sees it.
+
+    Attributes
+    ----------
+    address : int
+        Address of its ``COMM`` block; valid as long as this object lives.
+    context, rank, size, slot : int
+        Context id; own rank; number of ranks; index of its collective slot, -1 for none.
+    world_ranks : tuple of int
+        World rank of each rank.
+    """
+
+    def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int) -> None:
+        self.engine = engine
+        self.context = context
+        self.world_ranks = tuple(world_ranks)
+        self.size = len(self.world_ranks)
+        self.rank = self.world_ranks.index(engine.rank)
+        self.slot = slot
+        self._world = np.array(self.world_ranks, dtype=np.int64)
+        self._local = np.full(engine.size, -1, dtype=np.int64)
+        self._local[self._world] = np.arange(self.size)
+        self._block, self.address = _block(COMM.total)
+        arena = engine.arena
+        for field, value in (
+            ("engine", engine.address),
+            ("context", context),
+            ("rank", self.rank),
+            ("size", self.size),
+            ("world", self._world.ctypes.data),
+            ("local", self._local.ctypes.data),
+            ("slot", arena.base + arena.plan.slot(slot) if slot >= 0 else 0),
+        ):
+            self._block[getattr(COMM, field) // WORD] = value
+
+    def word(self, field: str) -> int:
+        """A word of the native block."""
+        return int(self._block[getattr(COMM, field) // WORD])
+
+    def set_word(self, field: str, value: int) -> None:
+        """Write a word of the native block."""
+        self._block[getattr(COMM, field) // WORD] = value
+
+
+class Engine:
+    """Point-to-point communication of one rank over the arena.
+
+    Parameters
+    ----------
+    arena
+        The node's arena.
+    rank
+        World rank of this process.
+    timeout
+        Seconds after which a wait raises (``NCCLX_MPI_TIMEOUT``); None or 0: never.
+    """
+
+    def __init__(self, arena: Arena, rank: int, timeout: float | None = None) -> None:
+        self.arena = arena
+        self.rank = rank
+        self.size = arena.nranks
+        self.timeout = timeout
+        self._block, self.address = _block(ENGINE.total)
+        self._peers, self._peers_address = _block(PEER.total * self.size)
+        self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
+        self._scratch = threading.local()
+        self._kept: dict[int, Any] = {}
+        self._fill_block()
+        self._fill_peers()
+        self._start_send = entry(entries.start_send)
+        self._start_receive = entry(entries.start_receive)
+        self._wait_request = entry(entries.wait_request)
+        self._test_request = entry(entries.test_request)
+        self._read_status = entry(entries.read_status)
+        self._free_request = entry(entries.free_request)
+        self._find_message = entry(entries.find_message)
+        self._progress = entry(progress)
+
+    def _fill_block(self) -> None:
+        arena, plan = self.arena, self.arena.plan
+        rate = ticks_per_us()
+        crowded = self.size > len(os.sched_getaffinity(0))
+        lines = ring_bytes(self.size) // LINE
+        for field, value in (
+            ("arena", arena.base),
+            ("rank", self.rank),
+            ("nranks", self.size),
+            ("header", arena.base),
+            ("control", arena.base + plan.control(self.rank)),
+            ("trace", arena.base + plan.trace(self.rank)),
+            ("heap_first", arena.base + plan.heaps),
+            ("heap_last", arena.base + plan.nbytes),
+            ("key", arena.word(HEADER.key)),
+            ("ring_lines", lines),
+            ("eager_max", lines * LINE // 4 - LINE),
+            ("eager_credit", _EAGER_CREDIT),
+            ("streamed", 1),
+            ("spins", 1 if crowded else _SPINS),
+            ("slice_ticks", int(_SLICE_US * rate)),
+            ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
+            ("doze_ticks", int(_DOZE_US * rate)),
+            ("ticks_per_us", int(rate)),
+            ("buckets", self._buckets_address),
+            ("peers", self._peers_address),
+            ("current", arena.base + plan.trace(self.rank)),
+        ):
+            self.set_word(field, value)
+        first = ENGINE.bulk_free // WORD
+        for index in range(BULK_SLOTS):
+            self._block[first + index] = arena.base + plan.bulk(self.rank, index)
+
+    def _fill_peers(self) -> None:
+        base, plan = self.arena.base, self.arena.plan
+        table = self._peers.reshape(self.size, PEER.total // WORD)
+        for peer in range(self.size):
+            table[peer, PEER.outbox // WORD] = base + plan.ring(self.rank, peer)
+            table[peer, PEER.inbox // WORD] = base + plan.ring(peer, self.rank)
+            table[peer, PEER.world // WORD] = peer
+
+    def word(self, field: str) -> int:
+        """A word of the native block."""
+        return int(self._block[getattr(ENGINE, field) // WORD])
+
+    def set_word(self, field: str, value: int) -> None:
+        """Write a word of the native block."""
+        self._block[getattr(ENGINE, field) // WORD] = value
+
+    def new_comm(self, context: int, world_ranks: Sequence[int], slot: int = -1) -> NativeComm:
+        """The native side of a communicator; `context` is unique in the job and a multiple of 4."""
+        return NativeComm(self, context, world_ranks, slot)
+
+    # Requests ---------------------------------------------------------------------------------------------------
+
+    def start_send(
+        self, comm: NativeComm, address: int, nbytes: int, dest: int, tag: int, mode: int = 0, context_offset: int = 0
+    ) -> int:
+        """Start sending `nbytes` bytes at `address`, which stay the engine's until the request is complete.
+
+        Returns
+        -------
+        int
+            Handle of the request, perhaps complete already.
+        """
+        request: int = self._start_send(comm.address, context_offset, address, nbytes, dest, tag, mode)
+        return request
+
+    def start_recv(
+        self, comm: NativeComm, address: int, nbytes: int, source: int, tag: int, context_offset: int = 0
+    ) -> int:
+        """Start receiving up to `nbytes` bytes to `address`; `source` and `tag` may be wildcards. Returns the handle."""
+        request: int = self._start_receive(comm.address, context_offset, address, nbytes, source, tag)
+        return request
+
+    def done(self, request: int) -> bool:
+        """Whether the request is complete, after one progress."""
+        return bool(self._test_request(self.address, request))
+
+    test = done
+
+    def wait(self, request: int, what: str = "wait", owner: Any = None) -> None:
+        """Return when the request is complete. The request stays the caller's, to read and free.
+
+        When the wait ends by an exception (Ctrl-C, a dead peer, the deadline) the request is withdrawn first: nothing
+        writes into the buffer any more, and the handle is void. `owner` is kept alive if a send still reads it.
+
+        Raises
+        ------
+        Exception
+            ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed.
+        """
+        code, resumed = AGAIN, 0
+        try:
+            while code == AGAIN:
+                code = self._wait_request(self.address, request, resumed)
+                resumed = 1
+            if code != DONE:
+                raise self.failure(code, what)
+        except BaseException:
+            self.withdraw(request, owner)
+            raise
+
+    def withdraw(self, request: int, owner: Any = None) -> None:
+        """Give a request up, complete or not; the buffer of a receive is free on return."""
+        if not entry(entries.withdraw)(self.address, request) and owner is not None:
+            self._kept[request] = owner
+
+    def result(self, request: int) -> Result:
+        """What became of a complete request."""
+        status, address = self._status()
+        self._read_status(request, address)
+        source, tag, nbytes, error, cancelled = status.tolist()
+        return Result(source, tag, nbytes, error, bool(cancelled))
+
+    def free(self, request: int, owner: Any = None) -> None:
+        """Give a request back; one that is not complete goes on, and `owner` of its buffer is kept alive."""
+        if not self._free_request(self.address, request) and owner is not None:
+            self._kept[request] = owner
+
+    adopt = free
+
+    def cancel(self, request: int) -> None:
+        """Ask for the cancellation of a request; it still has to be waited for."""
+        entry(entries.cancel_request)(self.address, request)
+
+    # Probing ----------------------------------------------------------------------------------------------------
+
+    def probe(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0) -> Result | None:
+        """What the oldest matching message is, None if none has come."""
+        message = self._find_message(comm.address, context_offset, source, tag, 0)
+        return self.result(message) if message else None
+
+    def wait_probe(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0, what: str = "probe") -> Result:
+        """Wait for a matching message and say what it is."""
+        return self.result(self._wait_message(comm, source, tag, context_offset, 0, what))
+
+    def match(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0) -> int:
+        """Take the oldest matching message out of matching: its handle, 0 if none has come."""
+        message: int = self._find_message(comm.address, context_offset, source, tag, 1)
+        return message
+
+    def wait_match(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0, what: str = "mprobe") -> int:
+        """Wait for a matching message and take it out of matching."""
+        return self._wait_message(comm, source, tag, context_offset, 1, what)
+
+    def start_matched_recv(self, comm: NativeComm, message: int, address: int, nbytes: int) -> int:
+        """Start the receive of a message that :meth:`match` took; the message handle is void afterwards."""
+        request: int = entry(entries.receive_matched)(comm.address, message, address, nbytes)
+        return request
+
+    def _wait_message(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
+        found, address = self._status()
+        code, resumed = AGAIN, 0
+        waiting = entry(entries.wait_message)
+        while code == AGAIN:
+            code = waiting(comm.address, offset, source, tag, take, resumed, address)
+            resumed = 1
+        if code != DONE:
+            raise self.failure(code, what)
+        return int(found[0])
+
+    # Waiting ----------------------------------------------------------------------------------------------------
+
+    def progress(self) -> None:
+        """Move on everything that is outstanding."""
+        self._progress(self.address)
+
+    def idle_wait(self, predicate: Callable[[], bool], what: str) -> None:
+        """Progress until `predicate` holds: the wait of everything that Python decides, with the same bounds.
+
+        Raises
+        ------
+        Exception
+            ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed.
+        """
+        if predicate():
+            return
+        entry(entries.trace_open)(self.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
+        turning, turn = entry(entries.wait_turn), 0
+        while not predicate():
+            code = turning(self.address, turn)
+            turn += 1
+            if code not in (DONE, AGAIN) and not predicate():
+                raise self.failure(code, what)
+        entry(entries.trace_close)(self.address)
+
+    def drain(self, seconds: float = 10.0) -> None:
+        """Let what this rank still owes its peers go out (sends that nobody waits for any more) before it leaves."""
+        end = time.monotonic() + seconds
+        while self.word("queued") or self.word("active_count") or self.word("plan_count"):
+            self.progress()
+            if time.monotonic() > end or self.arena.word(HEADER.death):
+                return
+
+    def failure(self, code: int, what: str) -> errors.Exception:
+        """The exception for what a compiled wait returned."""
+        if code == PEER_DEAD:
+            dead = self.arena.dead_ranks()
+            return errors.error(
+                errors.ERR_PROC_FAILED,
+                f"rank {self.rank}: {what} was given up because rank {', '.join(map(str, dead))} died; "
+                "look at that rank's output for why",
+            )
+        if code == ABORTED:
+            return errors.error(
+                errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because the job was aborted"
+            )
+        if code == DEADLINE:
+            return errors.error(
+                errors.ERR_PENDING,
+                f"rank {self.rank}: {what} did not complete within NCCLX_MPI_TIMEOUT = {self.timeout:g} s\n"
+                + self.who_waits(),
+            )
+        return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
+
+    def who_waits(self) -> str:
+        """One line a rank: which operation it is in, with whom, since when."""
+        rate = self.word("ticks_per_us")
+        return "\n".join(self._describe(rank, rate) for rank in range(self.size))
+
+    def _describe(self, rank: int, rate: int) -> str:
+        plan = self.arena.plan
+        records = self.arena.word(plan.control(rank) + CONTROL.records)
+        if not records:
+            return f"  rank {rank}: has not communicated"
+        at = plan.trace(rank) + (records - 1) % TRACE_RECORDS * TRACE.total
+        row = self.arena.words(at, TRACE.total // WORD)
+        kind = OPERATIONS[int(row[TRACE.kind // WORD])]
+        if row[TRACE.end // WORD]:
+            return f"  rank {rank}: in no communication, the last was {kind}"
+        current = entry(now)()
+        seconds = (current - int(row[TRACE.start // WORD])) / rate / 1e6
+        peer, tag, nbytes = (int(row[getattr(TRACE, name) // WORD]) for name in ("peer", "tag", "nbytes"))
+        return f"  rank {rank}: in {kind} for {seconds:.1f} s, peer {peer}, tag {tag}, {nbytes} bytes"
+
+    def _status(self) -> tuple[npt.NDArray[np.int64], int]:
+        """This thread's five status words and their address."""
+        pair: tuple[npt.NDArray[np.int64], int] | None = getattr(self._scratch, "status", None)
+        if pair is None:
+            pair = _block(entries.STATUS_WORDS * WORD)
+            self._scratch.status = pair
+        return pair
+
+
+def _block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Zeroed words on a cache line of their own, and their address."""
+    raw = np.zeros(nbytes // WORD + LINE // WORD, dtype=np.int64)
+    address = raw.ctypes.data
+    skip = (-address) % LINE // WORD
+    return raw[skip : skip + nbytes // WORD], address + skip * WORD
+
+

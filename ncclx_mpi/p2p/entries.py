@@ -1,0 +1,306 @@
+"""What Python calls: one compiled call for each operation on requests.
+
+``post_send`` and ``post_receive`` are the same for code that holds the engine's lock already (plans).
+A wait returns AGAIN every 50 ms so that Python can run signal handlers, and is then called again.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.p2p.layout import (
+    ANNOUNCE,
+    ANY_SOURCE,
+    CANCEL,
+    COMM,
+    COMPLETE,
+    DONE,
+    EAGER,
+    ENGINE,
+    PEER,
+    PENDING,
+    RECEIVE,
+    REQUEST,
+    SEND,
+    SYNCHRONOUS,
+)
+from ncclx_mpi.p2p.matching import complete, drop_unexpected, find_unexpected, new_request, release_request, unpost
+from ncclx_mpi.p2p.progress import (
+    deliver,
+    hand_over,
+    idle,
+    lock,
+    progress,
+    progress_locked,
+    trace_begin,
+    trace_end,
+    unlock,
+)
+from ncclx_mpi.p2p.rendezvous import peer_of, push_or_queue, tell
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, ticks
+from numba_kernels.jit import kernel
+from transports.shm.layout import RING
+
+_TRACE_SEND, _TRACE_RECEIVE, _TRACE_WAIT, _TRACE_PROBE = 1, 2, 5, 6
+STATUS_WORDS = 5
+"""source (comm rank), tag, nbytes, error class, cancelled."""
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _eager_allowed(engine, peer, nbytes, mode):  # type: ignore[no-untyped-def]
+    """Small enough, and the receiver does not already hold too many bytes that nobody asked for."""
+    if mode == SYNCHRONOUS or nbytes > load64(engine + ENGINE.eager_max):
+        return 0
+    credit, sent = load64(engine + ENGINE.eager_credit), load64(peer + PEER.sent)
+    if sent + nbytes - load64(peer + PEER.seen_released) <= credit:
+        return 1
+    released = load_relaxed(load64(peer + PEER.outbox) + RING.released)
+    store64(peer + PEER.seen_released, released)
+    return 1 if sent + nbytes - released <= credit else 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def post_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start a send; the engine's lock is held. Returns the request, perhaps complete already."""
+    engine = load64(comm + COMM.engine)
+    world = load64(load64(comm + COMM.world) + 8 * dest)
+    peer = peer_of(engine, world)
+    request = new_request(engine)
+    store64(request + REQUEST.kind, SEND)
+    store64(request + REQUEST.comm, comm)
+    store64(request + REQUEST.offset, offset)
+    store64(request + REQUEST.context, load64(comm + COMM.context) + offset)
+    store64(request + REQUEST.peer, world)
+    store64(request + REQUEST.tag, tag)
+    store64(request + REQUEST.mode, mode)
+    store64(request + REQUEST.address, address)
+    store64(request + REQUEST.nbytes, nbytes)
+    store64(request + REQUEST.status_source, dest)
+    store64(request + REQUEST.status_tag, tag)
+    store64(request + REQUEST.message_bytes, nbytes)
+    if _eager_allowed(engine, peer, nbytes, mode) != 0:
+        store64(request + REQUEST.action, EAGER)
+    else:
+        store64(request + REQUEST.action, ANNOUNCE)
+        if load64(engine + ENGINE.heap_first) <= address < load64(engine + ENGINE.heap_last):
+            store64(request + REQUEST.direct, address - load64(engine + ENGINE.arena))
+    push_or_queue(engine, peer, request)
+    return request
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def post_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+    """Start a receive; the engine's lock is held. Returns the request, perhaps complete already."""
+    engine = load64(comm + COMM.engine)
+    receive = new_request(engine)
+    store64(receive + REQUEST.kind, RECEIVE)
+    store64(receive + REQUEST.comm, comm)
+    store64(receive + REQUEST.offset, offset)
+    store64(receive + REQUEST.context, load64(comm + COMM.context) + offset)
+    store64(receive + REQUEST.source, world_source(comm, source))
+    store64(receive + REQUEST.tag, tag)
+    store64(receive + REQUEST.address, address)
+    store64(receive + REQUEST.nbytes, nbytes)
+    store64(receive + REQUEST.status_source, source)
+    deliver(engine, receive)
+    return receive
+
+
+@kernel("int64(int64, int64)")
+def world_source(comm, source):  # type: ignore[no-untyped-def]
+    """World rank of a source, ANY_SOURCE unchanged."""
+    return source if source == ANY_SOURCE else load64(load64(comm + COMM.world) + 8 * source)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    request = post_send(comm, offset, address, nbytes, dest, tag, mode)
+    unlock(engine)
+    return request
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    progress_locked(engine)
+    request = post_receive(comm, offset, address, nbytes, source, tag)
+    unlock(engine)
+    return request
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def wait_request(engine, request, resumed):  # type: ignore[no-untyped-def]
+    """Wait a slice for a request: DONE (complete), AGAIN, PEER_DEAD, ABORTED or DEADLINE."""
+    if load_acquire(request + REQUEST.state) != PENDING:
+        return DONE
+    record = load64(engine + ENGINE.current)
+    if resumed == 0:
+        record = trace_begin(
+            engine,
+            _TRACE_SEND if load64(request + REQUEST.kind) == SEND else _TRACE_RECEIVE,
+            load64(request + REQUEST.context),
+            load64(request + REQUEST.status_source),
+            load64(request + REQUEST.tag),
+            load64(request + REQUEST.nbytes),
+        )
+    turn, started = 0, ticks()
+    while load_acquire(request + REQUEST.state) == PENDING:
+        code = idle(engine, turn, started)
+        turn += 1
+        if code != 0 and load_acquire(request + REQUEST.state) == PENDING:
+            return code
+    trace_end(record)
+    return DONE
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def test_request(engine, request):  # type: ignore[no-untyped-def]
+    """1 if the request is complete, after one progress if it was not."""
+    if load_acquire(request + REQUEST.state) == PENDING:
+        progress(engine)
+    return 1 if load_acquire(request + REQUEST.state) == COMPLETE else 0
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def wait_turn(engine, turn):  # type: ignore[no-untyped-def]
+    """One turn of a wait whose condition is checked in Python."""
+    return idle(engine, turn, ticks())
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def trace_open(engine, kind, context, peer, tag, nbytes):  # type: ignore[no-untyped-def]
+    """Open a trace record for an operation that Python drives."""
+    trace_begin(engine, kind, context, peer, tag, nbytes)
+
+
+@kernel("void(int64)", is_entry=True)
+def trace_close(engine):  # type: ignore[no-untyped-def]
+    """Close the newest trace record."""
+    trace_end(load64(engine + ENGINE.current))
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def read_status(request, status):  # type: ignore[no-untyped-def]
+    """Write the request's five status words."""
+    store64(status, load64(request + REQUEST.status_source))
+    store64(status + 8, load64(request + REQUEST.status_tag))
+    store64(status + 16, load64(request + REQUEST.message_bytes))
+    store64(status + 24, load64(request + REQUEST.error))
+    store64(status + 32, load64(request + REQUEST.cancelled))
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def free_request(engine, request):  # type: ignore[no-untyped-def]
+    """Give a request back: at once if it is complete (returns 1), else when it completes (0)."""
+    lock(engine)
+    finished = load64(request + REQUEST.state) == COMPLETE
+    if finished:
+        release_request(engine, request)
+    else:
+        store64(request + REQUEST.detached, 1)
+    unlock(engine)
+    return 1 if finished else 0
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def cancel_request(engine, request):  # type: ignore[no-untyped-def]
+    """Ask for a cancellation: it succeeds if the request has not met its counterpart yet."""
+    lock(engine)
+    if load64(request + REQUEST.state) == PENDING:
+        if load64(request + REQUEST.kind) == SEND:
+            if load64(request + REQUEST.action) == 0 and load64(request + REQUEST.bulk) == 0:
+                tell(engine, peer_of(engine, load64(request + REQUEST.peer)), CANCEL, request, 0, 0)
+        elif _is_posted(request):
+            unpost(engine, request)
+            store64(request + REQUEST.cancelled, 1)
+            complete(request, 0)
+    unlock(engine)
+
+
+@kernel("int64(int64)")
+def _is_posted(receive):  # type: ignore[no-untyped-def]
+    """Whether a pending receive still waits for its message (a met one has a remote request)."""
+    return 1 if load64(receive + REQUEST.remote) == 0 else 0
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def withdraw(engine, request):  # type: ignore[no-untyped-def]
+    """Give up a request in the middle of its wait, so that nothing writes into its buffer any more.
+
+    A posted receive is taken back; one whose transfer runs goes on without copying. Returns 1 if the buffer is free
+    now, 0 for a send that still reads it (its owner must be kept until the request is released).
+    """
+    lock(engine)
+    free = 1
+    if load64(request + REQUEST.state) == COMPLETE:
+        release_request(engine, request)
+    elif load64(request + REQUEST.kind) == SEND:
+        store64(request + REQUEST.detached, 1)
+        free = 0
+    elif _is_posted(request):
+        unpost(engine, request)
+        release_request(engine, request)
+    else:
+        store64(request + REQUEST.nbytes, 0)
+        store64(request + REQUEST.detached, 1)
+    unlock(engine)
+    return free
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def find_message(comm, offset, source, tag, take):  # type: ignore[no-untyped-def]
+    """The oldest message that (source, tag) matches, 0 if none has come; `take` = 1 takes it out of matching."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    context, world = load64(comm + COMM.context) + offset, world_source(comm, source)
+    message = find_unexpected(engine, context, world, tag)
+    if message == 0:
+        progress_locked(engine)
+        message = find_unexpected(engine, context, world, tag)
+    if message != 0:
+        store64(message + REQUEST.comm, comm)
+        local = load64(comm + COMM.local)
+        store64(message + REQUEST.status_source, load64(local + 8 * load64(message + REQUEST.source)))
+        store64(message + REQUEST.status_tag, load64(message + REQUEST.tag))
+        if take != 0:
+            drop_unexpected(engine, message)
+    unlock(engine)
+    return message
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def wait_message(comm, offset, source, tag, take, resumed, found):  # type: ignore[no-untyped-def]
+    """Wait a slice for a message that (source, tag) matches; its address goes to the word at `found`."""
+    engine = load64(comm + COMM.engine)
+    if resumed == 0:
+        trace_begin(engine, _TRACE_PROBE, load64(comm + COMM.context) + offset, source, tag, 0)
+    turn, started = 0, ticks()
+    while True:
+        message = find_message(comm, offset, source, tag, take)
+        if message != 0:
+            store64(found, message)
+            trace_end(load64(engine + ENGINE.current))
+            return DONE
+        code = idle(engine, turn, started)
+        turn += 1
+        if code != 0:
+            return code
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def receive_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
+    """Start the receive of a message that was taken out of matching."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    receive = new_request(engine)
+    store64(receive + REQUEST.kind, RECEIVE)
+    store64(receive + REQUEST.comm, comm)
+    store64(receive + REQUEST.context, load64(message + REQUEST.context))
+    store64(receive + REQUEST.source, load64(message + REQUEST.source))
+    store64(receive + REQUEST.tag, load64(message + REQUEST.tag))
+    store64(receive + REQUEST.address, address)
+    store64(receive + REQUEST.nbytes, nbytes)
+    hand_over(engine, message, receive)
+    unlock(engine)
+    return receive

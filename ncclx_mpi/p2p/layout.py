@@ -1,0 +1,68 @@
+"""Private structures of one rank's engine: 64-bit words that compiled code and Python both read."""
+
+from __future__ import annotations
+
+from numba_kernels.layout import words
+
+ENGINE = words(
+    "Engine",
+    # where things are
+    "arena rank nranks header control trace heap_first heap_last "
+    # settings, fixed at start
+    "key ring_lines eager_max eager_credit streamed spins slice_ticks deadline_ticks doze_ticks ticks_per_us "
+    # the lock of this process's engine, on its own line
+    "| lock | "
+    # matching
+    "free_requests posted_count buckets wild_first wild_last unexpected_first unexpected_last unexpected_bytes "
+    # traffic
+    "peers queued active_first active_count starved_first starved_last bulk_free*4 self_pending "
+    # plans of non-blocking collectives, stepped from every progress call through a function pointer
+    "plan_step plan_state plan_count "
+    # trace: the record of the operation that this rank is in
+    "current",
+)
+
+PEER = words(
+    "Peer",
+    "outbox tail seen_consumed sent seen_released queue_first queue_last | inbox head published released world | ",
+)
+
+COMM = words(
+    "Comm",
+    "engine context rank size world local slot sequence broken scratch*64",
+)
+
+REQUEST = words(
+    "Request",
+    "kind state engine comm context offset peer source tag mode address nbytes "
+    "message_bytes status_source status_tag error cancelled sequence "
+    "next previous order_next order_previous queue_next action remote bulk chunk done_chunks chunks active_next "
+    "payload detached direct matched",
+)
+
+# kinds of request; a CONTROL request carries three words to a peer whose ring was full
+SEND, RECEIVE, UNEXPECTED, CONTROL_MESSAGE = 1, 2, 3, 4
+# states
+PENDING, COMPLETE, FREE = 0, 1, 2
+# kinds of message, and what a queued request wants to push into its peer's ring (0 = nothing)
+EAGER, ANNOUNCE, GRANT, FINISH, CANCEL, CANCELLED = 1, 2, 3, 4, 5, 6
+
+BUCKETS = 1024
+BUCKET = words("Bucket", "posted_first posted_last unexpected_first unexpected_last")
+
+ANY_SOURCE, ANY_TAG, PROC_NULL = -2, -1, -1
+
+# modes of a send
+STANDARD, SYNCHRONOUS, READY, BUFFERED = 0, 1, 2, 3
+
+# what a compiled step returns
+DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, FAILED = 0, 1, 2, 3, 4, 1000
+"""From FAILED on, the value less FAILED is an MPI error class."""
+
+ERR_TRUNCATE = 14
+
+# kinds of operation in trace records
+OPERATIONS = (
+    "none", "send", "recv", "isend", "irecv", "wait", "probe", "barrier", "bcast", "reduce", "allreduce", "gather", "scatter",
+    "allgather", "alltoall", "reduce_scatter", "scan", "exscan", "plan", "mrecv", "sendrecv", "comm_create",
+)  # fmt: skip

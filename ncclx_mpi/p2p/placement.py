@@ -1,0 +1,58 @@
+"""How far apart the ranks' cores are: the flag round trip between ranks 0 and 1, measured at start.
+
+Cores of one complex exchange a line in about 0.1 us, cores of two in about 0.4 us, and the kind of store that is right in one
+case is up to five times too slow in the other. Only the writer's kind of store depends on the figure; protocols and
+algorithms never do, since every rank must choose those alike.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ncclx_mpi.p2p.clock import ticks_per_us
+from ncclx_mpi.p2p.engine import FAR_TRIP_NS, Engine
+from numba_kernels.atomics import load_acquire, pause, store_release, ticks
+from numba_kernels.jit import entry, kernel
+from transports.shm.layout import HEADER
+
+_ROUNDS = 64
+_PATIENCE_US = 20_000
+_UNKNOWN = 1
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def bounce(mine, theirs, first, rounds, patience):  # type: ignore[no-untyped-def]
+    """Bounce a counter between two words, `rounds` times; ticks of the second half, -1 if the peer did not answer."""
+    begun = ticks()
+    half = begun
+    for k in range(1, rounds + 1):
+        if k == rounds // 2 + 1:
+            half = ticks()
+        if first != 0:
+            store_release(mine, k)
+        while load_acquire(theirs) < k:
+            pause()
+            if ticks() - begun > patience:
+                return -1
+        if first == 0:
+            store_release(mine, k)
+    return ticks() - half
+
+
+def measure(engine: Engine) -> None:
+    """Measure the round trip (ranks 0 and 1) or wait for the figure (others), and choose the kind of store."""
+    arena, base = engine.arena, engine.arena.base
+    if engine.size == 1 or not engine.word("spins") > 1:
+        return
+    if engine.rank < 2:
+        mine, theirs = (HEADER.bounce_0, HEADER.bounce_1) if engine.rank == 0 else (HEADER.bounce_1, HEADER.bounce_0)
+        rate = ticks_per_us()
+        taken = entry(bounce)(base + mine, base + theirs, int(engine.rank == 0), _ROUNDS, int(_PATIENCE_US * rate))
+        if engine.rank == 0:
+            trip = int(taken / (_ROUNDS // 2) / rate * 1000) if taken >= 0 else _UNKNOWN
+            arena.set_word(HEADER.trip, max(trip, _UNKNOWN))
+    end = time.monotonic() + 2 * _PATIENCE_US / 1e6
+    while not arena.word(HEADER.trip) and time.monotonic() < end:
+        time.sleep(0.0002)
+    trip = arena.word(HEADER.trip)
+    engine.set_word("streamed", int(trip <= _UNKNOWN or trip > FAR_TRIP_NS))

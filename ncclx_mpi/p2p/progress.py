@@ -1,0 +1,352 @@
+"""Progress, and the one way to wait.
+
+``progress`` reads every ring, meets arrivals with receives, pushes what waited for room, moves bulk transfers on and
+steps the plans of non-blocking collectives. Every blocking call comes by here while it waits, so whatever is outstanding
+moves on whoever waits for what (MPI's progress rule).
+
+``idle`` is one turn of waiting: it progresses, then pauses, yields or dozes, and says when to stop waiting. A wait with
+more ranks than cores yields at once (a spinning rank would hold the core that its peer needs).
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.p2p.layout import (
+    ABORTED,
+    AGAIN,
+    ANNOUNCE,
+    CANCEL,
+    CANCELLED,
+    COMM,
+    DEADLINE,
+    EAGER,
+    ENGINE,
+    ERR_TRUNCATE,
+    FINISH,
+    GRANT,
+    PEER,
+    PEER_DEAD,
+    REQUEST,
+    UNEXPECTED,
+)
+from ncclx_mpi.p2p.matching import (
+    complete,
+    drop_unexpected,
+    find_unexpected,
+    keep_unexpected,
+    new_request,
+    post,
+    release_request,
+    take_posted,
+)
+from ncclx_mpi.p2p.rendezvous import begin_receive, begin_send, flush_queue, peer_of, step_transfers, tell
+from numba import types
+from numba_kernels.atomics import (
+    call_step,
+    compare_exchange,
+    load64,
+    load_acquire,
+    load_relaxed,
+    pause,
+    store64,
+    store_relaxed,
+    store_release,
+    ticks,
+)
+from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, copy, release
+from transports.shm.layout import CONTROL, HEADER, RING, TRACE, TRACE_RECORDS
+from transports.shm.ring import MESSAGE, consume, copy_payload, kind_of, lines_for, peek, tag_of
+
+sched_yield = types.ExternalFunction("sched_yield", types.int32())
+usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+
+_MESSAGES_A_TURN = 64
+_DOZE_MICROSECONDS = 100
+_LOOK_AT_CLOCK = 64
+
+
+@kernel("void(int64)")
+def lock(engine):  # type: ignore[no-untyped-def]
+    """Enter the engine: one thread of this process at a time. Held for a slice, never while waiting for the GIL."""
+    turn = 0
+    while compare_exchange(engine + ENGINE.lock, 0, 1) != 0:
+        turn += 1
+        if turn < 100:
+            pause()
+        else:
+            sched_yield()
+
+
+@kernel("void(int64)")
+def unlock(engine):  # type: ignore[no-untyped-def]
+    store_release(engine + ENGINE.lock, 0)
+
+
+@kernel("int64(int64)")
+def try_lock(engine):  # type: ignore[no-untyped-def]
+    return 1 if compare_exchange(engine + ENGINE.lock, 0, 1) == 0 else 0
+
+
+@kernel("void(int64, int64, int64, int64)")
+def set_status(receive, source, tag, nbytes):  # type: ignore[no-untyped-def]
+    """What the receive's status will say; `source` is a world rank."""
+    local = load64(load64(receive + REQUEST.comm) + COMM.local)
+    store64(receive + REQUEST.peer, source)
+    store64(receive + REQUEST.status_source, load64(local + 8 * source))
+    store64(receive + REQUEST.status_tag, tag)
+    store64(receive + REQUEST.message_bytes, nbytes)
+
+
+@kernel("void(int64, int64)")
+def release_credit(peer, nbytes):  # type: ignore[no-untyped-def]
+    """Eager bytes found their receive: the sender may send as many again."""
+    released = load64(peer + PEER.released) + nbytes
+    store64(peer + PEER.released, released)
+    store_relaxed(load64(peer + PEER.inbox) + RING.released, released)
+
+
+@kernel("void(int64, int64, int64, int64, int64)")
+def _arrive_eager(engine, peer, line, source, nbytes):  # type: ignore[no-untyped-def]
+    context, tag = load64(line + MESSAGE.context), tag_of(line)
+    ring, ring_lines = load64(peer + PEER.inbox), load64(engine + ENGINE.ring_lines)
+    receive = take_posted(engine, context, source, tag)
+    if receive != 0:
+        capacity = load64(receive + REQUEST.nbytes)
+        set_status(receive, source, tag, nbytes)
+        copy_payload(ring, ring_lines, line, load64(receive + REQUEST.address), min(nbytes, capacity))
+        release_credit(peer, nbytes)
+        complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
+        return
+    message = _new_unexpected(engine, context, source, tag, nbytes)
+    if nbytes > 0:
+        payload = allocate(nbytes)
+        copy_payload(ring, ring_lines, line, payload, nbytes)
+        store64(message + REQUEST.payload, payload)
+        store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) + nbytes)
+    keep_unexpected(engine, message)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _new_unexpected(engine, context, source, tag, nbytes):  # type: ignore[no-untyped-def]
+    message = new_request(engine)
+    store64(message + REQUEST.kind, UNEXPECTED)
+    store64(message + REQUEST.context, context)
+    store64(message + REQUEST.source, source)
+    store64(message + REQUEST.tag, tag)
+    store64(message + REQUEST.message_bytes, nbytes)
+    return message
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _arrive_announce(engine, line, source, nbytes):  # type: ignore[no-untyped-def]
+    context, tag = load64(line + MESSAGE.context), tag_of(line)
+    remote, direct = load64(line + MESSAGE.payload), load64(line + MESSAGE.payload + 8)
+    receive = take_posted(engine, context, source, tag)
+    if receive != 0:
+        _meet(engine, receive, source, tag, nbytes, remote, direct)
+        return
+    message = _new_unexpected(engine, context, source, tag, nbytes)
+    store64(message + REQUEST.remote, remote)
+    store64(message + REQUEST.direct, direct)
+    keep_unexpected(engine, message)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)")
+def _meet(engine, receive, source, tag, nbytes, remote, direct):  # type: ignore[no-untyped-def]
+    set_status(receive, source, tag, nbytes)
+    store64(receive + REQUEST.remote, remote)
+    store64(receive + REQUEST.direct, direct)
+    begin_receive(engine, receive)
+
+
+@kernel("void(int64, int64, int64)")
+def _arrive_cancel(engine, peer, remote):  # type: ignore[no-untyped-def]
+    """The sender takes an announcement back: it succeeds if no receive has met it."""
+    source = load64(peer + PEER.world)
+    message = load64(engine + ENGINE.unexpected_first)
+    while message != 0:
+        if load64(message + REQUEST.remote) == remote and load64(message + REQUEST.source) == source:
+            drop_unexpected(engine, message)
+            release_request(engine, message)
+            tell(engine, peer, CANCELLED, remote, 0, 0)
+            return
+        message = load64(message + REQUEST.order_next)
+
+
+@kernel("int64(int64, int64, int64)")
+def _arrive(engine, peer, line):  # type: ignore[no-untyped-def]
+    """Handle one message; returns the lines it takes."""
+    kind, nbytes = kind_of(line), load64(line + MESSAGE.nbytes)
+    if kind == EAGER:
+        _arrive_eager(engine, peer, line, load64(peer + PEER.world), nbytes)
+        return lines_for(nbytes)
+    first = load64(line + MESSAGE.payload)
+    if kind == ANNOUNCE:
+        _arrive_announce(engine, line, load64(peer + PEER.world), nbytes)
+    elif kind == GRANT:
+        begin_send(engine, first, load64(line + MESSAGE.payload + 8), load64(line + MESSAGE.payload + 16))
+    elif kind == FINISH:
+        complete(first, 0)
+    elif kind == CANCEL:
+        _arrive_cancel(engine, peer, first)
+    elif kind == CANCELLED:
+        store64(first + REQUEST.cancelled, 1)
+        complete(first, 0)
+    return lines_for(0)
+
+
+@kernel("void(int64, int64)")
+def poll_peer(engine, peer):  # type: ignore[no-untyped-def]
+    """Handle what `peer` has sent."""
+    ring, ring_lines = load64(peer + PEER.inbox), load64(engine + ENGINE.ring_lines)
+    key = load64(engine + ENGINE.key)
+    for _ in range(_MESSAGES_A_TURN):
+        head = load64(peer + PEER.head)
+        line = peek(ring, ring_lines, key, head)
+        if line == 0:
+            return
+        head += _arrive(engine, peer, line)
+        store64(peer + PEER.head, head)
+        store64(peer + PEER.published, consume(ring, ring_lines, head, load64(peer + PEER.published)))
+
+
+@kernel("void(int64)", is_entry=True)
+def progress_locked(engine):  # type: ignore[no-untyped-def]
+    """Move on everything that is outstanding; the engine's lock is held."""
+    nranks = load64(engine + ENGINE.nranks)
+    key, ring_lines = load64(engine + ENGINE.key), load64(engine + ENGINE.ring_lines)
+    peer = load64(engine + ENGINE.peers)
+    for _ in range(nranks):
+        if peek(load64(peer + PEER.inbox), ring_lines, key, load64(peer + PEER.head)) != 0:
+            poll_peer(engine, peer)
+        peer += PEER.total
+    if load64(engine + ENGINE.queued) != 0:
+        peer = load64(engine + ENGINE.peers)
+        for _ in range(nranks):
+            if load64(peer + PEER.queue_first) != 0:
+                flush_queue(engine, peer)
+            peer += PEER.total
+    if load64(engine + ENGINE.active_count) != 0:
+        step_transfers(engine)
+    if load64(engine + ENGINE.plan_count) != 0:
+        call_step(load64(engine + ENGINE.plan_step), engine)
+
+
+@kernel("void(int64)", is_entry=True)
+def progress(engine):  # type: ignore[no-untyped-def]
+    """Move on everything that is outstanding."""
+    if try_lock(engine) != 0:
+        progress_locked(engine)
+        unlock(engine)
+
+
+@kernel("int64(int64)")
+def trouble(engine):  # type: ignore[no-untyped-def]
+    """PEER_DEAD once a rank has died, ABORTED once the job is to end, else 0."""
+    header = load64(engine + ENGINE.header)
+    if load_relaxed(header + HEADER.death) != 0:
+        return PEER_DEAD
+    if load_relaxed(header + HEADER.abort) != 0:
+        return ABORTED
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def idle(engine, turn, started):  # type: ignore[no-untyped-def]
+    """One turn of waiting: progress, then give the core away as far as that is wise.
+
+    Parameters
+    ----------
+    engine
+        Address of the engine.
+    turn
+        How many turns this slice has waited.
+    started
+        ``ticks()`` at the entry of this slice.
+
+    Returns
+    -------
+    int
+        0: go on. AGAIN: return to Python for its signals, then call again. PEER_DEAD, ABORTED, DEADLINE: give up.
+    """
+    progress(engine)
+    spins = load64(engine + ENGINE.spins)
+    if turn < spins:
+        pause()
+        if turn & (_LOOK_AT_CLOCK - 1) != 0:
+            return 0
+        return trouble(engine)
+    code = trouble(engine)
+    if code != 0:
+        return code
+    sched_yield()
+    now = ticks()
+    record = load64(engine + ENGINE.current)
+    waited = now - load64(record + TRACE.start)
+    deadline = load64(engine + ENGINE.deadline_ticks)
+    if deadline > 0 and waited > deadline:
+        return DEADLINE
+    if now - started > load64(engine + ENGINE.slice_ticks):
+        return AGAIN
+    if waited > load64(engine + ENGINE.doze_ticks):
+        usleep(types.uint32(_DOZE_MICROSECONDS))
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def trace_begin(engine, kind, context, peer, tag, nbytes):  # type: ignore[no-untyped-def]
+    """Open the record of an operation in this rank's trace ring; about 10 ns. Returns its address."""
+    control = load64(engine + ENGINE.control)
+    count = load64(control + CONTROL.records)
+    record = load64(engine + ENGINE.trace) + (count & (TRACE_RECORDS - 1)) * TRACE.total
+    store64(record + TRACE.end, 0)
+    store64(record + TRACE.kind, kind)
+    store64(record + TRACE.context, context)
+    store64(record + TRACE.peer, peer)
+    store64(record + TRACE.tag, tag)
+    store64(record + TRACE.nbytes, nbytes)
+    store64(record + TRACE.start, ticks())
+    store64(record + TRACE.sequence, count)
+    store_relaxed(control + CONTROL.records, count + 1)
+    store64(engine + ENGINE.current, record)
+    return record
+
+
+@kernel("void(int64)")
+def trace_end(record):  # type: ignore[no-untyped-def]
+    store_relaxed(record + TRACE.end, ticks())
+
+
+@kernel("void(int64, int64)")
+def deliver(engine, receive):  # type: ignore[no-untyped-def]
+    """Give a new receive the oldest unexpected message that it matches, or post it."""
+    message = find_unexpected(
+        engine,
+        load64(receive + REQUEST.context),
+        load64(receive + REQUEST.source),
+        load64(receive + REQUEST.tag),
+    )
+    if message == 0:
+        post(engine, receive)
+        return
+    drop_unexpected(engine, message)
+    hand_over(engine, message, receive)
+
+
+@kernel("void(int64, int64, int64)")
+def hand_over(engine, message, receive):  # type: ignore[no-untyped-def]
+    """Complete, or start, a receive with a message that was taken out of the unexpected ones."""
+    source, tag = load64(message + REQUEST.source), load64(message + REQUEST.tag)
+    nbytes, remote = load64(message + REQUEST.message_bytes), load64(message + REQUEST.remote)
+    if remote != 0:
+        _meet(engine, receive, source, tag, nbytes, remote, load64(message + REQUEST.direct))
+    else:
+        capacity, payload = load64(receive + REQUEST.nbytes), load64(message + REQUEST.payload)
+        set_status(receive, source, tag, nbytes)
+        if nbytes > 0:
+            copy(load64(receive + REQUEST.address), payload, min(nbytes, capacity))
+            release(payload)
+            store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) - nbytes)
+        release_credit(peer_of(engine, source), nbytes)
+        complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
+    release_request(engine, message)

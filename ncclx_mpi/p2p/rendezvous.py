@@ -1,0 +1,284 @@
+"""Large and synchronous messages: announced, matched, then moved through a bulk pipe of the receiver.
+
+::
+
+    sender                                   receiver
+      ANNOUNCE {nbytes, request} ------------>  matched with a receive (perhaps much later)
+                 <---------------------------- GRANT {request, pipe}          a pipe of the receiver's pool
+      chunk k -> pipe[k % depth], posted = k+1
+                                               posted > k: pipe[k % depth] -> buffer, consumed = k+1
+      all posted: send complete                all read: receive complete, pipe back to the pool
+
+No message but the header crosses before the match, so unmatched sends hold no pipe and cannot starve matched ones. A send from
+memory in the arena is announced with its offset: the receiver reads it there, one copy, and answers FINISH, as it does
+for a synchronous message without bytes.
+
+Cost: two line transfers more than eager, then nbytes over the slower of the two copies, which run at the same time on two cores.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.p2p.layout import (
+    ANNOUNCE,
+    CONTROL_MESSAGE,
+    EAGER,
+    ENGINE,
+    ERR_TRUNCATE,
+    FINISH,
+    GRANT,
+    PEER,
+    REQUEST,
+    SEND,
+)
+from ncclx_mpi.p2p.matching import complete, new_request, release_request
+from numba_kernels.atomics import load64, load_acquire, store64, store_release
+from numba_kernels.jit import kernel
+from numba_kernels.memory import copy, write_shared
+from transports.shm.layout import BULK, BULK_BYTES, BULK_SLOTS
+from transports.shm.ring import KIND_BITS, lines_for, push, push_control, room
+
+_SMALLEST_CHUNK = 16 << 10
+_LARGEST_CHUNK = 128 << 10
+CHUNKS_A_STEP = 4
+
+
+@kernel("int64(int64, int64)")
+def peer_of(engine, world_rank):  # type: ignore[no-untyped-def]
+    return load64(engine + ENGINE.peers) + world_rank * PEER.total
+
+
+@kernel("int64(int64)")
+def chunk_for(nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of a chunk: a function of the message's size alone, so that both sides cut alike."""
+    eighth = (nbytes // 8 + 4095) // 4096 * 4096
+    return min(max(eighth, _SMALLEST_CHUNK), _LARGEST_CHUNK)
+
+
+@kernel("int64(int64, int64, int64)")
+def try_push(engine, peer, request):  # type: ignore[no-untyped-def]
+    """Push what `request` wants to tell its peer. Returns 1 if it went out, 0 if the ring is full."""
+    action = load64(request + REQUEST.action)
+    nbytes = load64(request + REQUEST.nbytes)
+    length = nbytes if action == EAGER else 0
+    lines = lines_for(length)
+    ring, ring_lines = load64(peer + PEER.outbox), load64(engine + ENGINE.ring_lines)
+    tail = load64(peer + PEER.tail)
+    consumed = room(ring, ring_lines, tail, load64(peer + PEER.seen_consumed), lines)
+    if consumed < 0:
+        return 0
+    store64(peer + PEER.seen_consumed, consumed)
+    key, context = load64(engine + ENGINE.key), load64(request + REQUEST.context)
+    tag_kind = (load64(request + REQUEST.tag) << KIND_BITS) | action
+    if action == EAGER:
+        push(
+            ring, ring_lines, key, tail, context, tag_kind, nbytes,
+            load64(request + REQUEST.address), length, load64(engine + ENGINE.streamed),
+        )  # fmt: skip
+        store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
+    elif action == ANNOUNCE:
+        push_control(
+            ring, ring_lines, key, tail, context, tag_kind, nbytes, request, load64(request + REQUEST.direct), 0
+        )
+    else:
+        push_control(
+            ring, ring_lines, key, tail, context, tag_kind, nbytes,
+            load64(request + REQUEST.remote), load64(request + REQUEST.matched), load64(request + REQUEST.bulk),
+        )  # fmt: skip
+    store64(peer + PEER.tail, tail + lines)
+    store64(request + REQUEST.action, 0)
+    if action == EAGER:
+        complete(request, 0)
+    elif load64(request + REQUEST.kind) == CONTROL_MESSAGE:
+        release_request(engine, request)
+    return 1
+
+
+@kernel("void(int64, int64, int64)")
+def push_or_queue(engine, peer, request):  # type: ignore[no-untyped-def]
+    """Push now, or after what waits for room in the same ring already."""
+    last = load64(peer + PEER.queue_last)
+    if last == 0 and try_push(engine, peer, request) != 0:
+        return
+    store64(request + REQUEST.queue_next, 0)
+    if last == 0:
+        store64(peer + PEER.queue_first, request)
+    else:
+        store64(last + REQUEST.queue_next, request)
+    store64(peer + PEER.queue_last, request)
+    store64(engine + ENGINE.queued, load64(engine + ENGINE.queued) + 1)
+
+
+@kernel("void(int64, int64)")
+def flush_queue(engine, peer):  # type: ignore[no-untyped-def]
+    """Push what waits for room, oldest first."""
+    while True:
+        request = load64(peer + PEER.queue_first)
+        if request == 0:
+            return
+        after = load64(request + REQUEST.queue_next)
+        if try_push(engine, peer, request) == 0:
+            return
+        store64(peer + PEER.queue_first, after)
+        if after == 0:
+            store64(peer + PEER.queue_last, 0)
+        store64(engine + ENGINE.queued, load64(engine + ENGINE.queued) - 1)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def tell(engine, peer, kind, first, second, third):  # type: ignore[no-untyped-def]
+    """Send a control message of three words."""
+    request = new_request(engine)
+    store64(request + REQUEST.kind, CONTROL_MESSAGE)
+    store64(request + REQUEST.action, kind)
+    store64(request + REQUEST.remote, first)
+    store64(request + REQUEST.matched, second)
+    store64(request + REQUEST.bulk, third)
+    push_or_queue(engine, peer, request)
+
+
+@kernel("void(int64, int64)")
+def _activate(engine, request):  # type: ignore[no-untyped-def]
+    store64(request + REQUEST.active_next, load64(engine + ENGINE.active_first))
+    store64(engine + ENGINE.active_first, request)
+    store64(engine + ENGINE.active_count, load64(engine + ENGINE.active_count) + 1)
+
+
+@kernel("void(int64, int64)")
+def _cut(request, nbytes):  # type: ignore[no-untyped-def]
+    chunk = chunk_for(nbytes)
+    store64(request + REQUEST.message_bytes, nbytes)
+    store64(request + REQUEST.chunk, chunk)
+    store64(request + REQUEST.chunks, (nbytes + chunk - 1) // chunk)
+    store64(request + REQUEST.done_chunks, 0)
+
+
+@kernel("void(int64, int64)")
+def begin_receive(engine, receive):  # type: ignore[no-untyped-def]
+    """A receive has met an announced message: `remote`, `message_bytes`, `direct` and the status are set."""
+    peer = peer_of(engine, load64(receive + REQUEST.peer))
+    nbytes, direct = load64(receive + REQUEST.message_bytes), load64(receive + REQUEST.direct)
+    if nbytes > load64(receive + REQUEST.nbytes):
+        store64(receive + REQUEST.error, ERR_TRUNCATE)
+    if nbytes == 0 or direct != 0:
+        if nbytes > 0:
+            wanted = min(nbytes, load64(receive + REQUEST.nbytes))
+            copy(load64(receive + REQUEST.address), load64(engine + ENGINE.arena) + direct, wanted)
+        tell(engine, peer, FINISH, load64(receive + REQUEST.remote), 0, 0)
+        complete(receive, 0)
+        return
+    _cut(receive, nbytes)
+    for i in range(BULK_SLOTS):
+        pipe = load64(engine + ENGINE.bulk_free + 8 * i)
+        if pipe != 0:
+            store64(engine + ENGINE.bulk_free + 8 * i, 0)
+            _grant(engine, receive, pipe)
+            return
+    store64(receive + REQUEST.queue_next, 0)
+    last = load64(engine + ENGINE.starved_last)
+    if last == 0:
+        store64(engine + ENGINE.starved_first, receive)
+    else:
+        store64(last + REQUEST.queue_next, receive)
+    store64(engine + ENGINE.starved_last, receive)
+
+
+@kernel("void(int64, int64, int64)")
+def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
+    """Lend a pipe to the sender. Nobody else touches it now, so both counters may be reset here."""
+    store_release(pipe + BULK.posted, 0)
+    store_release(pipe + BULK.consumed, 0)
+    store64(receive + REQUEST.bulk, pipe)
+    _activate(engine, receive)
+    peer = peer_of(engine, load64(receive + REQUEST.peer))
+    tell(engine, peer, GRANT, load64(receive + REQUEST.remote), receive, pipe - load64(engine + ENGINE.arena))
+
+
+@kernel("void(int64, int64)")
+def _take_back(engine, pipe):  # type: ignore[no-untyped-def]
+    """A pipe is free again: the oldest receive that waits for one gets it."""
+    starved = load64(engine + ENGINE.starved_first)
+    if starved != 0:
+        after = load64(starved + REQUEST.queue_next)
+        store64(engine + ENGINE.starved_first, after)
+        if after == 0:
+            store64(engine + ENGINE.starved_last, 0)
+        _grant(engine, starved, pipe)
+        return
+    for i in range(BULK_SLOTS):
+        if load64(engine + ENGINE.bulk_free + 8 * i) == 0:
+            store64(engine + ENGINE.bulk_free + 8 * i, pipe)
+            return
+
+
+@kernel("void(int64, int64, int64, int64)")
+def begin_send(engine, request, remote, pipe_offset):  # type: ignore[no-untyped-def]
+    """The receiver has granted a pipe."""
+    store64(request + REQUEST.remote, remote)
+    store64(request + REQUEST.bulk, load64(engine + ENGINE.arena) + pipe_offset)
+    _cut(request, load64(request + REQUEST.nbytes))
+    _activate(engine, request)
+
+
+@kernel("int64(int64, int64)")
+def _feed(engine, request):  # type: ignore[no-untyped-def]
+    """Write some chunks; 1 when all are written."""
+    pipe, chunk = load64(request + REQUEST.bulk), load64(request + REQUEST.chunk)
+    chunks, done = load64(request + REQUEST.chunks), load64(request + REQUEST.done_chunks)
+    nbytes, address = load64(request + REQUEST.nbytes), load64(request + REQUEST.address)
+    depth = BULK_BYTES // chunk
+    streamed = load64(engine + ENGINE.streamed)
+    budget = CHUNKS_A_STEP
+    while budget > 0 and done < chunks and done - load_acquire(pipe + BULK.consumed) < depth:
+        offset = done * chunk
+        length = min(chunk, nbytes - offset)
+        write_shared(pipe + BULK.data + (done % depth) * chunk, address + offset, length, streamed)
+        done += 1
+        budget -= 1
+        store_release(pipe + BULK.posted, done)
+    store64(request + REQUEST.done_chunks, done)
+    return 1 if done == chunks else 0
+
+
+@kernel("int64(int64)")
+def _drain(request):  # type: ignore[no-untyped-def]
+    """Read the chunks that have come, as far as the receiver's buffer goes; 1 when all are read."""
+    pipe, chunk = load64(request + REQUEST.bulk), load64(request + REQUEST.chunk)
+    chunks, done = load64(request + REQUEST.chunks), load64(request + REQUEST.done_chunks)
+    nbytes, address = load64(request + REQUEST.message_bytes), load64(request + REQUEST.address)
+    wanted = min(nbytes, load64(request + REQUEST.nbytes))
+    depth = BULK_BYTES // chunk
+    budget = CHUNKS_A_STEP
+    while budget > 0 and done < chunks and load_acquire(pipe + BULK.posted) > done:
+        offset = done * chunk
+        length = min(chunk, wanted - offset)
+        if length > 0:
+            copy(address + offset, pipe + BULK.data + (done % depth) * chunk, length)
+        done += 1
+        budget -= 1
+        store_release(pipe + BULK.consumed, done)
+    store64(request + REQUEST.done_chunks, done)
+    return 1 if done == chunks else 0
+
+
+@kernel("void(int64)")
+def step_transfers(engine):  # type: ignore[no-untyped-def]
+    """Move every active transfer on by a few chunks."""
+    link = engine + ENGINE.active_first
+    request = load64(link)
+    while request != 0:
+        following = load64(request + REQUEST.active_next)
+        sending = load64(request + REQUEST.kind) == SEND
+        finished = _feed(engine, request) if sending else _drain(request)
+        if finished:
+            store64(link, following)
+            store64(engine + ENGINE.active_count, load64(engine + ENGINE.active_count) - 1)
+            pipe = load64(request + REQUEST.bulk)
+            complete(request, 0)
+            if not sending:
+                first = load64(engine + ENGINE.active_first)
+                _take_back(engine, pipe)
+                if link == engine + ENGINE.active_first and load64(link) != first:
+                    link = load64(link) + REQUEST.active_next
+        else:
+            link = request + REQUEST.active_next
+        request = following

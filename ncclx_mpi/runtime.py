@@ -1,0 +1,98 @@
+"""The state of this process's membership in a job: not started, active, or finalized."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ncclx_mpi import errors
+
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap import Membership
+    from ncclx_mpi.p2p.engine import Engine
+
+
+class _Job:
+    """What :func:`start` built; one a process."""
+
+    engine: Engine | None = None
+    membership: Membership | None = None
+    finalized = False
+    pid = 0
+
+
+_job = _Job()
+
+
+def start() -> Engine:
+    """Join the job that this process was started for, or a world of one; does nothing when it was done before.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: it was finalized already. Whatever the bootstrap raises when the other ranks cannot be found.
+    """
+    if _job.engine is not None:
+        return engine()
+    if _job.finalized:
+        errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
+    from ncclx_mpi import bootstrap, rc
+    from ncclx_mpi.p2p.engine import Engine
+    from ncclx_mpi.p2p.placement import measure
+
+    membership = bootstrap.join()
+    membership.arena.join(membership.rank)
+    _job.membership = membership
+    _job.engine = Engine(membership.arena, membership.rank, timeout=getattr(rc, "timeout", None))
+    _job.pid = os.getpid()
+    measure(_job.engine)
+    return _job.engine
+
+
+def engine() -> Engine:
+    """The engine of this process.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: not initialized, finalized, or this process is a fork of a rank and no rank itself.
+    """
+    if _job.engine is None:
+        state = "was finalized" if _job.finalized else "is not initialized"
+        errors.fail(errors.ERR_OTHER, f"MPI {state} in this process")
+    if _job.pid != os.getpid():
+        errors.fail(
+            errors.ERR_OTHER,
+            f"process {os.getpid()} was forked by rank {_job.engine.rank} (process {_job.pid}) and is no rank itself; "
+            "communicate in the parent",
+        )
+    return _job.engine
+
+
+def membership() -> Membership:
+    """How this process joined its job."""
+    engine()
+    assert _job.membership is not None
+    return _job.membership
+
+
+def is_active() -> bool:
+    """Whether this process is a rank that can communicate now."""
+    return _job.engine is not None and _job.pid == os.getpid()
+
+
+def is_finalized() -> bool:
+    """Whether :func:`finish` was called in this process."""
+    return _job.finalized
+
+
+def finish() -> None:
+    """Leave the job in order. A fork of a rank leaves nothing: it never was one."""
+    if not is_active():
+        return
+    assert _job.engine is not None and _job.membership is not None
+    _job.engine.drain()
+    _job.membership.arena.finalized(_job.engine.rank)
+    _job.membership.close()
+    _job.engine = None
+    _job.finalized = True

@@ -1,0 +1,238 @@
+"""The shared arena of a node's ranks: created once, passed by file descriptor, mapped by all, gone with the last process.
+
+Nothing is ever in /dev/shm: the file is anonymous (``memfd_create``), so the kernel frees it when the last process that
+holds it ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import secrets
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from numba_kernels.atomics import compare_exchange, fetch_add, load_acquire, store_release
+from numba_kernels.jit import entry, kernel
+from transports.shm.heap import Heap
+from transports.shm.layout import (
+    ABSENT,
+    ALIVE,
+    CONTROL,
+    DEAD,
+    FINALIZED,
+    HEADER,
+    MAGIC,
+    VERSION,
+    ArenaPlan,
+)
+
+MAX_RANKS = 4096
+_WORD = 8
+_MAP_NORESERVE = 0x4000  # Linux; in the mmap module only from Python 3.13 on
+
+
+class Arena:
+    """One mapping of the arena.
+
+    Attributes
+    ----------
+    fd : int
+        The memory file; inheritable only across fork. The arena owns it.
+    base : int
+        Address of the mapping in this process.
+    nbytes : int
+        Size of the (sparse) mapping.
+    plan : ArenaPlan
+        Offsets of all regions.
+    """
+
+    def __init__(self, fd: int, plan: ArenaPlan) -> None:
+        self.fd = fd
+        self.plan = plan
+        self.nbytes = plan.nbytes
+        self._map = mmap.mmap(fd, self.nbytes, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
+        self._anchor = ctypes.c_char.from_buffer(self._map)
+        self.base = ctypes.addressof(self._anchor)
+        self._heap: Heap | None = None
+
+    @classmethod
+    def create(cls, nranks: int) -> Arena:
+        """Make the arena of a job of `nranks` ranks on this node.
+
+        Raises
+        ------
+        ValueError
+            `nranks` is not within 1 to 4096.
+        """
+        if not 1 <= nranks <= MAX_RANKS:
+            raise ValueError(f"an arena holds 1 to {MAX_RANKS} ranks, not {nranks}; start fewer ranks on this node")
+        plan = ArenaPlan(nranks)
+        fd = os.memfd_create("ncclx_mpi-arena", os.MFD_CLOEXEC)
+        os.ftruncate(fd, plan.nbytes)
+        arena = cls(fd, plan)
+        key = secrets.randbits(62) | (1 << 62)
+        for field, value in (
+            ("version", VERSION),
+            ("nranks", nranks),
+            ("nbytes", plan.nbytes),
+            ("creator", os.getpid()),
+            ("key", key),
+            ("magic", MAGIC),
+        ):
+            arena.set_word(getattr(HEADER, field), value)
+        return arena
+
+    @classmethod
+    def attach(cls, fd: int) -> Arena:
+        """Map an arena that another process of the job made; takes over `fd`.
+
+        Raises
+        ------
+        ValueError
+            The file is no arena, or one of another version of this package.
+        """
+        head = np.frombuffer(os.pread(fd, HEADER.total, 0), dtype=np.int64)
+        if head.size * _WORD < HEADER.total or head[HEADER.magic // _WORD] != MAGIC:
+            raise ValueError("the descriptor passed by the launcher is not an ncclx_mpi arena")
+        version = int(head[HEADER.version // _WORD])
+        if version != VERSION:
+            raise ValueError(
+                f"the arena has layout version {version}, this process has {VERSION}: "
+                "all ranks must run the same version of ncclx_mpi"
+            )
+        return cls(fd, ArenaPlan(int(head[HEADER.nranks // _WORD])))
+
+    @property
+    def nranks(self) -> int:
+        return self.plan.nranks
+
+    def word(self, offset: int) -> int:
+        """The 64-bit word at `offset`."""
+        return int.from_bytes(self._map[offset : offset + _WORD], "little", signed=True)
+
+    def set_word(self, offset: int, value: int) -> None:
+        """Write the word at `offset`, of which the caller is the only writer."""
+        self._map[offset : offset + _WORD] = value.to_bytes(_WORD, "little", signed=True)
+
+    def words(self, offset: int, count: int) -> npt.NDArray[np.int64]:
+        """A copy of `count` words from `offset`."""
+        return np.frombuffer(self._map[offset : offset + count * _WORD], dtype=np.int64)
+
+    def control_word(self, rank: int, field: str) -> int:
+        """A word of the control block of `rank`: ``pid``, ``state``, ``turns`` ..."""
+        return self.word(self.plan.control(rank) + getattr(CONTROL, field))
+
+    def join(self, rank: int) -> None:
+        """Enter this process as `rank`.
+
+        Raises
+        ------
+        RuntimeError
+            Another living process is that rank already.
+        """
+        control = self.plan.control(rank)
+        if self.word(control + CONTROL.state) == ALIVE and self.word(control + CONTROL.pid) != os.getpid():
+            raise RuntimeError(
+                f"rank {rank} is already taken by process {self.word(control + CONTROL.pid)}; "
+                "two processes were started with the same rank"
+            )
+        self.set_word(control + CONTROL.pid, os.getpid())
+        self.set_word(control + CONTROL.start_time, start_time(os.getpid()))
+        self.set_word(control + CONTROL.world_rank, rank)
+        entry(_set_state)(self.base + control + CONTROL.state, ALIVE)
+
+    def finalized(self, rank: int) -> None:
+        """Say that `rank` ended its communication in order: its exit is no death."""
+        entry(_set_state)(self.base + self.plan.control(rank) + CONTROL.state, FINALIZED)
+
+    def state(self, rank: int) -> int:
+        """ABSENT, ALIVE, FINALIZED or DEAD."""
+        return self.control_word(rank, "state")
+
+    def declare_dead(self, rank: int, why: str = "") -> bool:
+        """Mark `rank` as dead, unless it finalized, and wake all who wait. Returns whether it was marked now."""
+        state = self.base + self.plan.control(rank) + CONTROL.state
+        return bool(entry(_mark_dead)(self.base, state, rank))
+
+    def declare_abort(self, code: int) -> None:
+        """Say that the job is to end with exit `code`; the first call counts."""
+        entry(_first_wins)(self.base + HEADER.abort, code + 1)
+
+    @property
+    def abort_code(self) -> int | None:
+        """The exit code of an Abort, None while there was none."""
+        value = self.word(HEADER.abort)
+        return value - 1 if value else None
+
+    def dead_ranks(self) -> list[int]:
+        """World ranks that died."""
+        if not self.word(HEADER.death):
+            return []
+        return [rank for rank in range(self.nranks) if self.state(rank) == DEAD]
+
+    def wait_all_joined(self, seconds: float) -> None:
+        """Return when every rank has joined.
+
+        Raises
+        ------
+        TimeoutError
+            Some rank did not join in time; names them.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            absent = [rank for rank in range(self.nranks) if self.state(rank) == ABSENT]
+            if not absent:
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(f"ranks {absent} of {self.nranks} did not start within {seconds:g} s")
+            time.sleep(0.002)
+
+    def open_heap(self, rank: int) -> Heap:
+        """The part of the arena from which `rank` allocates memory that its peers read without a copy."""
+        if self._heap is None:
+            start = self.plan.heap(rank)
+            self._heap = Heap(self.base, start, self.plan.heap(rank + 1) - start)
+        return self._heap
+
+    def close(self) -> None:
+        """Unmap. Addresses inside the arena become invalid."""
+        del self._anchor
+        self._map.close()
+        os.close(self.fd)
+
+
+def start_time(pid: int) -> int:
+    """Start of process `pid` in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(text.rsplit(")", 1)[1].split()[19])
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def _set_state(address, state):  # type: ignore[no-untyped-def]
+    store_release(address, state)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def _mark_dead(base, state, rank):  # type: ignore[no-untyped-def]
+    while True:
+        seen = load_acquire(state)
+        if seen in (FINALIZED, DEAD):
+            return 0
+        if compare_exchange(state, seen, DEAD) == seen:
+            break
+    fetch_add(base + HEADER.dead_count, 1)
+    compare_exchange(base + HEADER.death, 0, rank + 1)
+    return 1
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def _first_wins(address, value):  # type: ignore[no-untyped-def]
+    compare_exchange(address, 0, value)

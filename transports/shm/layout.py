@@ -1,0 +1,118 @@
+"""The arena: one anonymous memory file that all ranks of a node map, and where everything lies in it.
+
+::
+
+    | header | control block of rank 0 .. n-1 | rings, n x n | bulk pools, n x 4 | collective slots | heap of rank 0 .. n-1 |
+
+The file is sparse: a page exists once somebody has touched it. Every shared word has one writer, named here, or is changed
+by a single atomic operation, so that a rank killed at any instruction blocks nobody.
+
+Header words
+    ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
+    ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
+    ``trip``       flag round trip between two ranks in nanoseconds, measured by rank 0 at start; 0 = not measured, 1 = unknown; ``bounce_0``, ``bounce_1``: the words it is measured with
+Control words (writer: the rank; ``state`` also whoever declares it dead)
+    ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
+    ``turns``      counts progress calls, so that an observer sees whether the rank is polling
+    ``records``    number of trace records written; record k is at ``trace + k % TRACE_RECORDS * TRACE.total``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba_kernels.layout import words
+from transports.shm.slots import slot_bytes
+
+MAGIC = 0x6E63636C785F6D70
+VERSION = 1
+PAGE = 4096
+
+HEADER = words("Header", "magic version nranks nbytes creator key | death | dead_count | abort | trip | bounce_0 | bounce_1")
+CONTROL = words("Control", "pid start_time world_rank | state | turns records | wake")
+TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
+TRACE_RECORDS = 1024
+
+ABSENT, ALIVE, FINALIZED, DEAD = range(4)
+
+RING = words("Ring", "consumed | released | data")
+"""``consumed``: lines read (writer: the receiver); ``released``: bytes of eager payload matched (writer: the receiver)."""
+
+BULK = words("Bulk", "posted | consumed | data")
+"""``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver)."""
+BULK_BYTES = 1 << 20
+BULK_SLOTS = 4
+SLOTS = 128
+HEAP_BYTES = 1 << 36
+
+
+def ring_bytes(nranks: int) -> int:
+    """Data bytes of one ring: n x n of them are mapped, and each pair that talks touches its own."""
+    return (64 << 10) if nranks <= 8 else (16 << 10) if nranks <= 64 else (8 << 10)
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """Byte offsets of every region in the arena of `nranks` ranks."""
+
+    nranks: int
+
+    @property
+    def control_bytes(self) -> int:
+        return PAGE + TRACE_RECORDS * TRACE.total
+
+    def control(self, rank: int) -> int:
+        return PAGE + rank * self.control_bytes
+
+    def trace(self, rank: int) -> int:
+        return self.control(rank) + PAGE
+
+    @property
+    def ring_stride(self) -> int:
+        return PAGE + ring_bytes(self.nranks)
+
+    @property
+    def rings(self) -> int:
+        return self.control(self.nranks)
+
+    def ring(self, source: int, target: int) -> int:
+        """The ring that `source` writes and `target` reads."""
+        return self.rings + (source * self.nranks + target) * self.ring_stride
+
+    @property
+    def bulk_stride(self) -> int:
+        return PAGE + BULK_BYTES
+
+    @property
+    def bulks(self) -> int:
+        return self.ring(self.nranks, 0)
+
+    def bulk(self, owner: int, index: int) -> int:
+        """A bulk pipe of the pool of `owner`, who reads it."""
+        return self.bulks + (owner * BULK_SLOTS + index) * self.bulk_stride
+
+    @property
+    def slots(self) -> int:
+        return _page_up(self.bulk(self.nranks, 0))
+
+    @property
+    def slot_stride(self) -> int:
+        return _page_up(slot_bytes(self.nranks))
+
+    def slot(self, index: int) -> int:
+        return self.slots + index * self.slot_stride
+
+    @property
+    def heaps(self) -> int:
+        return self.slot(SLOTS)
+
+    def heap(self, rank: int) -> int:
+        return self.heaps + rank * HEAP_BYTES
+
+    @property
+    def nbytes(self) -> int:
+        return self.heap(self.nranks)
+
+
+def _page_up(nbytes: int) -> int:
+    return (nbytes + PAGE - 1) // PAGE * PAGE
