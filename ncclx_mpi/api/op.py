@@ -1,0 +1,291 @@
+"""Reduction operations: predefined ones are compiled kernels, user-defined ones call back into Python.
+
+What collectives see of either is the address of one C function, ``void(int64 out, int64 low, int64 high, int64 count)``:
+``out[i] = low[i] OP high[i]`` on packed elements, `low` from the lower rank, `out` perhaps the same memory as either.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+from ncclx_mpi import buffers, errors, runtime
+from ncclx_mpi.api.datatype import Datatype
+from ncclx_mpi.api.handle import Handle, State, constant, is_constant, is_predefined
+from ncclx_mpi.api.memory import buffer
+from ncclx_mpi.typing import BufSpec
+from numba_kernels import reduce
+
+MAX_USER_OPS = 32
+
+_REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_live: set[OpState] = set()
+_lock = threading.Lock()
+
+
+class OpState(State):
+    """One operation: what it does to two Python objects, and native functions made so far."""
+
+    __slots__ = ("commute", "function", "name", "natives", "user")
+    WHAT = "reduction operation"
+    ERROR = errors.ERR_OP
+    name: str
+    function: Callable[..., Any]
+    commute: bool
+    user: bool
+    natives: dict[Any, tuple[int, Any]]
+
+    def __init__(self, name: str = "", function: Callable[..., Any] | None = None, commute: bool = True) -> None:
+        if function is not None:
+            self.name = name
+            self.function = function
+            self.commute = commute
+            self.user = not name
+            self.natives = {}
+
+
+_NULL = OpState()
+
+
+class Op(Handle):
+    """Reduction operation."""
+
+    __slots__ = ()
+    _NULL = _NULL
+    _STATE = OpState
+    _ROOT: ClassVar[type[Handle]]
+    _state: OpState
+
+    def __new__(cls, op: Op | None = None) -> Self:
+        """Create a handle of the same operation, or a null one."""
+        return cls._copy(op, "op")
+
+    def __call__(self, x: Any, y: Any, /) -> Any:
+        """Apply the operation to two Python objects."""
+        if not self:
+            raise ValueError("cannot call user-defined operation: it is null")
+        state = self._state
+        return state.function(x, y, None) if state.user else state.function(x, y)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle predefined operations by name, user-defined ones by their function."""
+        if self and self._state.user:
+            return (_create, (type(self), self._state.function, self._state.commute))
+        return super().__reduce__()
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Op:
+        """Create object from the integer that `handle` gave."""
+        return Op._refer(cls._find(handle))
+
+    def free(self) -> None:
+        """Call `Free` if not null or predefined."""
+        if is_constant(self):
+            return
+        if is_predefined(self):
+            self._state = _NULL
+        elif self:
+            self.Free()
+
+    @classmethod
+    def Create(cls, function: Callable[[Any, Any, Datatype], None], commute: bool = False) -> Self:
+        """Create a user-defined reduction operation.
+
+        `function(inbuf, inoutbuf, datatype)` gets two `memory` objects and leaves in the second what
+        ``inbuf OP inoutbuf`` is, `inbuf` from the lower rank. At most 32 operations can be alive.
+        """
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {type(function).__name__}")
+        state = OpState("", function, bool(commute))
+        with _lock:
+            if len(_live) >= MAX_USER_OPS:
+                raise RuntimeError(
+                    f"cannot create too many user-defined reduction operations: {MAX_USER_OPS} are alive, Free some"
+                )
+            _live.add(state)
+        return cls._refer(state)
+
+    def Free(self) -> None:
+        """Free a user-defined reduction operation."""
+        if not self._state.user:
+            errors.fail(errors.ERR_OP, f"MPI.{self._state.name} is predefined and cannot be freed")
+        with _lock:
+            _live.discard(self._state)
+        self._state.empty()
+        self._state = _NULL
+
+    def Is_commutative(self) -> bool:
+        """Query reduction operations for their commutativity."""
+        return self._state.commute
+
+    @property
+    def is_commutative(self) -> bool:
+        """Is a commutative operation."""
+        return self.Is_commutative()
+
+    @property
+    def is_predefined(self) -> bool:
+        """Is a predefined operation."""
+        return not self or not self._state.user
+
+    def Reduce_local(self, inbuf: BufSpec, inoutbuf: BufSpec) -> None:
+        """Apply a reduction operation to local data."""
+        inout, low = buffers.recv(inoutbuf), buffers.send(inbuf)
+        check_same(low, inout)
+        function = native(self, inout.datatype)
+        address, _owner = low.packed()
+        out, _kept, finish = inout.landing(filled=True)
+        _REDUCE(function)(out, address, out, inout.count)
+        finish(inout.nbytes)
+
+
+def check_same(sendbuf: Any, recvbuf: Any) -> None:
+    """Raise unless two buffers of a reduction have the same datatype and count."""
+    if sendbuf.datatype != recvbuf.datatype:
+        raise ValueError(
+            f"mismatch in send and receive MPI datatypes ({sendbuf.datatype.name} and {recvbuf.datatype.name})"
+        )
+    if sendbuf.count != recvbuf.count:
+        raise ValueError(f"mismatch in send count {sendbuf.count} and receive count {recvbuf.count}")
+
+
+def native(op: Op, datatype: Datatype) -> int:
+    """Return the address of the C function that applies `op` to packed elements of `datatype`.
+
+    It is valid as long as the operation lives.
+
+    Raises
+    ------
+    TypeError
+        `op` is no MPI operation.
+    Exception
+        ERR_OP: the operation is null or not defined for this datatype.
+    """
+    if not isinstance(op, Op):
+        raise TypeError(f"op must be an MPI.Op, not {type(op).__name__}")
+    state = op._state
+    key = datatype.handle if state.user else datatype.kind
+    found = state.natives.get(key)
+    if found is None:
+        found = _user_function(state, datatype) if state.user else _predefined_function(state, datatype)
+        state.natives[key] = found
+    return found[0]
+
+
+def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
+    operation, kind = state.name.lower(), datatype.kind
+    if kind is None or not reduce.defined(operation, kind):
+        errors.fail(errors.ERR_OP, f"MPI.{state.name} is not defined for elements of type {datatype.name}")
+    address = reduce.address(operation, kind)
+    if address:
+        return address, None
+    twin, element = reduce.numpy_twin(operation), reduce.dtype(kind)
+
+    def apply(out: int, low: int, high: int, count: int) -> None:
+        nbytes = count * element.itemsize
+        import numpy as np
+
+        operands = (np.frombuffer(buffer.fromaddress(at, nbytes), dtype=element) for at in (low, high))
+        np.frombuffer(buffer.fromaddress(out, nbytes), dtype=element)[...] = twin(*operands)
+
+    return _callback(apply)
+
+
+def _user_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
+    """Wrap a user's function: it wants its result where its second argument is, and elements as laid out in memory."""
+    function, size, shaped = state.function, datatype.size, Datatype(datatype)
+    laid_out = not datatype.contiguous
+
+    def apply(out: int, low: int, high: int, count: int) -> None:
+        nbytes = count * size
+        first = bytearray(ctypes.string_at(low, nbytes)) if out == low else None
+        if out != high:
+            ctypes.memmove(out, high, nbytes)
+        inbuf = buffer(first) if first is not None else buffer.fromaddress(low, nbytes)
+        inoutbuf = buffer.fromaddress(out, nbytes)
+        handle = Datatype(shaped)
+        if laid_out:
+            _call_laid_out(function, inbuf, inoutbuf, handle, count)
+        else:
+            function(inbuf, inoutbuf, handle)
+
+    return _callback(apply)
+
+
+def _call_laid_out(function: Any, inbuf: buffer, inoutbuf: buffer, datatype: Datatype, count: int) -> None:
+    """Call a user's function on elements with the gaps of their derived datatype."""
+    nbytes = count * datatype.extent
+    low, high = bytearray(nbytes), bytearray(nbytes)
+    for packed, area in ((inbuf, low), (inoutbuf, high)):
+        datatype.Unpack(packed, 0, [area, count, datatype], None)
+    function(buffer(low), buffer(high), datatype)
+    datatype.Pack([high, count, datatype], inoutbuf, 0, None)
+
+
+def _callback(apply: Callable[[int, int, int, int], None]) -> tuple[int, Any]:
+    """Return the address of a C function that runs `apply`, and the object that keeps it alive."""
+
+    def guarded(out: int, low: int, high: int, count: int) -> None:
+        try:
+            apply(out, low, high, count)
+        except BaseException:
+            traceback.print_exc()
+            print("Fatal Python error: exception in user-defined reduction operation", file=sys.stderr, flush=True)
+            runtime.abort(1)
+
+    pointer = _REDUCE(guarded)
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0, pointer
+
+
+def _create(cls: type[Op], function: Callable[..., Any], commute: bool) -> Op:
+    return cls.Create(function, commute)
+
+
+def _max(x: Any, y: Any) -> Any:
+    return y if y > x else x
+
+
+def _min(x: Any, y: Any) -> Any:
+    return y if y < x else x
+
+
+def _maxloc(x: Any, y: Any) -> Any:
+    (u, i), (v, j) = x, y
+    if u > v:
+        return u, i
+    return (v, j) if v > u or j < i else (u, i)
+
+
+def _minloc(x: Any, y: Any) -> Any:
+    (u, i), (v, j) = x, y
+    if u < v:
+        return u, i
+    return (v, j) if v < u or j < i else (u, i)
+
+
+Op._ROOT = Op
+
+
+def _define(name: str, function: Callable[[Any, Any], Any]) -> Op:
+    return constant(Op._refer(OpState(name, function)), name)
+
+
+OP_NULL = constant(Op(), "OP_NULL")
+MAX = _define("MAX", _max)
+MIN = _define("MIN", _min)
+SUM = _define("SUM", lambda x, y: x + y)
+PROD = _define("PROD", lambda x, y: x * y)
+LAND = _define("LAND", lambda x, y: bool(x) & bool(y))
+BAND = _define("BAND", lambda x, y: x & y)
+LOR = _define("LOR", lambda x, y: bool(x) | bool(y))
+BOR = _define("BOR", lambda x, y: x | y)
+LXOR = _define("LXOR", lambda x, y: bool(x) ^ bool(y))
+BXOR = _define("BXOR", lambda x, y: x ^ y)
+MAXLOC = _define("MAXLOC", _maxloc)
+MINLOC = _define("MINLOC", _minloc)
+REPLACE = _define("REPLACE", lambda x, y: y)
+NO_OP = _define("NO_OP", lambda x, y: x)

@@ -1,0 +1,195 @@
+"""Run-time configuration: the names of ``mpi4py.rc``, and our own settings.
+
+Set them before ``MPI`` is imported, in the program or in the environment; the environment wins:
+
+>>> from ncclx_mpi import rc
+>>> rc.errors = "exception"
+>>> rc(thread_level="serialized", timeout=30.0)
+
+The names of mpi4py are read from ``MPI4PY_RC_<NAME>``, ours from ``NCCLX_MPI_<NAME>``. A name that does not exist raises
+TypeError here, and is warned about in the environment, with the closest name that does exist.
+
+The module is its own configuration object, as ``mpi4py.rc`` is both.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_YES, _NO = ("1", "yes", "true", "on", "y"), ("0", "no", "false", "off", "n")
+
+
+class Setting(NamedTuple):
+    """One configurable name.
+
+    Attributes
+    ----------
+    variable : str
+        Environment variable.
+    default : object
+        Value if nothing is set; its type is the setting's type unless `kind` says otherwise.
+    kind : type
+        ``bool``, ``int``, ``float`` or ``str``.
+    choices : tuple
+        Allowed values; empty for any value of the type (numbers: not negative).
+    doc : str
+        What it does.
+    """
+
+    variable: str
+    default: Any
+    kind: type
+    choices: tuple[Any, ...]
+    doc: str
+
+
+def _theirs(name: str, default: Any, kind: type, choices: tuple[Any, ...], doc: str) -> tuple[str, Setting]:
+    return name, Setting(f"MPI4PY_RC_{name.upper()}", default, kind, choices, doc)
+
+
+def _ours(name: str, default: Any, kind: type, choices: tuple[Any, ...], doc: str) -> tuple[str, Setting]:
+    return name, Setting(f"NCCLX_MPI_{name.upper()}", default, kind, choices, doc)
+
+
+SETTINGS: dict[str, Setting] = dict(
+    [
+        _theirs("initialize", True, bool, (), "initialize at import of MPI"),
+        _theirs("threads", True, bool, (), "initialize with thread support"),
+        _theirs(
+            "thread_level", "multiple", str, ("single", "funneled", "serialized", "multiple"), "thread support to ask for"
+        ),
+        _theirs("finalize", None, bool, (), "finalize at exit; None: if MPI was initialized at import"),
+        _theirs("fast_reduce", True, bool, (), "reduce Python objects along a tree instead of gathering them"),
+        _theirs("recv_mprobe", True, bool, (), "receive objects by matched probes; always so here"),
+        _theirs("irecv_bufsz", 32768, int, (), "bytes of the buffer of irecv() for messages that are not objects"),
+        _theirs(
+            "errors", "exception", str, ("exception", "default", "abort", "fatal"), "error handler of COMM_WORLD and COMM_SELF"
+        ),
+        _ours("timeout", 0.0, float, (), "seconds after which a wait raises and says who waits for whom; 0: never"),
+        _ours("join_timeout", 60.0, float, (), "seconds that a rank waits at start for the others"),
+        _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
+        _ours("object_inline", 32768, int, (), "bytes up to which an object message is one plain pickle"),
+    ]
+)
+
+INTERNAL = ("JOB", "RANK", "SIZE", "LOCAL_RANK")
+"""``NCCLX_MPI_`` variables that the launcher hands to its children."""
+
+
+class Configuration(ModuleType):
+    """The class of this module: settings are attributes, unknown names raise TypeError."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set one setting."""
+        if name not in SETTINGS and not name.startswith("_"):
+            raise TypeError(f"object has no attribute {name!r}{_suggest(name, SETTINGS)}")
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return one setting: what was set, else the environment's value, else the default."""
+        if name not in SETTINGS:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{_suggest(name, SETTINGS)}")
+        setting = SETTINGS[name]
+        text = os.environ.get(setting.variable)
+        if text is None:
+            return setting.default
+        return _checked(setting.variable, setting, _parse(setting, text), text)
+
+    def __call__(self, **kwargs: Any) -> None:
+        """Set several settings."""
+        for name in kwargs:
+            if name not in SETTINGS:
+                raise TypeError(f"unexpected argument {name!r}{_suggest(name, SETTINGS)}")
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        """Return repr(self)."""
+        return f"<{self.__name__}>"
+
+
+class Options(NamedTuple):
+    """The settings of ``mpi4py.rc`` as they were when MPI was imported, checked."""
+
+    initialize: bool
+    threads: bool
+    thread_level: str
+    finalize: bool
+    fast_reduce: bool
+    recv_mprobe: bool
+    irecv_bufsz: int
+    errors: str
+
+
+def resolve() -> Options:
+    """Return the settings of ``mpi4py.rc``: environment, else what the program set here or in ``mpi4py.rc``, else default."""
+    values = {name: _resolve_one(name) for name in Options._fields}
+    if values["finalize"] is None:
+        values["finalize"] = values["initialize"]
+    return Options(**values)
+
+
+def warn_unknown(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Warn about each ``NCCLX_MPI_`` variable that nobody reads; returns their names."""
+    known = {setting.variable for setting in SETTINGS.values()} | {f"NCCLX_MPI_{name}" for name in INTERNAL}
+    unknown = sorted(name for name in environ if name.startswith("NCCLX_MPI_") and name not in known)
+    for name in unknown:
+        warnings.warn(f"environment variable {name} is not known to ncclx_mpi{_suggest(name, known)}", stacklevel=2)
+    return unknown
+
+
+def _resolve_one(name: str) -> Any:
+    setting = SETTINGS[name]
+    text = os.environ.get(setting.variable)
+    if text is not None:
+        value = _parse(setting, text)
+        setattr(sys.modules[__name__], name, value)
+    elif name in vars(sys.modules[__name__]):
+        value = text = vars(sys.modules[__name__])[name]
+    else:
+        value = text = getattr(getattr(sys.modules.get("mpi4py"), "rc", None), name, setting.default)
+    return _checked(f"mpi4py.rc.{name}", setting, value, text)
+
+
+def _parse(setting: Setting, text: str) -> Any:
+    """Return the value of `text`, or `text` itself if it is no value of this setting."""
+    word = text.strip().lower()
+    if setting.kind is bool:
+        return True if word in _YES else False if word in _NO else text
+    if setting.kind is str:
+        return word if setting.choices else text
+    try:
+        return setting.kind(word)
+    except ValueError:
+        return text
+
+
+def _checked(label: str, setting: Setting, value: Any, given: Any) -> Any:
+    """Return `value` if the setting allows it, else warn and return the default."""
+    if setting.kind is bool and value in ("yes", "no"):
+        value = value == "yes"
+    if value is None and setting.default is None:
+        return None
+    kinds: Any = (int, float) if setting.kind is float else setting.kind
+    number = setting.kind in (int, float)
+    valid = isinstance(value, kinds) and not (number and (isinstance(value, bool) or value < 0))
+    if valid and (not setting.choices or value in setting.choices):
+        return value
+    hint = f"; choices are {', '.join(map(repr, setting.choices))}" if setting.choices else ""
+    warnings.warn(f"{label}: unexpected value {given!r}{hint}", RuntimeWarning, stacklevel=3)
+    return setting.default
+
+
+def _suggest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+rc = sys.modules[__name__]
+rc.__class__ = Configuration
