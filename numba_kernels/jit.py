@@ -111,6 +111,16 @@ def entry(function: Any) -> Callable[..., Any]:
     return _entries[f"{py_func.__module__}.{py_func.__qualname__}"].compile()
 
 
+def c_address(function: Any) -> int:
+    """Address of a kernel declared with ``is_entry=True`` as a C function, for calls through a pointer or a symbol."""
+    py_func = function.py_func
+    declared = _entries[f"{py_func.__module__}.{py_func.__qualname__}"]
+    declared.compile()
+    args, _ = sigutils.normalize_signature(declared.signature)
+    compiled = declared.dispatcher.overloads[args]
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))
+
+
 def entries() -> list[Kernel]:
     """All kernels that Python calls, of the modules imported so far."""
     return list(_entries.values())
