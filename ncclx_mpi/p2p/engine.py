@@ -29,7 +29,8 @@ from ncclx_mpi.p2p.layout import (
     PEER_DEAD,
 )
 from ncclx_mpi.p2p.progress import progress
-from numba_kernels.jit import entry
+from ncclx_mpi.p2p.waiting import wait_word_slowly
+from numba_kernels.jit import c_address, entry
 from transports.shm.arena import Arena
 from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS, ring_bytes
 
@@ -159,6 +160,7 @@ class Engine:
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
             ("current", arena.base + plan.trace(self.rank)),
+            ("wait_word", c_address(wait_word_slowly)),
         ):
             self.set_word(field, value)
         first = ENGINE.bulk_free // WORD

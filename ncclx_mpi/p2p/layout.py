@@ -19,7 +19,9 @@ ENGINE = words(
     # plans of non-blocking collectives, stepped from every progress call through a function pointer
     "plan_step plan_state plan_count "
     # trace: the record of the operation that this rank is in
-    "current",
+    "current "
+    # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)
+    "wait_word parked*3",
 )
 
 PEER = words(
@@ -56,8 +58,8 @@ ANY_SOURCE, ANY_TAG, PROC_NULL = -2, -1, -1
 STANDARD, SYNCHRONOUS, READY, BUFFERED = 0, 1, 2, 3
 
 # what a compiled step returns
-DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, FAILED = 0, 1, 2, 3, 4, 1000
-"""From FAILED on, the value less FAILED is an MPI error class."""
+DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, FAILED = 0, 1, 2, 3, 4, 5, 6, 1000
+"""INTERRUPTED: a signal handler raised; BROKEN: an earlier collective on the communicator was given up. From FAILED on, the value less FAILED is an MPI error class."""
 
 ERR_TRUNCATE = 14
 

@@ -1,0 +1,88 @@
+"""Waiting for one word, with everything a wait owes: progress, death, deadline and Python's signals.
+
+The slow part is compiled once and called through ``ENGINE.wait_word``, so that kernels which wait in many places stay
+small. It does not return to Python for signals: every slice (50 ms) it takes the GIL, lets Python run its handlers,
+and goes on. Only a handler that raises ends the wait; the exception is parked in three words of the engine
+until :func:`raise_parked` raises it. So kernels that use it need not be resumable.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ncclx_mpi.p2p.layout import AGAIN, COMM, ENGINE, INTERRUPTED
+from ncclx_mpi.p2p.progress import idle
+from numba_kernels.atomics import load64, load_acquire, pause, ticks
+from numba_kernels.jit import kernel
+
+_gil_take = types.ExternalFunction("PyGILState_Ensure", types.int32())
+_gil_give = types.ExternalFunction("PyGILState_Release", types.void(types.int32))
+_run_handlers = types.ExternalFunction("PyErr_CheckSignals", types.int32())
+_fetch = types.ExternalFunction("PyErr_Fetch", types.void(types.intp, types.intp, types.intp))
+
+_I64 = ir.IntType(64)
+_POLLS = 200
+
+
+@intrinsic
+def _call_wait(typingctx: Any, function: Any, engine: Any, word: Any, target: Any) -> Any:
+    """Call a C function ``int64(int64 engine, int64 word, int64 target)`` by its address."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_I64, [_I64] * 3)
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int64(*[types.int64] * 4), codegen
+
+
+@kernel("int64(int64)", is_entry=True)
+def check_signals(engine):  # type: ignore[no-untyped-def]
+    """Let Python run its signal handlers; INTERRUPTED if one raised, which parks the exception in the engine."""
+    state = _gil_take()
+    failed = _run_handlers()
+    if failed != 0:
+        parked = engine + ENGINE.parked
+        _fetch(parked, parked + 8, parked + 16)
+    _gil_give(state)
+    return INTERRUPTED if failed != 0 else 0
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def wait_word_slowly(engine, word, target):  # type: ignore[no-untyped-def]
+    """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up."""
+    turn, started = 0, ticks()
+    while load_acquire(word) < target:
+        code = idle(engine, turn, started)
+        turn += 1
+        if code == AGAIN:
+            code = check_signals(engine)
+            started = ticks()
+        if code != 0 and load_acquire(word) < target:
+            return code
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def wait_word(comm, word, target):  # type: ignore[no-untyped-def]
+    """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up."""
+    if load_acquire(word) >= target:
+        return 0
+    engine = load64(comm + COMM.engine)
+    if load64(engine + ENGINE.spins) > _POLLS:
+        for _ in range(_POLLS):
+            pause()
+            if load_acquire(word) >= target:
+                return 0
+    return _call_wait(load64(engine + ENGINE.wait_word), engine, word, target)
+
+
+def raise_parked(words: Any) -> None:
+    """Raise the exception that a signal handler raised inside a compiled wait; `words` are the engine's three."""
+    pointers = [ctypes.c_void_p(int(word)) for word in words]
+    words[:] = 0
+    ctypes.pythonapi.PyErr_Restore(*pointers)
