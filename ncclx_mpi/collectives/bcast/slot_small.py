@@ -1,0 +1,44 @@
+"""Bcast on lines: the root publishes and runs ahead, everyone else reads.
+
+::
+
+    root:   line {number, signature, m bytes}  -->  every other rank copies them out
+
+T = alpha + m * beta. Others publish their signature too, so that the root sees a mismatch if it ever waits for them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ncclx_mpi.collectives.lines import BCAST, arrive, begin, end, payload, sign
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.memory import copy
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
+    """`nbytes` at most ``BIG``."""
+    signature = sign(BCAST, root, nbytes)
+    is_root = load64(comm + COMM.rank) == root
+    number = begin(comm, signature, address, nbytes if is_root else 0)
+    if number < 0:
+        return -number
+    if is_root:
+        return end(comm, number, 0)
+    code = arrive(comm, root, number, signature)
+    if code == 0:
+        source = payload(comm, root, number, nbytes)
+        if nbytes == 8:
+            store64(address, load64(source))
+        elif nbytes > 0:
+            copy(address, source, nbytes)
+    return end(comm, number, code)
+
+
+def bcast_ref(blocks: list[npt.NDArray[np.uint8]], root: int) -> list[npt.NDArray[np.uint8]]:
+    """What each rank holds afterwards."""
+    return [blocks[root] for _ in blocks]
