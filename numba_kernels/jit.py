@@ -40,7 +40,7 @@ _entries: dict[str, Kernel] = {}
 class Kernel:
     """A nopython function with one signature: callable from other kernels, and from Python through :func:`entry`."""
 
-    def __init__(self, dispatcher: Dispatcher, signature: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, signature: Any) -> None:
         self.dispatcher = dispatcher
         self.signature = signature
         self.name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
@@ -55,13 +55,13 @@ class Kernel:
         return point
 
 
-def kernel(signature: str, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
+def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
     """Declare a compiled function with one explicit `signature`, cached on disk.
 
     Parameters
     ----------
     signature
-        Numba signature string, such as ``"int64(int64, int64)"``. Addresses are int64.
+        Numba signature, such as ``"int64(int64, int64)"``. Addresses are int64.
     nogil
         Release the GIL while it runs (only when entered from Python).
     is_entry
@@ -83,7 +83,7 @@ def kernel(signature: str, *, nogil: bool = True, is_entry: bool = False) -> Cal
 class Native:
     """A function that native code calls by its address (:attr:`address`): plain C, no GIL, no Python."""
 
-    def __init__(self, callback: CFunc) -> None:
+    def __init__(self, callback: Any) -> None:
         self._callback = callback
 
     @functools.cached_property
@@ -100,7 +100,8 @@ def native(function: Callable[..., Any], signature: str, name: str) -> Native:
     Generated functions of one factory share their place in the source, so `name` must tell them apart in their module.
     """
     function.__name__ = function.__qualname__ = name
-    callback = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={"error_model": "numpy"})
+    arguments: Any = sigutils.normalize_signature(signature)
+    callback: Any = CFunc(function, arguments, locals={}, options={"error_model": "numpy"})
     callback._cache = _NamedCache(function)
     return Native(callback)
 

@@ -1,0 +1,106 @@
+"""Blocking Send and Recv of plain arrays: one compiled call from the Python object to the ring and back.
+
+The argument is unboxed, checked and sent in the same call (:mod:`numba_kernels.pyobject`). What is not plain, or not valid, is
+left untouched and returns SLOW: the caller then resolves it in Python, which also finds the words for what is wrong.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.p2p.entries import _eager_allowed, post_receive, post_send
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, EAGER, ENGINE, PEER, PENDING, REQUEST
+from ncclx_mpi.p2p.matching import release_request
+from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.rendezvous import peer_of
+from numba import types
+from numba_kernels.atomics import load64, load_acquire, store64, ticks
+from numba_kernels.jit import kernel
+from numba_kernels.pyobject import NONE, address_of, array_argument, element_of, nbytes_of, writable_of
+from transports.shm.ring import KIND_BITS, lines_for, push, room
+
+SLOW, WRONG = -1, -2
+"""Instead of a request handle: take the slow path; the status holds an error."""
+_TRACE_SEND, _TRACE_RECEIVE = 1, 2
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore[no-untyped-def]
+    """Push a small message at once if nothing stands in its way; 1 if it went out. The lock is held."""
+    if load64(peer + PEER.queue_last) != 0 or _eager_allowed(engine, peer, nbytes, mode) == 0:
+        return 0
+    ring, ring_lines = load64(peer + PEER.outbox), load64(engine + ENGINE.ring_lines)
+    tail, lines = load64(peer + PEER.tail), lines_for(nbytes)
+    consumed = room(ring, ring_lines, tail, load64(peer + PEER.seen_consumed), lines)
+    if consumed < 0:
+        return 0
+    push(
+        ring, ring_lines, load64(engine + ENGINE.key), tail, load64(comm + COMM.context),
+        (tag << KIND_BITS) | EAGER, nbytes, address, nbytes, load64(engine + ENGINE.streamed),
+    )  # fmt: skip
+    store64(peer + PEER.seen_consumed, consumed)
+    store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
+    store64(peer + PEER.tail, tail + lines)
+    return 1
+
+
+@kernel("int64(int64, int64, int64)")
+def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
+    """Wait for a request; 1 if it is complete, 0 if Python has to look (signals, death, deadline)."""
+    turn, started = 0, ticks()
+    while load_acquire(request + REQUEST.state) == PENDING:
+        code = idle(engine, turn, started)
+        turn += 1
+        if code != 0 and load_acquire(request + REQUEST.state) == PENDING:
+            return 0
+    trace_end(record)
+    return 1
+
+
+@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True)
+def send_array(comm, argument, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Send a plain array. 0: done; SLOW; else the handle of a request that is to be waited for."""
+    if element_of(argument) == NONE or dest < 0 or dest >= load64(comm + COMM.size) or tag < 0:
+        return SLOW
+    engine = load64(comm + COMM.engine)
+    world = load64(load64(comm + COMM.world) + 8 * dest)
+    peer = peer_of(engine, world)
+    address, nbytes = address_of(argument), nbytes_of(argument)
+    record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
+    lock(engine)
+    if _push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
+        unlock(engine)
+        trace_end(record)
+        return 0
+    request = post_send(comm, 0, address, nbytes, dest, tag, mode)
+    unlock(engine)
+    if _wait_slice(engine, request, record) == 0:
+        return request
+    lock(engine)
+    release_request(engine, request)
+    unlock(engine)
+    return 0
+
+
+@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True)
+def receive_array(comm, argument, source, tag, status):  # type: ignore[no-untyped-def]
+    """Receive into a plain array. 0: done, status words written; WRONG: done, the status has an error; SLOW; else a request."""
+    if element_of(argument) == NONE or writable_of(argument) == 0:
+        return SLOW
+    if source >= load64(comm + COMM.size) or (source < 0 and source != ANY_SOURCE) or (tag < 0 and tag != ANY_TAG):
+        return SLOW
+    engine = load64(comm + COMM.engine)
+    record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes_of(argument))
+    lock(engine)
+    progress_locked(engine)
+    request = post_receive(comm, 0, address_of(argument), nbytes_of(argument), source, tag)
+    unlock(engine)
+    if _wait_slice(engine, request, record) == 0:
+        return request
+    store64(status, load64(request + REQUEST.status_source))
+    store64(status + 8, load64(request + REQUEST.status_tag))
+    store64(status + 16, load64(request + REQUEST.message_bytes))
+    error = load64(request + REQUEST.error)
+    store64(status + 24, error)
+    lock(engine)
+    release_request(engine, request)
+    unlock(engine)
+    return 0 if error == 0 else WRONG

@@ -1,0 +1,274 @@
+"""Buffers straight from Python objects into compiled code: a Numba type whose unboxing reads the array object itself.
+
+``array.ctypes.data`` costs 1,000 ns; reading the fields of the ``PyArrayObject`` while Numba's wrapper unboxes the argument
+costs about 10. What is read is checked there: exact type ``ndarray`` (or a list or tuple of one and a registered
+element type), contiguous, aligned, native byte order. Everything else arrives as ``element == NONE`` and takes the caller's
+slow path, which resolves it properly or says what is wrong with it. Nothing unchecked reaches compiled code.
+
+The layouts of CPython's and NumPy's objects are part of their stable or frozen C interfaces on builds with the GIL;
+:func:`verify` compares what is read with what NumPy says, and :data:`usable` is False where they differ (free-threaded builds).
+
+Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models, register_default
+from numba.core.pythonapi import NativeValue
+from numba.extending import intrinsic, typeof_impl, unbox
+
+from numba_kernels.jit import entry, kernel
+
+NONE = -1
+I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+# Offsets in bytes: PyObject, PyVarObject, PyListObject, PyTupleObject, PyArrayObject, PyArray_Descr
+_OB_TYPE, _OB_SIZE, _LIST_ITEMS, _TUPLE_ITEMS = 8, 16, 24, 24
+_DATA, _NDIM, _DIMENSIONS, _DESCRIPTOR, _FLAGS = 16, 24, 32, 56, 64
+_BYTEORDER, _TYPE_NUMBER = 26, 28
+_C_CONTIGUOUS, _F_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
+
+_LAST_PLAIN, _HALF = 16, 23  # type numbers 0..16 are bool to complex long double; 23 is float16
+_ITEMSIZES = np.array([np.dtype(code).itemsize for code in "?bBhHiIlLqQfdgFDG"] + [0] * 6 + [2], dtype=np.int64)
+"""Bytes of an element by NumPy type number; the letters are NumPy's type codes in that order."""
+
+_BUCKETS = 512
+_registered = np.zeros((_BUCKETS, 2), dtype=np.int64)
+"""Open-addressing table: address of a Python object that names an element type, NumPy type number. Read by compiled code."""
+_kept: list[Any] = []
+
+llvm.add_symbol("ncclx_mpi_ndarray_type", id(np.ndarray))
+llvm.add_symbol("ncclx_mpi_list_type", id(list))
+llvm.add_symbol("ncclx_mpi_tuple_type", id(tuple))
+llvm.add_symbol("ncclx_mpi_element_table", _registered.ctypes.data)
+llvm.add_symbol("ncclx_mpi_itemsizes", _ITEMSIZES.ctypes.data)
+
+
+class ArrayArgument(types.Type):  # type: ignore[misc]
+    """Numba type of an argument that may be a plain array, or anything else."""
+
+    def __init__(self) -> None:
+        super().__init__(name="ncclx_mpi_array_argument")
+
+
+array_argument = ArrayArgument()
+_FIELDS = ("address", "nbytes", "element", "itemsize", "writable")
+
+
+@register_default(ArrayArgument)
+class _ArrayArgumentModel(models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, [(name, types.int64) for name in _FIELDS])
+
+
+@typeof_impl.register(ArrayArgument)
+def _typeof(value: Any, context: Any) -> ArrayArgument:
+    return array_argument
+
+
+def register_element(key: Any, dtype: npt.DTypeLike | None) -> None:
+    """Let ``[array, key]`` take the fast route as an array of `dtype`; `key` is kept alive."""
+    if dtype is None:
+        return
+    number = np.dtype(dtype).num
+    slot = (id(key) >> 4) % _BUCKETS
+    while _registered[slot, 0]:
+        slot = (slot + 1) % _BUCKETS
+    if len(_kept) >= _BUCKETS // 2:
+        return
+    _kept.append(key)
+    _registered[slot, 1] = number
+    _registered[slot, 0] = id(key)
+
+
+@unbox(ArrayArgument)
+def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
+    reader = _Reader(c)
+    out = {name: cgutils.alloca_once_value(c.builder, ir.Constant(I64, 0)) for name in _FIELDS}
+    c.builder.store(ir.Constant(I64, NONE), out["element"])
+    target = cgutils.alloca_once_value(c.builder, obj)
+    asked = cgutils.alloca_once_value(c.builder, ir.Constant(I64, NONE))
+    reader.open_pair(obj, target, asked)
+    array = c.builder.load(target)
+    with c.builder.if_then(reader.has_type(array, "ncclx_mpi_ndarray_type"), likely=True):
+        reader.read_array(array, c.builder.load(asked), out)
+    struct = cgutils.create_struct_proxy(kind)(c.context, c.builder)
+    for name in _FIELDS:
+        setattr(struct, name, c.builder.load(out[name]))
+    return NativeValue(struct._getvalue())
+
+
+class _Reader:
+    """Emits the reads of object fields."""
+
+    def __init__(self, c: Any) -> None:
+        self.builder = c.builder
+        self.module = c.builder.module
+
+    def symbol(self, name: str) -> Any:
+        """Address of a registered symbol."""
+        found = self.module.globals.get(name)
+        if found is None:
+            found = ir.GlobalVariable(self.module, I8, name)
+            found.linkage = "external"
+        return self.builder.ptrtoint(found, I64)
+
+    def load(self, pointer: Any, offset: int, kind: Any = I64) -> Any:
+        """The field at `offset` bytes from a pointer or address."""
+        address = pointer if pointer.type == I64 else self.builder.ptrtoint(pointer, I64)
+        place = self.builder.add(address, ir.Constant(I64, offset))
+        return self.builder.load(self.builder.inttoptr(place, kind.as_pointer()))
+
+    def has_type(self, obj: Any, name: str) -> Any:
+        return self.builder.icmp_unsigned("==", self.load(obj, _OB_TYPE), self.symbol(name))
+
+    def open_pair(self, obj: Any, target: Any, asked: Any) -> None:
+        """``[array, type]`` or ``(array, type)`` with a registered type: go on with the array, remember the type."""
+        builder = self.builder
+        is_list, is_tuple = self.has_type(obj, "ncclx_mpi_list_type"), self.has_type(obj, "ncclx_mpi_tuple_type")
+        with builder.if_then(builder.or_(is_list, is_tuple), likely=False):
+            two = builder.icmp_signed("==", self.load(obj, _OB_SIZE), ir.Constant(I64, 2))
+            with builder.if_then(two):
+                inline = builder.add(builder.ptrtoint(obj, I64), ir.Constant(I64, _TUPLE_ITEMS))
+                items = builder.select(is_list, self.load(obj, _LIST_ITEMS), inline)
+                found = self.lookup(self.load(items, 8))
+                with builder.if_then(builder.icmp_signed(">=", found, ir.Constant(I64, 0))):
+                    builder.store(found, asked)
+                    builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
+
+    def lookup(self, key: Any) -> Any:
+        """The type number registered for the object at address `key`, NONE if there is none."""
+        builder, table = self.builder, self.symbol("ncclx_mpi_element_table")
+        mask = ir.Constant(I64, _BUCKETS - 1)
+        at = cgutils.alloca_once_value(builder, builder.and_(builder.lshr(key, ir.Constant(I64, 4)), mask))
+        found = cgutils.alloca_once_value(builder, ir.Constant(I64, NONE))
+        loop, test, end = (builder.append_basic_block(f"lookup.{part}") for part in ("loop", "test", "end"))
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        row = builder.add(table, builder.mul(builder.load(at), ir.Constant(I64, 16)))
+        seen = self.load(row, 0)
+        builder.cbranch(builder.icmp_unsigned("==", seen, ir.Constant(I64, 0)), end, test)
+        builder.position_at_end(test)
+        hit = builder.icmp_unsigned("==", seen, key)
+        builder.store(builder.select(hit, self.load(row, 8), ir.Constant(I64, NONE)), found)
+        builder.store(builder.and_(builder.add(builder.load(at), ir.Constant(I64, 1)), mask), at)
+        builder.cbranch(hit, end, loop)
+        builder.position_at_end(end)
+        return builder.load(found)
+
+    def read_array(self, array: Any, asked: Any, out: dict[str, Any]) -> None:
+        """Fill the fields from an ndarray, if it is a plain one."""
+        builder = self.builder
+        flags = self.load(array, _FLAGS, I32)
+        descriptor = self.load(array, _DESCRIPTOR)
+        number = builder.sext(self.load(descriptor, _TYPE_NUMBER, I32), I64)
+        with builder.if_then(self._plain(flags, descriptor, number), likely=True):
+            sizes = self.symbol("ncclx_mpi_itemsizes")
+            size = self.load(builder.add(sizes, builder.mul(number, ir.Constant(I64, 8))), 0)
+            nbytes = builder.mul(self._count(array), size)
+            builder.store(self.load(array, _DATA), out["address"])
+            builder.store(nbytes, out["nbytes"])
+            builder.store(builder.zext(builder.and_(flags, ir.Constant(I32, _WRITEABLE)), I64), out["writable"])
+            named = builder.icmp_signed(">=", asked, ir.Constant(I64, 0))
+            kind = builder.select(named, asked, number)
+            item = self.load(builder.add(sizes, builder.mul(kind, ir.Constant(I64, 8))), 0)
+            whole = builder.icmp_signed("==", builder.srem(nbytes, item), ir.Constant(I64, 0))
+            builder.store(item, out["itemsize"])
+            builder.store(builder.select(whole, kind, ir.Constant(I64, NONE)), out["element"])
+
+    def _plain(self, flags: Any, descriptor: Any, number: Any) -> Any:
+        """Contiguous, aligned, native byte order, of a number type."""
+        builder = self.builder
+
+        def has(mask: int) -> Any:
+            return builder.icmp_unsigned("!=", builder.and_(flags, ir.Constant(I32, mask)), ir.Constant(I32, 0))
+
+        order = self.load(descriptor, _BYTEORDER, I8)
+        native = builder.or_(
+            builder.icmp_unsigned("==", order, ir.Constant(I8, ord("="))),
+            builder.icmp_unsigned("==", order, ir.Constant(I8, ord("|"))),
+        )
+        numeric = builder.or_(
+            builder.icmp_unsigned("<=", number, ir.Constant(I64, _LAST_PLAIN)),
+            builder.icmp_unsigned("==", number, ir.Constant(I64, _HALF)),
+        )
+        contiguous = has(_C_CONTIGUOUS | _F_CONTIGUOUS)
+        return builder.and_(builder.and_(contiguous, has(_ALIGNED)), builder.and_(native, numeric))
+
+    def _count(self, array: Any) -> Any:
+        """Product of the dimensions."""
+        builder = self.builder
+        ndim = builder.sext(self.load(array, _NDIM, I32), I64)
+        dimensions = self.load(array, _DIMENSIONS)
+        total = cgutils.alloca_once_value(builder, ir.Constant(I64, 1))
+        with cgutils.for_range(builder, ndim) as loop:
+            length = self.load(builder.add(dimensions, builder.mul(loop.index, ir.Constant(I64, 8))), 0)
+            builder.store(builder.mul(builder.load(total), length), total)
+        return builder.load(total)
+
+
+def _make_getter(field: str) -> Any:
+    @intrinsic
+    def getter(typingctx: Any, argument: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return getattr(cgutils.create_struct_proxy(array_argument)(context, builder, value=args[0]), field)
+
+        return types.int64(array_argument), codegen
+
+    return getter
+
+
+address_of = _make_getter("address")
+nbytes_of = _make_getter("nbytes")
+element_of = _make_getter("element")
+itemsize_of = _make_getter("itemsize")
+writable_of = _make_getter("writable")
+
+
+@kernel(types.int64(array_argument, types.int64), is_entry=True, nogil=False)
+def read_argument(argument, target):  # type: ignore[no-untyped-def]
+    """Write the five unboxed fields to `target` (int64[5]); returns the element type number, NONE for the slow path."""
+    _store_fields(argument, target)
+    return element_of(argument)
+
+
+@intrinsic
+def _store_fields(typingctx: Any, argument: Any, target: Any) -> Any:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        struct = cgutils.create_struct_proxy(array_argument)(context, builder, value=args[0])
+        for position, name in enumerate(_FIELDS):
+            place = builder.add(args[1], ir.Constant(I64, 8 * position))
+            builder.store(getattr(struct, name), builder.inttoptr(place, I64.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(array_argument, types.int64), codegen
+
+
+def verify() -> bool:
+    """Whether the object layouts assumed here are those of this interpreter and this NumPy."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    fields = np.zeros(len(_FIELDS), dtype=np.int64)
+    read = entry(read_argument)
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    frozen = np.arange(3, dtype=np.int64)
+    frozen.flags.writeable = False
+    expected = (
+        (array, [array.ctypes.data, 24, array.dtype.num, 4], True),
+        (frozen, [frozen.ctypes.data, 24, frozen.dtype.num, 8], False),
+    )
+    for sample, values, writable in expected:
+        read(sample, fields.ctypes.data)
+        if fields[:4].tolist() != values or bool(fields[4]) is not writable:
+            return False
+    refused = (array[:, ::2], array.astype(">f4"), b"bytes", None, [array], np.array(["text"]))
+    return all(read(sample, fields.ctypes.data) == NONE for sample in refused)
