@@ -32,7 +32,8 @@ from ncclx_mpi.p2p.progress import progress
 from ncclx_mpi.p2p.waiting import wait_word_slowly
 from numba_kernels.jit import c_address, entry
 from transports.shm.arena import Arena
-from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS, ring_bytes
+from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
+from transports.shm.transport import SharedMemory
 
 WORD = 8
 LINE = 64
@@ -116,6 +117,7 @@ class Engine:
         self.arena = arena
         self.rank = rank
         self.size = arena.nranks
+        self.transport = SharedMemory(arena, rank)
         self.timeout = timeout
         self._block, self.address = _block(ENGINE.total)
         self._peers, self._peers_address = _block(PEER.total * self.size)
@@ -137,7 +139,6 @@ class Engine:
         arena, plan = self.arena, self.arena.plan
         rate = ticks_per_us()
         crowded = self.size > len(os.sched_getaffinity(0))
-        lines = ring_bytes(self.size) // LINE
         for field, value in (
             ("arena", arena.base),
             ("rank", self.rank),
@@ -148,8 +149,8 @@ class Engine:
             ("heap_first", arena.base + plan.heaps),
             ("heap_last", arena.base + plan.nbytes),
             ("key", arena.word(HEADER.key)),
-            ("ring_lines", lines),
-            ("eager_max", lines * LINE // 4 - LINE),
+            ("ring_lines", self.transport.ring_lines),
+            ("eager_max", self.transport.caps.max_eager),
             ("eager_credit", _EAGER_CREDIT),
             ("streamed", 1),
             ("spins", 1 if crowded else _SPINS),
@@ -168,11 +169,11 @@ class Engine:
             self._block[first + index] = arena.base + plan.bulk(self.rank, index)
 
     def _fill_peers(self) -> None:
-        base, plan = self.arena.base, self.arena.plan
         table = self._peers.reshape(self.size, PEER.total // WORD)
         for peer in range(self.size):
-            table[peer, PEER.outbox // WORD] = base + plan.ring(self.rank, peer)
-            table[peer, PEER.inbox // WORD] = base + plan.ring(peer, self.rank)
+            lane = self.transport.connect(peer)
+            table[peer, PEER.outbox // WORD] = lane.outbox
+            table[peer, PEER.inbox // WORD] = lane.inbox
             table[peer, PEER.world // WORD] = peer
 
     def word(self, field: str) -> int:
