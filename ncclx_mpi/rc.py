@@ -74,7 +74,6 @@ SETTINGS: dict[str, Setting] = dict(
         _ours("timeout", 0.0, float, (), "seconds after which a wait raises and says who waits for whom; 0: never"),
         _ours("join_timeout", 60.0, float, (), "seconds that a rank waits at start for the others"),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
-        _ours("object_inline", 32768, int, (), "bytes up to which an object message is one plain pickle"),
     ]
 )
 

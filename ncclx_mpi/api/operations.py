@@ -1,0 +1,358 @@
+"""What requests stand for: one class for each kind of operation that can be waited for.
+
+An operation is used in this order: ``wait()`` or ``poll()`` until it is done, ``fill(status)`` as often as wanted, then ``finish()``
+once, which delivers the result and empties the operation. Emptied, it is invalid for every request that still refers to it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ncclx_mpi import errors
+from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+from ncclx_mpi.api.handle import State
+from ncclx_mpi.api.status import Status
+from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
+
+if TYPE_CHECKING:
+    from ncclx_mpi.collectives import Collective
+
+EMPTY = Result(ANY_SOURCE, ANY_TAG, 0, errors.SUCCESS, False)
+NO_PROC = Result(PROC_NULL, ANY_TAG, 0, errors.SUCCESS, False)
+
+
+class Operation(State):
+    """What a request stands for; this one is complete from the start, with a fixed status."""
+
+    __slots__ = ("outcome",)
+    WHAT = "request"
+    ERROR = errors.ERR_REQUEST
+    is_persistent = False
+    outcome: Result
+
+    def __init__(self, outcome: Result = EMPTY) -> None:
+        self.outcome = outcome
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is something to wait for."""
+        return True
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        return True
+
+    def wait(self) -> None:
+        """Return when it is done."""
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        write_status(status, self.outcome)
+
+    def finish(self) -> Any:
+        """Deliver what a done operation brought, and empty it."""
+        self.empty()
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+
+    def release(self) -> None:
+        """Give it up; it goes on by itself."""
+        self.empty()
+
+    def abandon(self) -> None:
+        """Withdraw it after a wait that failed: no buffer is touched any more."""
+        self.release()
+
+
+class Transfer(Operation):
+    """One message on its way."""
+
+    __slots__ = ("capacity", "comm", "engine", "landing", "owner", "request", "what")
+    engine: Engine
+    comm: NativeComm
+    request: int
+    owner: Any
+    what: str
+    capacity: int
+    landing: Callable[[int], None] | None
+
+    def __init__(
+        self,
+        comm: NativeComm,
+        request: int,
+        owner: Any,
+        what: str,
+        capacity: int = -1,
+        landing: Callable[[int], None] | None = None,
+    ) -> None:
+        self.engine = comm.engine
+        self.comm = comm
+        self.request = request
+        self.owner = owner
+        self.what = what
+        self.capacity = capacity
+        self.landing = landing
+
+    def poll(self) -> bool:
+        return self.engine.done(self.request)
+
+    def wait(self) -> None:
+        try:
+            self.engine.wait(self.request, self.what, self.owner)
+        except BaseException:
+            self.empty()
+            raise
+
+    def fill(self, status: Status) -> None:
+        write_status(status, self.result())
+
+    def result(self) -> Result:
+        """What became of it; a send knows only whether it was cancelled."""
+        found = self.engine.result(self.request)
+        return found if self.capacity >= 0 else EMPTY._replace(cancelled=found.cancelled)
+
+    def finish(self) -> Any:
+        result, landing = self.engine.result(self.request), self.landing
+        self.engine.free(self.request)
+        rank, what, capacity = self.comm.rank, self.what, self.capacity
+        self.empty()
+        if result.error:
+            raise_error(result, rank, what, capacity)
+        if landing is not None and not result.cancelled:
+            landing(result.nbytes)
+
+    def cancel(self) -> None:
+        self.engine.cancel(self.request)
+
+    def release(self) -> None:
+        self.engine.free(self.request, (self.owner, self.landing))
+        self.empty()
+
+    def abandon(self) -> None:
+        self.engine.withdraw(self.request, (self.owner, self.landing))
+        self.empty()
+
+    def __del__(self) -> None:
+        try:
+            engine, request = object.__getattribute__(self, "engine"), object.__getattribute__(self, "request")
+        except AttributeError:
+            return
+        engine.free(request, (self.owner, self.landing))
+
+
+class Together(Operation):
+    """Several operations waited for as one; the last gives the status."""
+
+    __slots__ = ("parts",)
+    parts: Sequence[Operation]
+
+    def __init__(self, parts: Sequence[Operation]) -> None:
+        self.parts = parts
+
+    def poll(self) -> bool:
+        return all([part.poll() for part in self.parts])
+
+    def wait(self) -> None:
+        for part in self.parts:
+            part.wait()
+
+    def fill(self, status: Status) -> None:
+        self.parts[-1].fill(status)
+
+    def finish(self) -> Any:
+        parts = self.parts
+        self.empty()
+        for part in parts:
+            part.finish()
+
+    def cancel(self) -> None:
+        for part in self.parts:
+            part.cancel()
+
+    def release(self) -> None:
+        for part in self.parts:
+            part.release()
+        self.empty()
+
+    def abandon(self) -> None:
+        for part in self.parts:
+            part.abandon()
+        self.empty()
+
+
+class Collection(Operation):
+    """A non-blocking collective."""
+
+    __slots__ = ("after", "collective", "owner")
+    collective: Collective
+    owner: Any
+    after: Callable[[], None] | None
+
+    def __init__(self, collective: Collective, owner: Any, after: Callable[[], None] | None) -> None:
+        self.collective = collective
+        self.owner = owner
+        self.after = after
+
+    def poll(self) -> bool:
+        return self.collective.test()
+
+    def wait(self) -> None:
+        self.collective.wait()
+
+    def fill(self, status: Status) -> None:
+        write_status(status, EMPTY)
+
+    def finish(self) -> Any:
+        after = self.after
+        self.empty()
+        if after is not None:
+            after()
+
+    def cancel(self) -> None:
+        errors.fail(errors.ERR_REQUEST, "a collective operation cannot be cancelled")
+
+
+class Persistent(Operation):
+    """An operation that ``Start`` begins anew each time; between two times there is nothing to wait for."""
+
+    __slots__ = ("begin", "current")
+    is_persistent = True
+    begin: Callable[[], Operation]
+    current: Operation | None
+
+    def __init__(self, begin: Callable[[], Operation]) -> None:
+        self.begin = begin
+        self.current = None
+
+    @property
+    def is_active(self) -> bool:
+        return self.current is not None
+
+    def start(self) -> None:
+        """Begin the operation."""
+        if self.current is not None:
+            errors.fail(errors.ERR_REQUEST, "the persistent request is active: wait for it before starting it again")
+        self.current = self.begin()
+
+    def poll(self) -> bool:
+        return self.current is None or self.current.poll()
+
+    def wait(self) -> None:
+        if self.current is not None:
+            try:
+                self.current.wait()
+            except BaseException:
+                self.current = None
+                raise
+
+    def fill(self, status: Status) -> None:
+        if self.current is None:
+            write_status(status, EMPTY)
+        else:
+            self.current.fill(status)
+
+    def finish(self) -> Any:
+        current, self.current = self.current, None
+        return None if current is None else current.finish()
+
+    def cancel(self) -> None:
+        if self.current is None:
+            errors.fail(errors.ERR_REQUEST, "the persistent request is not active: there is nothing to cancel")
+        self.current.cancel()
+
+    def release(self) -> None:
+        if self.current is not None:
+            self.current.release()
+        self.empty()
+
+    def abandon(self) -> None:
+        if self.current is not None:
+            self.current.abandon()
+            self.current = None
+
+
+class Generalized(Operation):
+    """An operation of the program itself: complete when the program says so."""
+
+    __slots__ = ("args", "cancel_fn", "engine", "free_fn", "is_complete", "kwargs", "query_fn", "value")
+    engine: Engine
+    is_complete: bool
+    value: Any
+
+    def __init__(self, engine: Engine, query_fn: Any, free_fn: Any, cancel_fn: Any, args: Any, kwargs: Any) -> None:
+        self.engine = engine
+        self.query_fn = query_fn
+        self.free_fn = free_fn
+        self.cancel_fn = cancel_fn
+        self.args = tuple(args or ())
+        self.kwargs = dict(kwargs or {})
+        self.is_complete = False
+        self.value = None
+
+    def poll(self) -> bool:
+        self.engine.progress()
+        return self.is_complete
+
+    def wait(self) -> None:
+        self.engine.idle_wait(lambda: self.is_complete, "wait for a generalized request")
+
+    def fill(self, status: Status) -> None:
+        write_status(status, EMPTY)
+        if self.query_fn is None:
+            return
+        self._call(self.query_fn, status)
+        if self.cancel_fn is None:
+            status.Set_cancelled(False)
+
+    def finish(self) -> Any:
+        value, free_fn = self.value, self.free_fn
+        try:
+            if free_fn is not None:
+                self._call(free_fn)
+        finally:
+            self.empty()
+        return value
+
+    def cancel(self) -> None:
+        if self.cancel_fn is not None:
+            self._call(self.cancel_fn, self.is_complete)
+
+    def release(self) -> None:
+        """Forget it once it is complete; until then it stays, as MPI has it."""
+        if self.is_complete:
+            self.finish()
+        else:
+            self.is_complete = True
+            self.empty()
+
+    def _call(self, function: Callable[..., Any], *first: Any) -> None:
+        """Call a function of the user; its exception is printed and becomes an MPI error."""
+        try:
+            function(*first, *self.args, **self.kwargs)
+        except BaseException as exception:
+            traceback.print_exc()
+            if isinstance(exception, errors.Exception):
+                raise
+            errors.fail(errors.ERR_OTHER, f"a function of a generalized request raised {exception!r}")
+
+
+def write_status(status: Status, result: Result) -> None:
+    """Write what became of a message to `status`, all but its error, which only calls on many requests set."""
+    status.source = result.source
+    status.tag = result.tag
+    status.count = result.nbytes
+    status.cancelled = result.cancelled
+
+
+def raise_error(result: Result, rank: int, what: str, capacity: int) -> None:
+    """Raise the MPI error that a completed receive ended with."""
+    if result.error == errors.ERR_TRUNCATE:
+        errors.fail(
+            errors.ERR_TRUNCATE,
+            f"rank {rank} <- {result.source}, tag {result.tag} ({what}): the buffer has {capacity} bytes, the message "
+            f"{result.nbytes}; make the receive buffer or its count larger",
+        )
+    errors.fail(result.error, f"rank {rank}: {what} (peer {result.source}, tag {result.tag}) failed")

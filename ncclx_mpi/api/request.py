@@ -1,0 +1,462 @@
+"""Requests: handles of pending operations, waited for one by one or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from ncclx_mpi import errors, runtime
+from ncclx_mpi.api.constants import UNDEFINED
+from ncclx_mpi.api.handle import Handle, constant, is_constant
+from ncclx_mpi.api.operations import EMPTY, Generalized, Operation, Persistent, write_status
+from ncclx_mpi.api.status import Status
+
+_NULL = Operation()
+_NULL.empty()
+
+
+class Request(Handle):
+    """Request handler."""
+
+    __slots__ = ()
+    _NULL = _NULL
+    _STATE = Operation
+    _ROOT: ClassVar[type[Handle]]
+    _state: Operation
+
+    def __new__(cls, request: Request | None = None) -> Self:
+        """Create a handle of the same operation, or a null one."""
+        return cls._copy(request, "request")
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Request:
+        """Create object from the integer that `handle` gave."""
+        kind = next((kind for kind in (Prequest, Grequest) if issubclass(cls, kind)), Request)
+        return kind(Request._refer(cls._find(handle)))
+
+    def free(self) -> None:
+        """Call `Free` if not null."""
+        if self and not is_constant(self):
+            self.Free()
+
+    # One request
+
+    def Wait(self, status: Status | None = None) -> Literal[True]:
+        """Wait for a non-blocking operation to complete."""
+        self.wait(status)
+        return True
+
+    def Test(self, status: Status | None = None) -> bool:
+        """Test for the completion of a non-blocking operation."""
+        return self.test(status)[0]
+
+    def Get_status(self, status: Status | None = None) -> bool:
+        """Non-destructive test for the completion of a request."""
+        if not _is_active(self):
+            _fill_empty(status)
+            return True
+        if not self._state.poll():
+            return False
+        if status is not None:
+            self._state.fill(status)
+        return True
+
+    def wait(self, status: Status | None = None) -> Any:
+        """Wait for a non-blocking operation to complete; return the object received, if any."""
+        if not _is_active(self):
+            return _fill_empty(status)
+        try:
+            self._state.wait()
+        except BaseException:
+            _void(self)
+            raise
+        return _retire(self, status)
+
+    def test(self, status: Status | None = None) -> tuple[bool, Any | None]:
+        """Test for the completion of a non-blocking operation; return the object received, if any."""
+        if not _is_active(self):
+            return True, _fill_empty(status)
+        if not self._state.poll():
+            return False, None
+        return True, _retire(self, status)
+
+    def get_status(self, status: Status | None = None) -> bool:
+        """Non-destructive test for the completion of a request."""
+        return self.Get_status(status)
+
+    # Any of several
+
+    @classmethod
+    def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
+        """Wait for any previously initiated request to complete."""
+        return cls.waitany(requests, status)[0]
+
+    @classmethod
+    def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """Test for completion of any previously initiated request."""
+        return cls.testany(requests, status)[:2]
+
+    @classmethod
+    def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """Non-destructive test for the completion of any requests."""
+        index, flag = _first_done(_checked(requests))
+        if not flag or index == UNDEFINED:
+            if flag:
+                _fill_empty(status)
+            return UNDEFINED, flag
+        if status is not None:
+            requests[index]._state.fill(status)
+        return index, True
+
+    @classmethod
+    def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
+        """Wait for any previously initiated request to complete; return its object too."""
+        found = (UNDEFINED, False)
+
+        def is_one_done() -> bool:
+            nonlocal found
+            found = _first_done(requests)
+            return found[1]
+
+        _wait_until(is_one_done, _checked(requests), "waitany")
+        index = found[0]
+        return (index, _fill_empty(status)) if index == UNDEFINED else (index, _retire(requests[index], status))
+
+    @classmethod
+    def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any | None]:
+        """Test for completion of any previously initiated request; return its object too."""
+        index, flag = _first_done(_checked(requests))
+        if not flag:
+            return UNDEFINED, False, None
+        if index == UNDEFINED:
+            return UNDEFINED, True, _fill_empty(status)
+        return index, True, _retire(requests[index], status)
+
+    @classmethod
+    def get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """Non-destructive test for the completion of any requests."""
+        return cls.Get_status_any(requests, status)
+
+    # All of several
+
+    @classmethod
+    def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> Literal[True]:
+        """Wait for all previously initiated requests to complete."""
+        cls.waitall(requests, statuses)
+        return True
+
+    @classmethod
+    def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Test for completion of all previously initiated requests."""
+        return cls.testall(requests, statuses)[0]
+
+    @classmethod
+    def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Non-destructive test for the completion of all requests."""
+        if not _all_done(_checked(requests)):
+            return False
+        if statuses is not None:
+            _extend(statuses, len(requests))
+            for request, status in zip(requests, statuses, strict=False):
+                status.error = errors.SUCCESS
+                request.Get_status(status)
+        return True
+
+    @classmethod
+    def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
+        """Wait for all previously initiated requests to complete; return their objects."""
+        for request in _checked(requests):
+            if _is_active(request):
+                try:
+                    request._state.wait()
+                except BaseException:
+                    _void(*requests)
+                    raise
+        return _retire_many(requests, range(len(requests)), statuses)
+
+    @classmethod
+    def testall(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[bool, list[Any] | None]:
+        """Test for completion of all previously initiated requests; return their objects."""
+        if not _all_done(_checked(requests)):
+            return False, None
+        return True, _retire_many(requests, range(len(requests)), statuses)
+
+    @classmethod
+    def get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Non-destructive test for the completion of all requests."""
+        return cls.Get_status_all(requests, statuses)
+
+    # Some of several
+
+    @classmethod
+    def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """Wait for some previously initiated requests to complete."""
+        return cls.waitsome(requests, statuses)[0]
+
+    @classmethod
+    def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """Test for completion of some previously initiated requests."""
+        return cls.testsome(requests, statuses)[0]
+
+    @classmethod
+    def Get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """Non-destructive test for completion of some requests."""
+        indices = _all_now_done(_checked(requests))
+        if indices is not None and statuses is not None:
+            _extend(statuses, len(indices))
+            for index, status in zip(indices, statuses, strict=False):
+                status.error = errors.SUCCESS
+                requests[index]._state.fill(status)
+        return indices
+
+    @classmethod
+    def waitsome(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Wait for some previously initiated requests to complete; return their objects too."""
+        indices: list[int] | None = None
+
+        def are_some_done() -> bool:
+            nonlocal indices
+            indices = _all_now_done(requests)
+            return indices is None or bool(indices)
+
+        _wait_until(are_some_done, _checked(requests), "waitsome")
+        return (None, None) if indices is None else (indices, _retire_many(requests, indices, statuses))
+
+    @classmethod
+    def testsome(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        """Test for completion of some previously initiated requests; return their objects too."""
+        indices = _all_now_done(_checked(requests))
+        return (None, None) if indices is None else (indices, _retire_many(requests, indices, statuses))
+
+    @classmethod
+    def get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
+        """Non-destructive test for completion of some requests."""
+        return cls.Get_status_some(requests, statuses)
+
+    # Ending
+
+    def Cancel(self) -> None:
+        """Cancel a request."""
+        self._state.cancel()
+
+    def cancel(self) -> None:
+        """Cancel a request."""
+        self.Cancel()
+
+    def Free(self) -> None:
+        """Free a communication request; the operation goes on by itself."""
+        if not self:
+            errors.fail(errors.ERR_REQUEST, "MPI.REQUEST_NULL cannot be freed")
+        self._state.release()
+        self._state = _NULL
+
+
+class Prequest(Request):
+    """Persistent request handler."""
+
+    __slots__ = ()
+
+    def __new__(cls, request: Request | None = None) -> Self:
+        """Create a handle of the same persistent operation, or a null one."""
+        self = super().__new__(cls, request)
+        if self and not isinstance(request, Prequest):
+            raise TypeError(f"expected a Prequest, got {type(request).__name__}")
+        return self
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Prequest:
+        """Create object from the integer that `handle` gave."""
+        return Prequest._refer(cls._find(handle))
+
+    def Start(self) -> None:
+        """Initiate a communication with a persistent request."""
+        self._operation().start()
+
+    @classmethod
+    def Startall(cls, requests: list[Prequest]) -> None:
+        """Start a collection of persistent requests."""
+        for request in _checked(requests):
+            Prequest._operation(request)
+        for request in requests:
+            request.Start()
+
+    def _operation(self: Request) -> Persistent:
+        operation = self._state
+        if not isinstance(operation, Persistent):
+            errors.fail(errors.ERR_REQUEST, "this request is null or not persistent: it cannot be started")
+        return operation
+
+
+class Grequest(Request):
+    """Generalized request handler."""
+
+    __slots__ = ()
+
+    def __new__(cls, request: Request | None = None) -> Self:
+        """Create a handle of the same generalized operation, or a null one."""
+        self = super().__new__(cls, request)
+        if self and not isinstance(request, Grequest):
+            raise TypeError(f"expected a Grequest, got {type(request).__name__}")
+        return self
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Grequest:
+        """Create object from the integer that `handle` gave."""
+        return Grequest._refer(cls._find(handle))
+
+    @classmethod
+    def Start(
+        cls,
+        query_fn: Callable[..., None] | None = None,
+        free_fn: Callable[..., None] | None = None,
+        cancel_fn: Callable[..., None] | None = None,
+        args: tuple[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> Grequest:
+        """Create and return a user-defined request."""
+        return Grequest._refer(Generalized(runtime.engine(), query_fn, free_fn, cancel_fn, args, kwargs))
+
+    def Complete(self) -> None:
+        """Notify that a user-defined request is complete."""
+        self.complete(None)
+
+    def complete(self, obj: Any = None) -> None:
+        """Notify that a user-defined request is complete; `obj` is what `wait` returns."""
+        operation = self._state
+        if not isinstance(operation, Generalized):
+            errors.fail(errors.ERR_REQUEST, "this request is null or not generalized: it cannot be completed")
+        operation.value = obj
+        operation.is_complete = True
+
+
+def _is_active(request: Request) -> bool:
+    operation = request._state
+    return operation is not _NULL and operation.is_active
+
+
+def _fill_empty(status: Status | None) -> None:
+    """Write the status of a wait for nothing."""
+    if status is not None:
+        write_status(status, EMPTY)
+        status.error = errors.SUCCESS
+
+
+def _retire(request: Request, status: Status | None) -> Any:
+    """Deliver what a done request brought; the request is null from now on, unless it is persistent."""
+    operation = request._state
+    try:
+        if status is not None:
+            operation.fill(status)
+        return operation.finish()
+    finally:
+        if not operation.is_persistent:
+            request._state = _NULL
+
+
+def _void(*requests: Request) -> None:
+    """Withdraw what a failed wait was for: the buffers belong to the caller again."""
+    for request in requests:
+        operation = request._state
+        if not _is_active(request):
+            continue
+        try:
+            operation.abandon()
+        except errors.Exception:
+            pass  # this one was the cause of the failure and is empty already
+        if not operation.is_persistent:
+            request._state = _NULL
+
+
+def _checked(requests: Sequence[Request]) -> Sequence[Request]:
+    """Return `requests`, of which each is one.
+
+    Raises
+    ------
+    TypeError
+        One is not.
+    """
+    for request in requests:
+        if not isinstance(request, Request):
+            raise TypeError(f"expected a Request, got {type(request).__name__}")
+    return requests
+
+
+def _wait_until(predicate: Callable[[], bool], requests: Sequence[Request], what: str) -> None:
+    if predicate():
+        return
+    try:
+        runtime.engine().idle_wait(predicate, what)
+    except BaseException:
+        _void(*requests)
+        raise
+
+
+def _first_done(requests: Sequence[Request]) -> tuple[int, bool]:
+    """Index of the first done request and whether to stop waiting: UNDEFINED and true if none is active."""
+    is_any_active = False
+    for index, request in enumerate(requests):
+        if _is_active(request):
+            is_any_active = True
+            if request._state.poll():
+                return index, True
+    return UNDEFINED, not is_any_active
+
+
+def _all_done(requests: Sequence[Request]) -> bool:
+    return all([request._state.poll() for request in requests if _is_active(request)])
+
+
+def _all_now_done(requests: Sequence[Request]) -> list[int] | None:
+    """Indices of done requests, None if no request is active."""
+    active = [index for index, request in enumerate(requests) if _is_active(request)]
+    return [index for index in active if requests[index]._state.poll()] if active else None
+
+
+def _retire_many(requests: Sequence[Request], indices: Sequence[int], statuses: list[Status] | None) -> list[Any]:
+    """Deliver what done requests brought, each error in its status.
+
+    Raises
+    ------
+    Exception
+        ERR_IN_STATUS: one or more failed; the text is that of the first.
+    """
+    objects: list[Any] = []
+    results: list[Status] = []
+    failure: errors.Exception | None = None
+    for index in indices:
+        status = Status()
+        results.append(status)
+        try:
+            objects.append(_retire(requests[index], status) if _is_active(requests[index]) else None)
+        except errors.Exception as exception:
+            status.error = int(exception)
+            failure = failure or exception
+    if statuses is not None:
+        _extend(statuses, len(results))
+        for target, result in zip(statuses, results, strict=False):
+            _assign(target, result)
+    if failure is not None:
+        raise errors.error(errors.ERR_IN_STATUS, str(failure)) from failure
+    return objects
+
+
+def _extend(statuses: Any, count: int) -> None:
+    """Make a list of statuses long enough; tuples stay as they are."""
+    if isinstance(statuses, list):
+        statuses.extend(Status() for _ in range(count - len(statuses)))
+
+
+def _assign(target: Status, result: Status) -> None:
+    target.source, target.tag, target.error = result.source, result.tag, result.error
+    target.count, target.cancelled = result.count, result.cancelled
+
+
+Request._ROOT = Request
+
+REQUEST_NULL = constant(Request(), "REQUEST_NULL")

@@ -1,0 +1,358 @@
+"""Python objects as messages.
+
+A small object travels as its plain pickle, so that ``recv`` takes what ``Send`` sent as bytes, and the other way round. What is larger
+than :data:`PLAIN_MAX`, or holds large buffers (arrays), travels as a *lead* and *frames*::
+
+    lead, where the object's message is      frames, on the communicator's frame context, tag = number
+    | MAGIC | number | head bytes | frame count | head, if it fits |      | head, if not in the lead | buffer | buffer ...
+
+    head: | bytes of each buffer | pickle |
+
+Large buffers are sent from where they are and received into fresh memory: they are never copied into the pickle. The
+lead always fits the buffer that ``irecv`` posts, so ``irecv`` needs no size. Frames of one sender are told apart by the
+number in the lead, whatever order their leads are received in.
+
+Who receives a lead asks for the frames. A pending ``irecv`` does so whenever its rank comes by in Python: at a test or wait
+of any object request, and every 50 ms while it waits in something else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle as _pickle
+import struct
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ncclx_mpi.api.operations import Operation, Together, Transfer, raise_error, write_status
+from ncclx_mpi.api.pickle import pickle
+from ncclx_mpi.api.status import Status
+from ncclx_mpi.p2p.engine import NativeComm, Result
+
+PLAIN_MAX = 32768
+OUT_OF_BAND_MIN = 16384
+FRAMES = 3
+"""Context offset of frames."""
+
+MAGIC = b"\0ncclx_mpi frame"
+_LEAD = struct.Struct("<16sqqq")
+_numbers = itertools.count()
+_NUMBERS = 1 << 23
+
+_BYTES_OFFSET = sys.getsizeof(b"") - 1
+"""Where the data of a bytes object begin (CPython)."""
+
+_pending: weakref.WeakSet[ObjectReceive] = weakref.WeakSet()
+
+
+class Lead(NamedTuple):
+    """What a lead says: the frames' tag, bytes of the head, number of buffers."""
+
+    number: int
+    head: int
+    buffers: int
+
+
+# Pickling ---------------------------------------------------------------------------------------------------------
+
+
+def dump(obj: Any) -> tuple[bytes, list[memoryview]]:
+    """Pickle an object; its large contiguous buffers stay where they are and are returned beside the pickle."""
+    if not pickle._is_standard:
+        return pickle.dumps(obj), []
+    frames: list[memoryview] = []
+
+    def is_in_band(found: _pickle.PickleBuffer) -> bool:
+        try:
+            raw = found.raw()
+        except BufferError:
+            return True
+        if raw.nbytes < OUT_OF_BAND_MIN:
+            return True
+        frames.append(raw)
+        return False
+
+    return _pickle.dumps(obj, max(pickle.PROTOCOL or 5, 5), buffer_callback=is_in_band), frames
+
+
+def load(data: Any, frames: Sequence[Any] = ()) -> Any:
+    """Return the object of a pickle and its buffers; an empty message is None."""
+    if not len(data):
+        return None
+    return pickle.loads_oob(data, frames) if frames else pickle.loads(data)
+
+
+def room(nbytes: int) -> tuple[Any, int]:
+    """Return memory for `nbytes` received bytes, and its address. Nobody else may see it until it is filled."""
+    if nbytes < PLAIN_MAX:
+        # empty and one-byte objects are shared by the interpreter: never write into those
+        data = bytes(max(nbytes, 2))
+        return (data if nbytes >= 2 else memoryview(data)[:nbytes]), id(data) + _BYTES_OFFSET
+    array = np.empty(nbytes, dtype=np.uint8)
+    return array, array.ctypes.data
+
+
+def address_of(data: bytes | memoryview) -> int:
+    """Address of the first byte of `data`."""
+    if type(data) is bytes:
+        return id(data) + _BYTES_OFFSET
+    return int(np.frombuffer(data, dtype=np.uint8).ctypes.data)
+
+
+# Sending ----------------------------------------------------------------------------------------------------------
+
+
+def start_send(
+    comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = 0, offset: int = 0, *, is_snapshot: bool = False
+) -> Operation:
+    """Start sending an object.
+
+    With `is_snapshot` everything is copied into the pickle at once, so that the caller may change the object; without it
+    large buffers are read until the operation is done.
+    """
+    data, frames = (pickle.dumps(obj), []) if is_snapshot else dump(obj)
+    what = f"send of an object to rank {dest}, tag {tag}"
+    if not frames and len(data) <= PLAIN_MAX:
+        request = comm.engine.start_send(comm, address_of(data), len(data), dest, tag, mode, offset)
+        return Transfer(comm, request, data, what)
+    return _start_framed(comm, data, frames, (dest, tag, mode, offset), what)
+
+
+def _start_framed(
+    comm: NativeComm, data: bytes, frames: list[memoryview], to: tuple[int, int, int, int], what: str
+) -> Operation:
+    dest, tag, mode, offset = to
+    number = next(_numbers) % _NUMBERS
+    head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
+    lead = _LEAD.pack(MAGIC, number, len(head), len(frames))
+    follow: list[bytes | memoryview] = list(frames)
+    if len(lead) + len(head) <= PLAIN_MAX:
+        lead += head
+    else:
+        follow.insert(0, head)
+    start = comm.engine.start_send
+    parts = [Transfer(comm, start(comm, address_of(lead), len(lead), dest, tag, mode, offset), lead, what)]
+    for part in follow:
+        request = start(comm, address_of(part), len(part), dest, number, 0, FRAMES)
+        parts.append(Transfer(comm, request, part, what))
+    return Together(parts)
+
+
+def send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = 0, offset: int = 0) -> None:
+    """Send an object; on return it is the caller's again."""
+    operation = start_send(comm, obj, dest, tag, mode, offset)
+    if isinstance(operation, Together):
+        wait_stepping(comm, operation, f"send of an object to rank {dest}, tag {tag}")
+    else:
+        operation.wait()
+    operation.finish()
+
+
+def wait_stepping(comm: NativeComm, operation: Operation, what: str) -> None:
+    """Wait for an operation while pending object receives ask for their frames."""
+
+    def is_done() -> bool:
+        step()
+        return operation.poll()
+
+    try:
+        comm.engine.idle_wait(is_done, what)
+    except BaseException:
+        operation.abandon()
+        raise
+
+
+# Receiving --------------------------------------------------------------------------------------------------------
+
+
+def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: Status | None = None) -> Any:
+    """Receive an object, whatever its size."""
+    engine = comm.engine
+    what = f"recv of an object from rank {source}, tag {tag}"
+    return receive_matched(comm, engine.wait_match(comm, source, tag, offset, what), status)
+
+
+def receive_matched(comm: NativeComm, message: int, status: Status | None = None) -> Any:
+    """Receive the object of a matched message."""
+    operation = start_matched(comm, message)
+    operation.wait()
+    if status is not None:
+        operation.fill(status)
+    return operation.finish()
+
+
+def start_matched(comm: NativeComm, message: int) -> ObjectReceive:
+    """Start receiving the object of a matched message."""
+    nbytes = comm.engine.result(message).nbytes
+    data, address = room(nbytes)
+    return ObjectReceive(comm, comm.engine.start_matched_recv(comm, message, address, nbytes), data)
+
+
+def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> ObjectReceive:
+    """Post the receive of an object; `bufsz` is room for a pickle that was sent as plain bytes."""
+    capacity = max(bufsz, PLAIN_MAX)
+    data, address = room(capacity)
+    operation = ObjectReceive(comm, comm.engine.start_recv(comm, address, capacity, source, tag), data)
+    _pending.add(operation)
+    return operation
+
+
+class ObjectReceive(Operation):
+    """The receive of one object: first its lead (or all of it), then its head and its buffers."""
+
+    __slots__ = ("buffers", "comm", "data", "head", "lock", "number", "parts", "request", "result")
+    comm: NativeComm
+    request: int
+    data: Any
+    result: Result | None
+    head: Transfer | None
+    parts: list[Transfer]
+
+    def __init__(self, comm: NativeComm, request: int, data: Any) -> None:
+        self.comm = comm
+        self.request = request
+        self.data = data
+        self.result = None
+        self.head = None
+        self.parts = []
+        self.lock = threading.Lock()
+
+    def poll(self) -> bool:
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return self._advance(is_blocking=False)
+        finally:
+            self.lock.release()
+
+    def wait(self) -> None:
+        with self.lock:
+            self._advance(is_blocking=True)
+
+    def _advance(self, is_blocking: bool) -> bool:
+        """Go through lead, head and buffers as far as they have come; whether all have."""
+        if self.result is None:
+            if is_blocking:
+                self._wait_lead()
+            elif not self.comm.engine.done(self.request):
+                return False
+            self._take_lead()
+        if self.head is not None:
+            if is_blocking:
+                self.head.wait()
+            elif not self.head.poll():
+                return False
+            self._take_head(memoryview(self.head.owner))
+        for part in self.parts:
+            if is_blocking:
+                part.wait()
+        return is_blocking or all([part.poll() for part in self.parts])
+
+    def _wait_lead(self) -> None:
+        try:
+            self.comm.engine.wait(self.request, "receive of an object", self.data)
+        except BaseException:
+            self.request = 0
+            raise
+
+    def _take_lead(self) -> None:
+        """Read a complete first message; ask for what follows, if it announces something."""
+        engine = self.comm.engine
+        self.result = result = engine.result(self.request)
+        engine.free(self.request)
+        self.request = 0
+        lead = None if result.error or result.cancelled else _parse(self.data, result.nbytes)
+        if lead is None:
+            return
+        self.number, self.buffers = lead.number, lead.buffers
+        self.result = result._replace(nbytes=lead.head)
+        if result.nbytes == _LEAD.size:
+            self.head = self._post(lead.head)
+        else:
+            self._take_head(memoryview(self.data)[_LEAD.size : result.nbytes])
+
+    def _take_head(self, head: memoryview) -> None:
+        """Read how large the buffers are, and ask for them."""
+        assert self.result is not None
+        if self.head is not None:
+            self.head.finish()
+            self.head = None
+        sizes = struct.unpack_from(f"<{self.buffers}q", head)
+        self.data = head[8 * self.buffers :]
+        self.parts = [self._post(size) for size in sizes]
+        self.result = self.result._replace(nbytes=len(head) + sum(sizes))
+
+    def _post(self, nbytes: int) -> Transfer:
+        """Post the receive of one frame."""
+        assert self.result is not None
+        frame, source = np.empty(nbytes, dtype=np.uint8), self.result.source
+        request = self.comm.engine.start_recv(self.comm, frame.ctypes.data, nbytes, source, self.number, FRAMES)
+        return Transfer(self.comm, request, frame, f"receive of an object from rank {source}", nbytes)
+
+    def fill(self, status: Status) -> None:
+        assert self.result is not None
+        write_status(status, self.result)
+
+    def finish(self) -> Any:
+        result, data, parts, comm = self.result, self.data, self.parts, self.comm
+        assert result is not None
+        frames = [part.owner for part in parts]
+        self.empty()
+        for part in parts:
+            part.finish()
+        if result.error:
+            raise_error(result, comm.rank, "receive of an object", len(data))
+        if result.cancelled:
+            return None
+        return load(data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes], frames)
+
+    def cancel(self) -> None:
+        if self.result is None:
+            self.comm.engine.cancel(self.request)
+
+    def release(self) -> None:
+        if self.request:
+            self.comm.engine.free(self.request, self.data)
+        self.empty()
+
+    def abandon(self) -> None:
+        if self.request:
+            self.comm.engine.withdraw(self.request, self.data)
+        for part in self._frames():
+            part.abandon()
+        self.empty()
+
+    def _frames(self) -> list[Transfer]:
+        return [*self.parts, *([self.head] if self.head is not None else [])]
+
+    def empty(self) -> None:
+        _pending.discard(self)
+        super().empty()
+
+    def __del__(self) -> None:
+        try:
+            request = object.__getattribute__(self, "request")
+        except AttributeError:
+            return
+        if request:
+            self.comm.engine.free(request, self.data)
+
+
+def _parse(data: Any, nbytes: int) -> Lead | None:
+    """Return what a message says if it is a lead, None if it is a plain pickle."""
+    if nbytes < _LEAD.size:
+        return None
+    magic, number, head, buffers = _LEAD.unpack_from(data)
+    return Lead(number, head, buffers) if magic == MAGIC else None
+
+
+def step() -> None:
+    """Let every pending object receive of this process ask for the frames that it needs."""
+    if _pending:
+        for operation in list(_pending):
+            operation.poll()
