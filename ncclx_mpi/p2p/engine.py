@@ -29,7 +29,7 @@ from ncclx_mpi.p2p.layout import (
     PEER_DEAD,
 )
 from ncclx_mpi.p2p.progress import progress
-from ncclx_mpi.p2p.waiting import wait_word_slowly
+from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from numba_kernels.jit import c_address, entry
 from transports.shm.arena import Arena
 from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
@@ -350,6 +350,11 @@ class Engine:
                 + self.who_waits(),
             )
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
+
+    def raise_parked(self) -> None:
+        """Raise the exception that a signal handler raised inside a compiled wait (it returned INTERRUPTED)."""
+        first = ENGINE.parked // WORD
+        raise_parked(self._block[first : first + 3])
 
     def who_waits(self) -> str:
         """One line a rank: which operation it is in, with whom, since when."""

@@ -31,7 +31,7 @@ PEER = words(
 
 COMM = words(
     "Comm",
-    "engine context rank size world local slot sequence broken scratch*64",
+    "engine context rank size world local slot sequence broken plans scratch*64",
 )
 
 REQUEST = words(
@@ -59,7 +59,8 @@ STANDARD, SYNCHRONOUS, READY, BUFFERED = 0, 1, 2, 3
 
 # what a compiled step returns
 DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, FAILED = 0, 1, 2, 3, 4, 5, 6, 1000
-"""INTERRUPTED: a signal handler raised; BROKEN: an earlier collective on the communicator was given up. From FAILED on, the value less FAILED is an MPI error class."""
+"""INTERRUPTED: a signal handler raised; BROKEN: an earlier collective on the communicator was given up.
+From FAILED on, the value less FAILED is an MPI error class."""
 
 ERR_TRUNCATE = 14
 
