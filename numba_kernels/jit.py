@@ -72,6 +72,8 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
         with pinned_configuration():
             dispatcher = numba.njit(nogil=nogil, error_model="numpy", boundscheck=False)(function)
             dispatcher._cache = _Cache(function)
+        # Callers with literal arguments would each get a compiled variant of their own.
+        dispatcher.compile = functools.partial(_compile_declared, dispatcher.compile, signature)
         if is_entry:
             declared = Kernel(dispatcher, signature)
             _entries[declared.name] = declared
@@ -104,6 +106,12 @@ def native(function: Callable[..., Any], signature: str, name: str) -> Native:
     callback: Any = CFunc(function, arguments, locals={}, options={"error_model": "numpy"})
     callback._cache = _NamedCache(function)
     return Native(callback)
+
+
+def _compile_declared(compiler: Callable[[str], Any], signature: str, _arguments: Any) -> Any:
+    """Compile a kernel for its declared `signature`, whatever a caller asks for; Numba converts at the call."""
+    with pinned_configuration():
+        return compiler(signature)
 
 
 def entry(function: Any) -> Callable[..., Any]:
@@ -151,7 +159,8 @@ def pinned_configuration() -> Iterator[None]:
 @functools.cache
 def cache_root() -> Path:
     """The first writable of ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi`` and a
-    private folder in the temporary directory (a read-only home still starts)."""
+    private folder in the temporary directory (a read-only home still starts).
+    """
     candidates = []
     if os.environ.get(CACHE_VARIABLE):
         candidates.append(Path(os.environ[CACHE_VARIABLE]))

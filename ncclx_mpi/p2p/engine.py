@@ -377,7 +377,7 @@ class Engine:
         return f"  rank {rank}: in {kind} for {seconds:.1f} s, peer {peer}, tag {tag}, {nbytes} bytes"
 
     def _status(self) -> tuple[npt.NDArray[np.int64], int]:
-        """This thread's five status words and their address."""
+        """Return the five status words of this thread, and their address."""
         pair: tuple[npt.NDArray[np.int64], int] | None = getattr(self._scratch, "status", None)
         if pair is None:
             pair = _block(entries.STATUS_WORDS * WORD)

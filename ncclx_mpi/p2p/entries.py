@@ -112,6 +112,7 @@ def world_source(comm, source):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def start_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start a send. Returns the request, perhaps complete already."""
     engine = load64(comm + COMM.engine)
     lock(engine)
     request = post_send(comm, offset, address, nbytes, dest, tag, mode)
@@ -121,6 +122,7 @@ def start_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
 def start_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+    """Start a receive. Returns the request, perhaps complete already."""
     engine = load64(comm + COMM.engine)
     lock(engine)
     progress_locked(engine)

@@ -6,12 +6,13 @@ left untouched and returns SLOW: the caller then resolves it in Python, which al
 
 from __future__ import annotations
 
+from numba import types
+
 from ncclx_mpi.p2p.entries import _eager_allowed, post_receive, post_send
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, EAGER, ENGINE, PEER, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from numba import types
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import NONE, address_of, array_argument, element_of, nbytes_of, writable_of

@@ -93,6 +93,7 @@ def _unlink(first, last, request, next_field, previous_field):  # type: ignore[n
 
 @kernel("int64(int64)")
 def is_wild(request):  # type: ignore[no-untyped-def]
+    """Whether a receive has a wildcard."""
     return load64(request + REQUEST.source) == ANY_SOURCE or load64(request + REQUEST.tag) == ANY_TAG
 
 
@@ -166,7 +167,7 @@ def matches(receive, context, source, tag):  # type: ignore[no-untyped-def]
     wanted_source, wanted_tag = load64(receive + REQUEST.source), load64(receive + REQUEST.tag)
     return (
         load64(receive + REQUEST.context) == context
-        and (wanted_source == source or wanted_source == ANY_SOURCE)
+        and wanted_source in (source, ANY_SOURCE)
         and (wanted_tag == tag or (wanted_tag == ANY_TAG and tag >= 0))
     )
 
@@ -226,7 +227,7 @@ def find_unexpected(engine, context, source, tag):  # type: ignore[no-untyped-de
         found_source, found_tag = load64(message + REQUEST.source), load64(message + REQUEST.tag)
         if (
             load64(message + REQUEST.context) == context
-            and (source == ANY_SOURCE or source == found_source)
+            and source in (ANY_SOURCE, found_source)
             and (tag == found_tag or (tag == ANY_TAG and found_tag >= 0))
         ):
             return message

@@ -10,6 +10,8 @@ more ranks than cores yields at once (a spinning rank would hold the core that i
 
 from __future__ import annotations
 
+from numba import types
+
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
@@ -39,12 +41,10 @@ from ncclx_mpi.p2p.matching import (
     take_posted,
 )
 from ncclx_mpi.p2p.rendezvous import begin_receive, begin_send, flush_queue, peer_of, step_transfers, tell
-from numba import types
 from numba_kernels.atomics import (
     call_step,
     compare_exchange,
     load64,
-    load_acquire,
     load_relaxed,
     pause,
     store64,
@@ -79,11 +79,13 @@ def lock(engine):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64)")
 def unlock(engine):  # type: ignore[no-untyped-def]
+    """Leave the engine."""
     store_release(engine + ENGINE.lock, 0)
 
 
 @kernel("int64(int64)")
 def try_lock(engine):  # type: ignore[no-untyped-def]
+    """Enter the engine unless another thread is in it; 1 if entered."""
     return 1 if compare_exchange(engine + ENGINE.lock, 0, 1) == 0 else 0
 
 
@@ -314,6 +316,7 @@ def trace_begin(engine, kind, context, peer, tag, nbytes):  # type: ignore[no-un
 
 @kernel("void(int64)")
 def trace_end(record):  # type: ignore[no-untyped-def]
+    """Close the record of an operation."""
     store_relaxed(record + TRACE.end, ticks())
 
 

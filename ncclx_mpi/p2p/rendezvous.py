@@ -44,6 +44,7 @@ CHUNKS_A_STEP = 4
 
 @kernel("int64(int64, int64)")
 def peer_of(engine, world_rank):  # type: ignore[no-untyped-def]
+    """Address of the ``PEER`` block of a world rank."""
     return load64(engine + ENGINE.peers) + world_rank * PEER.total
 
 

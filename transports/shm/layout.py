@@ -59,7 +59,7 @@ class ArenaPlan:
 
     @property
     def control_bytes(self) -> int:
-        return PAGE + TRACE_RECORDS * TRACE.total
+        return PAGE + TRACE_RECORDS * int(TRACE.total)
 
     def control(self, rank: int) -> int:
         return PAGE + rank * self.control_bytes
