@@ -14,7 +14,7 @@ fine. Where a choice is left open, MPICH's is taken:
 - Logical operations give 0 or 1 of the operand's type; every nonzero operand is true, NaN too.
 - ``replace`` gives ``low`` (the operand that comes in), ``no_op`` gives ``high`` (what is there).
 
-Files: ``elements`` (the operations on one element, for any loop), ``cells`` (element types in memory), ``loop`` (the CPU
+Files: ``elements`` (operations on one element, for any loop), ``cells`` (element types in memory), ``loop`` (the CPU
 loop), ``native`` (compiling and caching), ``twins`` (the same in NumPy: for tests and for long double).
 """
 

@@ -38,8 +38,10 @@ def dtype(kind: str) -> np.dtype[Any]:
     """NumPy type of the element type `kind`; pairs are C structs with fields ``value`` and ``index``."""
     value, _, index = kind.partition(",")
     if not index:
-        return np.dtype(_SCALARS[value])
-    return np.dtype([("value", _SCALARS[value]), ("index", _INDEX)], align=True)
+        scalar: np.dtype[Any] = np.dtype(_SCALARS[value])
+        return scalar
+    pair: np.dtype[Any] = np.dtype([("value", _SCALARS[value]), ("index", _INDEX)], align=True)
+    return pair
 
 
 class Field(NamedTuple):
@@ -140,4 +142,3 @@ def has_half_conversions() -> bool:
     if platform.machine() in ("x86_64", "AMD64"):
         return bool(llvmlite.binding.get_host_cpu_features().get("f16c", False))
     return platform.machine() in ("aarch64", "arm64")
-

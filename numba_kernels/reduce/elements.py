@@ -11,60 +11,74 @@ from typing import Any
 
 
 def add(low: Any, high: Any) -> Any:
+    """Sum; integers wrap."""
     return low + high
 
 
 def multiply(low: Any, high: Any) -> Any:
+    """Product; integers wrap."""
     return low * high
 
 
 def least(low: Any, high: Any) -> Any:
+    """The smaller one; `low` unless `high` is strictly smaller."""
     return high if high < low else low
 
 
 def greatest(low: Any, high: Any) -> Any:
+    """The larger one; `low` unless `high` is strictly larger."""
     return high if high > low else low
 
 
 def logical_and(low: Any, high: Any) -> Any:
+    """Both are nonzero."""
     return (low != 0) & (high != 0)
 
 
 def logical_or(low: Any, high: Any) -> Any:
+    """One is nonzero."""
     return (low != 0) | (high != 0)
 
 
 def logical_xor(low: Any, high: Any) -> Any:
+    """Exactly one is nonzero."""
     return (low != 0) ^ (high != 0)
 
 
 def bitwise_and(low: Any, high: Any) -> Any:
+    """Bits that both have."""
     return low & high
 
 
 def bitwise_or(low: Any, high: Any) -> Any:
+    """Bits that one has."""
     return low | high
 
 
 def bitwise_xor(low: Any, high: Any) -> Any:
+    """Bits that exactly one has."""
     return low ^ high
 
 
 def least_located(low: Any, low_index: Any, high: Any, high_index: Any) -> Any:
+    """The smaller value and its index; of equal values the lower index."""
     index = min(low_index, high_index) if low == high else (low_index if low < high else high_index)
     return (low if low < high else high), index
 
 
 def greatest_located(low: Any, low_index: Any, high: Any, high_index: Any) -> Any:
+    """The larger value and its index; of equal values the lower index."""
     index = min(low_index, high_index) if low == high else (low_index if low > high else high_index)
     return (low if low > high else high), index
 
 
 def incoming(low: Any, high: Any) -> Any:
+    """The operand that comes in, whatever is there."""
     return low
 
 
 def resident(low: Any, high: Any) -> Any:
+    """What is there, whatever comes in."""
     return high
 
 

@@ -39,7 +39,7 @@ def widen(builder: Any, bits: Any) -> Any:
     magnitude = builder.and_(word, I32(_SIGN - 1))
     shifted = builder.shl(magnitude, I32(13))
     normal = builder.add(shifted, I32(_BIAS))
-    # A subnormal becomes the fraction of a number with the smallest normal exponent; subtracting its leading one normalises.
+    # A subnormal becomes the fraction of the smallest normal number, whose leading one is then subtracted.
     smallest = ir.Constant(F32, 2.0**-14)
     fraction = builder.bitcast(builder.add(shifted, I32(_SMALLEST_NORMAL_32)), F32)
     subnormal = builder.bitcast(builder.fsub(fraction, smallest), I32)
@@ -54,7 +54,7 @@ def narrow(builder: Any, value: Any) -> Any:
     """A float32 to float16 bits (i16), in integer code."""
     word = builder.bitcast(value, I32)
     magnitude = builder.and_(word, I32(0x7FFFFFFF))
-    # Adding half a unit less one, plus the last bit that stays, rounds to nearest even; a carry moves into the exponent.
+    # Adding half a unit less one, plus the last bit that stays, rounds to nearest even. A carry goes into the exponent.
     last = builder.and_(builder.lshr(magnitude, I32(13)), I32(1))
     rounded = builder.add(builder.add(magnitude, I32(0xFFF)), last)
     normal = builder.lshr(builder.sub(rounded, I32(_BIAS)), I32(13))
