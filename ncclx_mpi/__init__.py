@@ -1,0 +1,38 @@
+"""mpi4py programs on an engine of their own: no MPI library carries a message.
+
+``from ncclx_mpi import MPI`` is the twin of ``from mpi4py import MPI``. Importing this package is cheap: Numba is
+imported, and the communication started, by the import of :mod:`ncclx_mpi.MPI`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["MPI", "launch", "rc"]
+
+
+def _refuse_shadows() -> None:
+    """Say it in one sentence when a file of the user hides one of our top-level packages."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for name in ("numba_kernels", "transports"):
+        spec = importlib.util.find_spec(name)
+        origin = spec.origin if spec else None
+        if origin is None or os.path.dirname(os.path.dirname(os.path.abspath(origin))) != home:
+            found = origin or "nothing"
+            raise ImportError(
+                f"ncclx_mpi needs its own package '{name}' from {home}, but Python finds {found}; "
+                "rename that file or take its folder out of sys.path"
+            )
+
+
+_refuse_shadows()
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,76 @@
+"""Ranks that our own launcher started.
+
+A forked rank inherits the arena. A program that the launcher executed finds in ``NCCLX_MPI_JOB`` where the launcher hands
+the arena out, so that a Python process behind a wrapper script can join.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ncclx_mpi.bootstrap import singleton, store
+from ncclx_mpi.bootstrap.membership import Membership
+from transports.shm.arena import Arena, start_time
+from transports.shm.layout import ABSENT
+
+RANK, SIZE, LOCAL_RANK, JOB = "NCCLX_MPI_RANK", "NCCLX_MPI_SIZE", "NCCLX_MPI_LOCAL_RANK", "NCCLX_MPI_JOB"
+
+
+@dataclass
+class Inheritance:
+    """What a forked rank got from the launcher."""
+
+    pid: int
+    rank: int
+    arena: Arena
+
+
+_inherited: Inheritance | None = None
+
+
+def inherit(rank: int, arena: Arena) -> None:
+    """Called in a freshly forked rank: this process is `rank` in `arena`."""
+    global _inherited
+    _inherited = Inheritance(os.getpid(), rank, arena)
+
+
+def variables(rank: int, size: int, job: str) -> dict[str, str]:
+    """What the environment of a started program says."""
+    return {RANK: str(rank), SIZE: str(size), LOCAL_RANK: str(rank), JOB: job}
+
+
+def is_present(environ: Mapping[str, str]) -> bool:
+    """Did ``ncclx run`` or ``launch.run`` start this process?"""
+    return _is_forked_rank() or (JOB in environ and RANK in environ and SIZE in environ)
+
+
+def _is_forked_rank() -> bool:
+    return _inherited is not None and _inherited.pid == os.getpid()
+
+
+def join() -> Membership:
+    """Join the launcher's job; a child process of a rank is no rank and gets a world of its own."""
+    if _inherited is not None and _is_forked_rank():
+        arena, rank = _inherited.arena, _inherited.rank
+        return Membership(rank, arena.nranks, arena, "launcher", f"forked by ncclx run (process {os.getppid()})")
+    return _join_through_variables()
+
+
+def _join_through_variables() -> Membership:
+    rank, size, job = int(os.environ[RANK]), int(os.environ[SIZE]), os.environ[JOB]
+    name, _, token = job.rpartition(":")
+    arena = Arena.attach(store.fetch("\0" + name, token, rank, size))
+    state = arena.state(rank)
+    if state == ABSENT:
+        return Membership(rank, size, arena, "launcher", f"started by ncclx run, which serves @{name}")
+    owner = arena.control_word(rank, "pid")
+    is_living = start_time(owner) == arena.control_word(rank, "start_time")
+    arena.close()
+    if not is_living:
+        raise RuntimeError(
+            f"rank {rank} of this job has been process {owner}, which ended; "
+            "a started program may hold one MPI process after another only under another `ncclx run`"
+        )
+    return singleton.join(f"child of rank {rank} (process {owner}): a world of its own")

@@ -1,0 +1,157 @@
+"""Where unrelated processes of one node meet: local rank 0 hands the arena's descriptor to the others.
+
+The meeting place is an abstract Unix socket, which lives in no file system and vanishes with its owner. Its name and a
+token are derived from what the launcher made unique to the job. Both sides check that the other runs under the same
+user (``SO_PEERCRED``), and every wait has an end.
+
+A peer sends one line, ``TOKEN RANK SIZE``; the answer is one byte, ``+`` with the descriptor attached, or ``-`` and a reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import struct
+import time
+
+TIMEOUT_VARIABLE = "NCCLX_MPI_JOIN_TIMEOUT"
+_RETRY_SECONDS = 0.005
+_MAX_LINE = 512
+
+
+def join_timeout() -> float:
+    """Seconds to wait for the other ranks at start (``NCCLX_MPI_JOIN_TIMEOUT``, 60)."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "60")
+    try:
+        return float(text)
+    except ValueError:
+        raise RuntimeError(f"{TIMEOUT_VARIABLE}={text!r} is not a number of seconds") from None
+
+
+def place(job: str) -> tuple[str, str]:
+    """Socket name and token of the job that the launcher calls `job`."""
+    digest = hashlib.sha256(f"{os.getuid()} {job}".encode()).hexdigest()
+    return f"\0ncclx_mpi-{os.getuid()}-{digest[:24]}", digest[24:]
+
+
+def listen(name: str, backlog: int) -> socket.socket:
+    """A socket that waits for peers at `name`.
+
+    Raises
+    ------
+    RuntimeError
+        Another process has the name.
+    """
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        server.bind(name)
+    except OSError as error:
+        server.close()
+        raise RuntimeError(
+            f"the meeting place @{name[1:]} is taken ({error.strerror}): two processes were started as rank 0 of this job"
+        ) from None
+    server.listen(backlog)
+    return server
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Process id and user id at the other end of a Unix socket."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return pid, uid
+
+
+def answer(connection: socket.socket, token: str, size: int, fd: int) -> int | None:
+    """Serve one peer: give `fd` to a process of this user that knows the token. Returns the peer's rank, None if refused."""
+    with connection:
+        connection.settimeout(5.0)
+        try:
+            if peer_of(connection)[1] != os.getuid():
+                return None
+            word, rank, peers = connection.recv(_MAX_LINE).decode().split()
+            reason = _reason_against(word, int(rank), int(peers), token, size)
+            if reason:
+                connection.sendall(b"-" + reason.encode())
+                return None
+            socket.send_fds(connection, [b"+"], [fd])
+        except (OSError, ValueError):
+            return None
+        return int(rank)
+
+
+def _reason_against(word: str, rank: int, peers: int, token: str, size: int) -> str:
+    if word != token:
+        return "wrong token"
+    if peers != size or not 0 <= rank < size:
+        return f"rank {rank} believes in {peers} ranks, rank 0 in {size}: they were not started by one command"
+    return ""
+
+
+def hand_out(server: socket.socket, token: str, size: int, fd: int) -> None:
+    """Give the arena to all other ranks.
+
+    Raises
+    ------
+    TimeoutError
+        Some did not come in time; names them.
+    """
+    missing = set(range(1, size))
+    end = time.monotonic() + join_timeout()
+    while missing:
+        server.settimeout(max(0.001, end - time.monotonic()))
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            raise TimeoutError(
+                f"rank 0 waited {join_timeout():g} s, but ranks {_short(missing)} of {size} did not come; they did not start, "
+                f"never import MPI, or run on another machine (more time: {TIMEOUT_VARIABLE})"
+            ) from None
+        rank = answer(connection, token, size, fd)
+        if rank is not None:
+            missing.discard(rank)
+
+
+def fetch(name: str, token: str, rank: int, size: int) -> int:
+    """Get the arena's descriptor from rank 0, or from the launcher.
+
+    Raises
+    ------
+    TimeoutError
+        Nobody served it in time.
+    RuntimeError
+        We were refused, or the socket belongs to another user.
+    """
+    end = time.monotonic() + join_timeout()
+    while True:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
+            client.settimeout(max(0.001, end - time.monotonic()))
+            with contextlib.suppress(ConnectionRefusedError, ConnectionResetError, BrokenPipeError, TimeoutError):
+                client.connect(name)
+                return _ask(client, token, rank, size)
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"rank {rank} of {size} waited {join_timeout():g} s for rank 0, which did not come; it did not start, "
+                f"never imports MPI, or runs on another machine (more time: {TIMEOUT_VARIABLE})"
+            )
+        time.sleep(_RETRY_SECONDS)
+
+
+def _ask(client: socket.socket, token: str, rank: int, size: int) -> int:
+    pid, uid = peer_of(client)
+    if uid != os.getuid():
+        raise RuntimeError(f"the meeting place of this job is held by process {pid} of another user ({uid})")
+    client.sendall(f"{token} {rank} {size}".encode())
+    reply, fds, _, _ = socket.recv_fds(client, _MAX_LINE, 1)
+    if not reply:
+        raise ConnectionResetError
+    if reply[:1] != b"+" or not fds:
+        raise RuntimeError(f"rank {rank} of {size} cannot join: {reply[1:].decode(errors='replace')}")
+    os.set_inheritable(fds[0], False)
+    return fds[0]
+
+
+def _short(ranks: set[int]) -> str:
+    ordered = sorted(ranks)
+    return str(ordered) if len(ordered) <= 16 else f"{str(ordered[:16])[:-1]}, ... {len(ordered)} in all]"

@@ -1,0 +1,29 @@
+"""Ranks that ``torchrun`` started, found through its variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from ncclx_mpi.bootstrap.meet import meet, refuse_several_nodes, whole_number
+from ncclx_mpi.bootstrap.membership import Membership
+
+_NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def is_present(environ: Mapping[str, str]) -> bool:
+    """Are torchrun's variables set, all of them?"""
+    return all(name in environ for name in _NEEDED)
+
+
+def join() -> Membership:
+    """Meet under the address and port that torchrun gave to the job."""
+    environ = os.environ
+    rank = whole_number("RANK", environ["RANK"])
+    size = whole_number("WORLD_SIZE", environ["WORLD_SIZE"])
+    local = whole_number("LOCAL_WORLD_SIZE", environ.get("LOCAL_WORLD_SIZE", str(size)))
+    refuse_several_nodes(local, size, "torchrun")
+    address = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    job = f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} {address} {attempt}"
+    return meet(rank, size, job, "torchrun", f"RANK={rank} WORLD_SIZE={size} at {address}")

@@ -1,0 +1,46 @@
+"""Which command is meant, and how to start it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+COMMANDS = {
+    "run": ("ncclx_mpi.cli.run", "start a program on N ranks of this machine"),
+    "info": ("ncclx_mpi.cli.info", "versions, libraries, bootstrap and transports, to paste into an issue"),
+    "doctor": ("ncclx_mpi.cli.doctor", "check this machine, with a fix for each finding"),
+    "trace": ("ncclx_mpi.cli.trace", "what each rank of a running job is in"),
+    "bench": ("ncclx_mpi.cli.bench", "measure, alone or against other MPIs"),
+    "warm": ("ncclx_mpi.cli.warm", "compile the engine into the cache"),
+}
+"""Name: (module with ``main(args) -> int``, one line of help)."""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Entry point of ``ncclx`` and of ``python -m ncclx_mpi``."""
+    words = sys.argv[1:] if args is None else list(args)
+    if words and is_command(words[0]):
+        module = importlib.import_module(COMMANDS[words[0]][0])
+        status: int = module.main(words[1:])
+        return status
+    from ncclx_mpi.cli import script
+
+    return script.main(words)
+
+
+def is_command(word: str) -> bool:
+    """Is `word` one of our commands? A script of that name is meant with a slash or ``.py`` only."""
+    return word in COMMANDS
+
+
+def program_name() -> str:
+    """How the user called us."""
+    name = os.path.basename(sys.argv[0])
+    return f"{os.path.basename(sys.executable)} -m ncclx_mpi" if name == "__main__.py" else name
+
+
+def overview() -> str:
+    """The list of commands."""
+    width = max(map(len, COMMANDS))
+    return "\n".join(f"  {name.ljust(width)}  {text}" for name, (_, text) in COMMANDS.items())

@@ -1,0 +1,107 @@
+"""Runs a program on N ranks for the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+
+from ncclx_mpi.launch import process, program as programs, shim, warm
+from ncclx_mpi.launch.failure import Failure, signal_name
+from ncclx_mpi.launch.job import Job, Outcome, Settings
+from ncclx_mpi.launch.relay import LineRelay
+from ncclx_mpi.observe.describe import describe
+
+
+def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, timeout: float) -> int:
+    """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank."""
+    if program.is_python:
+        warm.load()
+        shim.install()
+        source = sys.stdin.read() if program.kind == programs.STDIN else None
+        if source is not None:
+            program = programs.Program(programs.STDIN, source, program.args)
+    relay = LineRelay(is_tagged)
+    job = Job(_settings(nranks, timeout), relay, relay.flush)
+    modules = frozenset(sys.modules)
+    if job.fork_ranks() is not None:
+        _be_rank(program, modules)
+    outcome = job.supervise()
+    with contextlib.suppress(BrokenPipeError):
+        relay.flush(everything=True)
+    _explain(outcome)
+    return outcome.status
+
+
+def _settings(nranks: int, timeout: float) -> Settings:
+    return Settings(nranks, timeout=timeout, stdin=_stdin_for_rank_0(), on_timeout=_explain_timeout)
+
+
+def _be_rank(program: programs.Program, modules: frozenset[str]) -> None:
+    if not program.is_python:
+        _execute(program)
+    status = programs.run(program)
+    if status:
+        _mark_as_failed(status)
+    process.leave(status, modules)
+
+
+def _mark_as_failed(status: int) -> None:
+    """A rank that fails must not finalize: the others learn of its death at once."""
+    runtime = sys.modules.get("ncclx_mpi.runtime")
+    if runtime is not None:
+        runtime.finish = lambda: None  # type: ignore[attr-defined]
+
+
+def _execute(program: programs.Program) -> None:
+    """Become another program."""
+    try:
+        os.execvp(program.target, [program.target, *program.args])
+    except OSError as error:
+        print(f"ncclx run: cannot start {program.target!r}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(127)
+
+
+def _stdin_for_rank_0() -> int:
+    """Descriptor for rank 0: our own, or a pipe that a thread feeds from the terminal.
+
+    The ranks are not in the terminal's foreground group, so they could not read from it themselves.
+    """
+    try:
+        is_terminal = os.isatty(0)
+        os.fstat(0)
+    except OSError:
+        return -1
+    if not is_terminal:
+        return 0
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    threading.Thread(target=_feed, args=(writer,), daemon=True).start()
+    return reader
+
+
+def _feed(writer: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.tcgetpgrp(0) == os.getpgrp() and (data := os.read(0, 4096)):
+            os.write(writer, data)
+    os.close(writer)
+
+
+def _explain(outcome: Outcome) -> None:
+    """One line on stderr that says whose end it was, unless the user's own doing is plain to see."""
+    if outcome.abort_code is not None:
+        print(f"ncclx run: aborted with code {outcome.abort_code}", file=sys.stderr)
+    elif outcome.interrupted_by:
+        print(f"ncclx run: ended by {signal_name(outcome.interrupted_by)}", file=sys.stderr)
+    elif outcome.failures:
+        print(f"ncclx run: {_story(outcome.failures)}", file=sys.stderr)
+
+
+def _story(failures: list[Failure]) -> str:
+    others = len(failures) - 1
+    return f"{failures[0]}" + (f"; {others} other rank{'s' if others > 1 else ''} failed after it" if others else "")
+
+
+def _explain_timeout(job: Job) -> None:
+    print(f"ncclx run: still running after {job.settings.timeout:g} s (--timeout); the ranks are in", file=sys.stderr)
+    print(describe(job.arena), file=sys.stderr, flush=True)

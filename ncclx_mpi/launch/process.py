@@ -1,0 +1,80 @@
+"""What the kernel is asked for: end with the parent, and leave without tearing the interpreter down."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+
+_PR_SET_PDEATHSIG = 1
+STACKS_SIGNAL = signal.SIGRTMIN + 9
+"""Python ranks print the stacks of all their threads on it; far from the signals that programs use."""
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when `parent`, which forked it, ends; leave at once if it has ended already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def reset_signals(handled: Iterable[int]) -> None:
+    """Undo what the launcher did to its own signals, in a child."""
+    signal.set_wakeup_fd(-1)
+    for number in handled:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def leave(status: int, inherited_modules: Iterable[str]) -> None:
+    """End a forked rank as the interpreter would, but without taking apart what it shares with the launcher.
+
+    Threads are joined, exit handlers run, the program's own modules are emptied (an open file flushes when it goes),
+    communication ends. What the launcher had imported (Numba: 60 ms of destructors) is left to the kernel.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    _drop_modules(set(inherited_modules))
+    finish = getattr(sys.modules.get("ncclx_mpi.runtime"), "finish", None)
+    if finish is not None:
+        finish()
+    flush_streams()
+    os._exit(status & 0xFF)
+
+
+def _drop_modules(inherited: set[str]) -> None:
+    """Let go of the program's objects, ``__main__`` last, so that their destructors run."""
+    names = [name for name in sys.modules if name not in inherited and _is_users_own(name)]
+    main = sys.modules["__main__"].__dict__
+    for name in [key for key in main if not key.startswith("__")]:
+        with contextlib.suppress(KeyError):
+            del main[name]
+    for name in names:
+        sys.modules.pop(name, None)
+    gc.collect()
+
+
+def _is_users_own(name: str) -> bool:
+    """Is it a module of the program itself? Libraries are left alone: not all survive being taken apart in this order."""
+    path = getattr(sys.modules[name], "__file__", None)
+    if not path or name == "__main__":
+        return False
+    installed = ("site-packages", "dist-packages")
+    return not path.startswith((sys.prefix, sys.base_prefix)) and not any(part in path for part in installed)
+
+
+def flush_streams() -> None:
+    """Write out what Python buffered for the standard streams; a closed reader is no error here."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

@@ -1,0 +1,213 @@
+"""What a rank runs: a script, a module, a string or standard input as ``__main__``, or another program."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import shutil
+import sys
+import traceback
+from dataclasses import dataclass
+from types import CodeType, FrameType, ModuleType, TracebackType
+
+SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
+
+
+class UsageError(Exception):
+    """The command line does not say what to run."""
+
+
+@dataclass
+class Program:
+    """What to run, and its arguments.
+
+    Attributes
+    ----------
+    kind
+        ``script``, ``module``, ``code``, ``stdin`` or ``executable``.
+    target
+        Path, module name or source text.
+    args
+        ``sys.argv[1:]`` of the program.
+    """
+
+    kind: str
+    target: str
+    args: list[str]
+
+    @property
+    def is_python(self) -> bool:
+        return self.kind != EXECUTABLE
+
+
+def parse(words: list[str]) -> Program:
+    """The Python program that ``[pyfile | -m mod | -c cmd | -] [arg] ...`` means.
+
+    Raises
+    ------
+    UsageError
+        It means none.
+    """
+    if not words:
+        raise UsageError("No path specified for execution")
+    first, rest = words[0], words[1:]
+    if first in ("-m", "-c") and not rest:
+        raise UsageError(f"Argument expected for option: {first}")
+    if first == "-m":
+        return Program(MODULE, rest[0], rest[1:])
+    if first == "-c":
+        return Program(CODE, rest[0], rest[1:])
+    if first == "-":
+        return Program(STDIN, "", rest)
+    return Program(SCRIPT, first, rest)
+
+
+def parse_any(words: list[str]) -> tuple[Program, list[str]]:
+    """As :func:`parse`, for programs of any kind; also returns the flags of a ``python -X ... script`` line.
+
+    A file is a Python program if its name ends in ``.py``, ``.pyz`` or ``.pyw``, or if it is a folder or file that is not executable.
+    ``python script`` with this very interpreter means the script, so that it can be forked.
+    """
+    if words and words[0] not in ("-m", "-c", "-") and is_this_interpreter(words[0]):
+        flags, rest = _split_flags(words[1:])
+        return parse(rest or ["-"]), flags
+    program = parse(words)
+    if program.kind == SCRIPT and not _looks_like_python(program.target):
+        return Program(EXECUTABLE, program.target, program.args), []
+    return program, []
+
+
+def _looks_like_python(path: str) -> bool:
+    if path.endswith((".py", ".pyz", ".pyw")) or os.path.isdir(path):
+        return True
+    return os.path.isfile(path) and not os.access(path, os.X_OK)
+
+
+def is_this_interpreter(word: str) -> bool:
+    """Is `word` a name of the running Python, of the same environment?"""
+    if not os.path.basename(word).startswith("python"):
+        return False
+    found = shutil.which(word)
+    if found is None or not sys.executable:
+        return False
+    same_folder = os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(sys.executable))
+    return same_folder and os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+def _split_flags(words: list[str]) -> tuple[list[str], list[str]]:
+    """Interpreter flags, and what follows them."""
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "-m", "-c"):
+        at += 2 if words[at] in ("-X", "-W", "--check-hash-based-pycs") else 1
+    return words[:at], words[at:]
+
+
+def run(program: Program) -> int:
+    """Run a Python program as ``__main__`` and return its exit status; prints the traceback of an unhandled exception."""
+    try:
+        _execute(program)
+    except SystemExit as leaving:
+        return _status_of(leaving)
+    except KeyboardInterrupt as interrupt:
+        report(interrupt)
+        return 130
+    except BaseException as error:
+        report(error)
+        return 1
+    return 0
+
+
+def _status_of(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def report(error: BaseException) -> None:
+    """Print an unhandled exception through the program's ``sys.excepthook``, without our own frames."""
+    error.__traceback__ = _program_part(error.__traceback__)
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException:
+        traceback.print_exc()
+
+
+def _program_part(trace: TracebackType | None) -> TracebackType | None:
+    here, start = os.path.dirname(__file__), trace
+    while trace is not None and _belongs_here(trace.tb_frame, here):
+        trace = trace.tb_next
+    return trace or start
+
+
+def _belongs_here(frame: FrameType, folder: str) -> bool:
+    name = frame.f_code.co_filename
+    return name.startswith((folder, "<frozen")) or name == runpy.__file__
+
+
+def _execute(program: Program) -> None:
+    if program.kind == MODULE:
+        return _run_module(program)
+    sys.argv[:] = [{CODE: "-c", STDIN: "-"}.get(program.kind, program.target), *program.args]
+    if program.kind == SCRIPT:
+        return _run_script(program.target)
+    text, name = (program.target, "<string>") if program.kind == CODE else (sys.stdin.read(), "<stdin>")
+    _set_first_path("")
+    main = _fresh_main(None)
+    exec(compile(text, name, "exec", 0, True), main.__dict__)
+    return None
+
+
+def _run_script(path: str) -> None:
+    if os.path.isdir(path) or path.endswith(".pyz"):
+        runpy.run_path(path, run_name="__main__")
+        return
+    _set_first_path(os.path.realpath(os.path.dirname(path)))
+    main = _fresh_main(path)
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", 0, True)
+    exec(code, main.__dict__)
+
+
+def _run_module(program: Program) -> None:
+    sys.argv[:] = ["-m", *program.args]
+    _set_first_path(os.getcwd())
+    code, spec = _find_module(program.target)
+    sys.argv[0] = spec.origin or program.target
+    main = _fresh_main(spec.origin)
+    main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+    exec(code, main.__dict__)
+
+
+def _find_module(name: str) -> tuple[CodeType, importlib.machinery.ModuleSpec]:
+    """Code and spec that ``python -m name`` would run."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    get_code = getattr(spec.loader, "get_code", None) if spec is not None else None
+    if spec is None or get_code is None:
+        raise ImportError(f"No module named {name!r} that can be run")
+    code = get_code(spec.name)
+    if code is None:
+        raise ImportError(f"module {name!r} has no Python code to run")
+    return code, spec
+
+
+def _set_first_path(folder: str) -> None:
+    """As the interpreter does: the program's folder comes first, unless it runs isolated."""
+    if not sys.flags.isolated and not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+
+
+def _fresh_main(path: str | None) -> ModuleType:
+    """A new ``__main__``, for good: pickling and exit handlers of the program find their module until the end."""
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    if path is not None:
+        main.__file__ = path
+        main.__dict__["__cached__"] = None
+    sys.modules["__main__"] = main
+    return main

@@ -1,0 +1,171 @@
+"""A clean process that forks ranks for programs that cannot: they have threads, a CUDA context, a notebook.
+
+``python -m ncclx_mpi.launch.server FD`` serves one client over the Unix socket `FD` until the client ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import runpy
+import socket
+import sys
+import traceback
+from types import ModuleType
+from typing import Any, NoReturn
+
+from ncclx_mpi.launch import process, shim, warm, wire
+from ncclx_mpi.launch.job import Job, Settings
+from ncclx_mpi.launch.relay import CHANNEL, LineRelay
+from ncclx_mpi.observe.describe import describe
+
+MAIN_ALIAS = "__ranks_main__"
+"""Name under which ranks run the caller's main file, so that its ``if __name__ == "__main__"`` part stays quiet."""
+
+
+def serve(connection: socket.socket) -> None:
+    """Run one job after another, until the client closes the connection."""
+    is_loaded = False
+    while True:
+        try:
+            request: wire.Request = wire.receive(connection)
+        except (EOFError, OSError):
+            return
+        if not is_loaded:
+            warm.load()
+            shim.install()
+            is_loaded = True
+        try:
+            wire.send(connection, _Run(connection, request).reply())
+        except OSError:
+            return
+
+
+class _Run:
+    """One request."""
+
+    def __init__(self, connection: socket.socket, request: wire.Request) -> None:
+        self._connection = connection
+        self._request = request
+        self._values = [bytearray() for _ in range(request.nranks)]
+        self._relay = LineRelay(False, self._write)
+        self._report = ""
+
+    def reply(self) -> wire.Reply:
+        """Fork the ranks and see them to their end; never returns in a rank."""
+        request = self._request
+        settings = Settings(
+            request.nranks,
+            timeout=request.timeout,
+            grace=request.grace,
+            has_channels=True,
+            lifeline=self._connection.fileno(),
+            on_timeout=self._describe,
+        )
+        job = Job(settings, self._take, self._relay.flush)
+        if job.fork_ranks() is not None:
+            _be_rank(request, job.channel)
+        outcome = job.supervise()
+        self._relay.flush(everything=True)
+        first = outcome.failures[0] if outcome.failures else None
+        return wire.Reply(
+            [bytes(value) for value in self._values],
+            failed_rank=-1 if first is None else first.rank,
+            story=str(first or ""),
+            is_timed_out=outcome.is_timed_out,
+            abort_code=outcome.abort_code,
+            report=self._report,
+        )
+
+    def _take(self, rank: int, stream: int, data: bytes) -> None:
+        if stream == CHANNEL:
+            self._values[rank] += data
+        else:
+            self._relay(rank, stream, data)
+
+    def _write(self, stream: int, data: bytes) -> None:
+        wire.send(self._connection, wire.Output(stream, data))
+
+    def _describe(self, job: Job) -> None:
+        self._report = describe(job.arena)
+
+
+def _be_rank(request: wire.Request, channel: int) -> NoReturn:
+    status = 1
+    try:
+        reply = _call(request)
+        status = 0 if reply[0] == "value" else 1
+        with open(channel, "wb") as file:
+            file.write(_pack(reply))
+        if not status:
+            _finish()
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    finally:
+        process.flush_streams()
+        os._exit(status)
+
+
+def _finish() -> None:
+    finish = getattr(sys.modules.get("ncclx_mpi.runtime"), "finish", None)
+    if finish is not None:
+        finish()
+
+
+def _call(request: wire.Request) -> tuple[Any, ...]:
+    """Make the call; what it returns or raises, ready to be sent."""
+    try:
+        _become_caller(request)
+        function, args = pickle.loads(request.call)
+        return "value", function(*args)
+    except BaseException as error:
+        trace = error.__traceback__
+        error.__traceback__ = trace.tb_next if trace is not None else None
+        return "error", error, "".join(traceback.format_exception(error))
+
+
+def _pack(reply: tuple[Any, ...]) -> bytes:
+    """Pickle a reply; what cannot be pickled becomes an error that says so."""
+    try:
+        data = pickle.dumps(reply, protocol=pickle.HIGHEST_PROTOCOL)
+        if reply[0] == "error":
+            pickle.loads(data)
+        return data
+    except Exception as error:
+        if reply[0] == "error":
+            return pickle.dumps(("error", None, reply[2]))
+        text = f"the result of type {type(reply[1]).__name__} cannot be sent back: {error}\n"
+        return pickle.dumps(("error", TypeError(text), text))
+
+
+def _become_caller(request: wire.Request) -> None:
+    """Working directory, environment, import path and ``__main__`` as the caller has them."""
+    ours = {name: os.environ[name] for name in os.environ if name.startswith("NCCLX_MPI_")}
+    os.environ.clear()
+    os.environ.update({**request.environ, **ours})
+    os.chdir(request.cwd)
+    sys.path[:] = request.path
+    if request.main:
+        _make_main(request.main)
+
+
+def _make_main(main: list[str]) -> None:
+    if main[0] == "-m":
+        content = runpy.run_module(main[1], run_name=MAIN_ALIAS, alter_sys=True)
+    else:
+        content = runpy.run_path(main[0], run_name=MAIN_ALIAS)
+    module = ModuleType(MAIN_ALIAS)
+    module.__dict__.update(content)
+    sys.modules["__main__"] = sys.modules[MAIN_ALIAS] = module
+
+
+def main() -> None:
+    """Entry point of ``python -m ncclx_mpi.launch.server FD``."""
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        connection.set_inheritable(False)
+        serve(connection)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Puts our module in the place of ``mpi4py.MPI``, and finds the real one when the bootstrap needs it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType, SimpleNamespace
+
+_NAME = "mpi4py.MPI"
+_QUIET = {
+    "initialize": False,
+    "threads": False,
+    "thread_level": "single",
+    "finalize": False,
+    "fast_reduce": True,
+    "recv_mprobe": True,
+    "irecv_bufsz": 32768,
+    "errors": "exception",
+}
+"""Settings under which the real extension neither starts nor ends MPI by itself."""
+
+_loaded: list[ModuleType] = []
+"""The real module, kept: an MPI library does not survive being unloaded."""
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads our MPI under mpi4py's name: the very same module object, which keeps its own ``__spec__``."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[_NAME] = importlib.import_module("ncclx_mpi.MPI")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Answers for ``mpi4py.MPI`` only."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != _NAME:
+            return None
+        return importlib.machinery.ModuleSpec(_NAME, _Loader(), origin="ncclx_mpi.MPI")
+
+
+_finder = _Finder()
+
+
+def install() -> None:
+    """From now on ``from mpi4py import MPI`` gives ``ncclx_mpi.MPI``, and ``mpi4py.rc`` is ``ncclx_mpi.rc``.
+
+    The communication still starts when the module is first imported, not here.
+    """
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    import mpi4py
+
+    import ncclx_mpi
+
+    mpi4py.rc = ncclx_mpi.rc
+    sys.modules["mpi4py.rc"] = ncclx_mpi.rc
+
+
+def real_mpi() -> ModuleType:
+    """The extension module of mpi4py, not initialised, whoever stands in its place.
+
+    Raises
+    ------
+    ImportError, RuntimeError
+        mpi4py has no extension for this Python, or finds no MPI library.
+    """
+    import mpi4py
+
+    ours = sys.modules.pop(_NAME, None)
+    had_finder = _finder in sys.meta_path
+    had_rc, had_attribute = mpi4py.rc, mpi4py.__dict__.get("MPI")
+    if had_finder:
+        sys.meta_path.remove(_finder)
+    mpi4py.rc = sys.modules["mpi4py.rc"] = SimpleNamespace(**_QUIET)
+    try:
+        _loaded.append(importlib.import_module(_NAME))
+        return _loaded[-1]
+    finally:
+        mpi4py.rc = sys.modules["mpi4py.rc"] = had_rc
+        _restore(mpi4py, ours, had_attribute, had_finder)
+
+
+def _restore(package: ModuleType, ours: ModuleType | None, attribute: object, had_finder: bool) -> None:
+    sys.modules.pop(_NAME, None)
+    if ours is not None:
+        sys.modules[_NAME] = ours
+    if attribute is not None:
+        package.__dict__["MPI"] = attribute
+    else:
+        package.__dict__.pop("MPI", None)
+    if had_finder:
+        sys.meta_path.insert(0, _finder)

@@ -1,0 +1,141 @@
+"""Everything that start-up does once: import the heavy modules, and compile what the cache does not hold yet."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import hashlib
+import importlib
+import os
+import pkgutil
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_ENGINE_PACKAGES = ("numba_kernels", "transports.shm", "ncclx_mpi.p2p", "ncclx_mpi.collectives", "ncclx_mpi.buffers", "ncclx_mpi.api")
+_MARK = "complete-"
+
+
+def import_engine() -> None:
+    """Import all modules that ``ncclx_mpi.MPI`` needs, but not that one: its import starts the communication."""
+    for name in ("ncclx_mpi.errors", "ncclx_mpi.rc", "ncclx_mpi.runtime", *_ENGINE_PACKAGES):
+        package = _import(name)
+        for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
+            _import(module.name)
+
+
+def _import(name: str) -> object:
+    """Import a module ahead of time; if that fails, the rank that needs it will say so, with its traceback."""
+    with contextlib.suppress(Exception):
+        return importlib.import_module(name)
+    return None
+
+
+def is_warm() -> bool:
+    """Does the cache hold everything for this version, this Python and this processor?"""
+    return _mark().exists()
+
+
+def _mark() -> Path:
+    from numba_kernels import jit
+
+    total = hashlib.sha256(f"{sys.implementation.cache_tag} {platform.machine()} {_cpu()}".encode())
+    for declared in sorted(jit.entries(), key=lambda kernel: kernel.name):
+        total.update(f"{declared.name} {declared.signature} {jit.module_digest(_file_of(declared))}".encode())
+    return jit.cache_root() / f"{_MARK}{total.hexdigest()[:20]}"
+
+
+def _file_of(declared: Any) -> str:
+    name: str = declared.dispatcher.py_func.__code__.co_filename
+    return name
+
+
+def _cpu() -> str:
+    from llvmlite import binding
+
+    return f"{binding.get_host_cpu_name()}"
+
+
+def warm_up(announce: bool = True) -> float:
+    """Import the engine and fill the cache if it is cold. Returns the seconds spent compiling, 0 with a warm cache.
+
+    One process of a node compiles; others that start at the same time wait for it.
+    """
+    from numba_kernels import jit
+
+    import_engine()
+    if is_warm():
+        return 0.0
+    start = time.monotonic()
+    with _one_at_a_time(jit.cache_root() / "lock"):
+        if is_warm():
+            return time.monotonic() - start
+        if announce:
+            print(
+                f"ncclx_mpi: compiling {len(jit.entries())} engine functions into {jit.cache_root()} (once for this version and "
+                "processor; about half a minute)",
+                file=sys.stderr,
+                flush=True,
+            )
+        if _compile_all():
+            _mark().touch(mode=0o600)
+    seconds = time.monotonic() - start
+    if announce:
+        print(f"ncclx_mpi: compiled in {seconds:.1f} s", file=sys.stderr, flush=True)
+    return seconds
+
+
+def _compile_all() -> bool:
+    """Compile with one process per core; each function's cache file has one writer. Returns whether all went well."""
+    workers = min(len(os.sched_getaffinity(0)), 8)
+    children = []
+    for share in range(workers):
+        pid = os.fork()
+        if pid == 0:
+            _compile_share(share, workers)
+        children.append(pid)
+    return not any([os.waitpid(pid, 0)[1] for pid in children])
+
+
+def _compile_share(share: int, workers: int) -> None:
+    from numba_kernels import jit
+
+    status = 1
+    try:
+        status = _load_entries(jit.entries()[share::workers])
+    finally:
+        os._exit(status)
+
+
+def _load_entries(entries: list[Any]) -> int:
+    """Compile or load each; returns 1 if one could not be: whoever calls it will say why."""
+    failed = 0
+    for declared in entries:
+        try:
+            declared.compile()
+        except Exception as error:
+            failed = 1
+            print(f"ncclx_mpi: {declared.name} does not compile: {type(error).__name__}", file=sys.stderr)
+    return failed
+
+
+def load() -> None:
+    """Import and load everything into this process, and set it aside from garbage collection, before forking ranks."""
+    from numba_kernels import jit
+
+    warm_up()
+    _load_entries(jit.entries())
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Hold the node's lock on the cache."""
+    with open(path, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,93 @@
+"""Messages between a program that calls :func:`ncclx_mpi.launch.run` and the process that forks for it."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+_LENGTH = struct.Struct("!Q")
+_CHUNK = 1 << 20
+
+
+@dataclass
+class Request:
+    """A call to make on all ranks.
+
+    Attributes
+    ----------
+    call
+        Pickle of ``(function, args)``, opened by the ranks.
+    main
+        File, or ``-m`` and a module name, from which the ranks make the caller's ``__main__``; empty if they need none.
+    """
+
+    call: bytes
+    nranks: int
+    timeout: float
+    grace: float
+    cwd: str
+    path: list[str]
+    environ: dict[str, str]
+    main: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Output:
+    """Something that ranks wrote."""
+
+    stream: int
+    data: bytes
+
+
+@dataclass
+class Reply:
+    """The end of a job.
+
+    Attributes
+    ----------
+    values
+        What each rank sent back: a pickle of ``("value", value)`` or ``("error", exception or None, traceback text)``.
+    failed_rank
+        The rank that failed first, -1 for none; `story` says how.
+    report
+        Where all ranks were when the time was up.
+    """
+
+    values: list[bytes]
+    failed_rank: int
+    story: str
+    is_timed_out: bool
+    abort_code: int | None
+    report: str = ""
+
+
+def send(connection: socket.socket, message: Any) -> None:
+    """Send one object."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    connection.sendall(_LENGTH.pack(len(data)))
+    connection.sendall(data)
+
+
+def receive(connection: socket.socket) -> Any:
+    """Receive one object.
+
+    Raises
+    ------
+    EOFError
+        The other side has gone.
+    """
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    return pickle.loads(_exactly(connection, length))
+
+
+def _exactly(connection: socket.socket, nbytes: int) -> bytearray:
+    data = bytearray()
+    while len(data) < nbytes:
+        part = connection.recv(min(_CHUNK, nbytes - len(data)))
+        if not part:
+            raise EOFError("the other side closed the connection")
+        data += part
+    return data

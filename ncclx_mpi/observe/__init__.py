@@ -1,0 +1,1 @@
+"""Seeing what the ranks do, from inside and outside the job."""
