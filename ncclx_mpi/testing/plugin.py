@@ -1,0 +1,165 @@
+"""A pytest plugin: tests that run on several ranks, inside plain pytest.
+
+::
+
+    @pytest.mark.ranks(1, 2, 3, 5)
+    def test_sum(comm):
+        assert comm.allreduce(1) == comm.size
+
+The function runs on all ranks of each size, forked for it; ``comm`` is their ``MPI.COMM_WORLD``, other parameters come from
+``parametrize`` and must be picklable. A test that hangs fails after ``timeout`` seconds (``@pytest.mark.ranks(2, timeout=60)``,
+30 by default), with the Python stacks of all ranks; whatever happens, no process is left. With ``hypothesis``, all
+ranks draw the same examples.
+
+Ranks are forked from a process that itself was forked from pytest before any test was imported, so that tests may leave
+the session's own process in any state, and assertions are rewritten in the ranks as usual.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ncclx_mpi.launch import client, wire
+from ncclx_mpi.launch.failure import RankFailed
+from ncclx_mpi.testing import ranks
+
+_TIMEOUT_SECONDS = 30.0
+_GRACE_SECONDS = 3.0
+_SIZE = "nranks_of_this_run"
+
+
+class ForkServer:
+    """The process that forks ranks for one pytest session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.connection, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._serve(config, theirs)
+        theirs.close()
+
+    def _serve(self, config: pytest.Config, connection: socket.socket) -> None:
+        status = 1
+        try:
+            self.connection.close()
+            os.setsid()
+            _leave_capture(config)
+            ranks.config = config
+            from ncclx_mpi.launch.server import serve
+
+            serve(connection)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def close(self) -> None:
+        """End the server and everything that it runs."""
+        self.connection.close()
+        os.waitpid(self.pid, 0)
+
+    def kill(self) -> None:
+        """End a server that does not answer."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.close()
+
+
+def _leave_capture(config: pytest.Config) -> None:
+    """Give the server the real standard streams: those of pytest are redirected into files."""
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+
+
+_server_key: pytest.StashKey[ForkServer] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fork the server while this process has one thread and no engine."""
+    config.addinivalue_line("markers", "ranks(*sizes, timeout=30): run the test on so many ranks, once for each size")
+    if _server_key not in config.stash and not config.option.collectonly:
+        config.stash[_server_key] = ForkServer(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the server."""
+    server = config.stash.get(_server_key, None)
+    if server is not None:
+        del config.stash[_server_key]
+        server.close()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One run of the test for each number of ranks."""
+    marker = metafunc.definition.get_closest_marker("ranks")
+    if marker is not None:
+        metafunc.fixturenames.append(_SIZE)
+        metafunc.parametrize(_SIZE, marker.args or (2,), ids=lambda size: f"{size}ranks")
+
+
+@pytest.fixture
+def comm() -> Iterator[None]:
+    """``MPI.COMM_WORLD``, in the ranks; in the session's own process there is none."""
+    yield None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Send the test to the ranks instead of calling it here."""
+    marker = pyfuncitem.get_closest_marker("ranks")
+    if marker is None:
+        return None
+    __tracebackhide__ = True
+    server = pyfuncitem.config.stash[_server_key]
+    timeout = float(marker.kwargs.get("timeout", _TIMEOUT_SECONDS))
+    request = _request(pyfuncitem, timeout)
+    reply = _call(server, request)
+    try:
+        client.open_reply(reply, timeout)
+    except RankFailed as failure:
+        _skip_if_skipped(failure)
+        pytest.fail(_text(failure, reply), pytrace=False)
+    except TimeoutError as late:
+        pytest.fail(f"{late}\n(stacks of all ranks are in the captured stderr)", pytrace=False)
+    return True
+
+
+def _request(item: pytest.Function, timeout: float) -> wire.Request:
+    nranks = item.callspec.params[_SIZE]
+    wanted = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != "comm"}
+    wants_comm = "comm" in item._fixtureinfo.argnames
+    call = ranks.Call(str(item.path), _qualified_name(item), wanted, wants_comm, item.nodeid)
+    return client.make_request(ranks.run_test, nranks, (call,), timeout, _GRACE_SECONDS)
+
+
+def _qualified_name(item: pytest.Function) -> str:
+    name = item.originalname or item.name
+    return name if item.cls is None else f"{item.cls.__qualname__}.{name}"
+
+
+def _call(server: ForkServer, request: wire.Request) -> wire.Reply:
+    wire.send(server.connection, request)
+    while not isinstance(message := wire.receive(server.connection), wire.Reply):
+        client._write_to_python(message.stream, message.data)
+    return message
+
+
+def _skip_if_skipped(failure: RankFailed) -> None:
+    cause = failure.__cause__
+    if cause is not None and isinstance(cause, pytest.skip.Exception):
+        raise cause
+
+
+def _text(failure: RankFailed, reply: wire.Reply) -> str:
+    """The first failure, and in a line each the others."""
+    lines = [str(failure)]
+    for rank, data in enumerate(reply.values):
+        if rank != failure.rank and (line := ranks.last_line(data)):
+            lines.append(f"rank {rank} then: {line}")
+    return "\n".join(lines)
+
+
