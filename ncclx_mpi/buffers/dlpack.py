@@ -1,0 +1,143 @@
+"""The memory behind a DLPack capsule, versions 0 and 1 of the protocol."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_CPU = 1
+_READ_ONLY = 1
+_INT, _UINT, _FLOAT, _COMPLEX, _BOOL = 0, 1, 2, 5, 6
+_FORMATS = {
+    (_BOOL, 8): "?",
+    (_INT, 8): "b",
+    (_INT, 16): "h",
+    (_INT, 32): "i",
+    (_INT, 64): "l",
+    (_UINT, 8): "B",
+    (_UINT, 16): "H",
+    (_UINT, 32): "I",
+    (_UINT, 64): "L",
+    (_FLOAT, 16): "e",
+    (_FLOAT, 32): "f",
+    (_FLOAT, 64): "d",
+    (_FLOAT, 128): "g",
+    (_COMPLEX, 32): "Ze",
+    (_COMPLEX, 64): "Zf",
+    (_COMPLEX, 128): "Zd",
+    (_COMPLEX, 256): "Zg",
+}
+_TWO_LANES = {32: "Zf", 64: "Zd", 128: "Zg"}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_get_pointer.restype = ctypes.c_void_p
+
+
+def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str, int, Any, int]:
+    """Address, bytes, read-only flag, format, item size, owner and device type of an object's tensor."""
+    device, _ = obj.__dlpack_device__()
+    capsule, is_versioned = _capsule(obj, int(device))
+    name = b"dltensor_versioned" if is_versioned else b"dltensor"
+    if not _is_valid(capsule, name):
+        raise BufferError("dlpack: invalid capsule object")
+    tensor, readonly = _tensor(_get_pointer(capsule, name), is_versioned)
+    shape, strides = _checked_shape(tensor)
+    if strides is not None and not _is_contiguous(shape, strides):
+        raise BufferError("dlpack: buffer is not contiguous")
+    if readonly and writable:
+        raise BufferError("dlpack: buffer is not writable")
+    count = 1
+    for dim in shape:
+        count *= dim
+    code, itemsize = _format(tensor)
+    nbytes = count * ((tensor.bits * tensor.lanes + 7) // 8)
+    return (tensor.data or 0) + tensor.byte_offset, nbytes, readonly, code, itemsize, capsule, int(device)
+
+
+def _capsule(obj: Any, device: int) -> tuple[Any, bool]:
+    """Ask for a capsule of version 1, and for one of version 0 where the object does not know that."""
+    stream = {} if device == _CPU else {"stream": -1}
+    try:
+        return obj.__dlpack__(**stream, max_version=(1, 0), copy=False), True
+    except TypeError:
+        return obj.__dlpack__(**stream), False
+
+
+def _tensor(pointer: int, is_versioned: bool) -> tuple[_Tensor, bool]:
+    if not is_versioned:
+        return _Managed.from_address(pointer).tensor, False
+    versioned = _Versioned.from_address(pointer)
+    if versioned.major < 1:
+        raise BufferError("dlpack: unexpected version")
+    return versioned.tensor, bool(versioned.flags & _READ_ONLY)
+
+
+def _checked_shape(tensor: _Tensor) -> tuple[list[int], list[int] | None]:
+    ndim = tensor.ndim
+    if ndim < 0:
+        raise BufferError("dlpack: number of dimensions is negative")
+    if ndim > 0 and not tensor.shape:
+        raise BufferError("dlpack: shape is NULL")
+    shape = tensor.shape[:ndim] if ndim else []
+    strides = tensor.strides[:ndim] if tensor.strides else None
+    if min(shape, default=0) < 0:
+        raise BufferError("dlpack: shape item is negative")
+    if strides is not None and min(strides, default=0) < 0:
+        raise BufferError("dlpack: strides item is negative")
+    return shape, strides
+
+
+def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
+    for order in (range(len(shape)), reversed(range(len(shape)))):
+        size = 1
+        for dim in order:
+            if shape[dim] > 1 and strides[dim] != size:
+                break
+            size *= shape[dim]
+        else:
+            return True
+    return False
+
+
+def _format(tensor: _Tensor) -> tuple[str, int]:
+    """Format and item size; types without a code are bytes."""
+    if tensor.lanes == 1:
+        code = _FORMATS.get((tensor.code, tensor.bits), "B")
+        return code, (tensor.bits + 7) // 8 if code != "B" else 1
+    if tensor.lanes == 2 and tensor.code == _FLOAT and tensor.bits in _TWO_LANES:
+        return _TWO_LANES[tensor.bits], tensor.bits // 8 * 2
+    return "B", 1

@@ -1,0 +1,106 @@
+"""Moves elements between their place in a buffer and packed bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ncclx_mpi.buffers.layout import Layout
+from ncclx_mpi.buffers.memory import Bytes, strided, view
+from ncclx_mpi.buffers.source import Source
+from ncclx_mpi.errors import ERR_ARG, ERR_TRUNCATE, ERR_TYPE, fail
+
+
+def pack(layout: Layout, source: int, count: int, target: int) -> None:
+    """Copy `count` elements at `source` to packed bytes at `target`."""
+    position = 0
+    for offset, nbytes in layout.blocks.tolist():
+        strided(target + position, count, nbytes, layout.packed)[...] = strided(
+            source + offset, count, nbytes, layout.extent
+        )
+        position += nbytes
+
+
+def unpack(layout: Layout, source: int, count: int, target: int) -> None:
+    """Copy packed bytes at `source` to `count` elements at `target`."""
+    position = 0
+    for offset, nbytes in layout.blocks.tolist():
+        strided(target + offset, count, nbytes, layout.extent)[...] = strided(
+            source + position, count, nbytes, layout.packed
+        )
+        position += nbytes
+
+
+def unpack_bytes(layout: Layout, source: int, nbytes: int, target: int) -> None:
+    """Copy `nbytes` packed bytes, perhaps not a whole number of elements, to the elements at `target`."""
+    if not layout.packed:
+        return
+    count, rest = divmod(nbytes, layout.packed)
+    unpack(layout, source, count, target)
+    if not rest:
+        return
+    source, target = source + count * layout.packed, target + count * layout.extent
+    for offset, length in layout.blocks.tolist():
+        taken = min(rest, length)
+        view(target + offset, taken)[...] = view(source, taken)
+        source, rest = source + taken, rest - taken
+        if not rest:
+            return
+
+
+def append(layout: Layout, given: Source, packed: Source, position: int, *, is_external: bool = False) -> int:
+    """Pack all elements in `given` at byte `position` of `packed`; return the position after them."""
+    count = _whole_elements(layout, given)
+    end = _end(layout, count, packed, position)
+    pack(layout, given.address, count, packed.address + position)
+    if is_external:
+        swap(layout, view(packed.address + position, end - position))
+    return end
+
+
+def extract(layout: Layout, packed: Source, position: int, wanted: Source, *, is_external: bool = False) -> int:
+    """Fill `wanted` with elements packed at byte `position` of `packed`; return the position after them."""
+    count = _whole_elements(layout, wanted)
+    end = _end(layout, count, packed, position)
+    source = view(packed.address + position, end - position)
+    if is_external:
+        source = source.copy()
+        swap(layout, source)
+    unpack(layout, source.__array_interface__["data"][0], count, wanted.address)
+    return end
+
+
+def swap(layout: Layout, packed: Bytes) -> None:
+    """Reverse the bytes of each machine word of packed elements, in place."""
+    if not layout.packed:
+        return
+    elements, column = packed.reshape(-1, layout.packed), 0
+    for unit, number in layout.runs():
+        words = elements[:, column : column + unit * number].reshape(len(elements), number, unit)
+        elements[:, column : column + unit * number] = np.ascontiguousarray(words[:, :, ::-1]).reshape(
+            len(elements), -1
+        )
+        column += unit * number
+
+
+def _whole_elements(layout: Layout, memory: Source) -> int:
+    """How many elements fit into the memory of a buffer."""
+    if layout.extent <= 0:
+        fail(ERR_TYPE, f"cannot infer a count: the datatype's extent is {layout.extent}")
+    count = memory.nbytes // layout.extent
+    inside = layout.true_lb >= 0 and layout.true_ub <= memory.nbytes - (count - 1) * layout.extent
+    if count and not inside:
+        fail(ERR_ARG, f"the datatype reaches from byte {layout.true_lb} to {layout.true_ub} of an element: not in buffer")
+    return count
+
+
+def _end(layout: Layout, count: int, packed: Source, position: int) -> int:
+    end = position + count * layout.packed
+    if position < 0:
+        fail(ERR_ARG, f"the position in the packed buffer is negative: {position}")
+    if end > packed.nbytes:
+        fail(
+            ERR_TRUNCATE,
+            f"{count} elements of {layout.packed} bytes from position {position} do not fit into "
+            f"a packed buffer of {packed.nbytes} bytes",
+        )
+    return end

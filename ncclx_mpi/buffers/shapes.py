@@ -1,0 +1,219 @@
+"""Makes layouts: one function for each way in which MPI derives a type from others.
+
+Arguments arrive checked for type only; counts, lengths and bounds are checked here, and raise what MPI raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ncclx_mpi.api import constants as mpi
+from ncclx_mpi.buffers.layout import Layout, Part, Recipe, Words, words
+from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, fail
+
+_REACH = 1 << 62
+_DISTRIBUTIONS = (mpi.DISTRIBUTE_BLOCK, mpi.DISTRIBUTE_CYCLIC, mpi.DISTRIBUTE_NONE)
+
+
+def dup(old: Layout) -> Layout:
+    """Another handle's layout with the same meaning; it keeps the codes and the reduction kind."""
+    layout = _derive(mpi.COMBINER_DUP, [Part(old, words([1]), words([0]))], (), {})
+    layout.resize(old.lb, old.extent)
+    layout.has_bounds = old.has_bounds
+    layout.committed = old.committed
+    layout.kind, layout.code = old.kind, old.code
+    layout.typechar, layout.typestr = old.typechar, old.typestr
+    return layout
+
+
+def contiguous(old: Layout, count: int) -> Layout:
+    """`count` elements, one after the other."""
+    _check_counts([count])
+    part = Part(old, words([count]), words([0]))
+    return _derive(mpi.COMBINER_CONTIGUOUS, [part], (count,), {"count": count})
+
+
+def vector(old: Layout, count: int, blocklength: int, stride: int, *, in_bytes: bool) -> Layout:
+    """`count` blocks whose starts are `stride` elements (or bytes) apart."""
+    _check_counts([count, blocklength])
+    step = stride if in_bytes else stride * old.extent
+    _check_reach(count * abs(step) + blocklength * abs(old.extent))
+    lengths = np.full(count, blocklength, np.int64)
+    offsets = np.arange(count, dtype=np.int64) * step
+    params = {"count": count, "blocklength": blocklength, "stride": stride}
+    combiner = mpi.COMBINER_HVECTOR if in_bytes else mpi.COMBINER_VECTOR
+    return _derive(combiner, [Part(old, lengths, offsets)], (count, blocklength, stride), params)
+
+
+def indexed(old: Layout, blocklengths: Words, displacements: Words, *, in_bytes: bool) -> Layout:
+    """Blocks of given lengths at given displacements in elements (or bytes)."""
+    _check_counts(blocklengths.tolist())
+    offsets = _offsets(old, displacements, in_bytes=in_bytes)
+    params = {"blocklengths": blocklengths.tolist(), "displacements": displacements.tolist()}
+    counts = (len(blocklengths), *params["blocklengths"], *params["displacements"])
+    combiner = mpi.COMBINER_HINDEXED if in_bytes else mpi.COMBINER_INDEXED
+    return _derive(combiner, [Part(old, blocklengths, offsets)], counts, params)
+
+
+def indexed_block(old: Layout, blocklength: int, displacements: Words, *, in_bytes: bool) -> Layout:
+    """Blocks of one length at given displacements in elements (or bytes)."""
+    _check_counts([blocklength])
+    offsets = _offsets(old, displacements, in_bytes=in_bytes)
+    lengths = np.full(len(displacements), blocklength, np.int64)
+    params = {"blocklength": blocklength, "displacements": displacements.tolist()}
+    counts = (len(displacements), blocklength, *params["displacements"])
+    combiner = mpi.COMBINER_HINDEXED_BLOCK if in_bytes else mpi.COMBINER_INDEXED_BLOCK
+    return _derive(combiner, [Part(old, lengths, offsets)], counts, params)
+
+
+def struct(blocklengths: Words, displacements: Words, olds: Sequence[Layout]) -> Layout:
+    """Blocks of different types at given displacements in bytes, padded like a C struct."""
+    _check_counts(blocklengths.tolist())
+    parts = []
+    for i, old in enumerate(olds):
+        _check_reach(abs(int(displacements[i])) + int(blocklengths[i]) * abs(old.extent))
+        parts.append(Part(old, blocklengths[i : i + 1], displacements[i : i + 1]))
+    params = {"blocklengths": blocklengths.tolist(), "displacements": displacements.tolist()}
+    counts = (len(parts), *params["blocklengths"], *params["displacements"])
+    layout = _derive(mpi.COMBINER_STRUCT, parts, counts, params, layouts=tuple(olds))
+    layout.pad()
+    return layout
+
+
+def resized(old: Layout, lb: int, extent: int) -> Layout:
+    """The same bytes with other bounds."""
+    _check_reach(max(abs(lb), abs(extent)))
+    part = Part(old, words([1]), words([0]))
+    layout = _derive(mpi.COMBINER_RESIZED, [part], (lb, extent), {"lb": lb, "extent": extent})
+    layout.resize(lb, extent)
+    return layout
+
+
+def subarray(old: Layout, sizes: list[int], subsizes: list[int], starts: list[int], order: int) -> Layout:
+    """A box out of a larger array."""
+    if not sizes:
+        fail(ERR_ARG, "a subarray needs at least one dimension")
+    for size, subsize, start in zip(sizes, subsizes, starts, strict=True):
+        if not (1 <= subsize <= size and 0 <= start <= size - subsize):
+            fail(ERR_ARG, f"a subarray of {subsize} from {start} does not fit into a dimension of {size}")
+    _check_order(order)
+    chosen = [np.arange(start, start + subsize) for start, subsize in zip(starts, subsizes, strict=True)]
+    integers = (len(sizes), order)
+    params = {"sizes": sizes, "subsizes": subsizes, "starts": starts, "order": order}
+    recipe = Recipe(mpi.COMBINER_SUBARRAY, integers, (*sizes, *subsizes, *starts), (old,), params)
+    return _box(old, sizes, chosen, order, recipe)
+
+
+def darray(old: Layout, size: int, rank: int, dims: Sequence[Sequence[int]], order: int) -> Layout:
+    """One rank's part of an array distributed in blocks or cycles over a grid of ranks.
+
+    `dims` is (gsizes, distribs, dargs, psizes), one number a dimension each.
+    """
+    gsizes, distribs, dargs, psizes = (list(dim) for dim in dims)
+    if not gsizes:
+        fail(ERR_ARG, "a distributed array needs at least one dimension")
+    if min(gsizes) < 1 or min(psizes) < 1 or np.prod(psizes, dtype=object) != size:
+        fail(ERR_ARG, f"the process grid {psizes} is not one of {size} processes over an array of shape {gsizes}")
+    if not 0 <= rank < size:
+        fail(ERR_ARG, f"rank {rank} is not in the process grid of {size}")
+    _check_order(order)
+    coords = np.unravel_index(rank, psizes)
+    chosen = [_owned(*dim) for dim in zip(gsizes, distribs, dargs, psizes, map(int, coords), strict=True)]
+    integers = (size, rank, len(gsizes), *distribs, *dargs, *psizes, order)
+    names = ("gsizes", "distribs", "dargs", "psizes")
+    params: dict[str, Any] = {"size": size, "rank": rank}
+    params.update(zip(names, (gsizes, distribs, dargs, psizes), strict=True), order=order)
+    recipe = Recipe(mpi.COMBINER_DARRAY, integers, tuple(gsizes), (old,), params)
+    return _box(old, gsizes, chosen, order, recipe)
+
+
+def fortran(base: Layout, combiner: int, params: dict[str, Any]) -> Layout:
+    """A predefined type of Fortran, chosen by precision and range."""
+    part = Part(base, words([1]), words([0]))
+    layout = Layout([part], Recipe(combiner, tuple(params.values()), (), (), params))
+    layout.committed = True
+    layout.kind, layout.typechar, layout.typestr = base.kind, base.typechar, base.typestr
+    layout.code = base.typestr
+    return layout
+
+
+def _derive(
+    combiner: int,
+    parts: list[Part],
+    counts: tuple[int, ...],
+    params: dict[str, Any],
+    *,
+    layouts: tuple[Layout, ...] | None = None,
+) -> Layout:
+    olds = tuple(part.old for part in parts) if layouts is None else layouts
+    layout = Layout(parts, Recipe(combiner, (), counts, olds, params))
+    _check_reach(layout.size)
+    return layout
+
+
+def _box(old: Layout, sizes: list[int], chosen: list[Any], order: int, recipe: Recipe) -> Layout:
+    """The elements with the `chosen` indices of each dimension, with the bounds of the whole array."""
+    total = int(np.prod(sizes, dtype=object)) * old.extent
+    _check_reach(total)
+    stride, inner = old.extent, old
+    fastest_first = range(len(sizes)) if order == mpi.ORDER_FORTRAN else reversed(range(len(sizes)))
+    for dim in fastest_first:
+        starts, lengths = (chosen[dim], np.ones(len(chosen[dim]), np.int64))
+        if inner is old:
+            starts, lengths = _join(chosen[dim])
+        inner = Layout([Part(inner, lengths, starts * stride)], recipe)
+        stride *= sizes[dim]
+    layout = Layout([Part(inner, words([1]), words([0]))], recipe)
+    layout.resize(0, total)
+    return layout
+
+
+def _join(indices: Words) -> tuple[Words, Words]:
+    """Starts and lengths of the runs of consecutive indices."""
+    if not len(indices):
+        return indices, indices
+    first = np.flatnonzero(np.concatenate([[True], np.diff(indices) != 1]))
+    return indices[first], np.diff(np.append(first, len(indices)))
+
+
+def _owned(gsize: int, distrib: int, darg: int, psize: int, coord: int) -> Words:
+    """Indices of one dimension of a distributed array that belong to grid coordinate `coord`."""
+    if distrib not in _DISTRIBUTIONS:
+        fail(ERR_ARG, f"{distrib} is not one of DISTRIBUTE_BLOCK, DISTRIBUTE_CYCLIC and DISTRIBUTE_NONE")
+    if distrib == mpi.DISTRIBUTE_NONE:
+        if psize != 1:
+            fail(ERR_ARG, f"a dimension with DISTRIBUTE_NONE needs a process grid of 1 there, not {psize}")
+        return np.arange(gsize, dtype=np.int64)
+    is_block = distrib == mpi.DISTRIBUTE_BLOCK
+    if darg == mpi.DISTRIBUTE_DFLT_DARG:
+        darg = -(-gsize // psize) if is_block else 1
+    if darg < 1 or (is_block and darg * psize < gsize):
+        fail(ERR_ARG, f"blocks of {darg} over {psize} processes do not cover a dimension of {gsize}")
+    index = np.arange(gsize, dtype=np.int64)
+    found: Words = index[index // darg % psize == coord]
+    return found
+
+
+def _offsets(old: Layout, displacements: Words, *, in_bytes: bool) -> Words:
+    scale = 1 if in_bytes else old.extent
+    if len(displacements):
+        _check_reach(max(abs(int(displacements.min())), abs(int(displacements.max()))) * abs(scale))
+    return displacements * scale
+
+
+def _check_counts(counts: Sequence[int]) -> None:
+    if counts and min(counts) < 0:
+        fail(ERR_COUNT, f"a datatype cannot have a count or block length of {min(counts)}")
+
+
+def _check_reach(nbytes: int) -> None:
+    if nbytes >= _REACH:
+        fail(ERR_ARG, f"a datatype cannot reach over {nbytes} bytes")
+
+
+def _check_order(order: int) -> None:
+    if order not in (mpi.ORDER_C, mpi.ORDER_FORTRAN):
+        fail(ERR_ARG, f"storage order {order} is neither ORDER_C nor ORDER_FORTRAN")

@@ -1,0 +1,241 @@
+"""From any object with a buffer to an address: the buffer protocol, DLPack, then the CUDA array interface.
+
+The order, the accepted layouts (C or Fortran contiguous) and the types of errors are mpi4py's. An :class:`Export`
+holds the object's buffer, so that a bytearray cannot be resized while a message is under way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ncclx_mpi.buffers import dlpack
+from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
+from ncclx_mpi.buffers.memory import view as memory_view
+
+CPU, CUDA = 1, 2
+"""Device types, numbered as in DLPack."""
+
+_WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x00D8
+READ_ONLY = "buffer is not writable: the array is read-only (array.flags.writeable)"
+_NDARRAY = np.ndarray
+
+
+class Source(NamedTuple):
+    """Memory of an object."""
+
+    address: int
+    nbytes: int
+    readonly: bool
+    format: str | None
+    itemsize: int
+    owner: Any
+    device: int
+
+
+class Export(ctypes.Structure):
+    """A ``Py_buffer``: releases the object's buffer when it goes."""
+
+    _fields_ = (
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    )
+
+    def __del__(self, release: Callable[[Any], None] | None = None) -> None:
+        """Give the buffer back."""
+        if self.obj:
+            _release(ctypes.byref(self))
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(Export), ctypes.c_int]
+_release = ctypes.pythonapi.PyBuffer_Release
+_release.argtypes = [ctypes.POINTER(Export)]
+_release.restype = None
+_check_buffer = ctypes.pythonapi.PyObject_CheckBuffer
+_check_buffer.argtypes = [ctypes.py_object]
+
+
+def has_buffer(obj: Any) -> bool:
+    """Whether the object supports Python's buffer protocol."""
+    return bool(_check_buffer(obj))
+
+
+def is_source(obj: Any) -> bool:
+    """Whether :func:`open_source` can open the object."""
+    return has_buffer(obj) or hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")
+
+
+def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:
+    """Open the memory of an object.
+
+    Raises
+    ------
+    TypeError
+        The object has no buffer.
+    BufferError
+        The buffer is not contiguous, not writable, or not in native byte order.
+    """
+    if type(obj) is _NDARRAY:
+        return _open_array(obj, writable=writable, with_format=with_format)
+    try:
+        return _open_export(obj, writable=writable, with_format=with_format)
+    except Exception:
+        if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+            return Source(*dlpack.open_tensor(obj, writable=writable))
+        if hasattr(obj, "__cuda_array_interface__"):
+            return _open_interface(obj, writable=writable, with_format=with_format)
+        raise
+
+
+def _open_array(array: np.ndarray[Any, Any], *, writable: bool, with_format: bool) -> Source:
+    address, _, flags = array_words(array)
+    if not flags & (C_CONTIGUOUS | F_CONTIGUOUS):
+        raise BufferError(
+            f"buffer is not contiguous: an array of shape {array.shape} with strides {array.strides}; "
+            "pass a contiguous copy (numpy.ascontiguousarray), or its base array with a derived datatype"
+        )
+    if writable and not flags & WRITEABLE:
+        raise BufferError(READ_ONLY)
+    code = array_format(array.dtype) if with_format else None
+    return Source(address, array.nbytes, not flags & WRITEABLE, code, array.itemsize, array, CPU)
+
+
+def array_format(dtype: np.dtype[Any]) -> str:
+    """The buffer format of a NumPy dtype; datetimes, which NumPy does not export, have their kind."""
+    if dtype.kind in "?biufc" and dtype.isnative:
+        return _COMPLEX.get(dtype.char, dtype.char)
+    if dtype.kind in "mM" and dtype.isnative:
+        return str(dtype.kind)
+    if dtype.name == "bfloat16":
+        return "bfloat16"
+    try:
+        return memoryview(np.empty(0, dtype)).format
+    except ValueError as reason:
+        raise BufferError(f"an array of {dtype} needs an explicit MPI datatype: {reason}") from None
+
+
+_COMPLEX = {"F": "Zf", "D": "Zd", "G": "Zg"}
+
+
+def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
+    export = Export()
+    flags = _ANY_CONTIGUOUS | (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0)
+    _get_buffer(obj, ctypes.byref(export), flags)
+    code = export.format.decode() if with_format and export.format else None
+    return Source(
+        export.buf or 0, export.len, bool(export.readonly), code or "B", export.itemsize or 1, (export, obj), CPU
+    )
+
+
+def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
+    """Open a CUDA array interface; whether the pointer is a device's is for the device layer to say."""
+    name = "__cuda_array_interface__"
+    interface: dict[str, Any] = obj.__cuda_array_interface__
+    pointer, readonly = interface["data"]
+    typestr, shape = interface["typestr"], tuple(interface["shape"])
+    itemsize, count = int(typestr[2:]), 1
+    for dim in shape:
+        count *= dim
+    if with_format:
+        check_byte_order(typestr[0], f"{name}: typestr {typestr!r}", known="<>|")
+    if interface.get("mask") is not None:
+        raise BufferError(f"{name}: cannot handle masked arrays")
+    if count < 0:
+        raise BufferError(f"{name}: buffer with negative size (shape:{shape}, size:{count})")
+    strides = interface.get("strides")
+    if strides is not None and not is_contiguous(shape, tuple(strides), itemsize):
+        raise BufferError(
+            f"{name}: buffer is not contiguous (shape:{shape}, strides:{strides}, itemsize:{itemsize})"
+        )
+    if readonly and writable:
+        raise BufferError(f"{name}: buffer is not writable")
+    descr = interface.get("descr")
+    if descr is not None and descr != [("", typestr)]:
+        warnings.warn(f"{name}: ignoring 'descr' key", RuntimeWarning, stacklevel=2)
+    if pointer is None and count == 0:
+        pointer = 0
+    code = _INTERFACE_FORMATS.get(typestr[1:], "B")
+    return Source(_pointer(pointer), count * itemsize, bool(readonly), code, itemsize, obj, CUDA)
+
+
+_INTERFACE_FORMATS = {
+    "b1": "?",
+    **{f"i{struct.calcsize(code)}": code for code in "bhil"},
+    **{f"u{struct.calcsize(code)}": code for code in "BHIL"},
+    **{"f2": "e", "f4": "f", "f8": "d", "f16": "g", "c4": "Ze", "c8": "Zf", "c16": "Zd", "c32": "Zg"},
+}
+
+
+def _pointer(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"an integer address is required, not {type(value).__name__}")
+    return value
+
+
+def check_byte_order(order: str, what: str, *, known: str = "@=<>|") -> None:
+    """Raise BufferError unless the byte order is this machine's."""
+    if order not in known:
+        raise BufferError(f"{what} with unrecognized byte order")
+    if order == ">":
+        raise BufferError(f"{what} with non-native byte order")
+
+
+def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
+    """Whether an array with these strides is C or Fortran contiguous."""
+    for order in (range(len(shape)), reversed(range(len(shape)))):
+        size = unit
+        for dim in order:
+            if shape[dim] > 1 and strides[dim] != size:
+                break
+            size *= shape[dim]
+        else:
+            return True
+    return False
+
+
+@contextmanager
+def reading(obj: Any) -> Iterator[Source]:
+    """The memory of an object, to read from."""
+    yield open_source(obj, writable=False, with_format=False)
+
+
+@contextmanager
+def writing(obj: Any) -> Iterator[Source]:
+    """The memory of an object, to write to."""
+    yield open_source(obj, writable=True, with_format=False)
+
+
+def content(found: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of an opened object; the caller keeps the source alive."""
+    return memory_view(found.address, found.nbytes)
+
+
+def address(location: Any) -> int:
+    """Address of a buffer; of BOTTOM and None, 0."""
+    if location is None or (isinstance(location, int) and location == 0):
+        return 0
+    return open_source(location, writable=False, with_format=False).address
+
+
+def wrapped(base: int, offset: int) -> int:
+    """Sum of an address and an offset, wrapped around like C's."""
+    for value in (base, offset):
+        if not -(1 << 63) <= value <= (1 << 63):
+            raise OverflowError(f"{value} does not fit into an address")
+    return (base + offset + (1 << 63)) % (1 << 64) - (1 << 63)
