@@ -6,7 +6,10 @@ job instead, and a handler made from a function is called first.
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -21,25 +24,23 @@ Function = Callable[[Any, int], None]
 class ErrhandlerState(State):
     """One way of handling errors; `function` is None for the predefined ones."""
 
-    __slots__ = ("function", "is_fatal", "kind", "uses")
+    __slots__ = ("function", "is_fatal", "kind")
     WHAT = "error handler"
     ERROR = ERR_ERRHANDLER
     function: Function | None
     is_fatal: bool
     kind: str
-    uses: int
 
     def __init__(self, kind: str = "", function: Function | None = None, *, is_fatal: bool = False) -> None:
         if kind:
             self.kind = kind
             self.function = function
             self.is_fatal = is_fatal
-            self.uses = 1
 
 
 _NULL = ErrhandlerState()
 _PREDEFINED = "predefined"
-_live: dict[str, int] = {}
+_live: dict[str, weakref.WeakSet[ErrhandlerState]] = {}
 _lock = threading.Lock()
 
 
@@ -63,58 +64,59 @@ class Errhandler(Handle):
 
     def Free(self) -> None:
         """Release the handle; objects that use the handler keep it."""
-        if self._state.kind != _PREDEFINED:
-            drop(self._state)
-        elif is_constant(self):
-            return
-        self._state = _NULL
+        self._state.kind  # noqa: B018  (raises if it is null)
+        if not is_constant(self):
+            self._state = _NULL
 
     def free(self) -> None:
         """Release the handle unless it is null or a constant."""
         if self and not is_constant(self):
             self.Free()
 
+    @classmethod
+    def _create(cls, kind: str, function: Function) -> Self:
+        """Make a handler for objects of `kind` that calls ``function(object, error code)``.
 
-def create(kind: str, function: Function) -> Errhandler:
-    """Make a handler for objects of `kind` that calls ``function(object, error code)``.
+        Raises
+        ------
+        RuntimeError
+            There are 32 such handlers in use already.
+        """
+        if not callable(function):
+            raise TypeError(f"expected a function, got {type(function).__name__}")
+        with _lock:
+            live = _live.setdefault(kind, weakref.WeakSet())
+            if len(live) >= MAX_USER_HANDLERS:
+                raise RuntimeError(f"cannot create more than {MAX_USER_HANDLERS} error handlers for a {kind}")
+            state = ErrhandlerState(kind, function)
+            live.add(state)
+        return cls._refer(state)
 
-    Raises
-    ------
-    RuntimeError
-        There are 32 such handlers already.
-    """
-    if not callable(function):
-        raise TypeError(f"expected a function, got {type(function).__name__}")
-    with _lock:
-        if _live.get(kind, 0) >= MAX_USER_HANDLERS:
-            raise RuntimeError(f"cannot create more than {MAX_USER_HANDLERS} error handlers for a {kind}")
-        _live[kind] = _live.get(kind, 0) + 1
-    return Errhandler._refer(ErrhandlerState(kind, function))
+    @staticmethod
+    def _usable(kind: str, errhandler: Any) -> Errhandler:
+        """Return a handle of a handler that may be set on an object of `kind`."""
+        if not isinstance(errhandler, Errhandler):
+            raise TypeError(f"expected an Errhandler, got {type(errhandler).__name__}")
+        if errhandler._state.kind not in (_PREDEFINED, kind):
+            fail(ERR_ERRHANDLER, f"an error handler for a {errhandler._state.kind} cannot be set on a {kind}")
+        return Errhandler(errhandler)
 
-
-def keep(state: ErrhandlerState) -> ErrhandlerState:
-    """Note that one more handle or object uses a handler."""
-    with _lock:
-        state.uses += 1
-    return state
-
-
-def drop(state: ErrhandlerState) -> None:
-    """Note that a handle or object uses a handler no more; the last user frees its place."""
-    with _lock:
-        state.uses -= 1
-        if state.uses == 0 and state.kind != _PREDEFINED:
-            _live[state.kind] -= 1
-
-
-def checked(errhandler: Any, kind: str) -> ErrhandlerState:
-    """The state of a handler that may be set on an object of `kind`."""
-    if not isinstance(errhandler, Errhandler):
-        raise TypeError(f"expected an Errhandler, got {type(errhandler).__name__}")
-    state = errhandler._state
-    if state.kind not in (_PREDEFINED, kind):
-        fail(ERR_ERRHANDLER, f"an error handler for a {state.kind} cannot be set on a {kind}")
-    return state
+    def _call(self, handle: Any, errorcode: int) -> None:
+        """Handle an error of an object: call the function, or end the job; an exception in the function ends it too."""
+        state = self._state
+        if state.is_fatal:
+            handle.Abort(errorcode)
+        if state.function is None:
+            return
+        own = type(handle)._refer(handle._state)
+        try:
+            state.function(own, errorcode)
+        except BaseException:
+            traceback.print_exc()
+            print("Fatal Python error: exception in user-defined error handler function", file=sys.stderr)
+            handle.Abort(1)
+        finally:
+            own._state = own._NULL
 
 
 Errhandler._ROOT = Errhandler

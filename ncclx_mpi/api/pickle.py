@@ -1,0 +1,92 @@
+"""MPI.Pickle: how Python objects become bytes, and the instance that all communicators use.
+
+``pickle.__init__(dumps, loads, protocol)`` replaces it for the whole process, as programs do for dill or json. As long as it is
+Python's own, large contiguous buffers (arrays) stay out of the pickle: they are sent from where they are.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle as _pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ncclx_mpi.api.handle import PUBLIC
+from ncclx_mpi.api.memory import buffer
+
+_PROTOCOL = int(os.environ.get("MPI4PY_PICKLE_PROTOCOL", _pickle.HIGHEST_PROTOCOL))
+_THRESHOLD = int(os.environ.get("MPI4PY_PICKLE_THRESHOLD", 256 * 1024))
+_OUT_OF_BAND = 5
+"""First protocol that leaves buffers out."""
+
+
+class Pickle:
+    """Turns Python objects into bytes and back."""
+
+    __module__ = PUBLIC
+
+    def __init__(
+        self,
+        dumps: Callable[..., bytes] | None = None,
+        loads: Callable[..., Any] | None = None,
+        protocol: int | None = None,
+        threshold: int | None = None,
+    ) -> None:
+        """Use other functions, another protocol, or another threshold; the defaults are Python's own."""
+        self._dumps = _pickle.dumps if dumps is None else dumps
+        self._loads = _pickle.loads if loads is None else loads
+        self.PROTOCOL = protocol
+        self.THRESHOLD = threshold
+
+    def dumps(self, obj: Any) -> bytes:
+        """Turn an object into bytes."""
+        return self._dumps(obj) if self._protocol is None else self._dumps(obj, self._protocol)
+
+    def loads(self, data: Any) -> Any:
+        """Make the object again from its bytes."""
+        return self._loads(data)
+
+    def dumps_oob(self, obj: Any) -> tuple[bytes, list[buffer]]:
+        """Turn an object into bytes and the buffers in it that are not smaller than the threshold."""
+        large: list[buffer] = []
+
+        def is_in_band(found: _pickle.PickleBuffer) -> bool:
+            view = buffer(found)
+            if view.nbytes < self._threshold:
+                return True
+            large.append(view)
+            return False
+
+        protocol = _PROTOCOL if self._protocol is None else self._protocol
+        return self._dumps(obj, max(protocol, _OUT_OF_BAND), buffer_callback=is_in_band), large
+
+    def loads_oob(self, data: Any, buffers: Iterable[Any]) -> Any:
+        """Make the object again from its bytes and its buffers."""
+        return self._loads(data, buffers=buffers)
+
+    @property
+    def PROTOCOL(self) -> int | None:
+        """Version of the pickle protocol; None leaves the choice to the function."""
+        return self._protocol
+
+    @PROTOCOL.setter
+    def PROTOCOL(self, protocol: int | None) -> None:
+        self._protocol = _PROTOCOL if protocol is None and self._dumps is _pickle.dumps else protocol
+
+    @property
+    def THRESHOLD(self) -> int:
+        """Bytes from which a buffer stays out of the pickle."""
+        return self._threshold
+
+    @THRESHOLD.setter
+    def THRESHOLD(self, threshold: int | None) -> None:
+        self._threshold = _THRESHOLD if threshold is None else threshold
+
+    @property
+    def _is_standard(self) -> bool:
+        """Whether it is Python's own pickle, with a protocol that can leave buffers out."""
+        is_own = self._dumps is _pickle.dumps and self._loads is _pickle.loads
+        return is_own and self._protocol is not None and (self._protocol < 0 or self._protocol >= _OUT_OF_BAND)
+
+
+pickle = Pickle()
