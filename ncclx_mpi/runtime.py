@@ -96,3 +96,10 @@ def finish() -> None:
     _job.membership.close()
     _job.engine = None
     _job.finalized = True
+
+
+def abandon() -> None:
+    """Leave the job out of order: this rank failed, and the others must learn of its exit as of a death."""
+    if is_active():
+        _job.engine = None
+        _job.finalized = True
