@@ -42,16 +42,7 @@ def _be_rank(program: programs.Program, modules: frozenset[str]) -> None:
     if not program.is_python:
         _execute(program)
     status = programs.run(program)
-    if status:
-        _mark_as_failed(status)
     process.leave(status, modules)
-
-
-def _mark_as_failed(status: int) -> None:
-    """A rank that fails must not finalize: the others learn of its death at once."""
-    runtime = sys.modules.get("ncclx_mpi.runtime")
-    if runtime is not None:
-        runtime.finish = lambda: None  # type: ignore[attr-defined]
 
 
 def _execute(program: programs.Program) -> None:

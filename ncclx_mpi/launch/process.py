@@ -40,16 +40,24 @@ def leave(status: int, inherited_modules: Iterable[str]) -> None:
     """End a forked rank as the interpreter would, but without taking apart what it shares with the launcher.
 
     Threads are joined, exit handlers run, the program's own modules are emptied (an open file flushes when it goes),
-    communication ends. What the launcher had imported (Numba: 60 ms of destructors) is left to the kernel.
+    communication ends: in order, or not if the rank failed. What the launcher had imported (Numba: 60 ms of destructors) is
+    left to the kernel.
     """
+    if status:
+        end_communication(status)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _drop_modules(set(inherited_modules))
-    finish = getattr(sys.modules.get("ncclx_mpi.runtime"), "finish", None)
-    if finish is not None:
-        finish()
+    end_communication(status)
     flush_streams()
     os._exit(status & 0xFF)
+
+
+def end_communication(status: int) -> None:
+    """Finalize, if communication ever began; a rank that failed abandons the job instead, and counts as dead."""
+    runtime = sys.modules.get("ncclx_mpi.runtime")
+    if runtime is not None:
+        (runtime.abandon if status else runtime.finish)()
 
 
 def _drop_modules(inherited: set[str]) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import pickle
 import runpy
@@ -35,10 +37,18 @@ def serve(connection: socket.socket) -> None:
             warm.load()
             shim.install()
             is_loaded = True
+        _preload(request.preload)
         try:
             wire.send(connection, _Run(connection, request).reply())
         except OSError:
             return
+
+
+def _preload(names: list[str]) -> None:
+    for name in names:
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
 class _Run:
@@ -97,20 +107,13 @@ def _be_rank(request: wire.Request, channel: int) -> NoReturn:
         status = 0 if reply[0] == "value" else 1
         with open(channel, "wb") as file:
             file.write(_pack(reply))
-        if not status:
-            _finish()
+        process.end_communication(status)
     except BaseException:
         traceback.print_exc()
         status = 1
     finally:
         process.flush_streams()
         os._exit(status)
-
-
-def _finish() -> None:
-    finish = getattr(sys.modules.get("ncclx_mpi.runtime"), "finish", None)
-    if finish is not None:
-        finish()
 
 
 def _call(request: wire.Request) -> tuple[Any, ...]:

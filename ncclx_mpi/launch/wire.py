@@ -22,6 +22,8 @@ class Request:
         Pickle of ``(function, args)``, opened by the ranks.
     main
         File, or ``-m`` and a module name, from which the ranks make the caller's ``__main__``; empty if they need none.
+    preload
+        Packages that the server imports once, so that not every rank has to.
     """
 
     call: bytes
@@ -32,6 +34,7 @@ class Request:
     path: list[str]
     environ: dict[str, str]
     main: list[str] = field(default_factory=list)
+    preload: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,9 @@ from ncclx_mpi.testing import ranks
 
 _TIMEOUT_SECONDS = 30.0
 _GRACE_SECONDS = 3.0
+_PRELOADED = ("numpy", "hypothesis", "hypothesis.strategies", "hypothesis.extra.numpy")
+"""Imported once by the fork server if the tests use them."""
+
 _SIZE = "nranks_of_this_run"
 
 
@@ -133,7 +137,9 @@ def _request(item: pytest.Function, timeout: float) -> wire.Request:
     wanted = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != "comm"}
     wants_comm = "comm" in item._fixtureinfo.argnames
     call = ranks.Call(str(item.path), _qualified_name(item), wanted, wants_comm, item.nodeid)
-    return client.make_request(ranks.run_test, nranks, (call,), timeout, _GRACE_SECONDS)
+    request = client.make_request(ranks.run_test, nranks, (call,), timeout, _GRACE_SECONDS)
+    request.preload = [name for name in _PRELOADED if name in sys.modules]
+    return request
 
 
 def _qualified_name(item: pytest.Function) -> str:
