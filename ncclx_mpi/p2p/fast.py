@@ -9,6 +9,7 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.p2p.entries import _eager_allowed, post_receive, post_send
+from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, EAGER, ENGINE, PEER, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
@@ -20,6 +21,8 @@ from transports.shm.ring import KIND_BITS, lines_for, push, room
 
 SLOW, WRONG = -1, -2
 """Instead of a request handle: take the slow path; the status holds an error."""
+_POLLS = 300
+"""Turns that a wait keeps the GIL, some 10 us."""
 _TRACE_SEND, _TRACE_RECEIVE = 1, 2
 
 
@@ -47,16 +50,23 @@ def _push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore
 def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
     """Wait for a request; 1 if it is complete, 0 if Python has to look (signals, death, deadline)."""
     turn, started = 0, ticks()
-    while load_acquire(request + REQUEST.state) == PENDING:
-        code = idle(engine, turn, started)
+    while turn < min(_POLLS, load64(engine + ENGINE.spins)) and load_acquire(request + REQUEST.state) == PENDING:
+        idle(engine, turn, started)
         turn += 1
-        if code != 0 and load_acquire(request + REQUEST.state) == PENDING:
-            return 0
+    if load_acquire(request + REQUEST.state) == PENDING:
+        state = leave_gil()
+        code = 0
+        while code == 0 and load_acquire(request + REQUEST.state) == PENDING:
+            code = idle(engine, turn, started)
+            turn += 1
+        enter_gil(state)
+    if load_acquire(request + REQUEST.state) == PENDING:
+        return 0
     trace_end(record)
     return 1
 
 
-@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True)
+@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
 def send_array(comm, argument, dest, tag, mode):  # type: ignore[no-untyped-def]
     """Send a plain array. 0: done; SLOW; else the handle of a request that is to be waited for."""
     if element_of(argument) == NONE or dest < 0 or dest >= load64(comm + COMM.size) or tag < 0:
@@ -81,7 +91,7 @@ def send_array(comm, argument, dest, tag, mode):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True)
+@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
 def receive_array(comm, argument, source, tag, status):  # type: ignore[no-untyped-def]
     """Receive into a plain array. 0: done, status words written; WRONG: done, the status has an error; SLOW; else a request."""
     if element_of(argument) == NONE or writable_of(argument) == 0:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from numba import types
 
+from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
@@ -63,18 +64,20 @@ usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 _MESSAGES_A_TURN = 64
 _DOZE_MICROSECONDS = 100
 _LOOK_AT_CLOCK = 64
+_LOCK_POLLS = 100
 
 
 @kernel("void(int64)")
 def lock(engine):  # type: ignore[no-untyped-def]
-    """Enter the engine: one thread of this process at a time. Held for a slice, never while waiting for the GIL."""
-    turn = 0
+    """Enter the engine: one thread of this process at a time, for a slice. Spins briefly, then waits without the GIL."""
+    for _ in range(_LOCK_POLLS):
+        if compare_exchange(engine + ENGINE.lock, 0, 1) == 0:
+            return
+        pause()
+    state = leave_gil()
     while compare_exchange(engine + ENGINE.lock, 0, 1) != 0:
-        turn += 1
-        if turn < 100:
-            pause()
-        else:
-            sched_yield()
+        sched_yield()
+    enter_gil(state)
 
 
 @kernel("void(int64)")

@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import AGAIN, COMM, ENGINE, INTERRUPTED
 from ncclx_mpi.p2p.progress import idle
 from numba_kernels.atomics import load64, load_acquire, pause, ticks
@@ -55,16 +56,18 @@ def check_signals(engine):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def wait_word_slowly(engine, word, target):  # type: ignore[no-untyped-def]
     """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up."""
-    turn, started = 0, ticks()
+    state = leave_gil()
+    turn, started, code = 0, ticks(), 0
     while load_acquire(word) < target:
         code = idle(engine, turn, started)
         turn += 1
         if code == AGAIN:
             code = check_signals(engine)
             started = ticks()
-        if code != 0 and load_acquire(word) < target:
-            return code
-    return 0
+        if code != 0:
+            break
+    enter_gil(state)
+    return code if load_acquire(word) < target else 0
 
 
 @kernel("int64(int64, int64, int64)")
