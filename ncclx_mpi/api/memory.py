@@ -1,4 +1,4 @@
-"""MPI.buffer, Alloc_mem, and the singletons that stand in the place of a buffer.
+"""MPI.buffer, Alloc_mem, and the names of the singletons that stand in the place of a buffer.
 
 `buffer` is an array type underneath: that is the one way for a class written in Python to export memory that it does not own
 through the buffer protocol on every supported version. It is a view over the whole address space, so that it costs no copy and
@@ -16,10 +16,30 @@ import numpy as np
 from ncclx_mpi import runtime
 from ncclx_mpi.api.handle import PUBLIC, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.buffers import spec
 from ncclx_mpi.buffers.memory import ORIGIN, SPACE, array_words
+from ncclx_mpi.buffers.places import (
+    BOTTOM,
+    BUFFER_AUTOMATIC,
+    IN_PLACE,
+    BottomType,
+    BufferAutomaticType,
+    InPlaceType,
+)
 from ncclx_mpi.buffers.source import CPU, Source, open_source
 from ncclx_mpi.errors import ERR_ARG, ERR_NO_MEM, fail
+
+__all__ = [
+    "BOTTOM",
+    "BUFFER_AUTOMATIC",
+    "IN_PLACE",
+    "Alloc_mem",
+    "BottomType",
+    "BufferAutomaticType",
+    "Free_mem",
+    "InPlaceType",
+    "buffer",
+    "memory",
+]
 
 _HOST_DEVICES = (CPU, 3, 11, 13)
 """DLPack's numbers for memory that the CPU can read: plain, pinned by CUDA or ROCm, managed."""
@@ -215,75 +235,6 @@ def _range(item: Any, length: int) -> tuple[int, int]:
         raise IndexError("index out of range")
     return start, start + 1
 
-
-class _Place(int):
-    """Something that is passed in the place of a buffer, equal to an address that no buffer has."""
-
-    __slots__ = ()
-    _NAME = ""
-    _VALUE = 0
-
-    def __new__(cls) -> Self:
-        """Return the one instance."""
-        found: Self | None = _places.get(cls)
-        if found is None:
-            found = _places.setdefault(cls, int.__new__(cls, cls._VALUE))
-        return found
-
-    def __eq__(self, other: object) -> bool:
-        """Whether `other` is the same, or an equal integer."""
-        return isinstance(other, type(self)) or (isinstance(other, int) and int(self) == int(other))
-
-    def __ne__(self, other: object) -> bool:
-        """Whether `other` is neither the same nor an equal integer."""
-        return not self == other
-
-    def __hash__(self) -> int:
-        """Hash of the integer."""
-        return hash(int(self))
-
-    def __repr__(self) -> str:
-        """Name of the constant."""
-        return self._NAME
-
-    __str__ = __repr__
-
-    def __reduce__(self) -> str:
-        """Pickle by name."""
-        return self._NAME
-
-
-_places: dict[type, Any] = {}
-
-
-class BottomType(_Place):
-    """Type of `BOTTOM`, the start of all memory."""
-
-    __module__ = PUBLIC
-    __slots__ = ()
-    _NAME, _VALUE = "BOTTOM", 0
-
-
-class InPlaceType(_Place):
-    """Type of `IN_PLACE`, which says that the result replaces the operand."""
-
-    __module__ = PUBLIC
-    __slots__ = ()
-    _NAME, _VALUE = "IN_PLACE", -1
-
-
-class BufferAutomaticType(_Place):
-    """Type of `BUFFER_AUTOMATIC`, which leaves the memory for buffered sends to the library."""
-
-    __module__ = PUBLIC
-    __slots__ = ()
-    _NAME, _VALUE = "BUFFER_AUTOMATIC", -2
-
-
-BOTTOM = BottomType()
-IN_PLACE = InPlaceType()
-BUFFER_AUTOMATIC = BufferAutomaticType()
-spec.PLACES[:] = [BOTTOM, IN_PLACE]
 
 _allocated: dict[int, Any] = {}
 """What Free_mem releases: by address, the arena it came from, or the private array."""

@@ -69,7 +69,7 @@ class Buffer:
         layout, target, owner = self.layout, self.address, self.owner
 
         def finish(nbytes: int) -> None:
-            packing.unpack_bytes(layout, address, nbytes, target)
+            packing.unpack(layout, address, nbytes, target)
 
         return address, (temporary, owner), finish
 
@@ -228,6 +228,6 @@ def _unpack_all(address: int, offsets: list[int], blocks: list[Buffer]) -> Calla
     def finish() -> None:
         for offset, block in zip(offsets, blocks, strict=True):
             origin = block.address - block.layout.true_lb if block.contiguous else block.address
-            packing.unpack(block.layout, address + offset, block.count, origin)
+            packing.unpack(block.layout, address + offset, block.nbytes, origin)
 
     return finish

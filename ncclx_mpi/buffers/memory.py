@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 ADDRESS_BITS = 48
 ORIGIN = 64
-SPACE = (ctypes.c_ubyte * ((1 << ADDRESS_BITS) - ORIGIN)).from_address(ORIGIN)
+SPACE: Any = (ctypes.c_ubyte * ((1 << ADDRESS_BITS) - ORIGIN)).from_address(ORIGIN)
 """All memory from address ORIGIN on; not from 0, since NumPy takes a null buffer for none."""
 
 Bytes = npt.NDArray[np.uint8]
@@ -30,11 +30,6 @@ _VIEW = memoryview(SPACE).cast("B")
 def view(address: int, nbytes: int) -> Bytes:
     """The bytes at an address, as a writable array."""
     return np.ndarray((nbytes,), np.uint8, SPACE, address - ORIGIN if nbytes else 0)
-
-
-def strided(address: int, count: int, nbytes: int, stride: int) -> Bytes:
-    """`count` runs of `nbytes`, `stride` bytes apart, as a writable array of two dimensions."""
-    return np.ndarray((count, nbytes), np.uint8, SPACE, address - ORIGIN if count and nbytes else 0, (stride, 1))
 
 
 def array_words(array: npt.NDArray[Any]) -> tuple[int, int, int]:

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 
 from ncclx_mpi.buffers.layout import Layout
-from ncclx_mpi.buffers.memory import Bytes, strided, view
+from ncclx_mpi.buffers.memory import Bytes, array_words, view
 from ncclx_mpi.buffers.source import Source
 from ncclx_mpi.errors import ERR_ARG, ERR_TRUNCATE, ERR_TYPE, fail
+from numba_kernels import pack as kernels
+from numba_kernels.jit import entry
+
+
+@functools.cache
+def _pack() -> Callable[..., int]:
+    found: Callable[..., int] = entry(kernels.pack)
+    return found
+
+
+@functools.cache
+def _unpack_range() -> Callable[..., int]:
+    found: Callable[..., int] = entry(kernels.unpack_range)
+    return found
 
 
 def pack(layout: Layout, source: int, count: int, target: int) -> None:
     """Copy `count` elements at `source` to packed bytes at `target`."""
-    position = 0
-    for offset, nbytes in layout.blocks.tolist():
-        strided(target + position, count, nbytes, layout.packed)[...] = strided(
-            source + offset, count, nbytes, layout.extent
-        )
-        position += nbytes
+    if count and layout.packed:
+        blocks = layout.blocks
+        _pack()(array_words(blocks)[0], len(blocks), layout.extent, source, count, target)
 
 
-def unpack(layout: Layout, source: int, count: int, target: int) -> None:
-    """Copy packed bytes at `source` to `count` elements at `target`."""
-    position = 0
-    for offset, nbytes in layout.blocks.tolist():
-        strided(target + offset, count, nbytes, layout.extent)[...] = strided(
-            source + position, count, nbytes, layout.packed
-        )
-        position += nbytes
-
-
-def unpack_bytes(layout: Layout, source: int, nbytes: int, target: int) -> None:
+def unpack(layout: Layout, source: int, nbytes: int, target: int) -> None:
     """Copy `nbytes` packed bytes, perhaps not a whole number of elements, to the elements at `target`."""
-    if not layout.packed:
-        return
-    count, rest = divmod(nbytes, layout.packed)
-    unpack(layout, source, count, target)
-    if not rest:
-        return
-    source, target = source + count * layout.packed, target + count * layout.extent
-    for offset, length in layout.blocks.tolist():
-        taken = min(rest, length)
-        view(target + offset, taken)[...] = view(source, taken)
-        source, rest = source + taken, rest - taken
-        if not rest:
-            return
+    if nbytes and layout.packed:
+        blocks = layout.blocks
+        at = array_words(blocks)[0]
+        _unpack_range()(at, len(blocks), layout.packed, layout.extent, source, 0, nbytes, target, 0)
 
 
 def append(layout: Layout, given: Source, packed: Source, position: int, *, is_external: bool = False) -> int:
@@ -65,7 +60,7 @@ def extract(layout: Layout, packed: Source, position: int, wanted: Source, *, is
     if is_external:
         source = source.copy()
         swap(layout, source)
-    unpack(layout, source.__array_interface__["data"][0], count, wanted.address)
+    unpack(layout, array_words(source)[0], end - position, wanted.address)
     return end
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.memory import view as memory_view
+from ncclx_mpi.buffers.places import BOTTOM
 
 CPU, CUDA = 1, 2
 """Device types, numbered as in DLPack."""
@@ -228,7 +229,7 @@ def content(found: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def address(location: Any) -> int:
     """Address of a buffer; of BOTTOM and None, 0."""
-    if location is None or (isinstance(location, int) and location == 0):
+    if location is None or location is BOTTOM:
         return 0
     return open_source(location, writable=False, with_format=False).address
 

@@ -19,6 +19,7 @@ import numpy as np
 from ncclx_mpi.buffers.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.buffers.layout import Layout, committed
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
+from ncclx_mpi.buffers.places import BOTTOM, IN_PLACE
 from ncclx_mpi.buffers.source import array_format, check_byte_order, is_source, open_source
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 CODES: dict[str, Datatype] = {}
 """Predefined datatype of each type code; filled where datatypes are defined."""
-
-PLACES: list[Any] = []
-"""The singletons BOTTOM and IN_PLACE, in this order."""
 
 _EXPECT_ITEMS = "message: expecting 2 to 4 items"
 _EXPECT_BUFFER = "message: expecting buffer or list/tuple"
@@ -95,7 +93,7 @@ def recv_w(spec: Any, size: int) -> WBuffer:
 
 def is_in_place(spec: Any) -> bool:
     """Whether a send buffer says that the operand is in the receive buffer: IN_PLACE, or None."""
-    return spec is None or spec is PLACES[1]
+    return spec is None or spec is IN_PLACE
 
 
 def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
@@ -289,7 +287,7 @@ def _is_type(item: Any) -> bool:
 
 def is_bottom(source: Any) -> bool:
     """Whether addresses are given by the datatype: BOTTOM, or None."""
-    return source is None or source is PLACES[0]
+    return source is None or source is BOTTOM
 
 
 def is_integral(value: Any) -> bool:
