@@ -1,0 +1,354 @@
+"""The executor: runs plans over point-to-point messages, natively, whoever makes progress.
+
+A started plan is linked into the engine and stepped from every progress call, so it moves on inside whatever the rank waits for. A step
+starts when the steps that it names are complete. Its messages travel in the communicator's hidden context (+1), with a tag
+made of the number of the collective and the number of the message, so neither collectives nor the messages of one mix.
+
+All functions run under the engine's lock, except a reduction: user-defined operations need the GIL, which nobody may wait for with the
+lock in hand. A plan that is in a reduction is marked as busy meanwhile, and other threads pass it by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ncclx_mpi import errors
+from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.entries import post_receive, post_send, withdraw
+from ncclx_mpi.p2p.layout import COMM, COMPLETE, ENGINE, INTERRUPTED, PENDING, REQUEST
+from ncclx_mpi.p2p.matching import release_request
+from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.waiting import raise_parked, wait_word
+from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, store_release
+from numba_kernels.jit import c_address, entry, kernel
+from numba_kernels.layout import WORD, words
+from numba_kernels.memory import move
+
+PLAN = words("Plan", "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer")
+"""``first_open``: index of the first step that is not complete. Steps follow the block."""
+IDLE, RUNNING, FINISHED = 0, 1, 2
+_WAITING, _STARTED, _DONE = 0, 1, 2
+_CONTEXT_OFFSET = 1
+_WINDOW = 256
+"""Steps beyond the first open one that are looked at: bounds the work of one progress call."""
+_NUMBER_BITS = 20
+_TAG_BITS = 58
+
+
+@kernel("int64(int64, int64)")
+def _is_done(plan, index):  # type: ignore[no-untyped-def]
+    return 1 if index < 0 or load64(plan + PLAN.total + index * STEP.total + STEP.state) == _DONE else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def _place(plan, buffer, offset):  # type: ignore[no-untyped-def]
+    return load64(plan + PLAN.buffers + 8 * buffer) + offset
+
+
+@kernel("void(int64, int64)")
+def _start_message(plan, step):  # type: ignore[no-untyped-def]
+    comm, peer, nbytes = load64(plan + PLAN.comm), load64(step + STEP.peer), load64(step + STEP.nbytes)
+    address = _place(plan, load64(step + STEP.buffer), load64(step + STEP.offset))
+    tag = load64(plan + PLAN.tag) + load64(step + STEP.number)
+    if load64(step + STEP.kind) == SEND:
+        request = post_send(comm, _CONTEXT_OFFSET, address, nbytes, peer, tag, 0)
+    else:
+        request = post_receive(comm, _CONTEXT_OFFSET, address, nbytes, peer, tag)
+    store64(step + STEP.request, request)
+    store64(step + STEP.state, _STARTED)
+
+
+@kernel("void(int64, int64)")
+def _look_at_message(plan, step):  # type: ignore[no-untyped-def]
+    """Note that a message is through, and whether it was what the plan expected."""
+    request = load64(step + STEP.request)
+    if load64(request + REQUEST.state) == PENDING:
+        return
+    error = load64(request + REQUEST.error)
+    if load64(step + STEP.kind) == RECV and load64(request + REQUEST.message_bytes) != load64(step + STEP.nbytes):
+        error = errors.ERR_TRUNCATE
+    if error != 0 and load64(plan + PLAN.error) == 0:
+        store64(plan + PLAN.error, error)
+        store64(plan + PLAN.failed_peer, load64(step + STEP.peer))
+    release_request(load64(load64(plan + PLAN.comm) + COMM.engine), request)
+    store64(step + STEP.state, _DONE)
+
+
+@kernel("void(int64, int64, int64)")
+def _reduce(engine, plan, step):  # type: ignore[no-untyped-def]
+    """Run the operation with the engine unlocked."""
+    out = _place(plan, load64(step + STEP.buffer), load64(step + STEP.offset))
+    low = _place(plan, load64(step + STEP.low_buffer), load64(step + STEP.low_offset))
+    high = _place(plan, load64(step + STEP.high_buffer), load64(step + STEP.high_offset))
+    count = load64(step + STEP.nbytes) // load64(plan + PLAN.itemsize)
+    store64(plan + PLAN.busy, 1)
+    unlock(engine)
+    call_reduce(load64(plan + PLAN.fn), out, low, high, count)
+    lock(engine)
+    store64(plan + PLAN.busy, 0)
+    store64(step + STEP.state, _DONE)
+
+
+@kernel("int64(int64, int64, int64)")
+def _start_step(engine, plan, step):  # type: ignore[no-untyped-def]
+    """Start a step that waits for nothing any more. Returns 1 if the engine was unlocked meanwhile."""
+    kind = load64(step + STEP.kind)
+    if kind == SEND or kind == RECV:
+        _start_message(plan, step)
+        _look_at_message(plan, step)
+        return 0
+    if kind == REDUCE:
+        _reduce(engine, plan, step)
+        return 1
+    if kind == COPY:
+        move(
+            _place(plan, load64(step + STEP.buffer), load64(step + STEP.offset)),
+            _place(plan, load64(step + STEP.low_buffer), load64(step + STEP.low_offset)),
+            load64(step + STEP.nbytes),
+        )
+    store64(step + STEP.state, _DONE)
+    return 0
+
+
+@kernel("int64(int64, int64)")
+def _advance(engine, plan):  # type: ignore[no-untyped-def]
+    """Move one plan on. Returns 1 if the engine was unlocked meanwhile."""
+    steps, count = plan + PLAN.total, load64(plan + PLAN.count)
+    first, was_unlocked = load64(plan + PLAN.first_open), 0
+    for index in range(first, min(count, first + _WINDOW)):
+        step = steps + index * STEP.total
+        state = load64(step + STEP.state)
+        if state == _STARTED:
+            _look_at_message(plan, step)
+        elif (
+            state == _WAITING
+            and _is_done(plan, load64(step + STEP.first)) != 0
+            and _is_done(plan, load64(step + STEP.second)) != 0
+        ):
+            was_unlocked |= _start_step(engine, plan, step)
+    while first < count and _is_done(plan, first) != 0:
+        first += 1
+    store64(plan + PLAN.first_open, first)
+    return was_unlocked
+
+
+@kernel("void(int64, int64)")
+def _unlink(engine, plan):  # type: ignore[no-untyped-def]
+    link = engine + ENGINE.plan_state
+    while load64(link) != 0:
+        if load64(link) == plan:
+            store64(link, load64(plan + PLAN.next))
+            store64(engine + ENGINE.plan_count, load64(engine + ENGINE.plan_count) - 1)
+            return
+        link = load64(link) + PLAN.next
+
+
+@kernel("void(int64)", is_entry=True)
+def step_plans(engine):  # type: ignore[no-untyped-def]
+    """Move every running plan on; called from progress, with the engine locked."""
+    plan = load64(engine + ENGINE.plan_state)
+    while plan != 0:
+        was_unlocked = 0
+        if load64(plan + PLAN.busy) == 0:
+            was_unlocked = _advance(engine, plan)
+        following = load64(plan + PLAN.next)
+        if load64(plan + PLAN.busy) == 0 and load64(plan + PLAN.first_open) == load64(plan + PLAN.count):
+            _unlink(engine, plan)
+            store_release(plan + PLAN.state, FINISHED)
+        if was_unlocked != 0:
+            return  # the list may have changed; the next progress call begins anew
+        plan = following
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def start_plan(engine, plan):  # type: ignore[no-untyped-def]
+    """Link a plan, all its steps waiting, behind those that run, and move all on."""
+    for index in range(load64(plan + PLAN.count)):
+        store64(plan + PLAN.total + index * STEP.total + STEP.state, _WAITING)
+    store64(plan + PLAN.first_open, 0)
+    store64(plan + PLAN.error, 0)
+    store64(plan + PLAN.next, 0)
+    lock(engine)
+    store_release(plan + PLAN.state, RUNNING)
+    link = engine + ENGINE.plan_state
+    while load64(link) != 0:
+        link = load64(link) + PLAN.next
+    store64(link, plan)
+    store64(engine + ENGINE.plan_count, load64(engine + ENGINE.plan_count) + 1)
+    step_plans(engine)
+    unlock(engine)
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def wait_plan(engine, plan, kind, nbytes):  # type: ignore[no-untyped-def]
+    """Wait until a plan is finished: 0, or why the wait was given up."""
+    comm = load64(plan + PLAN.comm)
+    record = trace_begin(engine, kind, load64(comm + COMM.context), -1, 0, nbytes)
+    code = wait_word(comm, plan + PLAN.state, FINISHED)
+    if code == 0:
+        trace_end(record)
+    return code
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def test_plan(engine, plan):  # type: ignore[no-untyped-def]
+    """1 if a plan does not run (any more), after one progress if it did."""
+    if load_acquire(plan + PLAN.state) == RUNNING:
+        progress(engine)
+    return 1 if load_acquire(plan + PLAN.state) != RUNNING else 0
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def abandon_plan(engine, plan):  # type: ignore[no-untyped-def]
+    """Give a running plan up: nothing of it starts any more, and no message writes into its buffers.
+
+    Returns the number of sends that still read them.
+    """
+    lock(engine)
+    _unlink(engine, plan)
+    store_release(plan + PLAN.state, IDLE)
+    unlock(engine)
+    reading = 0
+    for index in range(load64(plan + PLAN.count)):
+        step = plan + PLAN.total + index * STEP.total
+        if load64(step + STEP.state) == _STARTED:
+            reading += 1 - withdraw(engine, load64(step + STEP.request))
+            store64(step + STEP.state, _DONE)
+    return reading
+
+
+class Collective:
+    """A non-blocking or persistent collective: a plan bound to buffers.
+
+    Parameters
+    ----------
+    comm
+        The communicator.
+    name
+        What it is called in errors.
+    kind
+        Number of the collective in trace records.
+    plan
+        The steps.
+    buffers
+        Addresses of INPUT and OUTPUT; borrowed until the collective is complete.
+    fn, itemsize
+        Reduction function and bytes of an element; 0 and 1 for collectives without one.
+    """
+
+    def __init__(
+        self, comm: NativeComm, name: str, kind: int, plan: Plan, buffers: tuple[int, int], fn: int = 0, itemsize: int = 1
+    ) -> None:
+        self.comm = comm
+        self.name = name
+        self.owner: Any = None
+        self._kind = kind
+        self._engine = comm.engine
+        self._temp = np.empty(plan.temp + 64, dtype=np.uint8)
+        self._block = np.zeros((PLAN.total + plan.steps.nbytes) // WORD, dtype=np.int64)
+        self._block[PLAN.total // WORD :] = plan.steps.view(np.int64).reshape(-1)
+        self._address = self._block.ctypes.data
+        self._starts = 0
+        self._number = comm.word("plans") + 1
+        comm.set_word("plans", self._number)
+        temp = (self._temp.ctypes.data + 63) // 64 * 64
+        for field, value in (("comm", comm.address), ("fn", fn), ("itemsize", itemsize), ("count", len(plan.steps))):
+            self._block[getattr(PLAN, field) // WORD] = value
+        for index, address in ((INPUT, buffers[0]), (OUTPUT, buffers[1]), (TEMP, temp)):
+            self._block[PLAN.buffers // WORD + index] = address
+
+    def start(self) -> Collective:
+        """Start it, or start it again after it has completed.
+
+        Raises
+        ------
+        Exception
+            ERR_REQUEST: it is running. ERR_OTHER: the communicator is broken.
+        """
+        if self._word("state") == RUNNING:
+            errors.fail(errors.ERR_REQUEST, f"{self.name} is started again before it is complete; wait for it first")
+        if self.comm.word("broken"):
+            raise broken(self.comm, self.name)
+        self._starts += 1
+        tag = ((self._number << 8 | (self._starts & 0xFF)) << _NUMBER_BITS) & ((1 << _TAG_BITS) - 1)
+        self._block[PLAN.tag // WORD] = tag
+        if not self._engine.word("plan_step"):
+            self._engine.set_word("plan_step", c_address(step_plans))
+        entry(start_plan)(self._engine.address, self._address)
+        return self
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and is not complete."""
+        return self._word("state") == RUNNING
+
+    def test(self) -> bool:
+        """Make progress; True once it is complete (or was never started)."""
+        if not entry(test_plan)(self._engine.address, self._address):
+            return False
+        self._finish()
+        return True
+
+    def wait(self) -> None:
+        """Return when it is complete.
+
+        Raises
+        ------
+        Exception
+            ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed. ERR_TRUNCATE: ranks disagree about sizes.
+        """
+        if self._word("state") == RUNNING:
+            code = entry(wait_plan)(self._engine.address, self._address, self._kind, 0)
+            if code != 0:
+                self.abandon()
+                raise_code(self.comm, code, self.name)
+        self._finish()
+
+    def abandon(self) -> None:
+        """Give it up in the middle: its buffers are the caller's again, and the communicator takes no more collectives."""
+        self.comm.set_word("broken", 1)
+        if entry(abandon_plan)(self._engine.address, self._address):
+            _quarantine.append(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", 0) and self._word("state") == RUNNING:
+            _quarantine.append(self)
+
+    def _word(self, field: str) -> int:
+        return int(self._block[getattr(PLAN, field) // WORD])
+
+    def _finish(self) -> None:
+        """Raise what went wrong, once it is complete."""
+        error = self._word("error")
+        self._block[PLAN.state // WORD] = IDLE
+        self._block[PLAN.error // WORD] = 0
+        if error:
+            self.comm.set_word("broken", 1)
+            errors.fail(
+                error,
+                f"rank {self.comm.rank}: {self.name}: rank {self._word('failed_peer')} sent another number of bytes "
+                "than expected; counts and datatypes must agree between the ranks",
+            )
+
+
+_quarantine: list[Collective] = []
+"""Collectives that nobody refers to any more while the engine still reads their buffers."""
+
+
+def broken(comm: NativeComm, name: str) -> errors.Exception:
+    """What a collective raises on a communicator on which an earlier one was given up."""
+    return errors.Exception(
+        errors.ERR_OTHER,
+        f"rank {comm.rank}: {name} on a communicator on which an earlier collective was interrupted or failed: "
+        "the ranks no longer agree on what comes next. Make a new communicator",
+    )
+
+
+def raise_code(comm: NativeComm, code: int, name: str) -> None:
+    """Raise what the code of a compiled wait means."""
+    if code == INTERRUPTED:
+        comm.engine.raise_parked()
+    raise comm.engine.failure(code, name)

@@ -1,0 +1,27 @@
+"""Gather(v): everyone sends to the root, which has all receives open at once.
+
+T = alpha + (n - 1) * m * beta: the root's memory is the limit, which no tree could help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan
+
+
+def plan(rank: int, size: int, counts: Sequence[int], offsets: Sequence[int], root: int, in_place: bool) -> Plan:
+    """Steps of `rank`. `counts` and `offsets` are bytes in the root's OUTPUT; elsewhere only ``counts[rank]`` is read.
+
+    In place, the root's own block is in OUTPUT already.
+    """
+    steps = Builder()
+    if rank != root:
+        steps.send(root, (INPUT, 0), counts[rank])
+        return steps.build()
+    for other in range(size):
+        if other != root:
+            steps.recv(other, (OUTPUT, offsets[other]), counts[other])
+    if not in_place:
+        steps.copy((OUTPUT, offsets[root]), (INPUT, 0), counts[root])
+    return steps.build()

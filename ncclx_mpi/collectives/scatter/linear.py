@@ -1,0 +1,27 @@
+"""Scatter(v): the root sends to everyone at once.
+
+T = alpha + (n - 1) * m * beta: the root's memory is the limit, which no tree could help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan
+
+
+def plan(rank: int, size: int, counts: Sequence[int], offsets: Sequence[int], root: int, in_place: bool) -> Plan:
+    """Steps of `rank`. `counts` and `offsets` are bytes in the root's INPUT; elsewhere only ``counts[rank]`` is read.
+
+    In place, the root keeps its own block in INPUT.
+    """
+    steps = Builder()
+    if rank != root:
+        steps.recv(root, (OUTPUT, 0), counts[rank])
+        return steps.build()
+    for other in range(size):
+        if other != root:
+            steps.send(other, (INPUT, offsets[other]), counts[other])
+    if not in_place:
+        steps.copy((OUTPUT, 0), (INPUT, offsets[root]), counts[root])
+    return steps.build()

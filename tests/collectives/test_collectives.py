@@ -1,0 +1,74 @@
+"""Every collective between real ranks: as plan and on a slot, all sizes, lengths, in place, unaligned, zero lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import collectives
+from ncclx_mpi.p2p.engine import NativeComm
+from tests.collectives.cases import CASES
+from tests.collectives.forked import run_ranks
+
+LENGTHS = (0, 1, 2, 12, 13, 100, 512, 1000, 4097, 20_001)
+RANKS = (1, 2, 3, 5, 8)
+
+
+def planned(name: str) -> Callable[..., None]:
+    """The collective as a plan, waited for."""
+
+    def run(*args: Any) -> None:
+        collective = getattr(collectives, f"start_{name}")(*args)
+        while not collective.test():
+            pass
+
+    return run
+
+
+def blocking(name: str) -> Callable[..., None]:
+    """The blocking collective."""
+    function: Callable[..., None] = getattr(collectives, name)
+    return function
+
+
+def run_cases(comm: NativeComm, start: Callable[[str], Callable[..., None]], lengths: tuple[int, ...]) -> None:
+    for length in lengths:
+        for case in CASES:
+            try:
+                case(comm, start, length)
+            except BaseException as error:
+                error.add_note(f"{case.__name__}, rank {comm.rank} of {comm.size}, length {length}")
+                raise
+
+
+@pytest.mark.parametrize("size", RANKS)
+def test_plans(size: int) -> None:
+    run_ranks(size, run_cases, planned, LENGTHS if size < 8 else LENGTHS[:6])
+
+
+@pytest.mark.parametrize("size", RANKS)
+@pytest.mark.parametrize("with_slot", [True, False], ids=["slot", "no_slot"])
+def test_blocking(size: int, with_slot: bool) -> None:
+    run_ranks(size, run_cases, blocking, LENGTHS if size < 8 else LENGTHS[:8], with_slot=with_slot)
+
+
+def many_at_once(comm: NativeComm) -> None:
+    """Non-blocking collectives that are all under way at once, waited for in another order on every rank."""
+    blocks = [np.full(100, comm.rank * 1000 + index) for index in range(50)]
+    roots = [index % comm.size for index in range(50)]
+    pending = [
+        collectives.start_bcast(comm, block.ctypes.data, block.nbytes, root)
+        for block, root in zip(blocks, roots, strict=True)
+    ]
+    order = np.random.default_rng(comm.rank).permutation(50)
+    for index in order:
+        pending[index].wait()
+        assert (blocks[index] == roots[index] * 1000 + index).all()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_many_at_once_complete_in_any_order(size: int) -> None:
+    run_ranks(size, many_at_once)

@@ -1,0 +1,233 @@
+"""Every plan, for all sizes up to 64 ranks, run symbolically in adversarial orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from ncclx_mpi.collectives.allgather import ring
+from ncclx_mpi.collectives.allreduce import exchanged
+from ncclx_mpi.collectives.allreduce import scattered as allreduce_scattered
+from ncclx_mpi.collectives.alltoall import pairwise
+from ncclx_mpi.collectives.barrier import dissemination
+from ncclx_mpi.collectives.bcast import binomial
+from ncclx_mpi.collectives.gather import linear as gather_linear
+from ncclx_mpi.collectives.plan import Builder, Plan
+from ncclx_mpi.collectives.reduce import gathered
+from ncclx_mpi.collectives.reduce import scattered as reduce_scattered
+from ncclx_mpi.collectives.reduce_scatter import pairwise as reduce_scatter_pairwise
+from ncclx_mpi.collectives.scan import chain
+from ncclx_mpi.collectives.scatter import linear as scatter_linear
+from tests.collectives.simulator import Cells, Simulation
+
+SMALL = range(1, 18)
+SIZES = [*SMALL, 31, 32, 33, 63, 64]
+IN_PLACE = pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in_place"])
+
+
+def run(size: int, plan: Callable[[int], Plan], buffers: list[tuple[Cells, Cells]], seed: int = 0) -> list[Cells]:
+    """Run the plans of all ranks; returns each rank's OUTPUT."""
+    Simulation([plan(rank) for rank in range(size)], buffers, seed).run()
+    return [output for _, output in buffers]
+
+
+def contribution(rank: int, length: int) -> Cells:
+    return [f"{rank}.{index} " for index in range(length)]
+
+
+def reduced(ranks: range, index: int) -> str:
+    """((0 1) 2) ...: the one association order."""
+    total = f"{ranks[0]}.{index} "
+    for rank in ranks[1:]:
+        total = f"({total}{rank}.{index} )"
+    return total
+
+
+def operands(size: int, length: int, in_place: bool, output: int | None = None) -> list[tuple[Cells, Cells]]:
+    """INPUT and OUTPUT of each rank for a reduction of `length` elements."""
+    pairs = []
+    for rank in range(size):
+        cells = contribution(rank, length)
+        pairs.append((cells, cells) if in_place else (cells, [None] * (length if output is None else output)))
+    return pairs
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of two bytes, so that short messages have several."""
+    monkeypatch.setattr(binomial, "SEGMENT", 2)
+    monkeypatch.setattr(chain, "SEGMENT", 2)
+    for cached in (binomial.plan, chain.scan_plan, chain.exscan_plan):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_barrier_waits_for_every_rank(size: int) -> None:
+    plans = [dissemination.plan(rank, size) for rank in range(size)]
+    Simulation(plans, [([], [])] * size, 0).run()
+    heard = {rank: {rank} for rank in range(size)}
+    distance = 1
+    while distance < size:
+        heard = {rank: heard[rank] | heard[(rank - distance) % size] for rank in heard}
+        distance *= 2
+    assert all(ranks == set(range(size)) for ranks in heard.values())
+    if size > 1:
+        assert all(len(plan.steps) >= 2 for plan in plans)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("nbytes", [0, 1, 5])
+def test_bcast(size: int, nbytes: int) -> None:
+    for root in {0, size // 2, size - 1}:
+        buffers = [(cells := contribution(rank, nbytes), cells) for rank in range(size)]
+        outputs = run(size, lambda rank, root=root: binomial.plan(rank, size, nbytes, root), buffers)  # type: ignore[misc]
+        assert outputs == [contribution(root, nbytes)] * size
+
+
+def ragged(size: int) -> tuple[list[int], list[int]]:
+    """Counts, some of them 0, and offsets with gaps."""
+    counts = [(rank * 7 + 2) % 4 for rank in range(size)]
+    return counts, [0, *accumulate(count + 1 for count in counts)][:-1]
+
+
+def scattered_blocks(size: int, make: Callable[[int], Cells]) -> Cells:
+    """Blocks of all ranks at their offsets, gaps left empty."""
+    counts, offsets = ragged(size)
+    cells: Cells = [None] * (offsets[-1] + counts[-1])
+    for rank in range(size):
+        cells[offsets[rank] : offsets[rank] + counts[rank]] = make(rank)
+    return cells
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", SIZES)
+def test_gather(size: int, in_place: bool) -> None:
+    counts, offsets = ragged(size)
+    root = size // 2
+    whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
+    outputs: list[Cells] = [[None] * len(whole) for _ in range(size)]
+    if in_place:
+        outputs[root][offsets[root] : offsets[root] + counts[root]] = contribution(root, counts[root])
+    buffers = [(contribution(rank, counts[rank]), outputs[rank]) for rank in range(size)]
+    run(size, lambda rank: gather_linear.plan(rank, size, counts, offsets, root, in_place and rank == root), buffers)
+    assert outputs[root] == whole
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", SIZES)
+def test_scatter(size: int, in_place: bool) -> None:
+    counts, offsets = ragged(size)
+    root = size - 1
+    whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
+    buffers: list[tuple[Cells, Cells]] = [(list(whole), [None] * counts[rank]) for rank in range(size)]
+    run(size, lambda rank: scatter_linear.plan(rank, size, counts, offsets, root, in_place and rank == root), buffers)
+    for rank in range(size):
+        kept = in_place and rank == root
+        assert buffers[rank][1] == ([None] * counts[rank] if kept else contribution(rank, counts[rank]))
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", SIZES)
+def test_allgather(size: int, in_place: bool) -> None:
+    counts, offsets = ragged(size)
+    whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
+    buffers: list[tuple[Cells, Cells]] = []
+    for rank in range(size):
+        output: Cells = [None] * len(whole)
+        if in_place:
+            output[offsets[rank] : offsets[rank] + counts[rank]] = contribution(rank, counts[rank])
+        buffers.append((contribution(rank, counts[rank]), output))
+    assert run(size, lambda rank: ring.plan(rank, size, counts, offsets, in_place), buffers) == [whole] * size
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", SMALL)
+@pytest.mark.parametrize("seed", range(3))
+def test_alltoall(size: int, in_place: bool, seed: int) -> None:
+    def count(source: int, target: int) -> int:
+        low, high = sorted((source, target))
+        return (low * 5 + high * 3 + 1) % 4  # symmetric, as in-place calls require
+
+    def block(source: int, target: int) -> Cells:
+        return [f"{source}>{target}.{index}" for index in range(count(source, target))]
+
+    counts = [[count(rank, other) for other in range(size)] for rank in range(size)]
+    offsets = [[0, *accumulate(row)][:-1] for row in counts]
+    buffers: list[tuple[Cells, Cells]] = []
+    for rank in range(size):
+        cells = [cell for other in range(size) for cell in block(rank, other)]
+        buffers.append((cells, cells) if in_place else (cells, [None] * sum(counts[rank])))
+
+    def plan(rank: int) -> Plan:
+        return pairwise.plan(rank, size, counts[rank], offsets[rank], counts[rank], offsets[rank], in_place)
+
+    outputs = run(size, plan, buffers, seed)
+    for rank in range(size):
+        assert outputs[rank] == [cell for other in range(size) for cell in block(other, rank)]
+
+
+REDUCTIONS: dict[str, Any] = {
+    "gathered": lambda rank, size, length, root: gathered.plan(rank, size, length, root),
+    "scattered": lambda rank, size, length, root: reduce_scattered.plan(rank, size, length, 1, root),
+}
+ALLREDUCTIONS: dict[str, Any] = {
+    "exchanged": exchanged.plan,
+    "scattered": lambda rank, size, length: allreduce_scattered.plan(rank, size, length, 1),
+}
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reduce_associates_in_rank_order(name: str, size: int, in_place: bool) -> None:
+    length = 5
+    for root in {0, size - 1}:
+        buffers = operands(size, length, in_place)
+        outputs = run(size, lambda rank, root=root: REDUCTIONS[name](rank, size, length, root), buffers)  # type: ignore[misc]
+        assert outputs[root] == [reduced(range(size), index) for index in range(length)]
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", [*SMALL, 33])
+@pytest.mark.parametrize("name", ALLREDUCTIONS)
+def test_allreduce_associates_in_rank_order(name: str, size: int, in_place: bool) -> None:
+    length = size + 3
+    outputs = run(size, lambda rank: ALLREDUCTIONS[name](rank, size, length), operands(size, length, in_place))
+    assert outputs == [[reduced(range(size), index) for index in range(length)]] * size
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", SMALL)
+@pytest.mark.parametrize("seed", range(3))
+def test_reduce_scatter(size: int, in_place: bool, seed: int) -> None:
+    counts = [(rank * 3 + 1) % 4 for rank in range(size)]
+    firsts = [0, *accumulate(counts)]
+    buffers = operands(size, sum(counts), in_place, output=4)
+    outputs = run(size, lambda rank: reduce_scatter_pairwise.plan(rank, counts), buffers, seed)
+    for rank in range(size):
+        wanted = [reduced(range(size), index) for index in range(firsts[rank], firsts[rank + 1])]
+        assert outputs[rank][: counts[rank]] == wanted
+
+
+@IN_PLACE
+@pytest.mark.parametrize("size", SIZES)
+def test_scan_and_exscan(size: int, in_place: bool) -> None:
+    length = 5
+    scans = run(size, lambda rank: chain.scan_plan(rank, size, length, 1), operands(size, length, in_place))
+    assert scans == [[reduced(range(rank + 1), index) for index in range(length)] for rank in range(size)]
+    outputs = run(size, lambda rank: chain.exscan_plan(rank, size, length, 1), operands(size, length, in_place))
+    assert outputs[0] == (contribution(0, length) if in_place else [None] * length)
+    for rank in range(1, size):
+        assert outputs[rank] == [reduced(range(rank), index) for index in range(length)]
+
+
+def test_a_step_may_wait_for_any_number_of_steps() -> None:
+    steps = Builder()
+    copies = [steps.copy((1, index), (0, index), 1) for index in range(5)]
+    steps.copy((1, 5), (1, 4), 1, copies)
+    output: Cells = [None] * 6
+    Simulation([steps.build()], [(list("abcde"), output)], 1).run()
+    assert output == list("abcdee")
