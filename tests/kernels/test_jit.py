@@ -1,0 +1,93 @@
+"""Compiling and caching: what is declared is compiled, once, and found again by other processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numba_kernels import jit
+from numba_kernels.atomics import load64, store64
+
+ROOT = Path(jit.__file__).parents[1]
+
+SHARED = """
+from numba_kernels import jit, reduce
+from numba_kernels.reduce import native
+assert reduce.address("sum", "u16") and reduce.address("maxloc", "i16,i32")
+kernels = [native._compiled("sum", "u16"), native._compiled("maxloc", "i16,i32")]
+print(sum(kernel._callback.cache_hits for kernel in kernels))
+"""
+
+
+@jit.kernel("int64(int64, int64)")
+def scaled(value, factor):
+    return value * factor
+
+
+@jit.kernel("int64(int64)", is_entry=True)
+def with_literals(value):
+    return scaled(value, 2) + scaled(3, value) + scaled(4, 5)
+
+
+@jit.kernel("void(int64, int64)", is_entry=True)
+def add_to_word(address, value):
+    store64(address, load64(address) + value)
+
+
+def python(code, cache, **environment):
+    """Run `code` in a new interpreter with its own cache folder; its output."""
+    settings = os.environ | {"PYTHONPATH": str(ROOT), jit.CACHE_VARIABLE: str(cache)} | environment
+    result = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
+
+
+def test_literal_arguments_share_one_compiled_function():
+    assert jit.entry(with_literals)(7) == 14 + 21 + 20
+    assert len(scaled.overloads) == 1
+
+
+def test_entry_points_take_what_they_declare():
+    words = np.array([40, 0])
+    jit.entry(add_to_word)(words.ctypes.data, 2)
+    assert words.tolist() == [42, 0]
+    assert any(declared.name.endswith("test_jit.add_to_word") for declared in jit.entries())
+
+
+def test_other_processes_find_what_one_compiled(tmp_path):
+    cache = tmp_path / "cache"
+    assert python(SHARED, cache) == ["0"]
+    assert python(SHARED, cache) == ["2"]
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_users_numba_settings_do_not_reach_our_functions(tmp_path):
+    disabled = {"NUMBA_DISABLE_JIT": "1", "NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0"}
+    assert python(SHARED, tmp_path, **disabled) == ["0"]
+    assert python(SHARED, tmp_path) == ["2"]
+
+
+def test_a_home_that_cannot_be_written_still_starts(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    places = {"XDG_CACHE_HOME": str(blocked / "xdg"), "TMPDIR": str(tmp_path)}
+    code = "from numba_kernels import jit; print(jit.cache_root())"
+    assert python(code, blocked / "cache", **places) == [f"{tmp_path}/ncclx_mpi-{os.getuid()}"]
+
+
+@pytest.mark.parametrize("changed", ["callee", "package"])
+def test_a_changed_callee_changes_the_cache_folder(tmp_path, changed):
+    package = tmp_path / "numba_kernels"
+    (package / "inner").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "caller.py").write_text("from numba_kernels import (other,\n    callee)\nimport numba_kernels.inner\n")
+    (package / "callee.py").write_text("VALUE = 1\n")
+    (package / "inner" / "__init__.py").write_text("")
+    before = jit.module_digest(str(package / "caller.py"))
+    edited = {"callee": package / "callee.py", "package": package / "inner" / "__init__.py"}[changed]
+    edited.write_text("VALUE = 2\n")
+    jit.module_digest.cache_clear()
+    assert jit.module_digest(str(package / "caller.py")) != before
