@@ -1,0 +1,128 @@
+"""From runs to figures: medians over rounds, ratios to the fastest peer in the same placement, verdicts."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ncclx_mpi.bench.points import GOALS, TOLERANCE, Goal, Point
+
+OURS = "ncclx_mpi"
+STARTUP_LIMIT_US = {2: 1_000_000.0}
+"""Start-ups that must stay below an absolute time."""
+
+
+@dataclass
+class Row:
+    """One point in one placement.
+
+    Attributes
+    ----------
+    medians
+        Microseconds of each side, median over its rounds in this placement.
+    rounds
+        How many rounds each side had.
+    """
+
+    point: Point
+    placement: str
+    medians: dict[str, float]
+    rounds: dict[str, int]
+
+    @property
+    def ours(self) -> float | None:
+        """Our time."""
+        return self.medians.get(OURS)
+
+    @property
+    def fastest(self) -> tuple[str, float] | None:
+        """Name and time of the fastest peer."""
+        peers = [(time, name) for name, time in self.medians.items() if name != OURS]
+        return (min(peers)[1], min(peers)[0]) if peers else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Our time over the fastest peer's."""
+        return self.ours / self.fastest[1] if self.ours is not None and self.fastest else None
+
+    @property
+    def goal(self) -> float | None:
+        """What the ratio may be, at most."""
+        goal: Goal | None = GOALS.get(self.point)
+        return None if goal is None else goal.near if self.placement == "near" else goal.far
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``FAIL`` or nothing where there is no goal or no peer."""
+        limit = STARTUP_LIMIT_US.get(self.point.nranks) if self.point.case == "startup" else None
+        if limit is not None and self.ours is not None:
+            return "pass" if self.ours <= limit else "FAIL"
+        if self.goal is None or self.ratio is None:
+            return ""
+        return "pass" if self.ratio <= self.goal else "FAIL"
+
+    @property
+    def is_cliff(self) -> bool:
+        """Is a point of the sweep out of its tolerance?"""
+        if self.ours is None or self.fastest is None:
+            return False
+        theirs = self.fastest[1]
+        return self.ours > max(TOLERANCE.factor * theirs, theirs + TOLERANCE.slack_us)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the results file keeps."""
+        fastest = self.fastest or (None, None)
+        return {
+            "case": self.point.case,
+            "bytes": self.point.nbytes,
+            "ranks": self.point.nranks,
+            "placement": self.placement,
+            "us": self.medians,
+            "rounds": self.rounds,
+            "fastest": fastest[0],
+            "ratio": self.ratio,
+            "goal": self.goal,
+            "verdict": self.verdict,
+        }
+
+
+def summarize(runs: Iterable[dict[str, Any]]) -> list[Row]:
+    """Return one row for each point and placement that came, in the order of the points' first appearance.
+
+    Rounds during which the cores were moved compare nothing; they are left out. Where ranks outnumber cores, and for
+    start-up, the placement says nothing: all rounds count.
+    """
+    times: dict[tuple[Point, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        for result in run["results"]:
+            point = Point(result["case"], result["bytes"], result["ranks"])
+            placement = run["placement"] if point.nranks in (2, 3, 4) and point.case != "startup" else "any"
+            if placement != "mixed":
+                times[point, placement][run["side"]].append(result["us"])
+    rows = []
+    for (point, placement), sides in times.items():
+        medians = {side: statistics.median(values) for side, values in sides.items()}
+        rows.append(Row(point, placement, medians, {side: len(values) for side, values in sides.items()}))
+    return sorted(rows, key=lambda row: (row.point.nranks, row.point.nbytes, row.point.case, row.placement))
+
+
+def cliffs(rows: Iterable[Row]) -> tuple[list[Row], int]:
+    """Return the rows out of tolerance, worst first, and how many may be."""
+    compared = [row for row in rows if row.ratio is not None]
+    out = sorted((row for row in compared if row.is_cliff), key=lambda row: -(row.ratio or 0))
+    return out, int(TOLERANCE.excepted * len(compared))
+
+
+def missing(rows: Iterable[Row]) -> list[str]:
+    """Say which goals have no figure, because a placement never came or a side has none."""
+    seen = {(row.point, row.placement) for row in rows if row.ratio is not None}
+    lines = []
+    for point in GOALS:
+        placements = ("far", "near") if point.nranks == 2 and point.case != "startup" else ("any",)
+        absent = [placement for placement in placements if (point, placement) not in seen]
+        if absent:
+            lines.append(f"{point}: not measured on both sides in placement {' and '.join(absent)}")
+    return lines

@@ -1,0 +1,230 @@
+"""The timed program: plain mpi4py, the same file on every side.
+
+    mpiexec -n 2 python worker.py points.json results.json
+
+``points.json`` holds ``{"points": [[case, bytes], ...], "seconds": s, "blocks": b}``. Each point is warmed up, then
+timed in `blocks` blocks of as many calls as fit the seconds; a block's time is that of its slowest rank, the result
+is the median over the blocks. Calls follow each other without a barrier between them, as in nccl-tests.
+
+Bytes are what one rank contributes to one destination, in float32.
+"""
+
+import json
+import sys
+import timeit
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+LIMIT_BYTES = 256 << 20
+
+
+class Work(NamedTuple):
+    """One case on one rank.
+
+    Attributes
+    ----------
+    call
+        Python statement that is timed.
+    names
+        What the statement refers to, beside ``comm``.
+    result
+        Name of the array to check after the run; empty for none.
+    expected
+        What it must hold.
+    trips
+        Calls that one statement stands for: the time is divided by it.
+    """
+
+    call: str
+    names: dict[str, Any]
+    result: str = ""
+    expected: Any = None
+    trips: int = 1
+
+
+def _sent(nbytes: int, rank: int, blocks: int = 1) -> Any:
+    return np.full(blocks * (nbytes // 4), rank + 1, np.float32)
+
+
+def _room(nbytes: int, blocks: int = 1) -> Any:
+    return np.zeros(blocks * (nbytes // 4), np.float32)
+
+
+def _ranks(nbytes: int, size: int) -> Any:
+    """Block r holds r + 1."""
+    return np.repeat(np.arange(1, size + 1, dtype=np.float32), nbytes // 4)
+
+
+def _barrier(comm: Any, nbytes: int) -> Work:
+    return Work("comm.Barrier()", {})
+
+
+def _bcast(comm: Any, nbytes: int) -> Work:
+    return Work("comm.Bcast(b)", {"b": _sent(nbytes, comm.rank)}, "b", 1)
+
+
+def _reduction(method: str) -> Callable[[Any, int], Work]:
+    def build(comm: Any, nbytes: int) -> Work:
+        n, r = comm.size, comm.rank
+        total = {
+            "Allreduce": n * (n + 1) / 2,
+            "Reduce": n * (n + 1) / 2 if r == 0 else 0,
+            "Scan": (r + 1) * (r + 2) / 2,
+            "Exscan": r * (r + 1) / 2,
+        }[method]
+        return Work(f"comm.{method}(s, r)", {"s": _sent(nbytes, r), "r": _room(nbytes)}, "r", total)
+
+    return build
+
+
+def _reduce_scatter_block(comm: Any, nbytes: int) -> Work:
+    n = comm.size
+    names = {"s": _sent(nbytes, comm.rank, n), "r": _room(nbytes)}
+    return Work("comm.Reduce_scatter_block(s, r)", names, "r", n * (n + 1) / 2)
+
+
+def _reduce_scatter(comm: Any, nbytes: int) -> Work:
+    n = comm.size
+    names = {"s": _sent(nbytes, comm.rank, n), "r": _room(nbytes), "counts": [nbytes // 4] * n}
+    return Work("comm.Reduce_scatter(s, r, counts)", names, "r", n * (n + 1) / 2)
+
+
+def _gathering(method: str, is_vector: bool) -> Callable[[Any, int], Work]:
+    def build(comm: Any, nbytes: int) -> Work:
+        n = comm.size
+        blocks = n if method.startswith("Alltoall") else 1
+        target: Any = _room(nbytes, n)
+        names = {"s": _sent(nbytes, comm.rank, blocks), "r": target, "counts": [nbytes // 4] * n}
+        send = "[s, counts]" if is_vector and blocks > 1 else "s"
+        call = f"comm.{method}({send}, {'[r, counts]' if is_vector else 'r'})"
+        holds = comm.rank == 0 or not method.startswith("Gather")
+        return Work(call, names, "r", _ranks(nbytes, n) if holds else 0)
+
+    return build
+
+
+def _scatter(comm: Any, nbytes: int) -> Work:
+    return Work("comm.Scatter(s, r)", {"s": _ranks(nbytes, comm.size), "r": _room(nbytes)}, "r", comm.rank + 1)
+
+
+def _scatterv(comm: Any, nbytes: int) -> Work:
+    names = {"s": _ranks(nbytes, comm.size), "r": _room(nbytes), "counts": [nbytes // 4] * comm.size}
+    return Work("comm.Scatterv([s, counts], r)", names, "r", comm.rank + 1)
+
+
+def _alltoallw(comm: Any, nbytes: int) -> Work:
+    n = comm.size
+    sides = ([nbytes // 4] * n, [k * nbytes for k in range(n)]), [MPI.FLOAT] * n
+    names = {"s": _sent(nbytes, comm.rank, n), "r": _room(nbytes, n), "counts": sides[0], "types": sides[1]}
+    return Work("comm.Alltoallw([s, counts, types], [r, counts, types])", names, "r", _ranks(nbytes, n))
+
+
+def _pingpong(comm: Any, nbytes: int) -> Work:
+    """Half a round trip between ranks 0 and 1."""
+    names = {"s": _sent(nbytes, comm.rank), "r": _room(nbytes)}
+    calls = {0: "comm.Send(s, 1); comm.Recv(r, 1)", 1: "comm.Recv(r, 0); comm.Send(s, 0)"}
+    is_player = comm.rank < 2
+    return Work(calls.get(comm.rank, "pass"), names, "r" if is_player else "", 2 - comm.rank, trips=2)
+
+
+def _bcast_dict(comm: Any, nbytes: int) -> Work:
+    """A dictionary whose pickle has about `nbytes`."""
+    words = {f"parameter {k:04d}": k / 7 for k in range(max(1, nbytes // 28))}
+    return Work("d = comm.bcast(words)", {"words": words if comm.rank == 0 else None})
+
+
+def _pingpong_list(comm: Any, nbytes: int) -> Work:
+    """Half a round trip of a list that holds an array."""
+    names = {"message": ["header", {"step": 1}, np.ones(nbytes // 8)]}
+    calls = {
+        0: "comm.send(message, 1); answer = comm.recv(source=1)",
+        1: "answer = comm.recv(source=0); comm.send(message, 0)",
+    }
+    return Work(calls.get(comm.rank, "pass"), names, trips=2)
+
+
+CASES: dict[str, Callable[[Any, int], Work]] = {
+    "barrier": _barrier,
+    "bcast": _bcast,
+    "allreduce": _reduction("Allreduce"),
+    "reduce": _reduction("Reduce"),
+    "scan": _reduction("Scan"),
+    "exscan": _reduction("Exscan"),
+    "reduce_scatter_block": _reduce_scatter_block,
+    "reduce_scatter": _reduce_scatter,
+    "allgather": _gathering("Allgather", False),
+    "allgatherv": _gathering("Allgatherv", True),
+    "alltoall": _gathering("Alltoall", False),
+    "alltoallv": _gathering("Alltoallv", True),
+    "alltoallw": _alltoallw,
+    "gather": _gathering("Gather", False),
+    "gatherv": _gathering("Gatherv", True),
+    "scatter": _scatter,
+    "scatterv": _scatterv,
+    "pingpong": _pingpong,
+    "bcast_dict": _bcast_dict,
+    "pingpong_list": _pingpong_list,
+}
+
+
+def _calls_per_block(comm: Any, timer: timeit.Timer, seconds: float, blocks: int) -> int:
+    """How many calls take a block's share of `seconds`; all ranks use rank 0's figure."""
+    timer.timeit(1)
+    spent, calls = 0.0, 1
+    while True:
+        spent = comm.bcast(timer.timeit(calls))
+        if spent > 0.1 * seconds or calls >= 4096:
+            break
+        calls *= 4
+    each = spent / calls
+    return int(max(4 if each < 0.03 else 1, min(20000, seconds / blocks / each)))
+
+
+def _wrong(work: Work) -> int:
+    if not work.result:
+        return 0
+    return int(np.count_nonzero(work.names[work.result] != work.expected))
+
+
+def measure(comm: Any, case: str, nbytes: int, seconds: float, blocks: int) -> dict[str, Any]:
+    """Time one point; the answer is complete on rank 0 only.
+
+    Returns
+    -------
+    dict
+        ``us`` (median block, of its slowest rank, per call), ``us_min``, ``us_max``, ``calls`` per block, ``wrong`` elements.
+    """
+    work = CASES[case](comm, nbytes)
+    timer = timeit.Timer(work.call, globals={**work.names, "comm": comm, "MPI": MPI})
+    calls = _calls_per_block(comm, timer, seconds, blocks)
+    mine = []
+    for _ in range(blocks):
+        comm.Barrier()
+        mine.append(timer.timeit(calls) / calls / work.trips)
+    everyone = comm.gather((mine, _wrong(work)))
+    answer = {"case": case, "bytes": nbytes, "ranks": comm.size, "calls": calls}
+    if comm.rank == 0:
+        slowest = np.max([times for times, _ in everyone], axis=0) * 1e6
+        answer["us"] = float(np.median(slowest))
+        answer["us_min"], answer["us_max"] = float(slowest.min()), float(slowest.max())
+        answer["wrong"] = sum(wrong for _, wrong in everyone)
+    return answer
+
+
+def main(points_file: str, results_file: str) -> None:
+    """Measure all points of a file and write what rank 0 has found."""
+    comm = MPI.COMM_WORLD
+    with open(points_file) as file:
+        plan = json.load(file)
+    results = [measure(comm, case, nbytes, plan["seconds"], plan["blocks"]) for case, nbytes in plan["points"]]
+    if comm.rank == 0:
+        report = {"library": MPI.Get_library_version().split("\n")[0].strip("\0 "), "results": results}
+        with open(results_file, "w") as file:
+            json.dump(report, file)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,160 @@
+"""``ncclx bench``: measure, alone or against real MPI libraries."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ncclx_mpi import __version__
+from ncclx_mpi.bench import points, report, rounds, sides, summary
+from ncclx_mpi.bench.points import Point
+from ncclx_mpi.bench.worker import CASES
+from ncclx_mpi.cli.main import program_name
+
+_STYLES = {"osu": report.osu, "nccl": report.nccl, "table": report.comparison}
+
+
+def main(args: list[str]) -> int:
+    """Measure, print the tables, and return 1 if a goal is missed."""
+    options = _parse(args)
+    try:
+        contestants = [sides.ours(), *_peers(options)]
+        wanted = _points(options)
+    except (ValueError, OSError) as error:
+        print(f"{program_name()} bench: {error}", file=sys.stderr)
+        return 2
+    effort = rounds.Effort(options.rounds, options.seconds, options.blocks)
+    batches = rounds.group(wanted, 40 if options.sweep else 5)
+    runs = []
+    for run in rounds.measure(contestants[1:] if options.peers_only else contestants, batches, effort):
+        runs.append(run.to_json())
+        _show_progress(len(runs), effort.rounds * len(batches) * len(contestants), run)
+    rows = summary.summarize(runs)
+    _print(rows, runs, options)
+    if options.json:
+        _save(options.json, rows, runs, options)
+    return _status(rows, runs, options.sweep)
+
+
+def _parse(args: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"{program_name()} bench", description=__doc__)
+    parser.add_argument("case", nargs="*", help=f"default: the standard list; of {', '.join(CASES)}, startup")
+    parser.add_argument("-n", "--ranks", default="", help="ranks, such as 2,8")
+    parser.add_argument("-b", "--bytes", default="", help="sizes, such as 8,64K,1M (bytes from one rank to one other)")
+    parser.add_argument("--sweep", action="store_true", help="0 B to 64 MiB, every collective, 1, 2, 3, 4 and 8 ranks")
+    parser.add_argument("--against", default="", metavar="PEER,...", help=f"compare with {', '.join(sides.PEERS)}")
+    parser.add_argument("--peer-python", action="append", default=[], metavar="PEER=PATH", help="use this interpreter")
+    parser.add_argument("--peers-only", action="store_true", help="leave our own side out")
+    parser.add_argument("--rounds", type=int, default=7, help="times that every side runs, in turn (7)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="time for one point in one run (0.2)")
+    parser.add_argument("--blocks", type=int, default=7, help="blocks that a point is timed in (7)")
+    parser.add_argument("--style", choices=_STYLES, default=None, help="table; default: osu alone, table with peers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs and the summary")
+    return parser.parse_args(args)
+
+
+def _peers(options: argparse.Namespace) -> list[sides.Side]:
+    interpreters = dict(text.split("=", 1) for text in options.peer_python if "=" in text)
+    names = [name for name in options.against.split(",") if name]
+    return [sides.peer(name, interpreters.get(name)) for name in names]
+
+
+def _points(options: argparse.Namespace) -> list[Point]:
+    """Return what the options select: the goals' points, the sweep, or cases x sizes x ranks."""
+    unknown = [case for case in options.case if case not in (*CASES, "startup")]
+    if unknown:
+        raise ValueError(f"unknown case {unknown[0]!r}; there are {', '.join(CASES)} and startup")
+    ranks = [int(text) for text in options.ranks.split(",") if text]
+    nbytes = [points.parse_size(text) for text in options.bytes.split(",") if text]
+    if options.sweep:
+        return list(points.sweep(options.case or points.COLLECTIVES, ranks or points.SWEEP_RANKS))
+    if options.case and nbytes:
+        return [Point(case, size, n) for case in options.case for n in ranks or [2] for size in nbytes]
+    standard = [
+        point
+        for point in points.GOALS
+        if (not options.case or point.case in options.case)
+        and (not ranks or point.nranks in ranks)
+        and (not nbytes or point.nbytes in nbytes)
+    ]
+    if not standard:
+        raise ValueError("the standard list has no such point; give the sizes with -b")
+    return standard
+
+
+def _show_progress(done: int, total: int, run: rounds.Run) -> None:
+    state = run.placement if not run.failure else "FAILED"
+    print(f"# {done}/{total} round {run.round + 1} {run.side} n={run.nranks} cores {state}", file=sys.stderr, flush=True)
+
+
+def _print(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
+    style = options.style or ("table" if options.against else "osu")
+    print(f"# ncclx_mpi {__version__}, {_machine()}")
+    for name, library in sorted({(run["side"], run["library"]) for run in runs if run["library"]}):
+        print(f"# {name}: {library}")
+    lines: Iterable[str]
+    lines = report.nccl(rows, _wrong(runs)) if style == "nccl" else _STYLES[style](rows)
+    for line in lines:
+        print(line)
+    if options.sweep and options.against:
+        _print_cliffs(rows)
+    elif options.against:
+        for line in summary.missing(rows):
+            print(f"# {line}")
+
+
+def _print_cliffs(rows: Sequence[summary.Row]) -> None:
+    out, allowed = summary.cliffs(rows)
+    compared = sum(row.ratio is not None for row in rows)
+    print(f"# {len(out)} of {compared} points are out of tolerance ({allowed} may be):")
+    for line in report.comparison(out):
+        print(f"#   {line}")
+
+
+def _wrong(runs: Iterable[dict[str, Any]]) -> dict[Point, int]:
+    """Return the wrong elements of our side, by point."""
+    counts: dict[Point, int] = {}
+    for run in runs:
+        for result in run["results"] if run["side"] == summary.OURS else ():
+            point = Point(result["case"], result["bytes"], result["ranks"])
+            counts[point] = counts.get(point, 0) + result["wrong"]
+    return counts
+
+
+def _status(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], is_sweep: bool) -> int:
+    """Return 1 for a missed goal, a cliff too many, a wrong result or a failed run."""
+    failed = any(run["failure"] for run in runs) or any(_wrong(runs).values())
+    out, allowed = summary.cliffs(rows)
+    slow = len(out) > allowed if is_sweep else any(row.verdict == "FAIL" for row in rows)
+    return int(failed or slow)
+
+
+def _save(path: Path, rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
+    document = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+        "versions": {name: version(name) for name in ("numpy", "numba", "mpi4py")} | {"ncclx_mpi": __version__},
+        "effort": {"rounds": options.rounds, "seconds": options.seconds, "blocks": options.blocks},
+        "summary": [row.to_json() for row in rows],
+        "runs": list(runs),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    return f"{len(os.sched_getaffinity(0))} cores, {model}, Python {platform.python_version()}"
