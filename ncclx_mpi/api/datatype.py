@@ -12,9 +12,7 @@ from ncclx_mpi.buffers import named, packing, shapes, source, spec
 from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
 from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
 
-_COMBINERS = {
-    value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")
-}
+_COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
 _UNFREEABLE = (mpi.COMBINER_F90_INTEGER, mpi.COMBINER_F90_REAL, mpi.COMBINER_F90_COMPLEX)
 _KIND = "datatype"
 _names: dict[int, str] = {}
@@ -166,12 +164,28 @@ class Datatype(Handle):
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Self:
         """Make a type of equal blocks, `stride` elements apart."""
         old = self._need("Create_vector")
-        return self._refer(shapes.vector(old, integer(count, "count"), integer(blocklength, "blocklength"), integer(stride, "stride"), in_bytes=False))
+        return self._refer(
+            shapes.vector(
+                old,
+                integer(count, "count"),
+                integer(blocklength, "blocklength"),
+                integer(stride, "stride"),
+                in_bytes=False,
+            )
+        )
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Self:
         """Make a type of equal blocks, `stride` bytes apart."""
         old = self._need("Create_hvector")
-        return self._refer(shapes.vector(old, integer(count, "count"), integer(blocklength, "blocklength"), integer(stride, "stride"), in_bytes=True))
+        return self._refer(
+            shapes.vector(
+                old,
+                integer(count, "count"),
+                integer(blocklength, "blocklength"),
+                integer(stride, "stride"),
+                in_bytes=True,
+            )
+        )
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Self:
         """Make a type of blocks at displacements measured in elements."""
@@ -188,17 +202,19 @@ class Datatype(Handle):
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Self:
         """Make a type of equal blocks at displacements measured in elements."""
         old = self._need("Create_indexed_block")
-        return self._refer(shapes.indexed_block(old, integer(blocklength, "blocklength"), _numbers(displacements)[0], in_bytes=False))
+        return self._refer(
+            shapes.indexed_block(old, integer(blocklength, "blocklength"), _numbers(displacements)[0], in_bytes=False)
+        )
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Self:
         """Make a type of equal blocks at displacements measured in bytes."""
         old = self._need("Create_hindexed_block")
-        return self._refer(shapes.indexed_block(old, integer(blocklength, "blocklength"), _numbers(displacements)[0], in_bytes=True))
+        return self._refer(
+            shapes.indexed_block(old, integer(blocklength, "blocklength"), _numbers(displacements)[0], in_bytes=True)
+        )
 
     @classmethod
-    def Create_struct(
-        cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Datatype]
-    ) -> Self:
+    def Create_struct(cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Datatype]) -> Self:
         """Make a type of blocks of different types at displacements measured in bytes."""
         lengths, offsets = _numbers(blocklengths, displacements)
         types = list(datatypes)

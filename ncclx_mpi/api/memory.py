@@ -47,7 +47,7 @@ _BYTE = np.dtype(np.uint8)
 _Base: Any = np.ndarray
 
 
-class buffer(_Base):
+class buffer(_Base):  # type: ignore[misc]
     """A piece of memory: bytes at an address, and what keeps them alive."""
 
     __module__ = PUBLIC
@@ -212,7 +212,7 @@ class buffer(_Base):
         """Whether it has any bytes."""
         return len(self) > 0
 
-    def __reduce__(self) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to pickle an address."""
         raise TypeError(f"cannot pickle '{type(self).__name__}' object")
 

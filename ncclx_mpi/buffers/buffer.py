@@ -32,9 +32,7 @@ class Buffer:
 
     __slots__ = ("address", "contiguous", "count", "datatype", "layout", "nbytes", "owner", "readonly")
 
-    def __init__(
-        self, address: int, count: int, datatype: Datatype, layout: Layout, owner: Any, readonly: bool
-    ) -> None:
+    def __init__(self, address: int, count: int, datatype: Datatype, layout: Layout, owner: Any, readonly: bool) -> None:
         self.count = count
         self.datatype = datatype
         self.layout = layout

@@ -71,9 +71,7 @@ def swap(layout: Layout, packed: Bytes) -> None:
     elements, column = packed.reshape(-1, layout.packed), 0
     for unit, number in layout.runs():
         words = elements[:, column : column + unit * number].reshape(len(elements), number, unit)
-        elements[:, column : column + unit * number] = np.ascontiguousarray(words[:, :, ::-1]).reshape(
-            len(elements), -1
-        )
+        elements[:, column : column + unit * number] = np.ascontiguousarray(words[:, :, ::-1]).reshape(len(elements), -1)
         column += unit * number
 
 

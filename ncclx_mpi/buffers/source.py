@@ -18,7 +18,7 @@ import numpy as np
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.memory import view as memory_view
-from ncclx_mpi.buffers.places import BOTTOM
+from ncclx_mpi.buffers.places import BottomType, BufferAutomaticType, InPlaceType
 
 CPU, CUDA = 1, 2
 """Device types, numbered as in DLPack."""
@@ -126,7 +126,8 @@ def array_format(dtype: np.dtype[Any]) -> str:
     if dtype.name == "bfloat16":
         return "bfloat16"
     try:
-        return memoryview(np.empty(0, dtype)).format
+        empty: Any = np.empty(0, dtype)
+        return memoryview(empty).format
     except ValueError as reason:
         raise BufferError(f"an array of {dtype} needs an explicit MPI datatype: {reason}") from None
 
@@ -139,9 +140,7 @@ def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
     flags = _ANY_CONTIGUOUS | (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0)
     _get_buffer(obj, ctypes.byref(export), flags)
     code = export.format.decode() if with_format and export.format else None
-    return Source(
-        export.buf or 0, export.len, bool(export.readonly), code or "B", export.itemsize or 1, (export, obj), CPU
-    )
+    return Source(export.buf or 0, export.len, bool(export.readonly), code or "B", export.itemsize or 1, (export, obj), CPU)
 
 
 def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
@@ -161,9 +160,7 @@ def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
         raise BufferError(f"{name}: buffer with negative size (shape:{shape}, size:{count})")
     strides = interface.get("strides")
     if strides is not None and not is_contiguous(shape, tuple(strides), itemsize):
-        raise BufferError(
-            f"{name}: buffer is not contiguous (shape:{shape}, strides:{strides}, itemsize:{itemsize})"
-        )
+        raise BufferError(f"{name}: buffer is not contiguous (shape:{shape}, strides:{strides}, itemsize:{itemsize})")
     if readonly and writable:
         raise BufferError(f"{name}: buffer is not writable")
     descr = interface.get("descr")
@@ -179,7 +176,14 @@ _INTERFACE_FORMATS = {
     "b1": "?",
     **{f"i{struct.calcsize(code)}": code for code in "bhil"},
     **{f"u{struct.calcsize(code)}": code for code in "BHIL"},
-    **{"f2": "e", "f4": "f", "f8": "d", "f16": "g", "c4": "Ze", "c8": "Zf", "c16": "Zd", "c32": "Zg"},
+    "f2": "e",
+    "f4": "f",
+    "f8": "d",
+    "f16": "g",
+    "c4": "Ze",
+    "c8": "Zf",
+    "c16": "Zd",
+    "c32": "Zg",
 }
 
 
@@ -228,9 +232,9 @@ def content(found: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def address(location: Any) -> int:
-    """Address of a buffer; of BOTTOM and None, 0."""
-    if location is None or location is BOTTOM:
-        return 0
+    """Address of a buffer; of None 0, and of BOTTOM and its like what they stand for."""
+    if location is None or isinstance(location, BottomType | InPlaceType | BufferAutomaticType):
+        return 0 if location is None else int(location)
     return open_source(location, writable=False, with_format=False).address
 
 

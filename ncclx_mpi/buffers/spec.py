@@ -20,7 +20,7 @@ from ncclx_mpi.buffers.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.buffers.layout import Layout, committed
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.places import BOTTOM, IN_PLACE
-from ncclx_mpi.buffers.source import array_format, check_byte_order, is_source, open_source
+from ncclx_mpi.buffers.source import check_byte_order, is_source, open_source
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
@@ -338,8 +338,7 @@ def _displacement(displ: Any, memory: _Memory, layout: Layout) -> int:
         raise ValueError(f"message: cannot handle displacement, {_bounds(layout)}")
     if number * layout.extent > max(memory.nbytes, 0):
         raise ValueError(
-            f"message: displacement {number} out of bounds, "
-            f"number of datatype entries {max(memory.nbytes, 0) // layout.extent}"
+            f"message: displacement {number} out of bounds, number of datatype entries {max(memory.nbytes, 0) // layout.extent}"
         )
     return number * layout.extent
 
@@ -352,15 +351,12 @@ def _inferred(memory: _Memory, layout: Layout, nbytes: int, blocks: int) -> int:
         raise ValueError(f"message: cannot infer count, {_bounds(layout)}")
     number, rest = divmod(nbytes, layout.extent)
     if rest:
-        raise ValueError(
-            f"message: cannot infer count, buffer length {nbytes} is not a multiple of {_bounds(layout)}"
-        )
+        raise ValueError(f"message: cannot infer count, buffer length {nbytes} is not a multiple of {_bounds(layout)}")
     if blocks < 2:
         return number
     if number % blocks:
         raise ValueError(
-            f"message: cannot infer count, number of entries {number} is not a multiple of "
-            f"required number of blocks {blocks}"
+            f"message: cannot infer count, number of entries {number} is not a multiple of required number of blocks {blocks}"
         )
     return number // blocks
 
