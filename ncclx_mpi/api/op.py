@@ -183,14 +183,13 @@ def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
     address = reduce.address(operation, kind)
     if address:
         return address, None
-    twin, element = reduce.numpy_twin(operation), reduce.dtype(kind)
+    twin, element = reduce.numpy_twin(operation, kind), reduce.dtype(kind)
 
     def apply(out: int, low: int, high: int, count: int) -> None:
         nbytes = count * element.itemsize
         import numpy as np
 
-        operands = (np.frombuffer(buffer.fromaddress(at, nbytes), dtype=element) for at in (low, high))
-        np.frombuffer(buffer.fromaddress(out, nbytes), dtype=element)[...] = twin(*operands)
+        twin(*(np.frombuffer(buffer.fromaddress(at, nbytes), dtype=element) for at in (out, low, high)))
 
     return _callback(apply)
 

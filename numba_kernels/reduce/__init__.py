@@ -10,7 +10,8 @@ fine. Where a choice is left open, MPICH's is taken:
 - ``min`` and ``max`` take ``high`` if it is strictly better, else ``low``: a NaN or a zero of either sign wins as
   the lower operand and loses as the higher one.
 - ``minloc`` and ``maxloc`` take the lower index of equal values, and ``low`` if it is strictly better, else ``high``.
-- Integers wrap. float16 is computed in float32 and rounded to nearest even. Complex products are the plain formula.
+- Integers wrap. float16 is computed in float32 and rounded to nearest even. Complex products are the plain formula, as
+  in NumPy, without the search for infinities in a NaN result that C compilers add (Annex G).
 - Logical operations give 0 or 1 of the operand's type; every nonzero operand is true, NaN too.
 - ``replace`` gives ``low`` (the operand that comes in), ``no_op`` gives ``high`` (what is there).
 
