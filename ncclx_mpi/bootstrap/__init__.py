@@ -8,6 +8,7 @@ from types import ModuleType
 
 from ncclx_mpi.bootstrap import launcher, mpi, singleton, slurm, torchrun
 from ncclx_mpi.bootstrap.membership import Membership
+from ncclx_mpi.launch import warm
 
 WAYS: tuple[ModuleType, ...] = (launcher, torchrun, slurm, mpi, singleton)
 
@@ -29,7 +30,10 @@ def join() -> Membership:
     TimeoutError
         The other ranks did not come in time.
     """
-    membership: Membership = _choose(os.environ).join()
+    way = _choose(os.environ)
+    if way is not launcher:
+        warm.ensure()
+    membership: Membership = way.join()
     membership.arena.join(membership.rank)
     return membership
 

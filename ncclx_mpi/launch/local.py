@@ -23,7 +23,7 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
         if source is not None:
             program = programs.Program(programs.STDIN, source, program.args)
     relay = LineRelay(is_tagged)
-    job = Job(_settings(nranks, timeout), relay, relay.flush)
+    job = Job(_settings(nranks, timeout, relay), relay, relay.flush)
     modules = frozenset(sys.modules)
     if job.fork_ranks() is not None:
         _be_rank(program, modules)
@@ -34,8 +34,14 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
     return outcome.status
 
 
-def _settings(nranks: int, timeout: float) -> Settings:
-    return Settings(nranks, timeout=timeout, stdin=_stdin_for_rank_0(), on_timeout=_explain_timeout)
+def _settings(nranks: int, timeout: float, relay: LineRelay) -> Settings:
+    def on_timeout(job: Job) -> None:
+        relay.flush(everything=True)
+        relay.is_tagged = True
+        print(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in", file=sys.stderr)
+        print(f"{describe(job.arena)}\nand their Python stacks are", file=sys.stderr, flush=True)
+
+    return Settings(nranks, timeout=timeout, stdin=_stdin_for_rank_0(), on_timeout=on_timeout)
 
 
 def _be_rank(program: programs.Program, modules: frozenset[str]) -> None:
@@ -84,15 +90,10 @@ def _explain(outcome: Outcome) -> None:
         print(f"ncclx run: aborted with code {outcome.abort_code}", file=sys.stderr)
     elif outcome.interrupted_by:
         print(f"ncclx run: ended by {signal_name(outcome.interrupted_by)}", file=sys.stderr)
-    elif outcome.failures:
+    elif outcome.failures and not outcome.is_timed_out:
         print(f"ncclx run: {_story(outcome.failures)}", file=sys.stderr)
 
 
 def _story(failures: list[Failure]) -> str:
     others = len(failures) - 1
     return f"{failures[0]}" + (f"; {others} other rank{'s' if others > 1 else ''} failed after it" if others else "")
-
-
-def _explain_timeout(job: Job) -> None:
-    print(f"ncclx run: still running after {job.settings.timeout:g} s (--timeout); the ranks are in", file=sys.stderr)
-    print(describe(job.arena), file=sys.stderr, flush=True)

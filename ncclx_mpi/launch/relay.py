@@ -24,7 +24,7 @@ class LineRelay:
     """
 
     def __init__(self, is_tagged: bool, write: Callable[[int, bytes], None] | None = None) -> None:
-        self._is_tagged = is_tagged
+        self.is_tagged = is_tagged
         self._write_out = write or write_all
         self._partial: dict[tuple[int, int], tuple[bytes, float]] = {}
         self._open: set[tuple[int, int]] = set()
@@ -60,7 +60,7 @@ class LineRelay:
 
     def _write(self, key: tuple[int, int], data: bytes) -> None:
         rank, stream = key
-        if self._is_tagged:
+        if self.is_tagged:
             data = self._tag(data, f"[{rank}] ".encode(), is_continued=key in self._open)
         self._write_out(stream, data)
 

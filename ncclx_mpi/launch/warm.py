@@ -10,6 +10,7 @@ import importlib
 import os
 import pkgutil
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -89,6 +90,17 @@ def warm_up(announce: bool = True) -> float:
     return seconds
 
 
+def ensure() -> None:
+    """Have a cold cache filled before this process goes on, in a process that can fork: this one may have threads."""
+    import_engine()
+    if not is_warm():
+        home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        subprocess.run(
+            [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet"], env={**os.environ, "PYTHONPATH": path}, check=False
+        )
+
+
 def _compile_all() -> bool:
     """Compile with one process per core; each function's cache file has one writer. Returns whether all went well."""
     workers = min(len(os.sched_getaffinity(0)), 8)
@@ -106,20 +118,21 @@ def _compile_share(share: int, workers: int) -> None:
 
     status = 1
     try:
-        status = _load_entries(jit.entries()[share::workers])
+        status = _load_entries(jit.entries()[share::workers], announce=True)
     finally:
         os._exit(status)
 
 
-def _load_entries(entries: list[Any]) -> int:
-    """Compile or load each; returns 1 if one could not be: whoever calls it will say why."""
+def _load_entries(entries: list[Any], announce: bool = False) -> int:
+    """Compile or load each; returns 1 if one could not be: who calls that one will say why."""
     failed = 0
     for declared in entries:
         try:
             declared.compile()
         except Exception as error:
             failed = 1
-            print(f"ncclx_mpi: {declared.name} does not compile: {type(error).__name__}", file=sys.stderr)
+            if announce:
+                print(f"ncclx_mpi: {declared.name} does not compile: {type(error).__name__}", file=sys.stderr)
     return failed
 
 

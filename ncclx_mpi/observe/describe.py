@@ -2,12 +2,139 @@
 
 from __future__ import annotations
 
-from transports.shm.arena import Arena
-from transports.shm.layout import ABSENT, ALIVE, DEAD, FINALIZED
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
 
-_STATES = {ABSENT: "has not started", ALIVE: "is running", FINALIZED: "has finalized", DEAD: "died"}
+import numpy as np
+import numpy.typing as npt
+
+from ncclx_mpi.p2p.clock import now, ticks_per_us
+from ncclx_mpi.p2p.layout import OPERATIONS
+from numba_kernels.jit import entry
+from transports.shm.layout import ABSENT, ALIVE, CONTROL, DEAD, FINALIZED, TRACE, TRACE_RECORDS, ArenaPlan
+
+_WORD = 8
+_STATES = {ABSENT: "has not started", ALIVE: "running", FINALIZED: "finalized", DEAD: "died"}
+_ONE_SIDED = {"send": "to", "isend": "to", "recv": "from", "irecv": "from", "probe": "from", "mrecv": "from", "sendrecv": "with"}
+_ROOTED = {"bcast", "reduce", "gather", "scatter"}
 
 
-def describe(arena: Arena) -> str:
+class Readable(Protocol):
+    """An arena, mapped by a rank or read from outside."""
+
+    nranks: int
+    plan: ArenaPlan
+
+    def word(self, offset: int) -> int:
+        """The word at `offset`."""
+
+    def words(self, offset: int, count: int) -> npt.NDArray[np.int64]:
+        """A copy of words."""
+
+    def state(self, rank: int) -> int:
+        """State of a rank."""
+
+
+@dataclass
+class Record:
+    """One operation of a rank; `seconds` is how long it has taken, or took; `ago` is when it ended, 0 if it has not."""
+
+    operation: str
+    context: int
+    peer: int
+    tag: int
+    nbytes: int
+    sequence: int
+    seconds: float
+    is_open: bool
+    ago: float
+
+    def __str__(self) -> str:
+        words = [self.operation]
+        if self.operation in _ONE_SIDED:
+            words.append(f"{_ONE_SIDED[self.operation]} {'any rank' if self.peer < 0 else f'rank {self.peer}'},")
+            words.append(f"{'any tag' if self.tag < 0 else f'tag {self.tag}'},")
+        elif self.operation in _ROOTED and self.peer >= 0:
+            words.append(f"with root {self.peer},")
+        if self.nbytes or len(words) > 1:
+            words.append(f"{self.nbytes} bytes")
+        return " ".join(words).rstrip(",")
+
+
+@dataclass
+class RankReport:
+    """What is known about one rank."""
+
+    rank: int
+    pid: int
+    state: str
+    process: str
+    turns: int
+    records: list[Record] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank}" + (f" (process {self.pid}{self.process})" if self.pid else "")
+        if self.state != "running":
+            return f"{who}: {self.state}" + (f", last in {self.records[-1]}" if self.records else "")
+        if not self.records:
+            return f"{who}: has not communicated yet"
+        last = self.records[-1]
+        if last.is_open:
+            return f"{who}: in {last}, for {last.seconds:.1f} s"
+        return f"{who}: in no communication for {last.ago:.1f} s, the last was {last}"
+
+
+def describe(arena: Readable) -> str:
     """One line for each rank."""
-    return "\n".join(f"  rank {rank}: {_STATES[arena.state(rank)]}" for rank in range(arena.nranks))
+    return "\n".join(f"  {report}" for report in reports(arena, 1))
+
+
+def reports(arena: Readable, count: int) -> list[RankReport]:
+    """What each rank is in, with its last `count` operations."""
+    return [_report(arena, rank, count) for rank in range(arena.nranks)]
+
+
+def as_data(report: RankReport) -> dict[str, object]:
+    """For JSON."""
+    return asdict(report)
+
+
+def _report(arena: Readable, rank: int, count: int) -> RankReport:
+    control = arena.plan.control(rank)
+    pid = arena.word(control + CONTROL.pid)
+    state = _STATES[arena.state(rank)]
+    report = RankReport(rank, pid, state, _process_state(pid) if state == "running" else "", arena.word(control + CONTROL.turns))
+    written = arena.word(control + CONTROL.records)
+    for index in range(max(0, written - min(count, TRACE_RECORDS - 1)), written):
+        report.records.append(_record(arena, rank, index))
+    return report
+
+
+def _record(arena: Readable, rank: int, index: int) -> Record:
+    at = arena.plan.trace(rank) + index % TRACE_RECORDS * TRACE.total
+    row = [int(value) for value in arena.words(at, TRACE.total // _WORD)]
+    value = {name: row[getattr(TRACE, name) // _WORD] for name in TRACE._fields if name != "total"}
+    rate, current = ticks_per_us() * 1e6, entry(now)()
+    end = value["end"]
+    kind = value["kind"]
+    return Record(
+        OPERATIONS[kind] if 0 <= kind < len(OPERATIONS) else f"operation {kind}",
+        value["context"],
+        value["peer"],
+        value["tag"],
+        value["nbytes"],
+        index,
+        seconds=((end or current) - value["start"]) / rate,
+        is_open=end == 0,
+        ago=(current - end) / rate if end else 0.0,
+    )
+
+
+def _process_state(pid: int) -> str:
+    """What the kernel says about a process, where that explains a wait."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (OSError, IndexError):
+        return ", gone"
+    return {"T": ", stopped", "t": ", stopped by a debugger", "Z": ", a zombie"}.get(letter, "")

@@ -1,0 +1,215 @@
+"""``ncclx doctor``: checks, in the order in which things are needed, with a fix for each finding."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ncclx_mpi.cli.main import program_name
+
+_OLDEST_PYTHON = (3, 11)
+
+
+@dataclass
+class Finding:
+    """What a check found.
+
+    Attributes
+    ----------
+    is_good
+        Nothing to do; None for a warning: it works, but not as it could.
+    text
+        What was found.
+    fix
+        What to do about it.
+    """
+
+    is_good: bool | None
+    text: str
+    fix: str = ""
+
+
+def main(args: list[str]) -> int:
+    """Run all checks; the exit status is 1 if one failed."""
+    parser = argparse.ArgumentParser(prog=f"{program_name()} doctor", description=__doc__)
+    parser.add_argument("--quiet", action="store_true", help="print findings with a fix only")
+    options = parser.parse_args(args)
+    failed = False
+    for name, check in CHECKS.items():
+        finding = _safely(check)
+        failed |= finding.is_good is False
+        if not options.quiet or finding.is_good is not True:
+            word = {True: "ok", False: "FAIL", None: "warn"}[finding.is_good]
+            print(f"{word:4}  {name}: {finding.text}" + (f"\n      fix: {finding.fix}" if finding.fix else ""))
+        if finding.is_good is False and name in _ESSENTIAL:
+            print("      the checks after this one need it; stopped")
+            break
+    return 1 if failed else 0
+
+
+def _safely(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:
+        return Finding(False, f"{type(error).__name__}: {error}", "report it, with the output of `ncclx info`")
+
+
+def check_system() -> Finding:
+    """Linux on a supported Python."""
+    text = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    if platform.system() != "Linux":
+        return Finding(False, text, "the engine needs Linux; use a container or WSL 2")
+    if sys.version_info < _OLDEST_PYTHON:
+        return Finding(False, text, "use Python 3.11 or newer")
+    return Finding(True, text)
+
+
+def check_packages() -> Finding:
+    """The three packages that we need."""
+    missing = [name for name in ("numpy", "numba", "mpi4py") if importlib.util.find_spec(name) is None]
+    if missing:
+        return Finding(False, f"missing {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    return Finding(True, "numpy, numba and mpi4py are there")
+
+
+def check_cache() -> Finding:
+    """A folder for compiled code that lasts."""
+    from numba_kernels import jit
+
+    folder = jit.cache_root()
+    wanted = os.environ.get(jit.CACHE_VARIABLE)
+    if wanted and Path(wanted) != folder:
+        return Finding(None, f"{jit.CACHE_VARIABLE}={wanted} cannot be written, {folder} is used", "make it writable, or unset it")
+    if folder.parts[:2] == ("/", "tmp"):
+        fix = f"set {jit.CACHE_VARIABLE} to a folder that lasts and that you can write"
+        return Finding(None, f"the home is read-only, compiled code goes to {folder}", fix)
+    return Finding(True, f"compiled code is kept in {folder}")
+
+
+def check_compiled() -> Finding:
+    """The engine compiles, or is compiled."""
+    from ncclx_mpi.launch import warm
+
+    seconds = warm.warm_up()
+    if not warm.is_warm():
+        return Finding(False, "some engine functions do not compile", "report the lines above, with the output of `ncclx info`")
+    return Finding(True, f"compiled in {seconds:.1f} s" if seconds else "everything is compiled")
+
+
+def check_memory_file() -> Finding:
+    """Anonymous memory files, in which the ranks meet."""
+    from transports.shm.arena import Arena
+
+    try:
+        Arena.create(2).close()
+    except OSError as error:
+        fix = "allow memfd_create (seccomp) and raise the address-space limit: `ulimit -v unlimited`"
+        return Finding(False, f"no arena can be mapped: {error}", fix)
+    return Finding(True, "ranks can share memory")
+
+
+def check_limits() -> Finding:
+    """Limits that hit jobs of many ranks."""
+    processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    files, hard_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files < 512:
+        return Finding(None, f"{files} open files allowed: about {files // 3} ranks", f"ulimit -n {hard_files}")
+    if 0 <= processes < 256:
+        return Finding(None, f"{processes} processes allowed", "ulimit -u 4096")
+    return Finding(True, f"{files} open files allowed")
+
+
+def check_pidfd() -> Finding:
+    """Prompt notice of dead peers under foreign launchers."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        fix = "use `ncclx run`, which needs none, or allow pidfd_open (seccomp; Linux 5.3)"
+        return Finding(None, f"no pidfd ({error.strerror}): under mpiexec or srun a dead rank may go unnoticed", fix)
+    return Finding(True, "dead peers are noticed at once")
+
+
+def check_launcher() -> Finding:
+    """Which way a program started here would find its peers."""
+    from ncclx_mpi import bootstrap
+
+    way = bootstrap.detect()
+    tasks = os.environ.get("SLURM_NTASKS", "1")
+    if way == "singleton" and tasks not in ("", "1"):
+        return Finding(
+            None,
+            f"Slurm gave {tasks} tasks, but this shell is none of them: a program started here is a world of one",
+            "start it with `srun python -m ncclx_mpi script.py` or `ncclx run -n N script.py`",
+        )
+    return Finding(True, f"programs started here join by: {way}")
+
+
+def check_job() -> Finding:
+    """Two ranks start, meet and end."""
+    from ncclx_mpi import launch
+
+    start = time.monotonic()
+    sizes = launch.run(_meet, 2, timeout=60)
+    if sizes != [2, 2]:
+        return Finding(False, f"two ranks see worlds of {sizes}", "report it, with the output of `ncclx info`")
+    return Finding(True, f"two ranks met and ended, {time.monotonic() - start:.2f} s")
+
+
+def _meet() -> int:
+    from ncclx_mpi import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    return int(MPI.COMM_WORLD.size)
+
+
+def check_leftovers() -> Finding:
+    """Jobs whose launcher is gone."""
+    orphans = list(_orphans())
+    if orphans:
+        fix = f"kill {' '.join(map(str, orphans))}"
+        return Finding(None, f"processes {orphans} belong to a job whose launcher has ended", fix)
+    return Finding(True, "no forgotten ranks")
+
+
+def _orphans() -> Iterator[int]:
+    from ncclx_mpi.observe.describe import reports
+    from ncclx_mpi.observe.view import ArenaView, jobs
+
+    for job in jobs():
+        view = ArenaView(job.path)
+        if not os.path.exists(f"/proc/{job.holder}"):
+            yield from (report.pid for report in reports(view, 1) if report.state == "running" and not report.process)
+        view.close()
+
+
+def check_signals() -> Finding:
+    """Signals that a parent had ignored stay ignored in all ranks."""
+    ignored = [number.name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_IGN]
+    if ignored:
+        return Finding(None, f"{', '.join(ignored)} ignored by this shell: jobs started here cannot be ended by it", "use another shell")
+    return Finding(True, "jobs can be ended by signals")
+
+
+CHECKS: dict[str, Callable[[], Finding]] = {
+    "system": check_system,
+    "packages": check_packages,
+    "cache": check_cache,
+    "compiler": check_compiled,
+    "memory": check_memory_file,
+    "limits": check_limits,
+    "signals": check_signals,
+    "death notice": check_pidfd,
+    "launcher": check_launcher,
+    "leftovers": check_leftovers,
+    "two ranks": check_job,
+}
+_ESSENTIAL = {"system", "packages", "compiler", "memory"}

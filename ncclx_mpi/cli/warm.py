@@ -1,0 +1,21 @@
+"""``ncclx warm``: compile the engine into the cache, for images and login nodes."""
+
+from __future__ import annotations
+
+import argparse
+
+from ncclx_mpi.cli.main import program_name
+
+
+def main(args: list[str]) -> int:
+    """Fill the cache; does nothing if it is warm."""
+    parser = argparse.ArgumentParser(prog=f"{program_name()} warm", description=__doc__)
+    parser.add_argument("--quiet", action="store_true", help="say nothing if there is nothing to do")
+    options = parser.parse_args(args)
+    from ncclx_mpi.launch import warm
+    from numba_kernels import jit
+
+    seconds = warm.warm_up()
+    if not seconds and not options.quiet:
+        print(f"the cache in {jit.cache_root()} is warm")
+    return 0 if warm.is_warm() else 1

@@ -1,0 +1,108 @@
+"""Reading an arena from outside the job: nothing is mapped, nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from transports.shm.layout import CONTROL, HEADER, MAGIC, VERSION, ArenaPlan
+
+_WORD = 8
+_LINK = "/memfd:ncclx_mpi-arena"
+
+
+class ArenaView:
+    """A running job's arena, read through a process that holds it.
+
+    Attributes
+    ----------
+    plan : ArenaPlan
+        Where everything lies in it.
+    nranks : int
+        Number of ranks.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if self.word(HEADER.magic) != MAGIC or self.word(HEADER.version) != VERSION:
+            os.close(self._fd)
+            raise ValueError(f"{path} is an arena of another version of ncclx_mpi; trace it with that version")
+        self.nranks = self.word(HEADER.nranks)
+        self.plan = ArenaPlan(self.nranks)
+
+    def word(self, offset: int) -> int:
+        """The word at `offset`."""
+        return int.from_bytes(os.pread(self._fd, _WORD, offset), "little", signed=True)
+
+    def words(self, offset: int, count: int) -> npt.NDArray[np.int64]:
+        """A copy of `count` words from `offset`."""
+        return np.frombuffer(os.pread(self._fd, count * _WORD, offset), dtype=np.int64)
+
+    def state(self, rank: int) -> int:
+        """ABSENT, ALIVE, FINALIZED or DEAD."""
+        return self.word(self.plan.control(rank) + CONTROL.state)
+
+    @property
+    def key(self) -> int:
+        """A number that no other job has."""
+        return self.word(HEADER.key)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._fd)
+
+
+@dataclass
+class Found:
+    """A job that runs on this machine: a descriptor of its arena, and the process that started it."""
+
+    path: str
+    holder: int
+    key: int
+
+
+def arenas_of(pid: int) -> list[str]:
+    """Paths below /proc at which the process's arenas can be opened."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith(_LINK):
+                    found.append(entry.path)
+    return found
+
+
+def jobs() -> list[Found]:
+    """All jobs of this user (of all users, for root)."""
+    found: dict[int, Found] = {}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        for path in arenas_of(pid):
+            with contextlib.suppress(OSError, ValueError):
+                view = ArenaView(path)
+                found.setdefault(view.key, Found(path, view.word(HEADER.creator), view.key))
+                view.close()
+    return list(found.values())
+
+
+def family(pid: int) -> Iterator[int]:
+    """A process and all its descendants."""
+    yield pid
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in path.read_text().split():
+                yield from family(int(child))
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process, empty if it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()
