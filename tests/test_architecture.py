@@ -1,0 +1,117 @@
+"""The rules of the house, read from the sources: imports point downwards, ``import ncclx_mpi`` is light."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("ncclx_mpi", "numba_kernels", "transports")
+NUMERIC = {"numpy", "numba", "llvmlite"}
+ALLOWED_OUTSIDE = {
+    "numba_kernels": NUMERIC | {"numba_kernels"},
+    "transports": NUMERIC | {"numba_kernels", "transports"},
+    "ncclx_mpi": NUMERIC | {"numba_kernels", "transports", "ncclx_mpi", "mpi4py", "pytest", "_pytest", "hypothesis", "cloudpickle"},
+}
+
+LAYERS = [
+    {"rc", "errors", "typing", "api.constants", "launch.shim", "launch.warm"},
+    {"p2p"},
+    {"bootstrap"},
+    {"runtime"},
+    {"observe"},
+    {"collectives", "buffers"},
+    {"api"},
+    {"MPI"},
+    {"launch", "testing", "bench"},
+    {"cli", "__main__"},
+]
+"""From the bottom up: a module imports from its own layer and from those below. A dotted name is one module of a package."""
+
+
+def level(parts: tuple[str, ...]) -> int:
+    """The layer of ``ncclx_mpi.<parts>``."""
+    names = [".".join(parts[:2]), parts[0]]
+    return next(k for name in names for k, layer in enumerate(LAYERS) if name in layer)
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports when it runs, ``a.b`` for ``from a import b``."""
+    tree = ast.parse(path.read_text())
+    only_for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in set(ast.walk(tree)) - only_for_types:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_worker(path: Path) -> bool:
+    """The timed program is a client like any user's: it imports ``mpi4py.MPI``."""
+    return path.name == "worker.py" and path.parent.name == "bench"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_downwards(package: str) -> None:
+    allowed = ALLOWED_OUTSIDE[package] | set(sys.stdlib_module_names)
+    for path in sources(package):
+        strangers = {name.split(".")[0] for name in imported(path)} - allowed
+        assert not strangers, f"{path.relative_to(ROOT)} imports {strangers}"
+
+
+def test_layers_of_ncclx_mpi_import_downwards() -> None:
+    wrong = []
+    for path in sources("ncclx_mpi"):
+        inside = path.relative_to(ROOT / "ncclx_mpi").with_suffix("").parts
+        if inside == ("__init__",):
+            continue
+        for name in imported(path):
+            parts = tuple(name.split("."))
+            if parts[0] == "ncclx_mpi" and parts[1:] and parts[1:] != ("__version__",) and level(parts[1:]) > level(inside):
+                wrong.append(f"{'/'.join(inside)} imports {name}")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_every_module_has_a_layer() -> None:
+    known = {name.split(".")[0] for layer in LAYERS for name in layer}
+    found = {path.relative_to(ROOT / "ncclx_mpi").parts[0].removesuffix(".py") for path in sources("ncclx_mpi")}
+    assert found - {"__init__"} <= known
+
+
+def test_only_one_module_defines_atomics() -> None:
+    words = ("load_atomic", "store_atomic", "atomic_rmw", "cmpxchg")
+    users = {path for package in PACKAGES for path in sources(package) if any(word in path.read_text() for word in words)}
+    assert users == {ROOT / "numba_kernels" / "atomics.py"}
+
+
+def test_real_mpi_is_imported_by_its_bootstrap_only() -> None:
+    users = {
+        path.relative_to(ROOT).as_posix() for path in sources("ncclx_mpi") if "mpi4py.MPI" in imported(path) and not is_worker(path)
+    }
+    assert users <= {"ncclx_mpi/bootstrap/mpi.py"}
+
+
+def test_import_is_light() -> None:
+    code = "import sys, ncclx_mpi; print([m for m in ('numba', 'llvmlite', 'numpy', 'mpi4py') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_files_stay_readable() -> None:
+    long = {
+        str(path): count for package in PACKAGES for path in sources(package) if (count := len(path.read_text().splitlines())) > 700
+    }
+    assert not long
