@@ -26,7 +26,7 @@ from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, st
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, write_shared
-from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, buffer_of, done_of, line_of
+from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of
 
 SCRATCH = words("Scratch", "known record offender own_signature its_signature", start=COMM.scratch)
 """Private words of a communicator: see the module's text for ``known``; the others tell Python what a mismatch was about."""
@@ -57,12 +57,19 @@ def _look_up_known(comm, needed):  # type: ignore[no-untyped-def]
     for other in range(size):
         if other != rank:
             word = done_of(slot, size, other)
-            code = wait_word(comm, word, needed)
+            code = wait_word(comm, word, needed, slot + SLOT.broken)
             if code != 0:
                 return code
             known = min(known, load_acquire(word))
     store64(comm + SCRATCH.known, known)
     return 0
+
+
+@kernel("void(int64)")
+def give_up(comm):  # type: ignore[no-untyped-def]
+    """Mark the communicator as broken, here and for those who wait in it."""
+    store64(comm + COMM.broken, 1)
+    store_release(load64(comm + COMM.slot) + SLOT.broken, 1 + load64(comm + COMM.rank))
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -86,7 +93,7 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
     if load64(comm + SCRATCH.known) < needed:
         code = _look_up_known(comm, needed)
         if code != 0:
-            store64(comm + COMM.broken, 1)
+            give_up(comm)
             return -code
     store64(comm + COMM.sequence, number)
     line = line_of(slot, rank, number)
@@ -104,8 +111,9 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)")
 def arrive(comm, other, number, signature):  # type: ignore[no-untyped-def]
     """Wait until rank `other` has published collective `number`, and check that it called the same. 0 or the code of a failure."""
-    line = line_of(load64(comm + COMM.slot), other, number)
-    code = wait_word(comm, line + LINE.stamp, number)
+    slot = load64(comm + COMM.slot)
+    line = line_of(slot, other, number)
+    code = wait_word(comm, line + LINE.stamp, number, slot + SLOT.broken)
     if code != 0:
         return code
     return check_signature(comm, other, signature, load64(line + LINE.signature))
@@ -152,7 +160,7 @@ def arrive_all(comm, number, signature):  # type: ignore[no-untyped-def]
 def end(comm, number, code):  # type: ignore[no-untyped-def]
     """End collective `number`: say that this rank reads nothing of it any more, or mark the communicator as broken. Returns `code`."""
     if code != 0:
-        store64(comm + COMM.broken, 1)
+        give_up(comm)
         return code
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
     store_release(done_of(slot, size, rank), number)

@@ -16,9 +16,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import AGAIN, COMM, ENGINE, INTERRUPTED
+from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED
 from ncclx_mpi.p2p.progress import idle
-from numba_kernels.atomics import load64, load_acquire, pause, ticks
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, ticks
 from numba_kernels.jit import kernel
 
 _gil_take = types.ExternalFunction("PyGILState_Ensure", types.int32())
@@ -31,14 +31,14 @@ _POLLS = 200
 
 
 @intrinsic
-def _call_wait(typingctx: Any, function: Any, engine: Any, word: Any, target: Any) -> Any:
-    """Call a C function ``int64(int64 engine, int64 word, int64 target)`` by its address."""
+def _call_wait(typingctx: Any, function: Any, engine: Any, word: Any, target: Any, alarm: Any) -> Any:
+    """Call a C function ``int64(int64 engine, int64 word, int64 target, int64 alarm)`` by its address."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I64, [_I64] * 3)
+        kind = ir.FunctionType(_I64, [_I64] * 4)
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
 
-    return types.int64(*[types.int64] * 4), codegen
+    return types.int64(*[types.int64] * 5), codegen
 
 
 @kernel("int64(int64)", is_entry=True)
@@ -53,26 +53,29 @@ def check_signals(engine):  # type: ignore[no-untyped-def]
     return INTERRUPTED if failed != 0 else 0
 
 
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def wait_word_slowly(engine, word, target):  # type: ignore[no-untyped-def]
-    """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up."""
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def wait_word_slowly(engine, word, target, alarm):  # type: ignore[no-untyped-def]
+    """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up.
+
+    `alarm` is the address of a word that a peer makes nonzero when it gives up what this wait is part of (BROKEN), 0 for none.
+    """
     state = leave_gil()
     turn, started, code = 0, ticks(), 0
-    while load_acquire(word) < target:
+    while code == 0 and load_acquire(word) < target:
         code = idle(engine, turn, started)
         turn += 1
         if code == AGAIN:
             code = check_signals(engine)
             started = ticks()
-        if code != 0:
-            break
+        if code == 0 and alarm != 0 and load_relaxed(alarm) != 0:
+            code = BROKEN
     enter_gil(state)
     return code if load_acquire(word) < target else 0
 
 
-@kernel("int64(int64, int64, int64)")
-def wait_word(comm, word, target):  # type: ignore[no-untyped-def]
-    """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up."""
+@kernel("int64(int64, int64, int64, int64)")
+def wait_word(comm, word, target, alarm):  # type: ignore[no-untyped-def]
+    """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up (see above)."""
     if load_acquire(word) >= target:
         return 0
     engine = load64(comm + COMM.engine)
@@ -81,7 +84,7 @@ def wait_word(comm, word, target):  # type: ignore[no-untyped-def]
             pause()
             if load_acquire(word) >= target:
                 return 0
-    return _call_wait(load64(engine + ENGINE.wait_word), engine, word, target)
+    return _call_wait(load64(engine + ENGINE.wait_word), engine, word, target, alarm)
 
 
 def raise_parked(words: Any) -> None:

@@ -18,6 +18,7 @@ word                   written by      polled by        order and meaning
 ``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
 ``RING.consumed``      reader          writer           release after reading: chunks read since the lease
 ``SLOT.leased``        compare-exch.   nobody           0 free, 1 leased
+``SLOT.broken``        any rank        all waiting      1 + a rank that gave a collective up; stays until the slot is free
 ``SLOT.returned``      fetch-add       nobody           members that have freed the communicator; the last one frees the slot
 =====================  ==============  ===============  =====================================================================
 
@@ -38,8 +39,9 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import fill
 
-SLOT = words("Slot", "leased | returned | bulk")
-"""``bulk``: 1 once somebody moved bulk data, so that the last one gives those pages back to the kernel."""
+SLOT = words("Slot", "leased | returned | bulk | broken")
+"""``bulk``: 1 once somebody moved bulk data, so that the last one gives those pages back to the kernel. ``broken``: nonzero
+once a rank gave up a collective in the middle, so that those who wait for it do not wait for ever."""
 LINE = words("Line", "stamp signature payload*6")
 RING = words("Ring", "posted signatures*7")
 """A writer's counter and, beside it in the same line, the signatures of the chunks in flight."""
@@ -163,6 +165,7 @@ def lease(slots, stride, count, size):  # type: ignore[no-untyped-def]
         if load_relaxed(slot + SLOT.leased) == 0 and compare_exchange(slot + SLOT.leased, 0, 1) == 0:
             store64(slot + SLOT.returned, 0)
             store64(slot + SLOT.bulk, 0)
+            store64(slot + SLOT.broken, 0)
             fill(slot + _PAGE, 0, _buffers(slot, size) - slot - _PAGE)
             return index
     return -1
