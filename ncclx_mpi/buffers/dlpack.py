@@ -67,7 +67,7 @@ _get_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _get_pointer.restype = ctypes.c_void_p
 
 
-def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str, int, Any, int]:
+def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None, int, Any, int]:
     """Address, bytes, read-only flag, format, item size, owner and device type of an object's tensor."""
     device, _ = obj.__dlpack_device__()
     capsule, is_versioned = _capsule(obj, int(device))
@@ -133,11 +133,11 @@ def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
     return False
 
 
-def _format(tensor: _Tensor) -> tuple[str, int]:
+def _format(tensor: _Tensor) -> tuple[str | None, int]:
     """Format and item size; types without a code are bytes."""
     if tensor.lanes == 1:
-        code = _FORMATS.get((tensor.code, tensor.bits), "B")
-        return code, (tensor.bits + 7) // 8 if code != "B" else 1
+        code = _FORMATS.get((tensor.code, tensor.bits))
+        return code, (tensor.bits + 7) // 8 if code else 1
     if tensor.lanes == 2 and tensor.code == _FLOAT and tensor.bits in _TWO_LANES:
         return _TWO_LANES[tensor.bits], tensor.bits // 8 * 2
-    return "B", 1
+    return None, 1

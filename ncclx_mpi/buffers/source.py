@@ -29,7 +29,7 @@ _NDARRAY = np.ndarray
 
 
 class Source(NamedTuple):
-    """Memory of an object."""
+    """Memory of an object; `format` is None for bytes of no type."""
 
     address: int
     nbytes: int
@@ -140,7 +140,7 @@ def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
     flags = _ANY_CONTIGUOUS | (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0)
     _get_buffer(obj, ctypes.byref(export), flags)
     code = export.format.decode() if with_format and export.format else None
-    return Source(export.buf or 0, export.len, bool(export.readonly), code or "B", export.itemsize or 1, (export, obj), CPU)
+    return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), CPU)
 
 
 def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
@@ -168,7 +168,7 @@ def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
         warnings.warn(f"{name}: ignoring 'descr' key", RuntimeWarning, stacklevel=2)
     if pointer is None and count == 0:
         pointer = 0
-    code = _INTERFACE_FORMATS.get(typestr[1:], "B")
+    code = _INTERFACE_FORMATS.get(typestr[1:])
     return Source(_pointer(pointer), count * itemsize, bool(readonly), code, itemsize, obj, CUDA)
 
 

@@ -245,7 +245,7 @@ def _open(source: Any, kind: Any, *, writable: bool) -> _Memory:
 
 def _datatype_of(source: Any, code: str | None) -> Datatype:
     """Datatype of a buffer's format; remembered by dtype object for arrays."""
-    datatype = format_datatype(code or "B")
+    datatype = format_datatype(code)
     if type(source) is _NDARRAY and len(_by_dtype) < _MOST_DTYPES:
         layout = datatype._state
         if layout is not None and layout.packed == source.itemsize:
@@ -253,9 +253,9 @@ def _datatype_of(source: Any, code: str | None) -> Datatype:
     return datatype
 
 
-def format_datatype(code: str) -> Datatype:
+def format_datatype(code: str | None) -> Datatype:
     """Datatype of a buffer format."""
-    if code == "B":
+    if not code:
         return CODES["BYTE"]
     if code[0] in "@<>":
         check_byte_order(code[0], f"format string {code!r}")
