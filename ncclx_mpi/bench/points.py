@@ -68,6 +68,7 @@ SCATTERED = ("reduce_scatter_block", "reduce_scatter", "scatter", "scatterv")
 GATHERED = ("allgather", "allgatherv", "gather", "gatherv")
 EXCHANGED = ("alltoall", "alltoallv", "alltoallw")
 COLLECTIVES = ("barrier", *ALIKE, *SCATTERED, *GATHERED, *EXCHANGED)
+CASES = (*COLLECTIVES, "pingpong", "bcast_dict", "pingpong_list", "startup")
 SWEEP_RANKS = (1, 2, 3, 4, 8)
 SWEEP_BYTES = (0, *(4**k for k in range(1, 14)))
 

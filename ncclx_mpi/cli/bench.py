@@ -16,7 +16,6 @@ from typing import Any
 from ncclx_mpi import __version__
 from ncclx_mpi.bench import points, report, rounds, sides, summary
 from ncclx_mpi.bench.points import Point
-from ncclx_mpi.bench.worker import CASES
 from ncclx_mpi.cli.main import program_name
 
 _STYLES = {"osu": report.osu, "nccl": report.nccl, "table": report.comparison}
@@ -46,7 +45,7 @@ def main(args: list[str]) -> int:
 
 def _parse(args: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"{program_name()} bench", description=__doc__)
-    parser.add_argument("case", nargs="*", help=f"default: the standard list; of {', '.join(CASES)}, startup")
+    parser.add_argument("case", nargs="*", help=f"default: the standard list; of {', '.join(points.CASES)}")
     parser.add_argument("-n", "--ranks", default="", help="ranks, such as 2,8")
     parser.add_argument("-b", "--bytes", default="", help="sizes, such as 8,64K,1M (bytes from one rank to one other)")
     parser.add_argument("--sweep", action="store_true", help="0 B to 64 MiB, every collective, 1, 2, 3, 4 and 8 ranks")
@@ -69,9 +68,9 @@ def _peers(options: argparse.Namespace) -> list[sides.Side]:
 
 def _points(options: argparse.Namespace) -> list[Point]:
     """Return what the options select: the goals' points, the sweep, or cases x sizes x ranks."""
-    unknown = [case for case in options.case if case not in (*CASES, "startup")]
+    unknown = [case for case in options.case if case not in points.CASES]
     if unknown:
-        raise ValueError(f"unknown case {unknown[0]!r}; there are {', '.join(CASES)} and startup")
+        raise ValueError(f"unknown case {unknown[0]!r}; there are {', '.join(points.CASES)}")
     ranks = [int(text) for text in options.ranks.split(",") if text]
     nbytes = [points.parse_size(text) for text in options.bytes.split(",") if text]
     if options.sweep:
