@@ -28,3 +28,6 @@ BufSpecW: TypeAlias = list[Any] | tuple[Any, ...]
 
 TargetSpec: TypeAlias = int | Sequence[Any] | None
 """Where in a window: ``displacement`` or ``[displacement, count, type]``."""
+
+InPlace: TypeAlias = Any
+"""``MPI.IN_PLACE`` or None: the operand is in the receive buffer."""

@@ -563,6 +563,5 @@ BYTE = PREDEFINED["BYTE"]
 
 _typedict = {code: PREDEFINED[name] for code, name in named.CODES.items()}
 _typedict_c = {code: PREDEFINED[name] for code, name in named.CODES_C.items()}
-spec.CODES.update(_typedict)
-spec.CODES.update({"BYTE": BYTE, "bfloat16": PREDEFINED["BFLOAT16_T"]})
+spec.register(Datatype, {**_typedict, "BYTE": BYTE, "bfloat16": PREDEFINED["BFLOAT16_T"]})
 _typedict_f = {code: PREDEFINED[name] for code, name in named.CODES_F.items()}

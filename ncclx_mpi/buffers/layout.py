@@ -41,11 +41,15 @@ class Recipe(NamedTuple):
 
 
 class Layout:
-    """Sizes, bounds, blocks and origin of a datatype."""
+    """Sizes, bounds, blocks and origin of a datatype.
+
+    `is_plain` says that it is predefined: contiguous, from byte 0, and usable without a Commit.
+    """
 
     __slots__ = (
         "__weakref__",
         "_blocks",
+        "_contiguous",
         "align",
         "attributes",
         "code",
@@ -53,6 +57,7 @@ class Layout:
         "extent",
         "handle",
         "has_bounds",
+        "is_plain",
         "kind",
         "lb",
         "name",
@@ -80,6 +85,8 @@ class Layout:
         self.committed = recipe is None
         self.attributes: dict[int, Any] | None = None
         self._blocks: Words | None = None
+        self._contiguous: bool | None = None
+        self.is_plain = False
         self._measure()
         _by_handle[self.handle] = self
 
@@ -127,9 +134,10 @@ class Layout:
     @property
     def contiguous(self) -> bool:
         """Whether any number of elements, one after the other, covers one run of bytes."""
-        if self.packed == 0:
-            return True
-        return self.packed == self.extent and len(self.blocks) == 1
+        if self._contiguous is None:
+            is_run = self.packed == self.extent and len(self.blocks) == 1
+            self._contiguous = self.packed == 0 or is_run
+        return self._contiguous
 
     @property
     def is_named(self) -> bool:
@@ -197,6 +205,7 @@ def basic(name: str, size: int, align: int) -> Layout:
     layout.size = layout.packed = size
     layout.ub = layout.true_ub = layout.extent = size
     layout._blocks = np.array([[0, size]], np.int64)
+    layout._contiguous = layout.is_plain = True
     return layout
 
 
@@ -212,6 +221,7 @@ def pair(name: str, value: Layout, index: Layout) -> Layout:
     layout.pad()
     layout.packed = layout.extent
     layout._blocks = np.array([[0, layout.extent]], np.int64)
+    layout._contiguous = layout.is_plain = True
     return layout
 
 

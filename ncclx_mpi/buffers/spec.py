@@ -26,12 +26,23 @@ if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
 
 CODES: dict[str, Datatype] = {}
-"""Predefined datatype of each type code; filled where datatypes are defined."""
+"""Predefined datatype of each type code; :func:`register` fills it."""
+
+_datatype: type = type(None)
+
+
+def register(datatype: type, codes: dict[str, Datatype]) -> None:
+    """Make the class of datatypes known, and what the type codes mean: both are defined above this package."""
+    global _datatype
+    _datatype = datatype
+    CODES.update(codes)
+
 
 _EXPECT_ITEMS = "message: expecting 2 to 4 items"
 _EXPECT_BUFFER = "message: expecting buffer or list/tuple"
 _NDARRAY = np.ndarray
-_CONTIGUOUS = C_CONTIGUOUS | F_CONTIGUOUS
+_CONTIGUOUS_C, _CONTIGUOUS_F = C_CONTIGUOUS, F_CONTIGUOUS
+_WRITABLE_C, _WRITABLE_F = C_CONTIGUOUS | WRITEABLE, F_CONTIGUOUS | WRITEABLE
 
 _by_dtype: dict[int, tuple[Any, Layout, np.dtype[Any]]] = {}
 """Datatype and layout by the identity of a NumPy dtype object, which is kept alive here."""
@@ -51,24 +62,44 @@ class _Memory(NamedTuple):
 
 def send(spec: Any, blocks: int = 1) -> Buffer:
     """Resolve what a call reads: one message, or `blocks` equal blocks (then `count` is of one block)."""
-    if type(spec) is _NDARRAY and blocks == 1:
-        address, descr, flags = array_words(spec)
-        found = _by_dtype.get(descr)
-        if found is not None and flags & _CONTIGUOUS:
-            datatype, layout, _ = found
-            return Buffer(address, spec.size, datatype, layout, spec, False)
-    return _simple(spec, writable=False, blocks=blocks)
+    return _quick(spec, blocks, _CONTIGUOUS_C, _CONTIGUOUS_F) or _simple(spec, writable=False, blocks=blocks)
 
 
 def recv(spec: Any, blocks: int = 1) -> Buffer:
     """Resolve what a call writes: one message, or `blocks` equal blocks (then `count` is of one block)."""
-    if type(spec) is _NDARRAY and blocks == 1:
+    return _quick(spec, blocks, _WRITABLE_C, _WRITABLE_F) or _simple(spec, writable=True, blocks=blocks)
+
+
+def _quick(spec: Any, blocks: int, flags_c: int, flags_f: int) -> Buffer | None:
+    """Resolve ``array`` and ``[array, datatype]`` of a NumPy array and a predefined datatype.
+
+    None for everything else, and for what is wrong: the long way knows what to say.
+    """
+    if type(spec) is _NDARRAY:
         address, descr, flags = array_words(spec)
         found = _by_dtype.get(descr)
-        if found is not None and flags & _CONTIGUOUS and flags & WRITEABLE:
-            datatype, layout, _ = found
-            return Buffer(address, spec.size, datatype, layout, spec, False)
-    return _simple(spec, writable=True, blocks=blocks)
+        if found is None:
+            return None
+        datatype, layout, _ = found
+        array, count, rest = spec, spec.size, 0
+    elif isinstance(spec, list | tuple) and len(spec) == 2:
+        array, datatype = spec
+        if type(array) is not _NDARRAY or type(datatype) is not _datatype:
+            return None
+        layout = datatype._state
+        if layout is None or not layout.is_plain:
+            return None
+        address, _, flags = array_words(array)
+        count, rest = divmod(array.nbytes, layout.packed)
+    else:
+        return None
+    if rest or (flags & flags_c != flags_c and flags & flags_f != flags_f):
+        return None
+    if blocks > 1:
+        count, rest = divmod(count, blocks)
+        if rest:
+            return None
+    return Buffer(address, count, datatype, layout, array, False)
 
 
 def send_vector(spec: Any, size: int) -> VBuffer:
@@ -116,8 +147,8 @@ def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
 def _split_simple(spec: Any) -> tuple[Any, Any, Any, Any]:
     """Buffer, count, displacement and type of a simple form; None for what is left out."""
     if not isinstance(spec, list | tuple):
-        if not is_source(spec):
-            raise TypeError(_EXPECT_BUFFER)
+        if spec is None:
+            raise TypeError(f"{_EXPECT_BUFFER}, got None")
         return spec, None, None, None
     count = displ = kind = None
     match len(spec):
@@ -165,8 +196,8 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
 def _split_vector(spec: Any) -> tuple[Any, Any, Any, Any]:
     """Buffer, counts, displacements and type of a vector form; None for what is left out."""
     if not isinstance(spec, list | tuple):
-        if not is_source(spec):
-            raise TypeError(_EXPECT_BUFFER)
+        if spec is None:
+            raise TypeError(f"{_EXPECT_BUFFER}, got None")
         return spec, None, None, None
     counts = displs = kind = None
     match len(spec):
@@ -238,7 +269,12 @@ def target(spec: Any, origin: Buffer) -> tuple[int, int, Datatype]:
 def _open(source: Any, kind: Any, *, writable: bool) -> _Memory:
     if is_bottom(source):
         return _Memory(0, -1, None, False, as_datatype(kind), source is None)
-    found = open_source(source, writable=writable, with_format=kind is None)
+    try:
+        found = open_source(source, writable=writable, with_format=kind is None)
+    except TypeError:
+        if is_source(source):
+            raise
+        raise TypeError(f"{_EXPECT_BUFFER}, got {type(source).__name__}") from None
     datatype = _datatype_of(source, found.format) if kind is None else as_datatype(kind)
     return _Memory(found.address, found.nbytes, found.owner, found.readonly, datatype, False)
 
@@ -265,7 +301,7 @@ def format_datatype(code: str | None) -> Datatype:
 
 def as_datatype(kind: Any) -> Datatype:
     """Datatype of a specification: a datatype, or a type code."""
-    if hasattr(kind, "Get_extent"):
+    if isinstance(kind, _datatype):
         return kind  # type: ignore[no-any-return]
     return _lookup(kind)
 
@@ -282,7 +318,7 @@ def _layout(datatype: Datatype) -> Layout:
 
 
 def _is_type(item: Any) -> bool:
-    return isinstance(item, str) or hasattr(item, "Get_extent")
+    return isinstance(item, str) or isinstance(item, _datatype)
 
 
 def is_bottom(source: Any) -> bool:
@@ -320,7 +356,7 @@ def _types(kinds: Sequence[Any], size: int) -> list[Datatype]:
     if len(types) != size:
         raise ValueError(f"expecting {size} items, got {len(types)}")
     for datatype in types:
-        if not hasattr(datatype, "Get_extent"):
+        if not isinstance(datatype, _datatype):
             raise TypeError(f"expected a Datatype, got {type(datatype).__name__}")
     return types
 

@@ -41,11 +41,7 @@ class Model(NamedTuple):
 
     def placed(self, lengths: list[int], starts: list[int]) -> Model:
         """Blocks of this type: `lengths[i]` elements from byte `starts[i]`."""
-        origins = [
-            start + k * self.extent
-            for length, start in zip(lengths, starts, strict=True)
-            for k in range(length)
-        ]
+        origins = [start + k * self.extent for length, start in zip(lengths, starts, strict=True) for k in range(length)]
         if not origins:
             return Model([], 0, 0)
         offsets = [origin + offset for origin in origins for offset in self.offsets]
@@ -98,9 +94,7 @@ def derived(draw: Any, inner: Any) -> Typed:
             return old.Dup(), model
 
 
-types = st.recursive(
-    st.sampled_from(["BYTE", "SHORT", "INT", "DOUBLE"]).map(named), lambda inner: derived(inner), max_leaves=4
-)
+types = st.recursive(st.sampled_from(["BYTE", "SHORT", "INT", "DOUBLE"]).map(named), lambda inner: derived(inner), max_leaves=4)
 
 
 @given(types, st.integers(0, 4))

@@ -117,7 +117,9 @@ def test_alloc_mem_without_a_job() -> None:
         Free_mem(None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("place", "name", "value"), [(BOTTOM, "BOTTOM", 0), (IN_PLACE, "IN_PLACE", -1), (BUFFER_AUTOMATIC, "BUFFER_AUTOMATIC", -2)])
+@pytest.mark.parametrize(
+    ("place", "name", "value"), [(BOTTOM, "BOTTOM", 0), (IN_PLACE, "IN_PLACE", -1), (BUFFER_AUTOMATIC, "BUFFER_AUTOMATIC", -2)]
+)
 def test_places(place: Any, name: str, value: int) -> None:
     assert repr(place) == str(place) == name == place.__reduce__()
     assert place == value and value == place and place != value + 1 and place != "x"
