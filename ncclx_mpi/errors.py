@@ -76,6 +76,9 @@ ERR_PROC_FAILED_PENDING = 102
 ERR_REVOKED = 103
 ERR_LASTCODE = 0x3FFFFFFF
 
+CODES = {name: value for name, value in list(globals().items()) if name.startswith(("SUCCESS", "ERR_"))}
+"""Every class by the name of its constant."""
+
 _STRINGS = {
     SUCCESS: "No error",
     ERR_BUFFER: "Invalid buffer",

@@ -318,7 +318,7 @@ def _layout(datatype: Datatype) -> Layout:
 
 
 def _is_type(item: Any) -> bool:
-    return isinstance(item, str) or isinstance(item, _datatype)
+    return isinstance(item, (str, _datatype))
 
 
 def is_bottom(source: Any) -> bool:
