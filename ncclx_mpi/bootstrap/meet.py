@@ -17,10 +17,7 @@ def meet(rank: int, size: int, job: str, kind: str, detail: str) -> Membership:
         They did not come, or do not belong together.
     """
     name, token = store.place(job)
-    if rank == 0:
-        arena = _serve(name, token, size)
-    else:
-        arena = Arena.attach(store.fetch(name, token, rank, size))
+    arena = _serve(name, token, size) if rank == 0 else Arena.attach(store.fetch(name, token, rank, size))
     arena.join(rank)
     arena.wait_all_joined(store.join_timeout())
     watch = Watch(arena, rank)

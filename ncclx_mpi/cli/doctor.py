@@ -193,9 +193,10 @@ def _orphans() -> Iterator[int]:
 
 def check_signals() -> Finding:
     """Signals that a parent had ignored stay ignored in all ranks."""
-    ignored = [number.name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_IGN]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ignored = ", ".join(number.name for number in numbers if signal.getsignal(number) == signal.SIG_IGN)
     if ignored:
-        return Finding(None, f"{', '.join(ignored)} ignored by this shell: jobs started here cannot be ended by it", "use another shell")
+        return Finding(None, f"{ignored} ignored by this shell: jobs started here cannot be ended by it", "use another shell")
     return Finding(True, "jobs can be ended by signals")
 
 

@@ -47,7 +47,9 @@ def _open(job: str) -> ArenaView:
             return ArenaView(found.path)
     if job.isdigit() and os.path.exists(f"/proc/{job}") and not os.access(f"/proc/{job}/fd", os.R_OK):
         raise PermissionError(f"process {job} belongs to another user; trace it as that user or as root")
-    raise LookupError(f"{job} is neither a process with ranks below it nor the number of a job; `{program_name()} trace` lists the jobs")
+    raise LookupError(
+        f"{job} is neither a process with ranks below it nor the number of a job; `{program_name()} trace` lists the jobs"
+    )
 
 
 def _list_jobs(is_json: bool) -> int:

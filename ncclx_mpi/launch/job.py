@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ncclx_mpi.bootstrap import launcher, store
-from ncclx_mpi.launch import process, rank as child
+from ncclx_mpi.launch import process
+from ncclx_mpi.launch import rank as child
 from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT
@@ -346,7 +347,8 @@ class Job:
             end.setblocking(False)
         old_fd = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         old: dict[int, Any] = {}
-        for number in (*process.FORWARDED, signal.SIGTSTP, signal.SIGCHLD):
+        numbers: tuple[int, ...] = (*process.FORWARDED, signal.SIGTSTP, signal.SIGCHLD)
+        for number in numbers:
             if signal.getsignal(number) != signal.SIG_IGN:
                 old[number] = signal.signal(number, lambda *_: None)
         try:

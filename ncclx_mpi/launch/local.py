@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 
-from ncclx_mpi.launch import process, program as programs, shim, warm
+from ncclx_mpi.launch import process, shim, warm
+from ncclx_mpi.launch import program as programs
 from ncclx_mpi.launch.failure import Failure, signal_name
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.relay import LineRelay

@@ -38,6 +38,7 @@ class Program:
 
     @property
     def is_python(self) -> bool:
+        """Can it be forked?"""
         return self.kind != EXECUTABLE
 
 
@@ -66,7 +67,8 @@ def parse(words: list[str]) -> Program:
 def parse_any(words: list[str]) -> tuple[Program, list[str]]:
     """As :func:`parse`, for programs of any kind; also returns the flags of a ``python -X ... script`` line.
 
-    A file is a Python program if its name ends in ``.py``, ``.pyz`` or ``.pyw``, or if it is a folder or file that is not executable.
+    A file is a Python program if its name ends in ``.py``, ``.pyz`` or ``.pyw``, or if it is a folder, or a file that is not
+    executable.
     ``python script`` with this very interpreter means the script, so that it can be forked.
     """
     if words and words[0] not in ("-m", "-c", "-") and is_this_interpreter(words[0]):

@@ -24,14 +24,19 @@ def take_streams(stdin: int, stdout: int, stderr: int) -> None:
     encoding = getattr(sys.__stdout__, "encoding", None) or "utf-8"
     errors = getattr(sys.__stdout__, "errors", None) or "strict"
     is_unbuffered = bool(getattr(sys.__stdout__, "write_through", False))
-    sys.stdin = sys.__stdin__ = _text(0, "r", encoding, errors, False)
-    sys.stdout = sys.__stdout__ = _text(1, "w", encoding, errors, is_unbuffered)
-    sys.stderr = sys.__stderr__ = _text(2, "w", encoding, "backslashreplace", is_unbuffered)
+    streams = {
+        "stdin": _text(0, "r", encoding, errors, False),
+        "stdout": _text(1, "w", encoding, errors, is_unbuffered),
+        "stderr": _text(2, "w", encoding, "backslashreplace", is_unbuffered),
+    }
+    for name, stream in streams.items():
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _text(fd: int, mode: str, encoding: str, errors: str, is_unbuffered: bool) -> Any:
     """A text stream on a descriptor; with ``python -u`` nothing is held back."""
-    raw = open(fd, f"{mode}b", buffering=0 if is_unbuffered else -1, closefd=False)
+    raw = open(fd, f"{mode}b", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115 - for the whole life
     return io.TextIOWrapper(raw, encoding=encoding, errors=errors, line_buffering=mode == "w", write_through=is_unbuffered)
 
 

@@ -8,6 +8,7 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 _NAME = "mpi4py.MPI"
 _QUIET = {
@@ -57,12 +58,7 @@ def install() -> None:
     """
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-    import mpi4py
-
-    import ncclx_mpi
-
-    mpi4py.rc = ncclx_mpi.rc
-    sys.modules["mpi4py.rc"] = ncclx_mpi.rc
+    _set_rc(importlib.import_module("ncclx_mpi.rc"))
 
 
 def real_mpi() -> ModuleType:
@@ -80,13 +76,19 @@ def real_mpi() -> ModuleType:
     had_rc, had_attribute = mpi4py.rc, mpi4py.__dict__.get("MPI")
     if had_finder:
         sys.meta_path.remove(_finder)
-    mpi4py.rc = sys.modules["mpi4py.rc"] = SimpleNamespace(**_QUIET)
+    _set_rc(SimpleNamespace(**_QUIET))
     try:
         _loaded.append(importlib.import_module(_NAME))
         return _loaded[-1]
     finally:
-        mpi4py.rc = sys.modules["mpi4py.rc"] = had_rc
+        _set_rc(had_rc)
         _restore(mpi4py, ours, had_attribute, had_finder)
+
+
+def _set_rc(settings: Any) -> None:
+    """Make `settings` what ``mpi4py.rc`` is, as attribute and as module."""
+    package: Any = importlib.import_module("mpi4py")
+    package.rc = sys.modules["mpi4py.rc"] = settings
 
 
 def _restore(package: ModuleType, ours: ModuleType | None, attribute: object, had_finder: bool) -> None:

@@ -17,7 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_ENGINE_PACKAGES = ("numba_kernels", "transports.shm", "ncclx_mpi.p2p", "ncclx_mpi.collectives", "ncclx_mpi.buffers", "ncclx_mpi.api")
+_ENGINE_PACKAGES = (
+    "numba_kernels",
+    "transports.shm",
+    "ncclx_mpi.p2p",
+    "ncclx_mpi.collectives",
+    "ncclx_mpi.buffers",
+    "ncclx_mpi.api",
+)
 _MARK = "complete-"
 
 
@@ -110,7 +117,8 @@ def _compile_all() -> bool:
         if pid == 0:
             _compile_share(share, workers)
         children.append(pid)
-    return not any([os.waitpid(pid, 0)[1] for pid in children])
+    statuses = [os.waitpid(pid, 0)[1] for pid in children]
+    return not any(statuses)
 
 
 def _compile_share(share: int, workers: int) -> None:

@@ -23,8 +23,11 @@ _ROOTED = {"bcast", "reduce", "gather", "scatter"}
 class Readable(Protocol):
     """An arena, mapped by a rank or read from outside."""
 
-    nranks: int
     plan: ArenaPlan
+
+    @property
+    def nranks(self) -> int:
+        """Number of ranks."""
 
     def word(self, offset: int) -> int:
         """The word at `offset`."""

@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import cast
 
 import pytest
 
@@ -133,7 +133,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _request(item: pytest.Function, timeout: float) -> wire.Request:
-    nranks = item.callspec.params[_SIZE]
+    nranks = cast(int, item.callspec.params[_SIZE])
     wanted = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != "comm"}
     wants_comm = "comm" in item._fixtureinfo.argnames
     call = ranks.Call(str(item.path), _qualified_name(item), wanted, wants_comm, item.nodeid)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-
 config: pytest.Config | None = None
 """The session's configuration, in the process that forks the ranks."""
 

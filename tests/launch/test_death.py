@@ -1,0 +1,142 @@
+"""Nothing hangs and nothing is left, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from programs import all_gone, lines_of, run_code, start
+
+SHOW_AND_BLOCK = (
+    "import os, subprocess, sys; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
+    "child = subprocess.Popen(['sleep', '600'])\n"
+    "print(os.getpid(), child.pid)\n"
+    "comm.recv(source=(comm.rank + 1) % comm.size)"
+)
+
+
+def _start_blocked(nranks):
+    process = start("run", "-n", str(nranks), "-c", SHOW_AND_BLOCK)
+    pairs = [tuple(map(int, line.split())) for line in lines_of(process, nranks)]
+    time.sleep(0.2)
+    return process, [pid for pid, _ in pairs], [child for _, child in pairs]
+
+
+def test_killed_rank():
+    process, ranks, children = _start_blocked(3)
+    began = time.monotonic()
+    os.kill(ranks[1], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 137
+    assert time.monotonic() - began < 2
+    assert "SIGKILL" in stderr
+    assert stderr.count("ERR_PROC_FAILED") + stderr.count("died; look at") >= 2
+    assert all_gone(ranks + children, 2)
+
+
+def test_killed_launcher():
+    process, ranks, children = _start_blocked(3)
+    process.kill()
+    process.communicate(timeout=20)
+    assert all_gone(ranks + children, 2)
+
+
+def test_ctrl_c():
+    process, ranks, children = _start_blocked(2)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=20)
+    assert time.monotonic() - began < 2
+    assert process.returncode == 130
+    assert "KeyboardInterrupt" in stderr
+    assert all_gone(ranks + children, 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_the_job(number):
+    process, ranks, children = _start_blocked(2)
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert all_gone(ranks + children, 2)
+
+
+def test_signals_reach_handlers():
+    code = (
+        "import signal, time; from mpi4py import MPI\n"
+        "seen = []\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))\n"
+        "print('ready', flush=True)\n"
+        "while not seen: time.sleep(0.01)\n"
+        "print('handled')"
+    )
+    process = start("run", "-n", "2", "-c", code)
+    assert lines_of(process, 2) == ["ready"] * 2
+    process.send_signal(signal.SIGUSR1)
+    stdout, _ = process.communicate(timeout=20)
+    assert stdout == "handled\n" * 2 and process.returncode == 0
+
+
+def test_rank_that_ignores_the_end_is_killed():
+    code = (
+        "import os, signal, time; from mpi4py import MPI\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+        "if MPI.COMM_WORLD.rank == 0: os._exit(4)\n"
+        "time.sleep(600)"
+    )
+    began = time.monotonic()
+    result = run_code(2, code)
+    assert result.returncode == 4
+    assert 4 < time.monotonic() - began < 12
+
+
+def test_survivors_get_time_to_clean_up():
+    code = (
+        "import os, time; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
+        "if comm.rank == 0: os.kill(os.getpid(), 9)\n"
+        "try: comm.recv(source=0)\n"
+        "except MPI.Exception as error:\n"
+        "    assert error.Get_error_class() == MPI.ERR_PROC_FAILED; time.sleep(0.5); print('cleaned up')"
+    )
+    result = run_code(2, code)
+    assert result.stdout == "cleaned up\n" and result.returncode == 137
+
+
+def test_abort_ends_everybody_at_once():
+    code = (
+        "import time; from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier()\n"
+        "if comm.rank == 1: comm.Abort(7)\n"
+        "time.sleep(600)"
+    )
+    began = time.monotonic()
+    assert run_code(3, code).returncode == 7
+    assert time.monotonic() - began < 4
+
+
+def test_unhandled_exception_ends_the_job():
+    code = "from mpi4py import MPI; comm = MPI.COMM_WORLD\nif comm.rank == 1: raise ValueError('mine')\ncomm.Barrier()"
+    began = time.monotonic()
+    result = run_code(3, code)
+    assert result.returncode == 1 and "ValueError: mine" in result.stderr
+    assert time.monotonic() - began < 4
+
+
+def test_closed_output_ends_the_job():
+    process = start("run", "-n", "2", "-c", "import time\nwhile True: print('x'); time.sleep(0.01)")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(10) == 141
+
+
+def test_nothing_is_left_in_shared_memory():
+    before = set(os.listdir("/dev/shm"))
+    process, ranks, _ = _start_blocked(2)
+    assert set(os.listdir("/dev/shm")) <= before
+    process.kill()
+    process.communicate(timeout=20)
+    assert all_gone(ranks, 2)
+    assert set(os.listdir("/dev/shm")) <= before
