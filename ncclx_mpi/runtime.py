@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
 from ncclx_mpi import errors
 
@@ -103,3 +105,17 @@ def abandon() -> None:
     if is_active():
         _job.engine = None
         _job.finalized = True
+
+
+def abort(code: int) -> NoReturn:
+    """End the whole job with exit status `code`; peers that wait are told."""
+    rank = 0
+    if _job.engine is not None:
+        rank = _job.engine.rank
+        _job.engine.arena.declare_abort(code)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(Exception):
+        print(f"rank {rank}: the job was aborted with code {code}", file=sys.stderr, flush=True)
+    os._exit(code & 0xFF or (1 if code else 0))

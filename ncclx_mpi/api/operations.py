@@ -30,6 +30,8 @@ class Operation(State):
     WHAT = "request"
     ERROR = errors.ERR_REQUEST
     is_persistent = False
+    is_stepped = False
+    """Whether polling moves it on, beyond what the engine does by itself: it must not wait behind another operation."""
     outcome: Result
 
     def __init__(self, outcome: Result = EMPTY) -> None:
@@ -214,6 +216,11 @@ class Collection(Operation):
     def cancel(self) -> None:
         errors.fail(errors.ERR_REQUEST, "a collective operation cannot be cancelled")
 
+    def abandon(self) -> None:
+        if self.collective.running:
+            self.collective.abandon()
+        self.empty()
+
 
 class Persistent(Operation):
     """An operation that ``Start`` begins anew each time; between two times there is nothing to wait for."""
@@ -341,10 +348,7 @@ class Generalized(Operation):
 
 def write_status(status: Status, result: Result) -> None:
     """Write what became of a message to `status`, all but its error, which only calls on many requests set."""
-    status.source = result.source
-    status.tag = result.tag
-    status.count = result.nbytes
-    status.cancelled = result.cancelled
+    status._fill(result.source, result.tag, result.nbytes, result.cancelled)
 
 
 def raise_error(result: Result, rank: int, what: str, capacity: int) -> None:

@@ -165,7 +165,10 @@ class Request(Handle):
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
         """Wait for all previously initiated requests to complete; return their objects."""
-        for request in _checked(requests):
+        if any(request._state.is_stepped for request in _checked(requests)):
+            _wait_until(lambda: _all_done(requests), requests, "waitall")
+            return _retire_many(requests, range(len(requests)), statuses)
+        for request in requests:
             if _is_active(request):
                 try:
                     request._state.wait()
@@ -243,6 +246,8 @@ class Request(Handle):
 
     def Cancel(self) -> None:
         """Cancel a request."""
+        if not self:
+            errors.fail(errors.ERR_REQUEST, "MPI.REQUEST_NULL cannot be cancelled")
         self._state.cancel()
 
     def cancel(self) -> None:
@@ -453,8 +458,7 @@ def _extend(statuses: Any, count: int) -> None:
 
 
 def _assign(target: Status, result: Status) -> None:
-    target.source, target.tag, target.error = result.source, result.tag, result.error
-    target.count, target.cancelled = result.count, result.cancelled
+    target._words = result._words
 
 
 Request._ROOT = Request

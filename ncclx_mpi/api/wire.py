@@ -12,27 +12,31 @@ Large buffers are sent from where they are and received into fresh memory: they 
 lead always fits the buffer that ``irecv`` posts, so ``irecv`` needs no size. Frames of one sender are told apart by the
 number in the lead, whatever order their leads are received in.
 
-Who receives a lead asks for the frames. A pending ``irecv`` does so whenever its rank comes by in Python: at a test or wait
-of any object request, and every 50 ms while it waits in something else.
+Who receives a lead asks for the frames. A pending ``irecv`` does so when its rank waits for it or sends an object; a thread sees
+to it while the rank does something else, so that a sender never waits for a receiver who has posted its receive.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle as _pickle
 import struct
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ncclx_mpi import errors
 from ncclx_mpi.api.operations import Operation, Together, Transfer, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p.engine import NativeComm, Result
+from ncclx_mpi.p2p.layout import STANDARD
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384
@@ -43,9 +47,12 @@ MAGIC = b"\0ncclx_mpi frame"
 _LEAD = struct.Struct("<16sqqq")
 _numbers = itertools.count()
 _NUMBERS = 1 << 23
+_STEP_SECONDS = 0.005
 
 _BYTES_OFFSET = sys.getsizeof(b"") - 1
 """Where the data of a bytes object begin (CPython)."""
+
+_IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes))
 
 _pending: weakref.WeakSet[ObjectReceive] = weakref.WeakSet()
 
@@ -87,6 +94,14 @@ def load(data: Any, frames: Sequence[Any] = ()) -> Any:
     return pickle.loads_oob(data, frames) if frames else pickle.loads(data)
 
 
+def copy(obj: Any) -> Any:
+    """Return a copy of an object, as if it had been sent."""
+    if type(obj) in _IMMUTABLE:
+        return obj
+    data, frames = dump(obj)
+    return load(data, [np.array(frame) for frame in frames])
+
+
 def room(nbytes: int) -> tuple[Any, int]:
     """Return memory for `nbytes` received bytes, and its address. Nobody else may see it until it is filled."""
     if nbytes < PLAIN_MAX:
@@ -107,47 +122,60 @@ def address_of(data: bytes | memoryview) -> int:
 # Sending ----------------------------------------------------------------------------------------------------------
 
 
-def start_send(
-    comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = 0, offset: int = 0, *, is_snapshot: bool = False
-) -> Operation:
+def start_send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = STANDARD, *, is_snapshot: bool = False) -> Operation:
     """Start sending an object.
 
     With `is_snapshot` everything is copied into the pickle at once, so that the caller may change the object; without it
     large buffers are read until the operation is done.
     """
     data, frames = (pickle.dumps(obj), []) if is_snapshot else dump(obj)
-    what = f"send of an object to rank {dest}, tag {tag}"
-    if not frames and len(data) <= PLAIN_MAX:
-        request = comm.engine.start_send(comm, address_of(data), len(data), dest, tag, mode, offset)
-        return Transfer(comm, request, data, what)
-    return _start_framed(comm, data, frames, (dest, tag, mode, offset), what)
+    return start_dumped(comm, data, frames, dest, tag, mode)
 
 
-def _start_framed(
-    comm: NativeComm, data: bytes, frames: list[memoryview], to: tuple[int, int, int, int], what: str
+def start_dumped(
+    comm: NativeComm, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int = STANDARD, offset: int = 0
 ) -> Operation:
-    dest, tag, mode, offset = to
-    number = next(_numbers) % _NUMBERS
-    head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
-    lead = _LEAD.pack(MAGIC, number, len(head), len(frames))
-    follow: list[bytes | memoryview] = list(frames)
-    if len(lead) + len(head) <= PLAIN_MAX:
-        lead += head
-    else:
-        follow.insert(0, head)
+    """Start sending a pickle and its buffers."""
+    what = f"send of an object to rank {dest}, tag {tag}"
     start = comm.engine.start_send
+    if not frames and len(data) <= PLAIN_MAX:
+        return Transfer(comm, start(comm, address_of(data), len(data), dest, tag, mode, offset), data, what)
+    number = next(_numbers) % _NUMBERS
+    lead, follow = _frame(data, frames, number)
     parts = [Transfer(comm, start(comm, address_of(lead), len(lead), dest, tag, mode, offset), lead, what)]
     for part in follow:
-        request = start(comm, address_of(part), len(part), dest, number, 0, FRAMES)
+        request = start(comm, address_of(part), len(part), dest, number, STANDARD, FRAMES)
         parts.append(Transfer(comm, request, part, what))
     return Together(parts)
 
 
-def send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = 0, offset: int = 0) -> None:
+def _frame(data: bytes, frames: list[memoryview], number: int) -> tuple[bytes, list[bytes | memoryview]]:
+    """Return the lead of an object and what follows it."""
+    head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
+    lead = _LEAD.pack(MAGIC, number, len(head), len(frames))
+    if len(lead) + len(head) <= PLAIN_MAX:
+        return lead + head, list(frames)
+    return lead, [head, *frames]
+
+
+def start_buffered(
+    comm: NativeComm, obj: Any, dest: int, tag: int, reserve: Callable[[int], None]
+) -> tuple[Operation, int]:
+    """Start sending a copy of an object that nobody waits for, after `reserve` has accepted its size; returns that too."""
+    data = pickle.dumps(obj)
+    reserve(len(data))
+    return start_dumped(comm, data, [], dest, tag), len(data)
+
+
+def send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = STANDARD, offset: int = 0) -> None:
     """Send an object; on return it is the caller's again."""
-    operation = start_send(comm, obj, dest, tag, mode, offset)
+    complete(comm, start_dumped(comm, *dump(obj), dest, tag, mode, offset))
+
+
+def complete(comm: NativeComm, operation: Operation) -> None:
+    """Wait for an object to be sent."""
     if isinstance(operation, Together):
-        wait_stepping(comm, operation, f"send of an object to rank {dest}, tag {tag}")
+        wait_stepping(comm, operation, "send of an object")
     else:
         operation.wait()
     operation.finish()
@@ -199,12 +227,14 @@ def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> Object
     data, address = room(capacity)
     operation = ObjectReceive(comm, comm.engine.start_recv(comm, address, capacity, source, tag), data)
     _pending.add(operation)
+    _stepper.want()
     return operation
 
 
 class ObjectReceive(Operation):
     """The receive of one object: first its lead (or all of it), then its head and its buffers."""
 
+    is_stepped = True
     __slots__ = ("buffers", "comm", "data", "head", "lock", "number", "parts", "request", "result")
     comm: NativeComm
     request: int
@@ -355,4 +385,45 @@ def step() -> None:
     """Let every pending object receive of this process ask for the frames that it needs."""
     if _pending:
         for operation in list(_pending):
-            operation.poll()
+            with contextlib.suppress(errors.Exception):  # another thread has just finished this one
+                operation.poll()
+
+
+class _Stepper:
+    """A thread that steps pending object receives while their rank waits in compiled code, or computes."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._is_stopped = False
+        self._thread: threading.Thread | None = None
+
+    def want(self) -> None:
+        """See to it that pending receives are stepped from now on."""
+        self._wanted.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ncclx_mpi-objects", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; the engine may go afterwards."""
+        if self._thread is not None:
+            self._is_stopped = True
+            self._wanted.set()
+            self._thread.join()
+            self._thread, self._is_stopped = None, False
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._wanted.wait()
+            self._wanted.clear()
+            while _pending and not self._is_stopped:
+                time.sleep(_STEP_SECONDS)
+                step()
+
+
+_stepper = _Stepper()
+
+
+def stop_stepping() -> None:
+    """End what steps object receives in the background, before the engine goes."""
+    _stepper.stop()

@@ -1,0 +1,367 @@
+"""Comm: the handle, and managing communicators.
+
+A communicator has some 150 methods. They are spread by concern over mixins, one file each: :mod:`comm_p2p` (messages between two ranks),
+:mod:`comm_collective` (arrays, all three flavours), :mod:`comm_objects` (lower-case methods on Python objects). This file
+has what concerns the communicator itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NoReturn, Self
+
+from ncclx_mpi import errors, runtime
+from ncclx_mpi.api import attributes, communicator
+from ncclx_mpi.api.comm_collective import Collectives
+from ncclx_mpi.api.comm_nonblocking import NonBlockingCollectives
+from ncclx_mpi.api.comm_objects import ObjectMethods
+from ncclx_mpi.api.comm_p2p import LARGEST_TAG, PointToPoint
+from ncclx_mpi.api.comm_persistent import PersistentCollectives
+from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.constants import (
+    APPNUM,
+    COMM_TYPE_HW_GUIDED,
+    COMM_TYPE_HW_UNGUIDED,
+    COMM_TYPE_RESOURCE_GUIDED,
+    COMM_TYPE_SHARED,
+    CONGRUENT,
+    IDENT,
+    IO,
+    LASTUSEDCODE,
+    MAX_OBJECT_NAME,
+    SIMILAR,
+    TAG_UB,
+    UNDEFINED,
+    UNEQUAL,
+    UNIVERSE_SIZE,
+    WTIME_IS_GLOBAL,
+)
+from ncclx_mpi.api.errhandler import Errhandler
+from ncclx_mpi.api.group import Group
+from ncclx_mpi.api.handle import Handle, constant, integer, is_constant, is_predefined
+from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.api.operations import Collection
+from ncclx_mpi.api.request import Request
+from ncclx_mpi.p2p.engine import NativeComm
+
+_KIND = "communicator"
+_CREATE_GROUP_OFFSET = 3
+_CREATE_GROUP_TAG = 1 << 24
+"""Above the numbers of object frames, which travel in the same message space."""
+
+_NULL = CommState()
+
+
+class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods, Handle):
+    """Communication context."""
+
+    __slots__ = ()
+    _NULL = _NULL
+    _STATE = CommState
+    _ROOT: ClassVar[type[Handle]]
+    _CREATED: ClassVar[type[Comm]]
+    _state: CommState
+
+    def __new__(cls, comm: Comm | None = None) -> Self:
+        """Create a handle of the same communicator, or a null one."""
+        return cls._copy(comm, "comm")
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Comm:
+        """Create object from the integer that `handle` gave."""
+        state = cls._find(handle)
+        return Comm() if state is _NULL else cls._CREATED._refer(state)
+
+    def free(self) -> None:
+        """Call `Free` if not null or predefined."""
+        if is_constant(self):
+            return
+        if is_predefined(self):
+            self._state = _NULL
+        elif self:
+            self.Free()
+
+    # What it is
+
+    def Get_group(self) -> Group:
+        """Access the group associated with a communicator."""
+        native = self._state.native
+        return Group._of(native.world_ranks, native.engine.rank)
+
+    @property
+    def group(self) -> Group:
+        """Group."""
+        return self.Get_group()
+
+    def Get_size(self) -> int:
+        """Return the number of processes in a communicator."""
+        return self._state.size
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self._state.size
+
+    def Get_rank(self) -> int:
+        """Return the rank of this process in a communicator."""
+        return self._state.rank
+
+    @property
+    def rank(self) -> int:
+        """Rank of this process."""
+        return self._state.rank
+
+    def Compare(self, comm: Comm) -> int:
+        """Compare two communicators."""
+        mine, theirs = self._state.native.world_ranks, comm._state.native.world_ranks
+        if self._state is comm._state:
+            return IDENT
+        if mine == theirs:
+            return CONGRUENT
+        return SIMILAR if sorted(mine) == sorted(theirs) else UNEQUAL
+
+    def Is_inter(self) -> bool:
+        """Return whether the communicator is an intercommunicator."""
+        self._state.native  # noqa: B018  (raises if it is null or was freed)
+        return False
+
+    @property
+    def is_inter(self) -> bool:
+        """Is intercommunicator."""
+        return self.Is_inter()
+
+    def Is_intra(self) -> bool:
+        """Return whether the communicator is an intracommunicator."""
+        return not self.Is_inter()
+
+    @property
+    def is_intra(self) -> bool:
+        """Is intracommunicator."""
+        return self.Is_intra()
+
+    def Get_topology(self) -> int:
+        """Return the type of topology (if any) associated with a communicator."""
+        self._state.native  # noqa: B018  (raises if it is null or was freed)
+        return UNDEFINED
+
+    @property
+    def topology(self) -> int:
+        """Topology type."""
+        return self.Get_topology()
+
+    @property
+    def is_topo(self) -> bool:
+        """Is a topology."""
+        return self.Get_topology() != UNDEFINED
+
+    # Making others
+
+    def Clone(self) -> Self:
+        """Clone an existing communicator."""
+        return self.Dup()
+
+    def Dup(self, info: Info | None = None) -> Self:
+        """Duplicate a communicator."""
+        state = self._state
+        made = CommState().fill(communicator.duplicate(state.native), state.errhandler)
+        try:
+            self._copy_to(made, info)
+        except BaseException:
+            made.leave()
+            raise
+        return self._refer(made)
+
+    def Dup_with_info(self, info: Info) -> Self:
+        """Duplicate a communicator with hints."""
+        return self.Dup(info)
+
+    def Idup(self, info: Info | None = None) -> tuple[Self, Request]:
+        """Nonblocking duplicate a communicator."""
+        state, made = self._state, CommState()
+
+        def fill(native: NativeComm) -> None:
+            made.fill(native, state.errhandler)
+            self._copy_to(made, info)
+
+        started, owner, after = communicator.start_duplicate(state.native, fill)
+        return self._refer(made), Request._refer(Collection(started, (owner, self), after))
+
+    def Idup_with_info(self, info: Info) -> tuple[Self, Request]:
+        """Nonblocking duplicate a communicator with hints."""
+        return self.Idup(info)
+
+    def _copy_to(self, made: CommState, info: Info | None) -> None:
+        """Give a duplicate the hints and attributes that it starts with."""
+        made.info = dict(self._state.info) if info is None else _items(info)
+        if self._state.attributes:
+            made.attributes = attributes.copy_all(self, self._state.attributes)
+
+    def Create(self, group: Group) -> Comm:
+        """Create communicator from group."""
+        state, ranks = self._state, group._state.ranks
+        communicator.check_members(state, ranks)
+        return self._created(communicator.create(state.native, ranks))
+
+    def Split(self, color: int = 0, key: int = 0) -> Comm:
+        """Split communicator by color and key."""
+        color, key, native = integer(color, "color"), integer(key, "key"), self._state.native
+        if color < 0 and color != UNDEFINED:
+            errors.fail(errors.ERR_ARG, f"color {color} is negative; pass MPI.UNDEFINED to stay out")
+        return self._created(communicator.split(native, color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: Info = INFO_NULL) -> Comm:
+        """Split communicator by split type; all ranks share the memory of one machine."""
+        split_type = integer(split_type, "split_type")
+        if split_type == UNDEFINED:
+            return self.Split(UNDEFINED, key)
+        if split_type in (COMM_TYPE_HW_GUIDED, COMM_TYPE_RESOURCE_GUIDED):
+            shares = bool(info) and info.Get("mpi_hw_resource_type") == "mpi_shared_memory"
+            return self.Split(0 if shares else UNDEFINED, key)
+        if split_type == COMM_TYPE_HW_UNGUIDED:
+            return self.Split(UNDEFINED, key)
+        if split_type != COMM_TYPE_SHARED:
+            errors.fail(errors.ERR_ARG, f"{split_type} is no split type; the MPI.COMM_TYPE_ constants are")
+        return self.Split(0, key)
+
+    def _created(self, native: NativeComm | None) -> Comm:
+        """Return the handle of a communicator made from this one, null for a rank that is not in it."""
+        if native is None:
+            return self._CREATED()
+        return self._CREATED._refer(CommState().fill(native, self._state.errhandler))
+
+    # Ending
+
+    def Free(self) -> None:
+        """Free a communicator."""
+        self._state.native  # noqa: B018  (raises if it is null or was freed)
+        if is_predefined(self):
+            errors.fail(errors.ERR_COMM, "MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed")
+        self._free_attributes()
+        self._state.leave()
+        self._state = _NULL
+
+    def _free_attributes(self) -> None:
+        """Delete what is cached on the communicator."""
+        attributes.delete_all(_KIND, self, self._state.attributes)
+        if self._state.hidden is not None:
+            self._state.hidden.Free()
+            self._state.hidden = None
+
+    def Disconnect(self) -> None:
+        """Wait for pending communication, then free the communicator."""
+        self.Barrier()
+        self.Free()
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """Terminate the whole job; `errorcode` is its exit status."""
+        runtime.abort(integer(errorcode, "errorcode"))
+
+    # Hints, names, attributes, error handlers
+
+    def Set_info(self, info: Info) -> None:
+        """Set new values for the hints associated with a communicator."""
+        self._state.info.update(_items(info))
+
+    def Get_info(self) -> Info:
+        """Return the current hints for a communicator."""
+        return Info.Create(self._state.info)
+
+    @property
+    def info(self) -> Info:
+        """Info hints."""
+        return self.Get_info()
+
+    @info.setter
+    def info(self, value: Info) -> None:
+        self.Set_info(value)
+
+    def Get_name(self) -> str:
+        """Get the print name for this communicator."""
+        return self._state.name if self else "MPI_COMM_NULL"
+
+    def Set_name(self, name: str) -> None:
+        """Set the print name for this communicator."""
+        if not isinstance(name, str | bytes):
+            raise TypeError(f"expected str or bytes, {type(name).__name__} found")
+        self._state.native  # noqa: B018  (raises if it is null or was freed)
+        self._state.name = (name if isinstance(name, str) else name.decode())[: MAX_OBJECT_NAME - 1]
+
+    @property
+    def name(self) -> str:
+        """Print name."""
+        return self.Get_name()
+
+    @name.setter
+    def name(self, value: str) -> None:
+        self.Set_name(value)
+
+    def Get_attr(self, keyval: int) -> int | Any | None:
+        """Retrieve attribute value by key."""
+        table = self._state.attributes
+        keyval = integer(keyval, "keyval")
+        if keyval in _PREDEFINED:
+            return _PREDEFINED[keyval](self)
+        return attributes.get_attr(_KIND, table, keyval)
+
+    def Set_attr(self, keyval: int, attrval: Any) -> None:
+        """Store attribute value associated with a key."""
+        attributes.set_attr(_KIND, self, self._state.attributes, keyval, attrval)
+
+    def Delete_attr(self, keyval: int) -> None:
+        """Delete attribute value associated with a key."""
+        attributes.delete_attr(_KIND, self, self._state.attributes, keyval)
+
+    @classmethod
+    def Create_keyval(
+        cls,
+        copy_fn: Callable[[Comm, int, Any], Any] | None = None,
+        delete_fn: Callable[[Comm, int, Any], None] | None = None,
+        nopython: bool = False,
+    ) -> int:
+        """Create a new attribute key for communicators."""
+        return attributes.create_keyval(_KIND, copy_fn, delete_fn, nopython)
+
+    @classmethod
+    def Free_keyval(cls, keyval: int) -> int:
+        """Free an attribute key for communicators."""
+        return attributes.free_keyval(_KIND, keyval)
+
+    @classmethod
+    def Create_errhandler(cls, errhandler_fn: Callable[[Comm, int], None]) -> Errhandler:
+        """Create a new error handler for communicators."""
+        return Errhandler._create(_KIND, errhandler_fn)
+
+    def Get_errhandler(self) -> Errhandler:
+        """Get the error handler for a communicator."""
+        return Errhandler(self._state.errhandler)
+
+    def Set_errhandler(self, errhandler: Errhandler) -> None:
+        """Set the error handler for a communicator."""
+        self._state.native  # noqa: B018  (raises if it is null or was freed)
+        self._state.errhandler = Errhandler._usable(_KIND, errhandler)
+
+    def Call_errhandler(self, errorcode: int) -> None:
+        """Call the error handler installed on a communicator."""
+        self._state.errhandler._call(self, integer(errorcode, "errorcode"))
+
+
+def _items(info: Info | None) -> dict[str, str]:
+    return dict(info.items()) if info else {}
+
+
+def _true(comm: Comm) -> Literal[True]:
+    return True
+
+
+_PREDEFINED: dict[int, Callable[[Comm], Any]] = {
+    TAG_UB: lambda comm: LARGEST_TAG,
+    IO: lambda comm: comm._state.rank,
+    WTIME_IS_GLOBAL: _true,
+    UNIVERSE_SIZE: lambda comm: runtime.engine().size,
+    APPNUM: lambda comm: 0,
+    LASTUSEDCODE: lambda comm: errors.last_used_code(),
+}
+
+Comm._ROOT = Comm
+
+COMM_NULL = constant(Comm(), "COMM_NULL")

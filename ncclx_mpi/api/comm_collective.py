@@ -1,0 +1,94 @@
+"""Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.calls`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ncclx_mpi.api import calls
+from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.op import SUM, Op
+from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
+
+
+class Collectives:
+    """Methods of Comm: blocking collectives."""
+
+    __slots__ = ()
+    _state: CommState
+
+    def Barrier(self) -> None:
+        """Barrier synchronization."""
+        calls.run(self._state, calls.barrier(self._state))
+
+    def Bcast(self, buf: BufSpec, root: int = 0) -> None:
+        """Broadcast data from one member to all members of a group."""
+        calls.run(self._state, calls.bcast(self._state, buf, root))
+
+    def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
+        """Gather data to one member of a group."""
+        calls.run(self._state, calls.gather(self._state, sendbuf, recvbuf, root))
+
+    def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
+        """Gather vector data to one member of a group."""
+        calls.run(self._state, calls.gatherv(self._state, sendbuf, recvbuf, root))
+
+    def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
+        """Scatter data from one member to all members of a group."""
+        calls.run(self._state, calls.scatter(self._state, sendbuf, recvbuf, root))
+
+    def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
+        """Scatter vector data from one member to all members of a group."""
+        calls.run(self._state, calls.scatterv(self._state, sendbuf, recvbuf, root))
+
+    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
+        """Gather data to all members of a group."""
+        calls.run(self._state, calls.allgather(self._state, sendbuf, recvbuf))
+
+    def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
+        """Gather vector data to all members of a group."""
+        calls.run(self._state, calls.allgatherv(self._state, sendbuf, recvbuf))
+
+    def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
+        """Exchange a block of data between all members of a group."""
+        calls.run(self._state, calls.alltoall(self._state, sendbuf, recvbuf))
+
+    def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
+        """Exchange vector data between all members of a group."""
+        calls.run(self._state, calls.alltoallv(self._state, sendbuf, recvbuf))
+
+    def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
+        """Exchange data of different types between all members of a group."""
+        calls.run(self._state, calls.alltoallw(self._state, sendbuf, recvbuf))
+
+    def Reduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> None:
+        """Reduce to one member of a group."""
+        calls.run(self._state, calls.reduce(self._state, sendbuf, recvbuf, op, root))
+
+    def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
+        """Reduce to all members of a group."""
+        calls.run(self._state, calls.allreduce(self._state, sendbuf, recvbuf, op))
+
+    def Reduce_scatter_block(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM) -> None:
+        """Reduce and scatter equal blocks of the result."""
+        calls.run(self._state, calls.reduce_scatter_block(self._state, sendbuf, recvbuf, op))
+
+    def Reduce_scatter(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM
+    ) -> None:
+        """Reduce and scatter the result."""
+        calls.run(self._state, calls.reduce_scatter(self._state, sendbuf, recvbuf, recvcounts, op))
+
+
+class Scans:
+    """Methods of Intracomm: blocking scans."""
+
+    __slots__ = ()
+    _state: CommState
+
+    def Scan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
+        """Inclusive scan."""
+        calls.run(self._state, calls.scan(self._state, sendbuf, recvbuf, op))
+
+    def Exscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
+        """Exclusive scan."""
+        calls.run(self._state, calls.exscan(self._state, sendbuf, recvbuf, op))

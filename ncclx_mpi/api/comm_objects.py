@@ -1,0 +1,272 @@
+"""Collectives on Python objects.
+
+Every rank contributes one *block* of fixed length to one collective on bytes: the length of its pickle and, if it fits, the
+pickle itself. So small objects need one collective. An object that does not fit follows as a message (:mod:`wire`) in the hidden
+message space; a bcast sends the rest in further bcasts. All ranks learn from the blocks what follows.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ncclx_mpi import collectives, rc
+from ncclx_mpi.api import wire
+from ncclx_mpi.api.calls import IN_PLACE, check_root
+from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.op import SUM, Op
+from ncclx_mpi.api.operations import Operation, Together
+from ncclx_mpi.p2p.engine import NativeComm
+
+Reduction = Op | Callable[[Any, Any], Any]
+
+BCAST_BLOCK = 2048
+"""Bytes that every bcast of an object moves: what the slot's line buffers take at once."""
+BLOCK = 512
+"""Bytes of a block in the other collectives, where they are multiplied by the number of ranks."""
+
+_HIDDEN = 2
+"""Context offset of objects that do not fit their block."""
+_GATHER, _SCATTER, _ALLGATHER, _ALLTOALL, _REDUCE, _SCAN = range(6)
+"""Tags there: each method has its own lock, so threads in two of them must not meet."""
+
+_LENGTHS = struct.Struct("<qq")
+_FOLLOWS = -1
+
+_is_fast = rc.resolve().fast_reduce
+
+
+class ObjectMethods:
+    """Methods of Comm: collectives on Python objects."""
+
+    __slots__ = ()
+    _state: CommState
+
+    def barrier(self) -> None:
+        """Barrier synchronization."""
+        collectives.barrier(self._state.native)
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Broadcast."""
+        state = self._state
+        root, native = check_root(state, root), state.native
+        if root == state.rank:
+            return _bcast_send(state, native, obj, root)
+        with state.lock("bcast"):
+            return _bcast_receive(native, root)
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """Gather."""
+        state = self._state
+        root, native = check_root(state, root), state.native
+        block, rest = _pack(sendobj, native)
+        table, address = wire.room(BLOCK * state.size) if root == state.rank else (b"", IN_PLACE)
+        with state.lock("gather"):
+            collectives.gather(native, wire.address_of(block), BLOCK, address, root)
+            if root == state.rank:
+                return _receive_blocks(native, table, rest, _GATHER)
+            _send_rest(native, rest, [root], _GATHER)
+        return None
+
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        """Scatter."""
+        state = self._state
+        root, native = check_root(state, root), state.native
+        block, address = wire.room(BLOCK)
+        if root != state.rank:
+            with state.lock("scatter"):
+                collectives.scatter(native, IN_PLACE, address, BLOCK, root)
+                return _unpack(native, block, root, _SCATTER)
+        blocks, rests = _pack_each(sendobj, native)
+        with state.lock("scatter"):
+            collectives.scatter(native, wire.address_of(blocks), address, BLOCK, root)
+            sending = _start_rests(native, rests, _SCATTER)
+            own = _own(block, rests[root])
+            wire.complete(native, sending)
+        return own
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Gather to all."""
+        state = self._state
+        native = state.native
+        block, rest = _pack(sendobj, native)
+        table, address = wire.room(BLOCK * state.size)
+        with state.lock("allgather"):
+            collectives.allgather(native, wire.address_of(block), BLOCK, address)
+            sending = _start_rests(native, [rest] * state.size, _ALLGATHER)
+            objects = _receive_blocks(native, table, rest, _ALLGATHER)
+            wire.complete(native, sending)
+        return objects
+
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """All to all scatter/gather."""
+        state = self._state
+        native = state.native
+        blocks, rests = _pack_each(sendobj, native)
+        table, address = wire.room(BLOCK * state.size)
+        with state.lock("alltoall"):
+            collectives.alltoall(native, wire.address_of(blocks), address, BLOCK)
+            sending = _start_rests(native, rests, _ALLTOALL)
+            objects = _receive_blocks(native, table, rests[state.rank], _ALLTOALL)
+            wire.complete(native, sending)
+        return objects
+
+    def reduce(self, sendobj: Any, op: Reduction = SUM, root: int = 0) -> Any | None:
+        """Reduce to root; operands are combined in the order of ranks."""
+        state = self._state
+        root = check_root(state, root)
+        if not _is_fast:
+            objects = self.gather(sendobj, root)
+            return None if objects is None else functools.reduce(op, objects)
+        with state.lock("reduce"):
+            return _reduce(state.native, sendobj, op, root)
+
+    def allreduce(self, sendobj: Any, op: Reduction = SUM) -> Any:
+        """Reduce to all."""
+        return self.bcast(self.reduce(sendobj, op, 0), 0)
+
+
+class ObjectScans:
+    """Methods of Intracomm: scans of Python objects."""
+
+    __slots__ = ()
+    _state: CommState
+
+    def scan(self, sendobj: Any, op: Reduction = SUM) -> Any:
+        """Inclusive scan."""
+        state = self._state
+        with state.lock("scan"):
+            return _scan(state.native, sendobj, op)[1]
+
+    def exscan(self, sendobj: Any, op: Reduction = SUM) -> Any:
+        """Exclusive scan; rank 0 gets None."""
+        state = self._state
+        with state.lock("scan"):
+            return _scan(state.native, sendobj, op)[0]
+
+
+# Bcast ------------------------------------------------------------------------------------------------------------
+
+
+def _bcast_send(state: CommState, native: NativeComm, obj: Any, root: int) -> Any:
+    data, frames = wire.dump(obj)
+    is_small = not frames and len(data) <= BCAST_BLOCK - _LENGTHS.size
+    block = (_LENGTHS.pack(len(data), len(frames)) + (data if is_small else b"")).ljust(BCAST_BLOCK, b"\0")
+    with state.lock("bcast"):
+        collectives.bcast(native, wire.address_of(block), BCAST_BLOCK, root)
+        if not is_small:
+            head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
+            collectives.bcast(native, wire.address_of(head), len(head), root)
+            for frame in frames:
+                collectives.bcast(native, wire.address_of(frame), frame.nbytes, root)
+    return wire.load(data, [np.array(frame) for frame in frames])
+
+
+def _bcast_receive(native: NativeComm, root: int) -> Any:
+    block, address = wire.room(BCAST_BLOCK)
+    collectives.bcast(native, address, BCAST_BLOCK, root)
+    nbytes, buffers = _LENGTHS.unpack_from(block)
+    if not buffers and nbytes <= BCAST_BLOCK - _LENGTHS.size:
+        return wire.load(memoryview(block)[_LENGTHS.size : _LENGTHS.size + nbytes])
+    head, address = wire.room(8 * buffers + nbytes)
+    collectives.bcast(native, address, len(head), root)
+    frames = [np.empty(size, dtype=np.uint8) for size in struct.unpack_from(f"<{buffers}q", head)]
+    for frame in frames:
+        collectives.bcast(native, frame.ctypes.data, frame.nbytes, root)
+    return wire.load(memoryview(head)[8 * buffers :], frames)
+
+
+# Blocks -----------------------------------------------------------------------------------------------------------
+
+Rest = tuple[bytes, list[memoryview]] | None
+"""Pickle and buffers of an object that does not fit its block."""
+
+
+def _pack(obj: Any, native: NativeComm) -> tuple[bytes, Rest]:
+    """Return the block of an object, and the object's pickle if it does not fit."""
+    data, frames = wire.dump(obj)
+    if frames or len(data) > BLOCK - 8:
+        return _FOLLOWS.to_bytes(8, "little", signed=True).ljust(BLOCK, b"\0"), (data, frames)
+    return (len(data).to_bytes(8, "little") + data).ljust(BLOCK, b"\0"), None
+
+
+def _pack_each(objects: Sequence[Any] | None, native: NativeComm) -> tuple[bytes, list[Rest]]:
+    """Return the blocks of one object for each rank."""
+    items = [None] * native.size if objects is None else list(objects)
+    if len(items) != native.size:
+        raise ValueError(f"expecting {native.size} items, got {len(items)}")
+    packed = [_pack(item, native) for item in items]
+    return b"".join(block for block, _ in packed), [rest for _, rest in packed]
+
+
+def _unpack(native: NativeComm, block: Any, source: int, tag: int) -> Any:
+    """Return the object of a received block, or of the message that follows it."""
+    nbytes = int.from_bytes(block[:8], "little", signed=True)
+    if nbytes == _FOLLOWS:
+        return wire.receive(native, source, tag, _HIDDEN)
+    return wire.load(memoryview(block)[8 : 8 + nbytes])
+
+
+def _own(block: Any, rest: Rest) -> Any:
+    """Return a copy of the object that a rank sent to itself."""
+    if rest is None:
+        return wire.load(memoryview(block)[8 : 8 + int.from_bytes(block[:8], "little")])
+    return wire.load(rest[0], [np.array(frame) for frame in rest[1]])
+
+
+def _receive_blocks(native: NativeComm, table: Any, own_rest: Rest, tag: int) -> list[Any]:
+    """Return the objects of all ranks' blocks."""
+    blocks = [memoryview(table)[rank * BLOCK : (rank + 1) * BLOCK] for rank in range(native.size)]
+    return [
+        _own(block, own_rest) if rank == native.rank else _unpack(native, block, rank, tag)
+        for rank, block in enumerate(blocks)
+    ]
+
+
+def _start_rests(native: NativeComm, rests: Sequence[Rest], tag: int) -> Operation:
+    """Start sending to each rank what did not fit its block."""
+    others = [(rank, rest) for rank, rest in enumerate(rests) if rest is not None and rank != native.rank]
+    return Together([wire.start_dumped(native, *rest, rank, tag, offset=_HIDDEN) for rank, rest in others])
+
+
+def _send_rest(native: NativeComm, rest: Rest, targets: Sequence[int], tag: int) -> None:
+    if rest is not None:
+        for target in targets:
+            wire.complete(native, wire.start_dumped(native, *rest, target, tag, offset=_HIDDEN))
+
+
+# Reductions -------------------------------------------------------------------------------------------------------
+
+
+def _reduce(native: NativeComm, sendobj: Any, op: Reduction, root: int) -> Any:
+    """Combine along a binomial tree that ends at rank 0, neighbours first, so that operands stay in rank order."""
+    rank, size, mask = native.rank, native.size, 1
+    result = wire.copy(sendobj)
+    while mask < size:
+        if rank & mask:
+            wire.send(native, result, rank - mask, _REDUCE, offset=_HIDDEN)
+            break
+        if rank + mask < size:
+            result = op(result, wire.receive(native, rank + mask, _REDUCE, _HIDDEN))
+        mask <<= 1
+    if root == 0:
+        return result if rank == 0 else None
+    if rank == 0:
+        wire.send(native, result, root, _REDUCE, offset=_HIDDEN)
+    return wire.receive(native, 0, _REDUCE, _HIDDEN) if rank == root else None
+
+
+def _scan(native: NativeComm, sendobj: Any, op: Reduction) -> tuple[Any, Any]:
+    """Return the combination of all lower ranks, and of them and this one, passed on along the ranks."""
+    rank, before = native.rank, None
+    result = wire.copy(sendobj)
+    if rank > 0:
+        before = wire.receive(native, rank - 1, _SCAN, _HIDDEN)
+        result = op(wire.copy(before), result)
+    if rank + 1 < native.size:
+        wire.send(native, result, rank + 1, _SCAN, offset=_HIDDEN)
+    return before, result

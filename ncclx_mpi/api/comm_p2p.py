@@ -1,0 +1,430 @@
+"""Messages between two ranks: the upper-case methods on buffers and the lower-case ones on Python objects.
+
+Arguments that do not matter are never looked at: with a peer PROC_NULL the buffer may be anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+from ncclx_mpi import buffers, errors, rc
+from ncclx_mpi.api import buffering, wire
+from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+from ncclx_mpi.api.handle import integer
+from ncclx_mpi.api.message import Message
+from ncclx_mpi.api.operations import NO_PROC, Operation, Persistent, Together, Transfer, write_status
+from ncclx_mpi.api.request import Prequest, Request
+from ncclx_mpi.api.status import Status
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.layout import BUFFERED, READY, STANDARD, SYNCHRONOUS
+from ncclx_mpi.typing import Buffer, BufSpec
+
+LARGEST_TAG = (1 << 30) - 1
+"""Value of the attribute TAG_UB."""
+
+_irecv_bufsz = rc.resolve().irecv_bufsz
+
+
+class PointToPoint:
+    """Methods of Comm that move messages between two ranks."""
+
+    __slots__ = ()
+    _state: CommState
+
+    # Blocking, buffers
+
+    def Send(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
+        """Blocking send."""
+        _complete(_start_send(self._state, buf, dest, tag, STANDARD), None)
+
+    def Bsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
+        """Blocking send in buffered mode."""
+        _start_send(self._state, buf, dest, tag, BUFFERED).finish()
+
+    def Ssend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
+        """Blocking send in synchronous mode."""
+        _complete(_start_send(self._state, buf, dest, tag, SYNCHRONOUS), None)
+
+    def Rsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
+        """Blocking send in ready mode."""
+        _complete(_start_send(self._state, buf, dest, tag, READY), None)
+
+    def Recv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
+        """Blocking receive."""
+        _complete(_start_recv(self._state, buf, source, tag), status)
+
+    def Sendrecv(
+        self,
+        sendbuf: BufSpec,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: BufSpec | None = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """Send and receive a message."""
+        _complete(_start_sendrecv(self._state, sendbuf, dest, sendtag, recvbuf, source, recvtag), status)
+
+    def Sendrecv_replace(
+        self,
+        buf: BufSpec,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """Send and receive a message, in one buffer."""
+        _complete(_start_replace(self._state, buf, dest, sendtag, source, recvtag), status)
+
+    # Non-blocking, buffers
+
+    def Isend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
+        """Nonblocking send."""
+        return Request._refer(_start_send(self._state, buf, dest, tag, STANDARD))
+
+    def Ibsend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
+        """Nonblocking send in buffered mode."""
+        return Request._refer(_start_send(self._state, buf, dest, tag, BUFFERED))
+
+    def Issend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
+        """Nonblocking send in synchronous mode."""
+        return Request._refer(_start_send(self._state, buf, dest, tag, SYNCHRONOUS))
+
+    def Irsend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
+        """Nonblocking send in ready mode."""
+        return Request._refer(_start_send(self._state, buf, dest, tag, READY))
+
+    def Irecv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Nonblocking receive."""
+        return Request._refer(_start_recv(self._state, buf, source, tag))
+
+    def Isendrecv(
+        self,
+        sendbuf: BufSpec,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: BufSpec | None = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+    ) -> Request:
+        """Nonblocking send and receive."""
+        return Request._refer(_start_sendrecv(self._state, sendbuf, dest, sendtag, recvbuf, source, recvtag))
+
+    def Isendrecv_replace(
+        self, buf: BufSpec, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
+    ) -> Request:
+        """Nonblocking send and receive, in one buffer."""
+        return Request._refer(_start_replace(self._state, buf, dest, sendtag, source, recvtag))
+
+    # Persistent, buffers
+
+    def Send_init(self, buf: BufSpec, dest: int, tag: int = 0) -> Prequest:
+        """Create a persistent request for a standard send."""
+        return _persistent_send(self._state, buf, dest, tag, STANDARD)
+
+    def Bsend_init(self, buf: BufSpec, dest: int, tag: int = 0) -> Prequest:
+        """Create a persistent request for a send in buffered mode."""
+        return _persistent_send(self._state, buf, dest, tag, BUFFERED)
+
+    def Ssend_init(self, buf: BufSpec, dest: int, tag: int = 0) -> Prequest:
+        """Create a persistent request for a send in synchronous mode."""
+        return _persistent_send(self._state, buf, dest, tag, SYNCHRONOUS)
+
+    def Rsend_init(self, buf: BufSpec, dest: int, tag: int = 0) -> Prequest:
+        """Create a persistent request for a send in ready mode."""
+        return _persistent_send(self._state, buf, dest, tag, READY)
+
+    def Recv_init(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
+        """Create a persistent request for a receive."""
+        state = self._state
+        source, tag = _source(state, source), _recv_tag(tag)
+        if source == PROC_NULL:
+            return Prequest._refer(Persistent(_no_proc))
+        resolved = buffers.recv(buf)
+        return Prequest._refer(Persistent(lambda: _post_recv(state, resolved, source, tag)))
+
+    # Probing
+
+    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Literal[True]:
+        """Blocking test for a message."""
+        native, source, tag, is_null = self._peer(source, tag)
+        found = NO_PROC if is_null else native.engine.wait_probe(native, source, tag)
+        if status is not None:
+            write_status(status, found)
+        return True
+
+    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+        """Nonblocking test for a message."""
+        native, source, tag, is_null = self._peer(source, tag)
+        found = NO_PROC if is_null else native.engine.probe(native, source, tag)
+        if found is not None and status is not None:
+            write_status(status, found)
+        return found is not None
+
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
+        """Blocking test for a matched message."""
+        return Message.Probe(self, source, tag, status)  # type: ignore[arg-type]
+
+    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
+        """Nonblocking test for a matched message."""
+        return Message.Iprobe(self, source, tag, status)  # type: ignore[arg-type]
+
+    def _peer(self, source: Any, tag: Any) -> tuple[NativeComm, int, int, bool]:
+        """Return the native communicator, checked arguments of a probe, and whether the source is PROC_NULL."""
+        state = self._state
+        source, tag = _source(state, source), _recv_tag(tag)
+        return state.native, source, tag, source == PROC_NULL
+
+    # Attached buffer
+
+    def Attach_buffer(self, buf: Buffer | None) -> None:
+        """Attach a user-provided buffer for sending in buffered mode."""
+        self._state.send_buffer = buffering.attach(self._state.send_buffer, buf)
+
+    def Detach_buffer(self) -> Buffer | None:
+        """Remove an existing attached buffer."""
+        attached = buffering.detach(self._state.send_buffer)
+        self._state.send_buffer = None
+        return attached  # type: ignore[no-any-return]
+
+    def Flush_buffer(self) -> None:
+        """Block until all buffered messages have been transmitted."""
+        buffering.Flush(self._state.send_buffer).wait()
+
+    def Iflush_buffer(self) -> Request:
+        """Nonblocking flush for buffered messages."""
+        return Request._refer(buffering.Flush(self._state.send_buffer))
+
+    # Objects
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send in standard mode."""
+        state = self._state
+        dest, tag = _dest(state, dest), _send_tag(tag)
+        if dest != PROC_NULL:
+            wire.send(state.native, obj, dest, tag)
+
+    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send in buffered mode."""
+        _start_object(self._state, obj, dest, tag, BUFFERED).finish()
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Send in synchronous mode."""
+        state = self._state
+        dest, tag = _dest(state, dest), _send_tag(tag)
+        if dest != PROC_NULL:
+            wire.send(state.native, obj, dest, tag, SYNCHRONOUS)
+
+    def recv(
+        self, buf: Buffer | None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Any:
+        """Receive."""
+        if buf is not None:
+            warnings.warn("the 'buf' argument is deprecated", UserWarning, stacklevel=2)
+        state = self._state
+        source, tag = _source(state, source), _recv_tag(tag)
+        if source == PROC_NULL:
+            if status is not None:
+                write_status(status, NO_PROC)
+            return None
+        return wire.receive(state.native, source, tag, 0, status)
+
+    def sendrecv(
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Buffer | None = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> Any:
+        """Send and receive."""
+        request = self.irecv(recvbuf, source, recvtag)
+        state = self._state
+        dest, sendtag = _dest(state, dest), _send_tag(sendtag)
+        if dest == PROC_NULL:
+            return request.wait(status)
+        sending = Request._refer(wire.start_send(state.native, sendobj, dest, sendtag))
+        return Request.waitall([sending, request], None if status is None else [Status(), status])[1]
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Nonblocking send."""
+        return Request._refer(_start_object(self._state, obj, dest, tag, STANDARD))
+
+    def ibsend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Nonblocking send in buffered mode."""
+        return Request._refer(_start_object(self._state, obj, dest, tag, BUFFERED))
+
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Nonblocking send in synchronous mode."""
+        return Request._refer(_start_object(self._state, obj, dest, tag, SYNCHRONOUS))
+
+    def irecv(self, buf: Buffer | None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Nonblocking receive; `buf` (memory, or its size) is room for pickles that were sent as plain bytes."""
+        state = self._state
+        source, tag = _source(state, source), _recv_tag(tag)
+        if source == PROC_NULL:
+            return Request._refer(_no_proc())
+        return Request._refer(wire.start_receive(state.native, source, tag, _buffer_size(buf)))
+
+    def probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Literal[True]:
+        """Blocking test for a message."""
+        return self.Probe(source, tag, status)
+
+    def iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+        """Nonblocking test for a message."""
+        return self.Iprobe(source, tag, status)
+
+    def mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
+        """Blocking test for a matched message."""
+        return Message.probe(self, source, tag, status)  # type: ignore[arg-type]
+
+    def improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
+        """Nonblocking test for a matched message."""
+        return Message.iprobe(self, source, tag, status)  # type: ignore[arg-type]
+
+
+# Arguments --------------------------------------------------------------------------------------------------------
+
+
+def _dest(state: CommState, dest: Any) -> int:
+    dest = integer(dest, "dest")
+    if not 0 <= dest < state.size and dest != PROC_NULL:
+        errors.fail(errors.ERR_RANK, f"dest {dest} is no rank of this communicator of {state.size}")
+    return dest
+
+
+def _source(state: CommState, source: Any) -> int:
+    source = integer(source, "source")
+    if not 0 <= source < state.size and source not in (ANY_SOURCE, PROC_NULL):
+        errors.fail(errors.ERR_RANK, f"source {source} is no rank of this communicator of {state.size}")
+    return source
+
+
+def _send_tag(tag: Any) -> int:
+    tag = integer(tag, "tag")
+    if not 0 <= tag <= LARGEST_TAG:
+        errors.fail(errors.ERR_TAG, f"tag {tag} is not within 0 and {LARGEST_TAG} (attribute MPI.TAG_UB)")
+    return tag
+
+
+def _recv_tag(tag: Any) -> int:
+    return ANY_TAG if tag == ANY_TAG else _send_tag(tag)
+
+
+def _buffer_size(buf: Any) -> int:
+    """Bytes of room that the `buf` of an irecv asks for."""
+    if buf is None:
+        return _irecv_bufsz
+    return int(buf) if hasattr(buf, "__index__") else buffers.recv(buf).nbytes
+
+
+# Starting ---------------------------------------------------------------------------------------------------------
+
+
+def _no_proc() -> Operation:
+    return Operation(NO_PROC)
+
+
+def _complete(operation: Operation, status: Status | None) -> None:
+    """Wait for an operation and finish it."""
+    operation.wait()
+    if status is not None:
+        operation.fill(status)
+    operation.finish()
+
+
+def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Operation:
+    dest, tag = _dest(state, dest), _send_tag(tag)
+    return _no_proc() if dest == PROC_NULL else _post_send(state, buffers.send(spec), dest, tag, mode)
+
+
+def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) -> Operation:
+    address, owner = buffer.packed()
+    if mode == BUFFERED:
+        return _post_buffered(state, ctypes.string_at(address, buffer.nbytes), dest, tag)
+    request = state.native.engine.start_send(state.native, address, buffer.nbytes, dest, tag, mode)
+    return Transfer(state.native, request, owner, f"send to rank {dest}, tag {tag}")
+
+
+def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operation:
+    """Start a send of bytes that are ours, which nobody waits for."""
+    holder = state.send_buffer or buffering.process.send_buffer
+    if holder is None:
+        errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
+    holder.reserve(len(data))
+    native = state.native
+    request = native.engine.start_send(native, wire.address_of(data), len(data), dest, tag, STANDARD)
+    holder.add(Transfer(native, request, data, f"buffered send to rank {dest}, tag {tag}"), len(data))
+    return Operation()
+
+
+def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Operation:
+    source, tag = _source(state, source), _recv_tag(tag)
+    return _no_proc() if source == PROC_NULL else _post_recv(state, buffers.recv(spec), source, tag)
+
+
+def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
+    address, owner, finish = buffer.landing()
+    request = state.native.engine.start_recv(state.native, address, buffer.nbytes, source, tag)
+    return Transfer(
+        state.native, request, owner, f"receive from rank {source}, tag {tag}", buffer.nbytes, finish
+    )
+
+
+def _start_sendrecv(
+    state: CommState, sendbuf: BufSpec, dest: int, sendtag: int, recvbuf: BufSpec | None, source: int, recvtag: int
+) -> Operation:
+    dest, sendtag = _dest(state, dest), _send_tag(sendtag)
+    sending = None if dest == PROC_NULL else buffers.send(sendbuf)
+    receiving = _start_recv(state, recvbuf, source, recvtag)
+    if sending is None:
+        return receiving
+    return Together([_post_send(state, sending, dest, sendtag, STANDARD), receiving])
+
+
+def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, source: int, recvtag: int) -> Operation:
+    """Start sending a copy of a buffer and receiving into it."""
+    dest, sendtag = _dest(state, dest), _send_tag(sendtag)
+    source, recvtag = _source(state, source), _recv_tag(recvtag)
+    if dest == PROC_NULL and source == PROC_NULL:
+        return _no_proc()
+    buffer, native = buffers.recv(spec), state.native
+    address, _owner = buffer.packed()
+    data = b"" if dest == PROC_NULL else ctypes.string_at(address, buffer.nbytes)
+    receiving = _no_proc() if source == PROC_NULL else _post_recv(state, buffer, source, recvtag)
+    if dest == PROC_NULL:
+        return receiving
+    request = native.engine.start_send(native, wire.address_of(data), len(data), dest, sendtag)
+    return Together([Transfer(native, request, data, f"send to rank {dest}, tag {sendtag}"), receiving])
+
+
+def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Prequest:
+    dest, tag = _dest(state, dest), _send_tag(tag)
+    if dest == PROC_NULL:
+        return Prequest._refer(Persistent(_no_proc))
+    resolved = buffers.send(spec)
+    begin: Callable[[], Operation] = lambda: _post_send(state, resolved, dest, tag, mode)  # noqa: E731
+    return Prequest._refer(Persistent(begin))
+
+
+def _start_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> Operation:
+    """Start sending a copy of an object, which the caller may change at once."""
+    dest, tag = _dest(state, dest), _send_tag(tag)
+    if dest == PROC_NULL:
+        return _no_proc()
+    if mode != BUFFERED:
+        return wire.start_send(state.native, obj, dest, tag, mode, is_snapshot=True)
+    holder = state.send_buffer or buffering.process.send_buffer
+    if holder is None:
+        errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
+    operation, nbytes = wire.start_buffered(state.native, obj, dest, tag, holder.reserve)
+    holder.add(operation, nbytes)
+    return Operation()

@@ -1,0 +1,225 @@
+"""What communicator handles refer to, and how the members of a new one agree on its context and slot.
+
+A *context* tells the messages of communicators apart. The leader (rank 0) of a new communicator makes it, from its world rank and a counter
+of its own, so that no agreement between leaders is needed; contexts step by 4 because each has four message spaces. The leader also
+leases the collective *slot*, and the creating collective brings both to the members in one message.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ncclx_mpi import collectives, errors
+from ncclx_mpi.api.attributes import Table
+from ncclx_mpi.api.constants import UNDEFINED
+from ncclx_mpi.api.handle import State
+from ncclx_mpi.p2p.engine import Engine, NativeComm
+from numba_kernels.jit import entry
+from transports.shm.layout import SLOTS
+from transports.shm.slots import SLOT, give_back, lease
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.buffering import SendBuffer
+    from ncclx_mpi.api.errhandler import Errhandler
+    from ncclx_mpi.api.intracomm import Intracomm
+
+WORLD_CONTEXT = 0
+_STEP = 4
+_RANK_SHIFT = 32
+
+Words = npt.NDArray[np.int64]
+
+_counter = itertools.count(1)
+
+
+class CommState(State):
+    """A communicator of this process.
+
+    Attributes
+    ----------
+    native : NativeComm
+        Its native side.
+    address, rank, size : int
+        Address of the native block; own rank; number of ranks.
+    """
+
+    __slots__ = (
+        "address",
+        "attributes",
+        "errhandler",
+        "hidden",
+        "info",
+        "locks",
+        "name",
+        "native",
+        "rank",
+        "send_buffer",
+        "size",
+    )
+    WHAT = "communicator"
+    ERROR = errors.ERR_COMM
+    native: NativeComm
+    address: int
+    rank: int
+    size: int
+    name: str
+    info: dict[str, str]
+    attributes: Table
+    errhandler: Errhandler
+    locks: dict[Hashable, threading.Lock]
+    send_buffer: SendBuffer | None
+    hidden: Intracomm | None
+
+    def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "") -> CommState:
+        """Make this the state of the communicator `native`."""
+        self.native = native
+        self.address = native.address
+        self.rank = native.rank
+        self.size = native.size
+        self.name = name
+        self.info = {}
+        self.attributes = {}
+        self.errhandler = errhandler
+        self.locks = {}
+        self.send_buffer = None
+        self.hidden = None
+        return self
+
+    def lock(self, key: Hashable) -> threading.Lock:
+        """The lock for one purpose; object collectives use one each, so that threads do not mix their messages."""
+        found = self.locks.get(key)
+        return found if found is not None else self.locks.setdefault(key, threading.Lock())
+
+    def local_rank(self, world_rank: int) -> int:
+        """Rank of a process here, given its world rank."""
+        return self.native.world_ranks.index(world_rank)
+
+    def leave(self) -> None:
+        """Give up this rank's part of the native communicator, and empty the state."""
+        native = self.native
+        self.empty()
+        return_slot(native)
+
+
+# Contexts and slots -----------------------------------------------------------------------------------------------
+
+
+def world(engine: Engine) -> NativeComm:
+    """Make the native side of COMM_WORLD, on the first slot, which is nobody else's."""
+    arena = engine.arena
+    arena.set_word(arena.plan.slot(0) + SLOT.leased, 1)
+    return engine.new_comm(WORLD_CONTEXT, range(engine.size), 0)
+
+
+def own(engine: Engine) -> NativeComm:
+    """Make the native side of COMM_SELF."""
+    return engine.new_comm(_new_context(engine), [engine.rank])
+
+
+def lead(engine: Engine, size: int) -> tuple[int, int]:
+    """Return context and slot (-1: none is left) of a new communicator of `size` ranks. Its leader calls it."""
+    slot = -1
+    if size > 1:
+        arena = engine.arena
+        slots, stride = arena.base + arena.plan.slot(0), arena.plan.slot_stride
+        slot = entry(lease)(slots, stride, SLOTS, size)
+    return _new_context(engine), slot
+
+
+def return_slot(native: NativeComm) -> None:
+    """Say that this rank is done with the slot of `native`."""
+    if native.slot >= 0:
+        arena = native.engine.arena
+        entry(give_back)(arena.base + arena.plan.slot(native.slot), native.size)
+
+
+def _new_context(engine: Engine) -> int:
+    return (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
+
+
+# Agreement --------------------------------------------------------------------------------------------------------
+
+
+def duplicate(parent: NativeComm) -> NativeComm:
+    """Make a communicator of the same ranks. Collective over `parent`."""
+    pair = np.empty(2, dtype=np.int64)
+    if parent.rank == 0:
+        pair[:] = lead(parent.engine, parent.size)
+    collectives.bcast(parent, pair.ctypes.data, pair.nbytes, 0)
+    return parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1]))
+
+
+def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> tuple[Any, Any, Callable[[], None]]:
+    """Start making a communicator of the same ranks; returns the collective, what it needs alive, what to do after it."""
+    pair = np.empty(2, dtype=np.int64)
+    if parent.rank == 0:
+        pair[:] = lead(parent.engine, parent.size)
+
+    def after() -> None:
+        fill(parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1])))
+
+    return collectives.start_bcast(parent, pair.ctypes.data, pair.nbytes, 0), pair, after
+
+
+def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
+    """Make one communicator for each color, ranks in the order of (key, old rank); None for color UNDEFINED."""
+    table = _gather_pairs(parent, color, key)
+    mine = [rank for rank in range(parent.size) if table[rank, 0] == color]
+    mine.sort(key=lambda rank: int(table[rank, 1]))
+    return _agree(parent, mine if color != UNDEFINED else [])
+
+
+def create(parent: NativeComm, world_ranks: Sequence[int]) -> NativeComm | None:
+    """Make a communicator of these ranks; None for a rank that is none of them. Collective over `parent`."""
+    me = parent.world_ranks[parent.rank]
+    members = [parent.world_ranks.index(rank) for rank in world_ranks] if me in world_ranks else []
+    return _agree(parent, members)
+
+
+def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offset: int) -> NativeComm:
+    """Make a communicator of these ranks, which alone take part: the leader tells the others one by one."""
+    engine = parent.engine
+    members = [parent.world_ranks.index(rank) for rank in world_ranks]
+    pair = np.empty(2, dtype=np.int64)
+    if members[0] == parent.rank:
+        pair[:] = lead(engine, len(members))
+        for request in [engine.start_send(parent, pair.ctypes.data, 16, rank, tag, 0, offset) for rank in members[1:]]:
+            engine.wait(request, "Create_group", pair)
+            engine.free(request)
+    else:
+        request = engine.start_recv(parent, pair.ctypes.data, pair.nbytes, members[0], tag, offset)
+        engine.wait(request, "Create_group", pair)
+        engine.free(request)
+    return engine.new_comm(int(pair[0]), world_ranks, int(pair[1]))
+
+
+def _agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
+    """Let the leader of each group of `members` (ranks of `parent`) tell its context and slot to everybody."""
+    engine = parent.engine
+    leads = bool(members) and members[0] == parent.rank
+    table = _gather_pairs(parent, *(lead(engine, len(members)) if leads else (0, -1)))
+    if not members:
+        return None
+    context, slot = table[members[0]].tolist()
+    return engine.new_comm(context, [parent.world_ranks[rank] for rank in members], slot)
+
+
+def _gather_pairs(parent: NativeComm, first: int, second: int) -> Words:
+    """Return the pairs that all ranks contribute, one row a rank."""
+    pair = np.array([first, second], dtype=np.int64)
+    table = np.empty((parent.size, 2), dtype=np.int64)
+    collectives.allgather(parent, pair.ctypes.data, pair.nbytes, table.ctypes.data)
+    return table
+
+
+def check_members(state: CommState, ranks: Iterable[int]) -> None:
+    """Raise unless all world ranks are members."""
+    strangers = set(ranks) - set(state.native.world_ranks)
+    if strangers:
+        errors.fail(errors.ERR_GROUP, f"world ranks {sorted(strangers)} of the group are not in this communicator")

@@ -1,0 +1,196 @@
+"""Starting and ending, versions, timers and other questions about the environment."""
+
+from __future__ import annotations
+
+import atexit
+import socket
+import threading
+import time
+from typing import Any
+
+from ncclx_mpi import __version__, errors, rc, runtime
+from ncclx_mpi.api import buffering, communicator, wire
+from ncclx_mpi.api.constants import (
+    MAX_PROCESSOR_NAME,
+    SUBVERSION,
+    THREAD_FUNNELED,
+    THREAD_MULTIPLE,
+    THREAD_SERIALIZED,
+    THREAD_SINGLE,
+    VERSION,
+)
+from ncclx_mpi.api.errhandler import ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
+from ncclx_mpi.api.handle import integer
+from ncclx_mpi.api.info import Info
+from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD
+from ncclx_mpi.api.request import Request
+from ncclx_mpi.typing import Buffer
+
+_LEVELS = {
+    "single": THREAD_SINGLE,
+    "funneled": THREAD_FUNNELED,
+    "serialized": THREAD_SERIALIZED,
+    "multiple": THREAD_MULTIPLE,
+}
+_HANDLERS = {
+    "exception": ERRORS_RETURN,
+    "default": ERRORS_ARE_FATAL,
+    "abort": ERRORS_ABORT,
+    "fatal": ERRORS_ARE_FATAL,
+}
+
+
+class _Environment:
+    """What the import of MPI, Init and the end of the program need to know."""
+
+    provided = THREAD_SINGLE
+    main_thread = 0
+    finalizes = False
+    abort_status = 0
+
+
+_environment = _Environment()
+
+
+def bootstrap() -> None:
+    """Initialize at import, unless ``rc.initialize`` says not to, and arrange for finalization at exit."""
+    options = rc.resolve()
+    rc.warn_unknown()
+    atexit.register(_at_exit)
+    if options.initialize and not runtime.is_active() and not runtime.is_finalized():
+        _start(_LEVELS[options.thread_level] if options.threads else THREAD_SINGLE)
+        _environment.finalizes = options.finalize
+    elif not options.initialize:
+        _environment.finalizes = options.finalize
+
+
+def _start(level: int) -> None:
+    engine = runtime.start()
+    _environment.provided = level
+    _environment.main_thread = threading.get_ident()
+    handler = Errhandler(_HANDLERS[rc.resolve().errors])
+    COMM_WORLD._state.fill(communicator.world(engine), handler, "MPI_COMM_WORLD")
+    COMM_SELF._state.fill(communicator.own(engine), handler, "MPI_COMM_SELF")
+
+
+def _at_exit() -> None:
+    if not runtime.is_active():
+        return
+    if _environment.abort_status:
+        runtime.abort(_environment.abort_status)
+    if _environment.finalizes:
+        Finalize()
+
+
+def _set_abort_status(status: int) -> None:
+    """Make the end of this program abort the job with this status."""
+    _environment.abort_status = integer(status, "status")
+
+
+def Init() -> None:
+    """Initialize the MPI execution environment."""
+    Init_thread(THREAD_SINGLE)
+
+
+def Init_thread(required: int = THREAD_MULTIPLE) -> int:
+    """Initialize the MPI execution environment; return the level of thread support."""
+    if runtime.is_active():
+        errors.fail(errors.ERR_OTHER, "MPI is initialized already")
+    _start(max(THREAD_SINGLE, min(integer(required, "required"), THREAD_MULTIPLE)))
+    return _environment.provided
+
+
+def Finalize() -> None:
+    """Terminate the MPI execution environment."""
+    runtime.engine()
+    if buffering.process.send_buffer is not None:
+        buffering.process.send_buffer.flush()
+    wire.stop_stepping()
+    for comm in (COMM_SELF, COMM_WORLD):
+        comm._free_attributes()
+        comm._state.empty()
+    runtime.finish()
+
+
+def Query_thread() -> int:
+    """Return the level of thread support provided by the MPI library."""
+    return _environment.provided
+
+
+def Is_thread_main() -> bool:
+    """Indicate whether this thread called `Init` or `Init_thread`."""
+    return threading.get_ident() == _environment.main_thread
+
+
+def Is_initialized() -> bool:
+    """Indicate whether `Init` has been called."""
+    return runtime.is_active() or runtime.is_finalized()
+
+
+def Is_finalized() -> bool:
+    """Indicate whether `Finalize` has completed."""
+    return runtime.is_finalized()
+
+
+def Get_version() -> tuple[int, int]:
+    """Obtain the version number of the MPI standard."""
+    return VERSION, SUBVERSION
+
+
+def Get_library_version() -> str:
+    """Obtain the version string of the MPI library."""
+    return f"ncclx_mpi {__version__}"
+
+
+def get_vendor() -> tuple[str, tuple[int, int, int]]:
+    """Information about the underlying MPI implementation: its name and version."""
+    major, minor, micro = (int(part) for part in __version__.split(".")[:3])
+    return "ncclx_mpi", (major, minor, micro)
+
+
+def Get_processor_name() -> str:
+    """Obtain the name of the calling processor."""
+    return socket.gethostname()[: MAX_PROCESSOR_NAME - 1]
+
+
+def Get_hw_resource_info() -> Info:
+    """Obtain information about the hardware platform of the calling processor."""
+    return Info.Create({"mpi_shared_memory": "true"})
+
+
+def Wtime() -> float:
+    """Return an elapsed time on the calling processor, in seconds."""
+    return time.perf_counter()
+
+
+def Wtick() -> float:
+    """Return the resolution of `Wtime`, in seconds."""
+    return time.get_clock_info("perf_counter").resolution
+
+
+def Pcontrol(level: int) -> None:
+    """Control profiling; there is no profiler that would listen."""
+    if not 0 <= integer(level, "level") <= 2:
+        errors.fail(errors.ERR_ARG, f"profiling level {level} is not 0, 1 or 2")
+
+
+def Attach_buffer(buf: Buffer | None) -> None:
+    """Attach a user-provided buffer for sending in buffered mode."""
+    buffering.process.send_buffer = buffering.attach(buffering.process.send_buffer, buf)
+
+
+def Detach_buffer() -> Any:
+    """Remove an existing attached buffer, once all that was sent from it has been received."""
+    attached = buffering.detach(buffering.process.send_buffer)
+    buffering.process.send_buffer = None
+    return attached
+
+
+def Flush_buffer() -> None:
+    """Block until all buffered messages have been transmitted."""
+    buffering.Flush(buffering.process.send_buffer).wait()
+
+
+def Iflush_buffer() -> Request:
+    """Nonblocking flush for buffered messages."""
+    return Request._refer(buffering.Flush(buffering.process.send_buffer))

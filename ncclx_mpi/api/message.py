@@ -1,0 +1,148 @@
+"""Messages that a matching probe took out of matching: whoever holds one is the only one who can receive it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ncclx_mpi import buffers, errors
+from ncclx_mpi.api import wire
+from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG
+from ncclx_mpi.api.handle import Handle, State, constant, is_constant
+from ncclx_mpi.api.operations import NO_PROC, Operation, Transfer, write_status
+from ncclx_mpi.api.request import Request
+from ncclx_mpi.api.status import Status
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.typing import BufSpec
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.comm import Comm
+
+
+class MessageState(State):
+    """A matched message: its communicator and the engine's handle."""
+
+    __slots__ = ("comm", "message")
+    WHAT = "message"
+    ERROR = errors.ERR_REQUEST
+    comm: NativeComm
+    message: int
+
+    def __init__(self, comm: NativeComm | None = None, message: int = 0) -> None:
+        if comm is not None:
+            self.comm = comm
+            self.message = message
+
+
+_NULL = MessageState()
+_NO_PROC = MessageState()
+
+
+class Message(Handle):
+    """Matched message."""
+
+    __slots__ = ()
+    _NULL = _NULL
+    _STATE = MessageState
+    _ROOT: ClassVar[type[Handle]]
+    _state: MessageState
+
+    def __new__(cls, message: Message | None = None) -> Self:
+        """Create a handle of the same message, or a null one."""
+        return cls._copy(message, "message")
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Message:
+        """Create object from the integer that `handle` gave."""
+        return Message._refer(cls._find(handle))
+
+    def free(self) -> None:
+        """Do nothing: a message ends by being received."""
+        if self._state is _NO_PROC and not is_constant(self):
+            self._state = _NULL
+
+    # Probing
+
+    @classmethod
+    def Probe(
+        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Self:
+        """Blocking test for a matched message."""
+        native, source, tag, is_null = comm._peer(source, tag)
+        return cls._matched(native, -1 if is_null else native.engine.wait_match(native, source, tag), status)
+
+    @classmethod
+    def Iprobe(
+        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Self | None:
+        """Nonblocking test for a matched message."""
+        native, source, tag, is_null = comm._peer(source, tag)
+        message = -1 if is_null else native.engine.match(native, source, tag)
+        return cls._matched(native, message, status) if message else None
+
+    @classmethod
+    def probe(
+        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Self:
+        """Blocking test for a matched message."""
+        return cls.Probe(comm, source, tag, status)
+
+    @classmethod
+    def iprobe(
+        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Self | None:
+        """Nonblocking test for a matched message."""
+        return cls.Iprobe(comm, source, tag, status)
+
+    @classmethod
+    def _matched(cls, native: NativeComm, message: int, status: Status | None) -> Self:
+        """Return the handle of a matched message; -1 is the one from PROC_NULL."""
+        if status is not None:
+            write_status(status, NO_PROC if message == -1 else native.engine.result(message))
+        return cls._refer(_NO_PROC if message == -1 else MessageState(native, message))
+
+    # Receiving
+
+    def Recv(self, buf: BufSpec, status: Status | None = None) -> None:
+        """Blocking receive of matched message."""
+        self.Irecv(buf).Wait(status)
+
+    def Irecv(self, buf: BufSpec) -> Request:
+        """Nonblocking receive of matched message."""
+        if self._state is _NO_PROC:
+            return self._from_nobody()
+        native = self._state.comm
+        buffer = buffers.recv(buf)
+        address, owner, finish = buffer.landing()
+        request = native.engine.start_matched_recv(native, self._take(), address, buffer.nbytes)
+        what = "receive of a matched message"
+        return Request._refer(Transfer(native, request, owner, what, buffer.nbytes, finish))
+
+    def recv(self, status: Status | None = None) -> Any:
+        """Blocking receive of matched message."""
+        return self.irecv().wait(status)
+
+    def irecv(self) -> Request:
+        """Nonblocking receive of matched message."""
+        if self._state is _NO_PROC:
+            return self._from_nobody()
+        native = self._state.comm
+        return Request._refer(wire.start_matched(native, self._take()))
+
+    def _from_nobody(self) -> Request:
+        """Return the receive of the message from PROC_NULL, which is complete."""
+        if not is_constant(self):
+            self._state = _NULL
+        return Request._refer(Operation(NO_PROC))
+
+    def _take(self) -> int:
+        """Return the engine's handle of the message, which nobody can receive again."""
+        message = self._state.message
+        self._state.empty()
+        self._state = _NULL
+        return message
+
+
+Message._ROOT = Message
+
+MESSAGE_NULL = constant(Message(), "MESSAGE_NULL")
+MESSAGE_NO_PROC = constant(Message._refer(_NO_PROC), "MESSAGE_NO_PROC")
