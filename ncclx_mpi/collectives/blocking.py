@@ -1,90 +1,161 @@
-"""Blocking collectives: compiled kernels on the communicator's slot where there is one for the case, else a plan that is awaited.
+"""Blocking collectives: compiled kernels on the communicator's slot where it has one, else a plan that is awaited.
 
-Arguments as in :mod:`ncclx_mpi.collectives.prepare`.
+Arguments and in-place rules as in :mod:`ncclx_mpi.collectives.prepare`.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import prepare
+from ncclx_mpi.collectives import lines, prepare, select
+from ncclx_mpi.collectives.allgather import slot_large as allgather_large
+from ncclx_mpi.collectives.allgather import slot_small as allgather_small
+from ncclx_mpi.collectives.allreduce import slot_large as allreduce_large
 from ncclx_mpi.collectives.allreduce import slot_small as allreduce_small
+from ncclx_mpi.collectives.alltoall import slot_large as alltoall_large
+from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
 from ncclx_mpi.collectives.barrier import slot_small as barrier_small
 from ncclx_mpi.collectives.bcast import slot_small as bcast_small
 from ncclx_mpi.collectives.executor import Collective, broken, raise_code
-from ncclx_mpi.collectives.lines import SCRATCH, read_signature
+from ncclx_mpi.collectives.gather import slot_small as gather_small
+from ncclx_mpi.collectives.reduce import slot_large as reduce_large
+from ncclx_mpi.collectives.reduce import slot_small as reduce_small
+from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
+from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
+from ncclx_mpi.collectives.scan import slot_large as scan_large
+from ncclx_mpi.collectives.scan import slot_small as scan_small
+from ncclx_mpi.collectives.scatter import slot_small as scatter_small
+from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS
 from numba_kernels.jit import entry
-from transports.shm.slots import BIG
 
 Counts = Sequence[int]
+Table = npt.NDArray[np.int64]
 
 
 def barrier(comm: NativeComm) -> None:
     """Return when every rank has called it."""
-    if comm.slot >= 0:
-        check(comm, entry(barrier_small.barrier)(comm.address), "barrier")
-    else:
+    if select.algorithm("barrier", comm.slot >= 0, 0) == PLAN:
         _run(prepare.prepare_barrier(comm))
+    else:
+        check(comm, entry(barrier_small.barrier)(comm.address), "barrier")
 
 
 def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
     """Bytes of the root to everyone."""
-    if comm.slot >= 0 and nbytes <= BIG:
-        check(comm, entry(bcast_small.bcast)(comm.address, address, nbytes, root), "bcast")
+    algorithm = select.algorithm("bcast", comm.slot >= 0, nbytes)
+    if algorithm == SMALL:
+        code = entry(bcast_small.bcast)(comm.address, address, nbytes, root)
+    elif algorithm == LARGE:
+        code = entry(allgather_large.bcast)(comm.address, address, nbytes, root, select.CHUNK["bcast"])
     else:
-        _run(prepare.prepare_bcast(comm, address, nbytes, root))
-
-
-def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
-    """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
-    if comm.slot >= 0 and count * itemsize <= BIG:
-        code = entry(allreduce_small.allreduce)(comm.address, send or recv, recv, count, itemsize, fn)
-        check(comm, code, "allreduce")
-    else:
-        _run(prepare.prepare_allreduce(comm, send, recv, count, itemsize, fn, commutative))
+        return _run(prepare.prepare_bcast(comm, address, nbytes, root))
+    check(comm, code, "bcast")
 
 
 def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> None:
     """`nbytes` of each rank to the root's `recv`, in rank order. In place at the root: its block is in `recv`."""
-    _run(prepare.prepare_gather(comm, send, nbytes, recv, root))
+    algorithm = select.algorithm("gather", comm.slot >= 0, nbytes)
+    if algorithm == SMALL:
+        code = entry(gather_small.gather)(comm.address, send, nbytes, recv, root)
+    elif algorithm == LARGE:
+        code = entry(alltoall_large.gather)(comm.address, send, nbytes, recv, root)
+    else:
+        return _run(prepare.prepare_gather(comm, send, nbytes, recv, root))
+    check(comm, code, "gather")
 
 
 def gatherv(
     comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int
 ) -> None:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
-    _run(prepare.prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root))
+    if select.algorithm("gather", comm.slot >= 0, 0) == PLAN:
+        return _run(prepare.prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root))
+    table = np.zeros((comm.size, 4), dtype=np.int64)
+    if comm.rank == root:
+        table[:, 2] = np.add(offsets, recv)
+        table[:, 3] = counts
+        table[root, 0] = send or table[root, 2]
+    else:
+        table[root, :2] = send, nbytes
+    _exchange(comm, lines.GATHER, root, table, "gatherv")
 
 
 def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> None:
     """Blocks of `nbytes` of the root's `send` to the ranks. In place at the root (`recv` = 0): it keeps its block."""
-    _run(prepare.prepare_scatter(comm, send, recv, nbytes, root))
+    algorithm = select.algorithm("scatter", comm.slot >= 0, nbytes * comm.size)
+    if algorithm == SMALL:
+        code = entry(scatter_small.scatter)(comm.address, send, recv, nbytes, root)
+    elif algorithm == LARGE:
+        code = entry(alltoall_large.scatter)(comm.address, send, recv, nbytes, root)
+    else:
+        return _run(prepare.prepare_scatter(comm, send, recv, nbytes, root))
+    check(comm, code, "scatter")
 
 
 def scatterv(
     comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int
 ) -> None:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
-    _run(prepare.prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root))
+    if select.algorithm("scatter", comm.slot >= 0, 0) == PLAN:
+        return _run(prepare.prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root))
+    table = np.zeros((comm.size, 4), dtype=np.int64)
+    if comm.rank == root:
+        table[:, 0] = np.add(offsets, send)
+        table[:, 1] = counts
+        table[root, 2:] = recv or table[root, 0], counts[root]
+    else:
+        table[root, 2:] = recv, nbytes
+    _exchange(comm, lines.SCATTER, root, table, "scatterv")
 
 
 def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
     """`nbytes` of each rank to everyone's `recv`, in rank order. In place: the own block is in `recv`."""
-    _run(prepare.prepare_allgather(comm, send, nbytes, recv))
+    algorithm = select.algorithm("allgather", comm.slot >= 0, nbytes)
+    if algorithm == SMALL:
+        code = entry(allgather_small.allgather)(comm.address, send, nbytes, recv)
+    elif algorithm == LARGE:
+        code = entry(allgather_large.allgather)(comm.address, send, nbytes, recv, select.CHUNK["allgather"])
+    else:
+        return _run(prepare.prepare_allgather(comm, send, nbytes, recv))
+    check(comm, code, "allgather")
 
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> None:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    _run(prepare.prepare_allgatherv(comm, send, nbytes, recv, counts, offsets))
+    if select.algorithm("allgather", comm.slot >= 0, 0) == PLAN:
+        return _run(prepare.prepare_allgatherv(comm, send, nbytes, recv, counts, offsets))
+    table = np.empty((comm.size, 2), dtype=np.int64)
+    table[:, 0] = np.add(offsets, recv)
+    table[:, 1] = counts
+    code = entry(allgather_large.spread)(
+        comm.address,
+        lines.ALLGATHER,
+        0,
+        send or int(table[comm.rank, 0]),
+        table.ctypes.data,
+        select.CHUNK["allgather"],
+    )
+    check(comm, code, "allgatherv")
 
 
 def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
     """Block j of `send` to rank j, where it becomes block i of `recv`. In place: `recv` holds what is sent."""
-    _run(prepare.prepare_alltoall(comm, send, recv, nbytes))
+    algorithm = select.algorithm("alltoall", comm.slot >= 0, nbytes * comm.size)
+    if algorithm == SMALL:
+        code = entry(alltoall_small.alltoall)(comm.address, send or recv, recv, nbytes)
+    elif algorithm == LARGE:
+        code = entry(alltoall_large.alltoall)(comm.address, send or recv, recv, nbytes)
+    else:
+        return _run(prepare.prepare_alltoall(comm, send, recv, nbytes))
+    check(comm, code, "alltoall")
 
 
 def alltoallv(
@@ -97,14 +168,42 @@ def alltoallv(
     offsets: Counts,
 ) -> None:
     """As alltoall, with bytes and byte offsets of each block."""
-    _run(prepare.prepare_alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
+    if select.algorithm("alltoall", comm.slot >= 0, 0) == PLAN:
+        return _run(prepare.prepare_alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
+    table = np.empty((comm.size, 4), dtype=np.int64)
+    table[:, 0] = np.add(send_offsets, send) if send else np.add(offsets, recv)
+    table[:, 1] = send_counts if send else counts
+    table[:, 2] = np.add(offsets, recv)
+    table[:, 3] = counts
+    _exchange(comm, lines.ALLTOALL, 0, table, "alltoallv")
 
 
 def reduce(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int
 ) -> None:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
-    _run(prepare.prepare_reduce(comm, send, recv, count, itemsize, fn, commutative, root))
+    algorithm = _reduction("reduce", comm, count, itemsize)
+    if algorithm == SMALL:
+        code = entry(reduce_small.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root)
+    elif algorithm == LARGE:
+        chunk = _chunk("reduce", comm, itemsize)
+        code = entry(reduce_large.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root, chunk)
+    else:
+        return _run(prepare.prepare_reduce(comm, send, recv, count, itemsize, fn, commutative, root))
+    check(comm, code, "reduce")
+
+
+def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
+    """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
+    algorithm = _reduction("allreduce", comm, count, itemsize)
+    if algorithm == SMALL:
+        code = entry(allreduce_small.allreduce)(comm.address, send or recv, recv, count, itemsize, fn)
+    elif algorithm == LARGE:
+        chunk = _chunk("allreduce", comm, itemsize)
+        code = entry(allreduce_large.allreduce)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
+    else:
+        return _run(prepare.prepare_allreduce(comm, send, recv, count, itemsize, fn, commutative))
+    check(comm, code, "allreduce")
 
 
 def reduce_scatter(
@@ -114,24 +213,67 @@ def reduce_scatter(
 
     In place: the contribution is in `recv`, and the result replaces its start.
     """
-    _run(prepare.prepare_reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
+    firsts = np.array([0, *accumulate(counts)], dtype=np.int64)
+    total, first = int(firsts[-1]), int(firsts[comm.rank])
+    algorithm = _reduction("reduce_scatter", comm, total, itemsize)
+    if algorithm == SMALL:
+        code = entry(reduce_scatter_small.reduce_scatter)(
+            comm.address, send or recv, recv, total, first, counts[comm.rank], itemsize, fn
+        )
+    elif algorithm == LARGE:
+        chunk = _chunk("reduce_scatter", comm, itemsize)
+        code = entry(reduce_scatter_large.reduce_scatter)(
+            comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn, chunk
+        )
+    else:
+        return _run(prepare.prepare_reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
+    check(comm, code, "reduce_scatter")
 
 
 def reduce_scatter_block(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
 ) -> None:
     """As reduce_scatter, with `count` elements for each rank."""
-    _run(prepare.prepare_reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
+    total = count * comm.size
+    algorithm = _reduction("reduce_scatter", comm, total, itemsize)
+    if algorithm == SMALL:
+        code = entry(reduce_scatter_small.reduce_scatter)(
+            comm.address, send or recv, recv, total, count * comm.rank, count, itemsize, fn
+        )
+    elif algorithm == LARGE:
+        chunk = _chunk("reduce_scatter", comm, itemsize)
+        code = entry(reduce_scatter_large.reduce_scatter_block)(
+            comm.address, send or recv, recv, count, itemsize, fn, chunk
+        )
+    else:
+        return _run(prepare.prepare_reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
+    check(comm, code, "reduce_scatter_block")
 
 
 def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r at rank r. In place: the contribution is in `recv`."""
-    _run(prepare.prepare_scan(comm, send, recv, count, itemsize, fn, commutative))
+    algorithm = _reduction("scan", comm, count, itemsize)
+    if algorithm == SMALL:
+        code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 0)
+    elif algorithm == LARGE:
+        chunk = _chunk("scan", comm, itemsize)
+        code = entry(scan_large.scan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
+    else:
+        return _run(prepare.prepare_scan(comm, send, recv, count, itemsize, fn, commutative))
+    check(comm, code, "scan")
 
 
 def exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r - 1 at rank r; `recv` of rank 0 stays as it is. In place: the contribution is in `recv`."""
-    _run(prepare.prepare_exscan(comm, send, recv, count, itemsize, fn, commutative))
+    algorithm = _reduction("scan", comm, count, itemsize)
+    if algorithm == SMALL:
+        code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 1)
+    elif algorithm == LARGE:
+        chunk = _chunk("scan", comm, itemsize)
+        code = entry(scan_large.exscan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
+    else:
+        return _run(prepare.prepare_exscan(comm, send, recv, count, itemsize, fn, commutative))
+    check(comm, code, "exscan")
 
 
 def check(comm: NativeComm, code: int, name: str) -> None:
@@ -141,14 +283,29 @@ def check(comm: NativeComm, code: int, name: str) -> None:
     if code == BROKEN:
         raise broken(comm, name)
     if code >= FAILED:
-        raise _mismatch(comm, code - FAILED, name)
+        raise _mismatch(comm, code - FAILED)
     raise_code(comm, code, name)
 
 
-def _mismatch(comm: NativeComm, error_class: int, name: str) -> errors.Exception:
+def _reduction(name: str, comm: NativeComm, count: int, itemsize: int) -> str:
+    """The algorithm of a reduction; elements too large to be cut into chunks are left to plans."""
+    algorithm = select.algorithm(name, comm.slot >= 0, count * itemsize)
+    return PLAN if algorithm == LARGE and itemsize > select.LARGEST_ITEM else algorithm
+
+
+def _chunk(name: str, comm: NativeComm, itemsize: int) -> int:
+    return select.chunk_items(name, comm.size, itemsize)
+
+
+def _exchange(comm: NativeComm, kind: int, root: int, table: Table, name: str) -> None:
+    check(comm, entry(alltoall_large.exchange)(comm.address, kind, root, table.ctypes.data, 0), name)
+
+
+def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
+    scratch = lines.SCRATCH
     other, own, its = (
         ctypes.c_int64.from_address(comm.address + word).value
-        for word in (SCRATCH.offender, SCRATCH.own_signature, SCRATCH.its_signature)
+        for word in (scratch.offender, scratch.own_signature, scratch.its_signature)
     )
     return errors.Exception(
         error_class,
@@ -158,7 +315,7 @@ def _mismatch(comm: NativeComm, error_class: int, name: str) -> errors.Exception
 
 
 def _called(signature: int) -> str:
-    kind, root, nbytes = read_signature(signature)
+    kind, root, nbytes = lines.read_signature(signature)
     return f"{OPERATIONS[kind]} with root {root} and {nbytes} bytes"
 
 

@@ -18,10 +18,10 @@ from ncclx_mpi import errors
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.entries import post_receive, post_send, withdraw
-from ncclx_mpi.p2p.layout import COMM, COMPLETE, ENGINE, INTERRUPTED, PENDING, REQUEST
+from ncclx_mpi.p2p.layout import COMM, ENGINE, INTERRUPTED, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
-from ncclx_mpi.p2p.waiting import raise_parked, wait_word
+from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, store_release
 from numba_kernels.jit import c_address, entry, kernel
 from numba_kernels.layout import WORD, words
@@ -187,7 +187,7 @@ def wait_plan(engine, plan, kind, nbytes):  # type: ignore[no-untyped-def]
     """Wait until a plan is finished: 0, or why the wait was given up."""
     comm = load64(plan + PLAN.comm)
     record = trace_begin(engine, kind, load64(comm + COMM.context), -1, 0, nbytes)
-    code = wait_word(comm, plan + PLAN.state, FINISHED)
+    code = wait_word(comm, plan + PLAN.state, FINISHED, 0)
     if code == 0:
         trace_end(record)
     return code

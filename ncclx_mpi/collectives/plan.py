@@ -91,7 +91,7 @@ class Builder:
                          low_buffer=source[0], low_offset=source[1])  # fmt: skip
 
     def reduce(self, target: Place, low: Place, high: Place, nbytes: int, after: Iterable[int] = ()) -> int:
-        """target = low OP high; `low` holds what comes from lower ranks. `target` may be either operand."""
+        """Target = low OP high; `low` holds what comes from lower ranks. `target` may be either operand."""
         if not nbytes:
             return self.join(after)
         return self._add(after, kind=REDUCE, buffer=target[0], offset=target[1], nbytes=nbytes, low_buffer=low[0],
@@ -106,7 +106,7 @@ class Builder:
 
     def reduce_in_order(self, target: Place, parts: list[Place], ready: list[int], scratch: int, nbytes: int,
                         after: Iterable[int] = ()) -> int:  # fmt: skip
-        """target = ((parts[0] OP parts[1]) OP parts[2]) ...: the one association order of all reductions.
+        """Target = ((parts[0] OP parts[1]) OP parts[2]) ...: the one association order of all reductions.
 
         `ready[i]` is the step after which part i is there; `scratch` is the offset in TEMP of `nbytes` for partial results;
         `target` is written by the last step only, after all of `after`.

@@ -63,7 +63,8 @@ def gather_all(comm, kind, send, recv, counts, offsets, stride):  # type: ignore
     while code == 0 and done < longest + chunk:
         if done < own:
             length = min(chunk, own - done)
-            code = write_all(comm, sign(kind, 0, own), send + done, length)
+            if size > 1:
+                code = write_all(comm, sign(kind, 0, own), send + done, length)
             if send != mine:
                 copy(mine + done, send + done, length)
         if code == 0 and done > 0:
@@ -96,7 +97,7 @@ def broadcast(comm, kind, address, nbytes, root):  # type: ignore[no-untyped-def
     if code != 0:
         return code
     signature, chunk, done = sign(kind, root, nbytes), chunk_for(nbytes, 1, size), 0
-    while code == 0 and done < nbytes:
+    while code == 0 and done < nbytes and size > 1:
         length = min(chunk, nbytes - done)
         if rank == root:
             code = write_all(comm, signature, address + done, length)

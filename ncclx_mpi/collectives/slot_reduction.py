@@ -124,8 +124,10 @@ def _reduce_own(comm, signature, root, send, recv, slices, count, itemsize, fn, 
         out = recv + (first + step * chunk) * itemsize
     else:
         out = spare
-    if out == own and rank > 1:  # the sum of the ranks before would overwrite the own elements
-        copy(spare, own, length * itemsize)
+    nbytes = length * itemsize
+    overlap = out < own + nbytes and own < out + nbytes
+    if overlap and (rank > 1 or out != own):  # the sum of the ranks before would overwrite the own elements
+        copy(spare, own, nbytes)
         own = spare
     low = own
     for source in range(size):
@@ -144,10 +146,10 @@ def _reduce_own(comm, signature, root, send, recv, slices, count, itemsize, fn, 
         if source != rank:
             consume_split(comm, source)
     if size == 1 and out != own:
-        copy(out, own, length * itemsize)
-    if root in (NO_ROOT, rank):
+        copy(out, own, nbytes)
+    if root in (NO_ROOT, rank) or size == 1:
         return 0
-    return write_all(comm, signature, out, length * itemsize)
+    return write_all(comm, signature, out, nbytes)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")

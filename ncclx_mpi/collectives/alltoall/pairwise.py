@@ -24,7 +24,8 @@ def plan(
     in_place: bool,
 ) -> Plan:
     """Steps of `rank`; all bytes, per peer. In place, OUTPUT holds what is sent too (the send arguments are ignored):
-    it is copied away first, since blocks arrive where others still wait to be sent."""
+    it is copied away first, since blocks arrive where others still wait to be sent.
+    """
     steps = Builder()
     ready, source = -1, INPUT
     if in_place:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Plan
-from ncclx_mpi.collectives.reduce_scatter.pairwise import exchange_and_reduce, even_blocks
+from ncclx_mpi.collectives.plan import OUTPUT, TEMP, Builder, Plan
+from ncclx_mpi.collectives.reduce_scatter.pairwise import even_blocks, exchange_and_reduce
 
 
 @functools.lru_cache(maxsize=128)

@@ -1,0 +1,102 @@
+"""Allgather(v) and bcast on shared streams: each rank writes its block once, all others read it from there.
+
+::
+
+    round t:  rank r  -- chunk t of its block ------->  shared ring r
+              rank r  <-- chunk t - 1 of block s -----  shared ring s      for s = r - 1, r - 2, ...
+
+A bcast is an allgatherv in which only the root has a block. In place is an own block that stands in the result already.
+T = alpha + n * m * beta a rank: m bytes written, (n - 1) * m read.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.lines import ALLGATHER, BCAST, end, sign
+from ncclx_mpi.collectives.streams import (
+    LEAST_ADDRESS,
+    begin_streams,
+    chunks_of,
+    drop_shared,
+    land,
+    put_shared,
+    take_shared,
+)
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import allocate, release
+from transports.shm.slots import SHARED_CHUNK
+
+BLOCK = words("Block", "recv nbytes")
+"""Where the block of one rank goes, and its size."""
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def spread(comm, kind, root, send, table, chunk):  # type: ignore[no-untyped-def]
+    """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes and `chunk`."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    longest, total = 0, 0
+    for other in range(size):
+        nbytes = load64(table + other * BLOCK.total + BLOCK.nbytes)
+        longest, total = max(longest, nbytes), total + nbytes
+    number = begin_streams(comm, sign(kind, root, total))
+    if number < 0:
+        return -number
+    own = table + rank * BLOCK.total
+    own_bytes, own_place = load64(own + BLOCK.nbytes), load64(own + BLOCK.recv)
+    code, rounds = 0, chunks_of(longest, chunk)
+    for turn in range(rounds + 1):
+        offset = turn * chunk
+        if offset < own_bytes:
+            code = put_shared(comm, send + offset, min(chunk, own_bytes - offset), sign(kind, root, own_bytes))
+        if turn == 0 and own_bytes > 0 and own_place != send:
+            land(own_place, send, own_bytes, total)
+        if turn > 0 and code == 0:
+            code = _receive_round(comm, kind, root, table, chunk, turn - 1, total)
+        if code != 0:
+            break
+    return end(comm, number, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _receive_round(comm, kind, root, table, chunk, turn, total):  # type: ignore[no-untyped-def]
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    for step in range(1, size):
+        other = (rank + size - step) % size
+        row = table + other * BLOCK.total
+        nbytes, offset = load64(row + BLOCK.nbytes), turn * chunk
+        if offset < nbytes:
+            source = take_shared(comm, other, sign(kind, root, nbytes))
+            if source < LEAST_ADDRESS:
+                return source
+            land(load64(row + BLOCK.recv) + offset, source, min(chunk, nbytes - offset), total)
+            drop_shared(comm, other)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def allgather(comm, send, nbytes, recv, chunk):  # type: ignore[no-untyped-def]
+    """`nbytes` of each rank; `send` = 0 means in place."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    table = allocate(size * BLOCK.total)
+    for other in range(size):
+        store64(table + other * BLOCK.total + BLOCK.recv, recv + other * nbytes)
+        store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes)
+    source = recv + rank * nbytes if send == 0 else send
+    code = spread(comm, ALLGATHER, 0, source, table, min(chunk, SHARED_CHUNK))
+    release(table)
+    return code
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def bcast(comm, address, nbytes, root, chunk):  # type: ignore[no-untyped-def]
+    """`nbytes` of the root to all."""
+    size = load64(comm + COMM.size)
+    table = allocate(size * BLOCK.total)
+    for other in range(size):
+        store64(table + other * BLOCK.total + BLOCK.recv, address)
+        store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes if other == root else 0)
+    code = spread(comm, BCAST, root, address, table, min(chunk, SHARED_CHUNK))
+    release(table)
+    return code

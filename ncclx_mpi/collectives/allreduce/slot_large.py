@@ -1,0 +1,111 @@
+"""Allreduce on streams: two ranks swap everything; more ranks share the reduction and then spread their blocks.
+
+::
+
+    two ranks    round t:  send chunk t          ->  own shared ring
+                           recv chunk t - 1      =   rank 0's  op  rank 1's         (one of them from the ring)
+
+    n ranks      round t:  chunk t of block d    ->  stream r>d
+                           own block, chunk t - 1 =  reduced in rank order  ->  recv  and  own shared ring
+                           recv, block s, chunk t - 2  <-  shared ring s
+
+Swapping moves the same m bytes between two ranks as sharing would, with one wait less. All results are the bits of
+((0 op 1) op 2) op ..., on every rank. In place is safe: a chunk is written rounds after it was sent.
+T = alpha + m * (2 beta + gamma) for two, 2 alpha + 2 (n - 1) / n * m * 2 beta + (n - 1) / n * m * gamma for n.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.lines import ALLREDUCE, end, sign
+from ncclx_mpi.collectives.reduce_scatter.slot_large import even_firsts, reduce_chunk, send_blocks
+from ncclx_mpi.collectives.streams import (
+    LEAST_ADDRESS,
+    begin_streams,
+    chunks_of,
+    drop_shared,
+    land,
+    put_shared,
+    take_shared,
+)
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import call_reduce, load64
+from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, release
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def swap(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """Two ranks. `chunk` counts elements."""
+    rank = load64(comm + COMM.rank)
+    signature = sign(ALLREDUCE, 0, count * itemsize)
+    number = begin_streams(comm, signature)
+    if number < 0:
+        return -number
+    rounds, code = chunks_of(count, chunk), 0
+    for turn in range(rounds + 1):
+        if turn < rounds:
+            at = turn * chunk
+            code = put_shared(comm, send + at * itemsize, min(chunk, count - at) * itemsize, signature)
+        if turn > 0 and code == 0:
+            at = (turn - 1) * chunk
+            peers = take_shared(comm, 1 - rank, signature)
+            if peers < LEAST_ADDRESS:
+                code = peers
+            else:
+                own = send + at * itemsize
+                low, high = (own, peers) if rank == 0 else (peers, own)
+                call_reduce(fn, recv + at * itemsize, low, high, min(chunk, count - at))
+                drop_shared(comm, 1 - rank)
+        if code != 0:
+            break
+    return end(comm, number, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _collect_blocks(comm, signature, recv, firsts, itemsize, chunk, turn):  # type: ignore[no-untyped-def]
+    """Copy chunk `turn` of everyone else's reduced block out of the shared rings."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    total = load64(firsts + 8 * size) * itemsize
+    for step in range(1, size):
+        owner = (rank + size - step) % size
+        first = load64(firsts + 8 * owner) + turn * chunk
+        count = min(chunk, load64(firsts + 8 * owner + 8) - first)
+        if count > 0:
+            source = take_shared(comm, owner, signature)
+            if source < LEAST_ADDRESS:
+                return source
+            land(recv + first * itemsize, source, count * itemsize, total)
+            drop_shared(comm, owner)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """Any number of ranks. `chunk` counts elements; `send` == `recv` means in place."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    if size == 2:
+        return swap(comm, send, recv, count, itemsize, fn, chunk)
+    signature = sign(ALLREDUCE, 0, count * itemsize)
+    number = begin_streams(comm, signature)
+    if number < 0:
+        return -number
+    firsts, temp = allocate((size + 1) * 8), allocate(chunk * itemsize)
+    even_firsts(firsts, count, size)
+    first, end_of_mine = load64(firsts + 8 * rank), load64(firsts + 8 * rank + 8)
+    rounds, code = chunks_of((count + size - 1) // size, chunk), 0
+    for turn in range(rounds + 2):
+        if turn < rounds:
+            code = send_blocks(comm, signature, send, firsts, itemsize, chunk, turn)
+        at = first + (turn - 1) * chunk
+        if code == 0 and turn > 0 and at < end_of_mine:
+            part, out = min(chunk, end_of_mine - at), recv + at * itemsize
+            code = reduce_chunk(comm, signature, send + at * itemsize, out, temp, part, itemsize, fn)
+            if code == 0:
+                code = put_shared(comm, out, part * itemsize, signature)
+        if code == 0 and turn > 1:
+            code = _collect_blocks(comm, signature, recv, firsts, itemsize, chunk, turn - 2)
+        if code != 0:
+            break
+    release(firsts)
+    release(temp)
+    return end(comm, number, code)

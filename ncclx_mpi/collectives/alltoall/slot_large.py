@@ -1,0 +1,152 @@
+"""Alltoall(v), gather(v) and scatter(v) on split streams: every rank writes a stream to each rank it sends to.
+
+::
+
+    round t:  rank r  -- chunk t of block d -->  stream r>d      for d = r + 1, r + 2, ...
+              rank r  <-- chunk t - 1 ---------  stream s>r      for s = r - 1, r - 2, ...
+
+A gather is an alltoall in which only the blocks for the root are not empty, a scatter one in which only the blocks of the root are not.
+Chunks of a pair depend on the bytes of that pair only, which both sides know, so any counts will do. In place works
+because chunk t of a block is sent a round before chunk t is received over it.
+
+T = alpha + 2 m * beta / min(cores, n) a rank: each byte is copied in by its sender and out by its receiver, at the same time.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.lines import ALLTOALL, GATHER, SCATTER, end, sign
+from ncclx_mpi.collectives.streams import (
+    LEAST_ADDRESS,
+    begin_streams,
+    chunks_of,
+    drop_split,
+    land,
+    put_split,
+    take_split,
+)
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import allocate, release
+from transports.shm.slots import split_chunk_bytes
+
+ROW = words("Row", "send send_bytes recv recv_bytes")
+"""What a rank sends to, and receives from, one peer."""
+
+
+@kernel("int64(int64, int64, int64)")
+def _rounds(comm, table, chunk):  # type: ignore[no-untyped-def]
+    rounds = 0
+    for other in range(load64(comm + COMM.size)):
+        if other != load64(comm + COMM.rank):
+            row = table + other * ROW.total
+            longest = max(load64(row + ROW.send_bytes), load64(row + ROW.recv_bytes))
+            rounds = max(rounds, chunks_of(longest, chunk))
+    return rounds
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _send_round(comm, kind, root, table, chunk, turn):  # type: ignore[no-untyped-def]
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    for step in range(1, size):
+        other = (rank + step) % size
+        row = table + other * ROW.total
+        nbytes, offset = load64(row + ROW.send_bytes), turn * chunk
+        if offset < nbytes:
+            length = min(chunk, nbytes - offset)
+            code = put_split(comm, other, load64(row + ROW.send) + offset, length, sign(kind, root, nbytes))
+            if code != 0:
+                return code
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _receive_round(comm, kind, root, table, chunk, turn, total):  # type: ignore[no-untyped-def]
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    for step in range(1, size):
+        other = (rank + size - step) % size
+        row = table + other * ROW.total
+        nbytes, offset = load64(row + ROW.recv_bytes), turn * chunk
+        if offset < nbytes:
+            source = take_split(comm, other, sign(kind, root, nbytes))
+            if source < LEAST_ADDRESS:
+                return source
+            land(load64(row + ROW.recv) + offset, source, min(chunk, nbytes - offset), total)
+            drop_split(comm, other)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
+    """Carry out the table of `ROW`, one for each rank. `total` is what all ranks gave alike (0 in v-variants)."""
+    rank = load64(comm + COMM.rank)
+    number = begin_streams(comm, sign(kind, root, total))
+    if number < 0:
+        return -number
+    chunk = split_chunk_bytes(load64(comm + COMM.size))
+    code, rounds = 0, _rounds(comm, table, chunk)
+    own = table + rank * ROW.total
+    own_bytes = load64(own + ROW.recv_bytes)
+    for turn in range(rounds + 1):
+        if turn < rounds:
+            code = _send_round(comm, kind, root, table, chunk, turn)
+        if turn == 0 and own_bytes > 0 and load64(own + ROW.recv) != load64(own + ROW.send):
+            land(load64(own + ROW.recv), load64(own + ROW.send), own_bytes, own_bytes)
+        if turn > 0 and code == 0:
+            code = _receive_round(comm, kind, root, table, chunk, turn - 1, own_bytes)
+        if code != 0:
+            break
+    return end(comm, number, code)
+
+
+@kernel("void(int64, int64, int64, int64, int64)")
+def _fill(row, send, send_bytes, recv, recv_bytes):  # type: ignore[no-untyped-def]
+    store64(row + ROW.send, send)
+    store64(row + ROW.send_bytes, send_bytes)
+    store64(row + ROW.recv, recv)
+    store64(row + ROW.recv_bytes, recv_bytes)
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
+    """`nbytes` for each pair; `send` == `recv` means in place."""
+    size = load64(comm + COMM.size)
+    table = allocate(size * ROW.total)
+    for other in range(size):
+        _fill(table + other * ROW.total, send + other * nbytes, nbytes, recv + other * nbytes, nbytes)
+    code = exchange(comm, ALLTOALL, 0, table, nbytes)
+    release(table)
+    return code
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
+    """`nbytes` of each rank; `send` = 0 at the root means in place."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    table = allocate(size * ROW.total)
+    for other in range(size):
+        incoming = recv + other * nbytes if rank == root else 0
+        outgoing = incoming if send == 0 else send
+        _fill(
+            table + other * ROW.total, outgoing, nbytes if other == root else 0, incoming, nbytes if rank == root else 0
+        )
+    code = exchange(comm, GATHER, root, table, nbytes)
+    release(table)
+    return code
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
+    """`nbytes` to each rank; `recv` = 0 at the root means in place."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    table = allocate(size * ROW.total)
+    for other in range(size):
+        outgoing = send + other * nbytes if rank == root else 0
+        incoming = outgoing if recv == 0 else recv
+        _fill(
+            table + other * ROW.total, outgoing, nbytes if rank == root else 0, incoming, nbytes if other == root else 0
+        )
+    code = exchange(comm, SCATTER, root, table, nbytes)
+    release(table)
+    return code

@@ -1,0 +1,117 @@
+"""Reduce_scatter on split streams: each rank writes every block to its owner, which reduces what it gets in rank order.
+
+::
+
+    round t:  rank r  -- chunk t of block d ---------------------------------------->  stream r>d
+              rank r  recv chunk t - 1 = ((stream 0>r  op  stream 1>r) op ... own block ...) op stream n-1>r
+
+Partial results stay in a private chunk that fits the cache; the caller's memory is written once, by the last operation, so the result may
+replace the start of the input. T = alpha + m * beta + m * gamma for m bytes of input.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.lines import REDUCE_SCATTER, end, sign
+from ncclx_mpi.collectives.streams import (
+    LEAST_ADDRESS,
+    begin_streams,
+    chunks_of,
+    drop_split,
+    put_split,
+    take_split,
+)
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import call_reduce, load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, copy, release
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def send_blocks(comm, signature, send, firsts, itemsize, chunk, turn):  # type: ignore[no-untyped-def]
+    """Write chunk `turn` of each block to its owner. `firsts` is the address of size + 1 element indices, `chunk` counts elements."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    for step in range(1, size):
+        owner = (rank + step) % size
+        first = load64(firsts + 8 * owner) + turn * chunk
+        count = min(chunk, load64(firsts + 8 * owner + 8) - first)
+        if count > 0:
+            code = put_split(comm, owner, send + first * itemsize, count * itemsize, signature)
+            if code != 0:
+                return code
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def reduce_chunk(comm, signature, own, out, temp, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Out = the next `count` elements of all streams to this rank, and of `own`, reduced in rank order.
+
+    `out` is written last, so it may be `own`; `temp` holds partial results.
+    """
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    low = own
+    if size == 1:
+        copy(out, own, count * itemsize)
+    if rank != 0 and size > 1:
+        low = take_split(comm, 0, signature)
+        if low < LEAST_ADDRESS:
+            return low
+    for other in range(1, size):
+        high = own
+        if other != rank:
+            high = take_split(comm, other, signature)
+            if high < LEAST_ADDRESS:
+                return high
+        target = out if other == size - 1 else temp
+        call_reduce(fn, target, low, high, count)
+        if other == 1 and rank != 0:
+            drop_split(comm, 0)
+        if other != rank:
+            drop_split(comm, other)
+        low = target
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """Block i is elements ``firsts[i]`` to ``firsts[i + 1]``; `chunk` counts elements, the same on all ranks."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    signature = sign(REDUCE_SCATTER, 0, load64(firsts + 8 * size) * itemsize)
+    number = begin_streams(comm, signature)
+    if number < 0:
+        return -number
+    longest = 0
+    for block in range(size):
+        longest = max(longest, load64(firsts + 8 * block + 8) - load64(firsts + 8 * block))
+    first = load64(firsts + 8 * rank)
+    mine = load64(firsts + 8 * rank + 8) - first
+    rounds, code = chunks_of(longest, chunk), 0
+    temp = allocate(chunk * itemsize)
+    for turn in range(rounds + 1):
+        if turn < rounds:
+            code = send_blocks(comm, signature, send, firsts, itemsize, chunk, turn)
+        at = (turn - 1) * chunk
+        if code == 0 and turn > 0 and at < mine:
+            own, out = send + (first + at) * itemsize, recv + at * itemsize
+            code = reduce_chunk(comm, signature, own, out, temp, min(chunk, mine - at), itemsize, fn)
+        if code != 0:
+            break
+    release(temp)
+    return end(comm, number, code)
+
+
+@kernel("void(int64, int64, int64)")
+def even_firsts(firsts, count, size):  # type: ignore[no-untyped-def]
+    """Write the first elements of `size` nearly equal blocks, and the end of the last."""
+    for block in range(size + 1):
+        store64(firsts + 8 * block, count * block // size)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def reduce_scatter_block(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """`count` elements for each rank."""
+    size = load64(comm + COMM.size)
+    firsts = allocate((size + 1) * 8)
+    even_firsts(firsts, count * size, size)
+    code = reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk)
+    release(firsts)
+    return code

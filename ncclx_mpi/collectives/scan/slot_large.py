@@ -1,0 +1,75 @@
+"""Scan and exscan on split streams: prefixes run along the chain of ranks, chunk behind chunk.
+
+::
+
+    rank r:  prefix chunk k  <-  stream r-1>r        recv chunk k = prefix op own        recv chunk k  ->  stream r>r+1
+
+T = (n - 1) * (alpha + c * (2 beta + gamma)) + (m - c) * (2 beta + gamma) for chunks of c bytes: a pipe, once it is full.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.lines import EXSCAN, SCAN, end, sign
+from ncclx_mpi.collectives.streams import LEAST_ADDRESS, begin_streams, drop_split, put_split, take_split
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import call_reduce, load64
+from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, copy, move, release
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def scan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """`chunk` counts elements; `send` == `recv` means in place."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    signature = sign(SCAN, 0, count * itemsize)
+    number = begin_streams(comm, signature)
+    if number < 0:
+        return -number
+    code = 0
+    for at in range(0, count, chunk):
+        part = min(chunk, count - at)
+        own, out = send + at * itemsize, recv + at * itemsize
+        if rank == 0:
+            move(out, own, part * itemsize)
+        else:
+            prefix = take_split(comm, rank - 1, signature)
+            if prefix < LEAST_ADDRESS:
+                code = prefix
+                break
+            call_reduce(fn, out, prefix, own, part)
+            drop_split(comm, rank - 1)
+        if rank < size - 1:
+            code = put_split(comm, rank + 1, out, part * itemsize, signature)
+            if code != 0:
+                break
+    return end(comm, number, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def exscan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """As scan, without the own elements; `recv` of rank 0 stays as it is."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    signature = sign(EXSCAN, 0, count * itemsize)
+    number = begin_streams(comm, signature)
+    if number < 0:
+        return -number
+    temp, code = allocate(chunk * itemsize), 0
+    for at in range(0, count, chunk):
+        part = min(chunk, count - at)
+        own, out, passed = send + at * itemsize, recv + at * itemsize, send + at * itemsize
+        if rank > 0:
+            prefix = take_split(comm, rank - 1, signature)
+            if prefix < LEAST_ADDRESS:
+                code = prefix
+                break
+            if rank < size - 1:
+                passed = temp
+                call_reduce(fn, temp, prefix, own, part)
+            copy(out, prefix, part * itemsize)
+            drop_split(comm, rank - 1)
+        if rank < size - 1:
+            code = put_split(comm, rank + 1, passed, part * itemsize, signature)
+            if code != 0:
+                break
+    release(temp)
+    return end(comm, number, code)

@@ -1,0 +1,147 @@
+"""Streams: bulk data inside a node, in chunks through rings in the slot, several in flight.
+
+::
+
+    writer                                        reader
+      wait  consumed > k - 4                        wait  posted > k
+      chunk k -> ring[k % 4]   (streamed if far)    use ring[k % 4]: copy it out, or reduce from it in place
+      posted = k + 1           (release)            consumed = k + 1   (release)
+
+*Split* rings carry one stream from each rank to each other one; *shared* rings carry one stream from each rank that all others read.
+The counters go on from call to call, so nothing is reset. Each chunk is signed (collective, root, bytes of the whole stream), and a
+reader that expected something else gets an error. Words, writers and memory orders: :mod:`transports.shm.slots`.
+
+Collectives on streams work in rounds: in round t a rank writes chunk t of everything it sends, then reads chunk t - 1 of
+everything it receives. The rank that is furthest behind can always go on, since what it reads was written a round ago and what it
+overwrites was read by ranks at least as far as itself, two rounds ago; so rounds never deadlock with two chunks a ring or more.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.lines import begin, check_signature
+from ncclx_mpi.p2p.layout import COMM, ENGINE
+from ncclx_mpi.p2p.waiting import wait_word
+from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed, store_release
+from numba_kernels.jit import kernel
+from numba_kernels.memory import move, stream, write_shared
+from transports.shm.slots import (
+    CHUNKS,
+    RING,
+    SLOT,
+    shared_chunk,
+    shared_consumed,
+    shared_posted,
+    split_chunk,
+    split_consumed,
+    split_posted,
+)
+
+STREAM_LANDING_FROM = 4 << 20
+"""Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
+LEAST_ADDRESS = 4096
+"""What the ``take`` functions return below this is the code of a failure."""
+
+
+@kernel("int64(int64, int64)")
+def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
+    """Start a collective on streams: as :func:`begin`, without payload."""
+    slot = load64(comm + COMM.slot)
+    if load_relaxed(slot + SLOT.bulk) == 0:
+        store_relaxed(slot + SLOT.bulk, 1)
+    return begin(comm, signature, 0, 0)
+
+
+@kernel("void(int64, int64, int64)")
+def _post(ring, index, signature):  # type: ignore[no-untyped-def]
+    store64(ring + RING.signatures + 8 * (index & (CHUNKS - 1)), signature)
+    store_release(ring + RING.posted, index + 1)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-untyped-def]
+    """Write the next chunk of the stream to `reader`. 0 or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    ring = split_posted(slot, size, rank, reader)
+    index = load64(ring + RING.posted)
+    if index >= CHUNKS:
+        code = wait_word(comm, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, slot + SLOT.broken)
+        if code != 0:
+            return code
+    streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+    write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, streamed)
+    _post(ring, index, signature)
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def take_split(comm, writer, signature):  # type: ignore[no-untyped-def]
+    """Wait for the next chunk of the stream from `writer`: its address, or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    index = load64(split_consumed(slot, size, writer, rank))
+    ring = split_posted(slot, size, writer, rank)
+    code = wait_word(comm, ring + RING.posted, index + 1, slot + SLOT.broken)
+    if code == 0:
+        code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
+    return code if code != 0 else split_chunk(slot, size, writer, rank, index)
+
+
+@kernel("void(int64, int64)")
+def drop_split(comm, writer):  # type: ignore[no-untyped-def]
+    """The chunk that was taken from `writer` has been read."""
+    word = split_consumed(load64(comm + COMM.slot), load64(comm + COMM.size), writer, load64(comm + COMM.rank))
+    store_release(word, load64(word) + 1)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def]
+    """Write the next chunk of the own shared ring. 0 or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    ring = shared_posted(slot, size, rank)
+    index = load64(ring + RING.posted)
+    if index >= CHUNKS:
+        for reader in range(size):
+            if reader != rank:
+                word = shared_consumed(slot, size, rank, reader)
+                code = wait_word(comm, word, index - CHUNKS + 1, slot + SLOT.broken)
+                if code != 0:
+                    return code
+    streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+    write_shared(shared_chunk(slot, size, rank, index), address, nbytes, streamed)
+    _post(ring, index, signature)
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def take_shared(comm, writer, signature):  # type: ignore[no-untyped-def]
+    """Wait for the next chunk of the shared ring of `writer`: its address, or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    index = load64(shared_consumed(slot, size, writer, rank))
+    ring = shared_posted(slot, size, writer)
+    code = wait_word(comm, ring + RING.posted, index + 1, slot + SLOT.broken)
+    if code == 0:
+        code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
+    return code if code != 0 else shared_chunk(slot, size, writer, index)
+
+
+@kernel("void(int64, int64)")
+def drop_shared(comm, writer):  # type: ignore[no-untyped-def]
+    """The chunk that was taken from the shared ring of `writer` has been read."""
+    word = shared_consumed(load64(comm + COMM.slot), load64(comm + COMM.size), writer, load64(comm + COMM.rank))
+    store_release(word, load64(word) + 1)
+
+
+@kernel("int64(int64, int64)")
+def chunks_of(nbytes, chunk):  # type: ignore[no-untyped-def]
+    """Chunks that a stream of `nbytes` takes."""
+    return (nbytes + chunk - 1) // chunk
+
+
+
+
+@kernel("void(int64, int64, int64, int64)")
+def land(target, source, nbytes, total):  # type: ignore[no-untyped-def]
+    """Copy a chunk of altogether `total` bytes to private memory."""
+    if total >= STREAM_LANDING_FROM:
+        stream(target, source, nbytes)
+    else:
+        move(target, source, nbytes)
