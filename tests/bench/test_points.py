@@ -1,0 +1,104 @@
+"""What the benchmark measures, how it sums up, and what it prints."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ncclx_mpi.bench import points, report, rounds, summary
+from ncclx_mpi.bench.placement import classify
+from ncclx_mpi.bench.points import MIB, Point
+
+
+SMALL = Point("allreduce", 8, 2)
+
+
+def run(side: str, us: float, placement: str = "far", point: Point = SMALL) -> dict[str, object]:
+    result = {"case": point.case, "bytes": point.nbytes, "ranks": point.nranks, "us": us, "wrong": 0}
+    return {"side": side, "placement": placement, "results": [result]}
+
+
+def test_sweep_stays_below_its_memory() -> None:
+    everything = list(points.sweep())
+    assert max(points.buffer_bytes(point) for point in everything) <= 256 * MIB
+    assert {point.nranks for point in everything} == set(points.SWEEP_RANKS)
+    assert Point("allreduce", 64 * MIB, 8) in everything
+    assert Point("alltoall", 64 * MIB, 8) not in everything
+    assert len(set(everything)) == len(everything)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("8", 8), ("64K", 65536), ("64KiB", 65536), ("1M", MIB), ("10MB", 10_000_000), ("0", 0)]
+)
+def test_sizes_are_read(text: str, nbytes: int) -> None:
+    assert points.parse_size(text) == nbytes
+    assert points.parse_size(points.size_text(nbytes).replace(" ", "")) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "x", "8G", "-1", "1.5M"])
+def test_wrong_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        points.parse_size(text)
+
+
+def test_groups_hold_one_rank_count_each() -> None:
+    groups = rounds.group(points.GOALS, 5)
+    assert sorted(point for group in groups for point in group) == sorted(points.GOALS)
+    for group in groups:
+        assert len({point.nranks for point in group}) == 1
+        assert len(group) == 1 or all(point.case != "startup" for point in group)
+
+
+def test_placement_is_far_near_or_mixed() -> None:
+    assert classify(0.1, 0.11) == "near"
+    assert classify(0.45, 0.4) == "far"
+    assert classify(0.1, 0.45) == "mixed"
+    assert classify(0.22, 0.22) == "mixed"
+    assert classify(None, None) == "unknown"
+
+
+def test_rounds_of_the_same_placement_are_compared() -> None:
+    runs = [run("ncclx_mpi", us) for us in (1.0, 0.8, 5.0)] + [run("mpich", 2.0), run("impi", 1.25)]
+    runs += [run("ncclx_mpi", 99.0, "mixed"), run("impi", 0.5, "near")]
+    far, near = summary.summarize(runs)
+    assert (far.placement, far.ours, far.fastest) == ("far", 1.0, ("impi", 1.25))
+    assert far.ratio == pytest.approx(0.8)
+    assert (far.goal, far.verdict) == (0.9, "pass")
+    assert near.ours is None
+    assert near.verdict == ""
+
+
+def test_a_missed_goal_fails() -> None:
+    (row,) = summary.summarize([run("ncclx_mpi", 1.0), run("mpich", 1.0)])
+    assert row.verdict == "FAIL"
+
+
+def test_cliffs_have_a_floor() -> None:
+    rows = summary.summarize([run("ncclx_mpi", 0.3), run("mpich", 0.07)])
+    assert summary.cliffs(rows) == ([], 0)
+    rows = summary.summarize([run("ncclx_mpi", 0.4), run("mpich", 0.07)])
+    assert len(summary.cliffs(rows)[0]) == 1
+
+
+def test_tables_name_everything() -> None:
+    rows = summary.summarize([run("ncclx_mpi", 2.0, point=Point("allgather", MIB, 2)), run("mpich", 1.0)])
+    assert any("allgather" in line and "us" in line for line in report.osu(rows))
+    lines = list(report.nccl(rows))
+    assert any(f"{2 * MIB} " in line and f"{2 * MIB / 2.0 / 1e3:.2f}" in line for line in lines)
+    assert any(line.startswith("| allgather 1 MiB | 2 | far | 2.00 |") for line in report.markdown(rows))
+    assert any("allreduce 8 B, 2 ranks" in line for line in report.comparison(rows))
+
+
+def test_bench_measures_our_own_side() -> None:
+    words = ["bench", "allreduce", "barrier", "-n", "2", "-b", "64", "--rounds", "1", "--seconds", "0.02", "--style", "nccl"]
+    done = subprocess.run([sys.executable, "-m", "ncclx_mpi", *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "# allreduce, 2 ranks" in done.stdout
+    assert "# barrier, 2 ranks" in done.stdout
+
+
+def test_bench_explains_what_it_does_not_know() -> None:
+    done = subprocess.run([sys.executable, "-m", "ncclx_mpi", "bench", "allredcue"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "allredcue" in done.stderr
+    assert "allreduce" in done.stderr

@@ -1,0 +1,42 @@
+"""What a reader can copy is a file that ran: every snippet runs and prints what it should, every page is up to date."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SNIPPETS = sorted((DOCS / "snippets").glob("*.py"))
+PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda path: path.stem)
+def test_snippet_prints_what_it_should(snippet: Path) -> None:
+    ranks = re.match(r"# ranks: (\w+)\n", snippet.read_text())
+    assert ranks, "the first line says on how many ranks it runs"
+    launcher = [] if ranks[1] == "none" else ["-m", "ncclx_mpi", "run", "-n", ranks[1], "--timeout", "60"]
+    done = subprocess.run([sys.executable, *launcher, str(snippet)], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == snippet.with_suffix(".out").read_text()
+
+
+def test_pages_are_up_to_date() -> None:
+    done = subprocess.run([sys.executable, str(DOCS / "build.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_python_in_the_docs_comes_from_files(page: Path) -> None:
+    text = page.read_text()
+    blocks = len(re.findall(r"^```python$", text, re.MULTILINE))
+    from_files = len(re.findall(r"<!-- file: snippets/", text))
+    assert blocks == from_files
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
