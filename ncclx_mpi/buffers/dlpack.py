@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from typing import Any
 
 _CPU = 1
@@ -69,8 +70,9 @@ _get_pointer.restype = ctypes.c_void_p
 
 def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None, int, Any, int]:
     """Address, bytes, read-only flag, format, item size, owner and device type of an object's tensor."""
-    device, _ = obj.__dlpack_device__()
-    capsule, is_versioned = _capsule(obj, int(device))
+    device, device_number = map(operator.index, obj.__dlpack_device__())
+    del device_number  # which of several devices: the address says that too
+    capsule, is_versioned = _capsule(obj, device)
     name = b"dltensor_versioned" if is_versioned else b"dltensor"
     if not _is_valid(capsule, name):
         raise BufferError("dlpack: invalid capsule object")
@@ -85,7 +87,7 @@ def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None
         count *= dim
     code, itemsize = _format(tensor)
     nbytes = count * ((tensor.bits * tensor.lanes + 7) // 8)
-    return (tensor.data or 0) + tensor.byte_offset, nbytes, readonly, code, itemsize, capsule, int(device)
+    return (tensor.data or 0) + tensor.byte_offset, nbytes, readonly, code, itemsize, capsule, device
 
 
 def _capsule(obj: Any, device: int) -> tuple[Any, bool]:

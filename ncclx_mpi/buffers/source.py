@@ -164,6 +164,8 @@ def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
     if readonly and writable:
         raise BufferError(f"{name}: buffer is not writable")
     descr = interface.get("descr")
+    if descr is not None and not isinstance(descr, list):
+        raise TypeError(f"{name}: 'descr' must be a list, not {type(descr).__name__}")
     if descr is not None and descr != [("", typestr)]:
         warnings.warn(f"{name}: ignoring 'descr' key", RuntimeWarning, stacklevel=2)
     if pointer is None and count == 0:

@@ -130,7 +130,9 @@ def is_in_place(spec: Any) -> bool:
 def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
     source, count, displ, kind = _split_simple(spec)
     memory = _open(source, kind, writable=writable)
-    layout = _layout(memory.datatype)
+    if memory.datatype._state is None and displ:
+        raise ValueError("message: cannot handle displacement, datatype is null")
+    layout = _layout(memory, is_inferred=count is None)
     offset = _displacement(displ, memory, layout)
     if count is None:
         number = _inferred(memory, layout, memory.nbytes - offset, blocks)
@@ -172,7 +174,7 @@ def _split_simple(spec: Any) -> tuple[Any, Any, Any, Any]:
 def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
     source, counts, displs, kind = _split_vector(spec)
     memory = _open(source, kind, writable=writable)
-    layout = _layout(memory.datatype)
+    layout = _layout(memory, is_inferred=counts is None)
     if counts is None:
         total = _inferred(memory, layout, memory.nbytes, 1)
         numbers = [total // size + (total % size > rank) for rank in range(size)]
@@ -243,7 +245,7 @@ def _vector_w(spec: Any, size: int, *, writable: bool) -> WBuffer:
     for number, place, datatype in zip(numbers, places, types, strict=True):
         if number < 0:
             raise ValueError(f"message: negative count {number}")
-        layout = _layout(datatype)
+        layout = committed(datatype._state, "message")
         if memory is not None:
             check_inside(memory.nbytes, place, number, layout)
         base = 0 if memory is None else memory.address
@@ -313,8 +315,11 @@ def _lookup(code: Any) -> Datatype:
         raise KeyError(f"cannot map {code!r} to MPI datatype") from None
 
 
-def _layout(datatype: Datatype) -> Layout:
-    return committed(datatype._state, "message")
+def _layout(memory: _Memory, *, is_inferred: bool) -> Layout:
+    """Layout of the elements; a null datatype where it must give the count is a mistake in the specification."""
+    if memory.datatype._state is None and is_inferred and memory.nbytes > 0:
+        raise ValueError("message: cannot infer count, datatype is null")
+    return committed(memory.datatype._state, "message")
 
 
 def _is_type(item: Any) -> bool:
