@@ -7,13 +7,15 @@ from typing import Any, Self
 from ncclx_mpi.api import communicator
 from ncclx_mpi.api.comm import _CREATE_GROUP_OFFSET, _CREATE_GROUP_TAG, Comm
 from ncclx_mpi.api.comm_collective import Scans
+from ncclx_mpi.api.comm_nonblocking import NonBlockingScans
 from ncclx_mpi.api.comm_objects import ObjectScans
+from ncclx_mpi.api.comm_persistent import PersistentScans
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
 
 
-class Intracomm(Scans, ObjectScans, Comm):
+class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Comm):
     """Intracommunicator."""
 
     __slots__ = ()
