@@ -27,7 +27,7 @@ class Program:
     kind
         ``script``, ``module``, ``code``, ``stdin`` or ``executable``.
     target
-        Path, module name or source text.
+        Path, module name or source text; empty for standard input that nobody has read yet.
     args
         ``sys.argv[1:]`` of the program.
     """
@@ -156,7 +156,9 @@ def _execute(program: Program) -> None:
     sys.argv[:] = [{CODE: "-c", STDIN: "-"}.get(program.kind, program.target), *program.args]
     if program.kind == SCRIPT:
         return _run_script(program.target)
-    text, name = (program.target, "<string>") if program.kind == CODE else (sys.stdin.read(), "<stdin>")
+    text, name = program.target, "<string>"
+    if program.kind == STDIN:
+        text, name = text or sys.stdin.read(), "<stdin>"
     _set_first_path("")
     main = _fresh_main(None)
     exec(compile(text, name, "exec", 0, True), main.__dict__)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import environment
 
 
 @pytest.mark.ranks(1, 3)
@@ -24,3 +27,64 @@ def test_parametrised(x):
 @given(st.integers())
 def test_hypothesis(x):
     assert isinstance(x, int)
+
+
+class TestInAClass:
+    @pytest.mark.ranks(2)
+    def test_method(self, comm):
+        assert comm.allreduce(1) == comm.size == 2
+
+
+@pytest.mark.ranks(2)
+def test_skip_in_a_rank(comm):
+    if comm.rank == 1:
+        pytest.skip("by rank 1")
+    comm.Barrier()
+
+
+FAILING = """
+import time
+import pytest
+from hypothesis import given, strategies as st
+
+@pytest.mark.ranks(3)
+def test_assertion(comm):
+    value = comm.rank
+    assert value != 2
+    comm.Barrier()
+
+@pytest.mark.ranks(2, timeout=1.5)
+def test_hang(comm):
+    comm.recv(source=1 - comm.rank, tag=5)
+
+@pytest.mark.ranks(2)
+def test_death(comm):
+    import os
+    if comm.rank == 0: os._exit(3)
+    comm.Barrier()
+
+@pytest.mark.ranks(2)
+@given(st.integers())
+def test_example(comm, x):
+    assert comm.allreduce(x) == 2 * x
+    assert x < 100
+
+@pytest.mark.ranks(2)
+def test_good_one_after_all_these(comm):
+    comm.Barrier()
+"""
+
+
+def test_failures_are_reported(tmp_path):
+    path = tmp_path / "test_failing.py"
+    path.write_text(FAILING)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "ncclx_mpi.testing.plugin", "--rootdir", str(tmp_path), str(path)],
+        env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    text = result.stdout
+    assert "4 failed, 1 passed" in text, text
+    assert "assert 2 != 2" in text and "rank 2 of 3 raised AssertionError" in text
+    assert "in recv from rank 1, tag 5" in text and "in test_hang" in text
+    assert "rank 0" in text and "status 3" in text
+    assert "falsifying example on this rank: x=" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import textwrap
 
 import pytest
@@ -56,15 +57,15 @@ def test_program_on_stdin():
 
 
 def test_interpreter_flags_are_kept():
-    result = run("run", "-n", "1", "python", "-O", "-X", "dev", "-c", "import sys; print(__debug__, sys.flags.dev_mode)")
+    result = run("run", "-n", "1", sys.executable, "-O", "-X", "dev", "-c", "import sys; print(__debug__, sys.flags.dev_mode)")
     assert result.stdout == "False True\n", result.stderr
 
 
 def test_word_python_means_this_interpreter(tmp_path):
     script = tmp_path / "program.py"
     script.write_text("")
-    assert parse_any(["python3", "-W", "error", str(script), "x"])[0].target == str(script)
-    assert parse_any(["python3", "-W", "error", str(script), "x"])[1] == ["-W", "error"]
+    assert parse_any([sys.executable, "-W", "error", str(script), "x"])[0].target == str(script)
+    assert parse_any([sys.executable, "-W", "error", str(script), "x"])[1] == ["-W", "error"]
 
 
 def test_variables_are_set_before_numpy_is_imported():
@@ -162,7 +163,7 @@ def test_program_of_another_kind(tmp_path):
         textwrap.dedent(f"""\
         #!/bin/sh
         echo shell $NCCLX_MPI_RANK of $NCCLX_MPI_SIZE
-        {__import__("sys").executable} -c 'from ncclx_mpi import MPI; print("sum", MPI.COMM_WORLD.allreduce(1))'
+        {sys.executable} -c 'from ncclx_mpi import MPI; print("sum", MPI.COMM_WORLD.allreduce(1))'
         """)
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)

@@ -1,0 +1,158 @@
+"""Ranks that others start: torchrun, srun, mpiexec, and nobody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from programs import environment
+
+from ncclx_mpi.bootstrap import detect, mpi, slurm, store, torchrun
+
+SUM = "from ncclx_mpi import MPI, runtime; print(MPI.COMM_WORLD.allreduce(1), runtime.membership().kind)"
+
+
+def start(code, **variables):
+    return subprocess.Popen(
+        [sys.executable, "-m", "ncclx_mpi", "-c", code],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def of_torchrun(rank, size, port="29511", **more):
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        **more,
+    }
+
+
+def of_slurm(rank, size, **more):
+    return {
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_NODEID": "0",
+        **more,
+    }
+
+
+@pytest.mark.parametrize(("variables", "kind"), [(of_torchrun, "torchrun"), (of_slurm, "slurm")])
+def test_world_from_variables(variables, kind):
+    ranks = [start(SUM, **variables(rank, 3)) for rank in (2, 0, 1)]
+    for rank in ranks:
+        stdout, stderr = rank.communicate(timeout=90)
+        assert stdout == f"3 {kind}\n", stderr
+
+
+def test_world_of_one():
+    stdout, stderr = start(SUM).communicate(timeout=90)
+    assert stdout == "1 singleton\n", stderr
+
+
+def test_missing_ranks_are_named():
+    rank = start(SUM, NCCLX_MPI_JOIN_TIMEOUT="1", **of_torchrun(0, 3, "29512"))
+    _, stderr = rank.communicate(timeout=90)
+    assert rank.returncode == 1
+    assert "ranks [1, 2] of 3 did not come" in stderr and "NCCLX_MPI_JOIN_TIMEOUT" in stderr
+
+
+def test_missing_rank_0():
+    rank = start(SUM, NCCLX_MPI_JOIN_TIMEOUT="1", **of_torchrun(1, 3, "29513"))
+    assert "waited 1 s for rank 0" in rank.communicate(timeout=90)[1]
+
+
+def test_two_of_the_same_rank():
+    ranks = [start(SUM, NCCLX_MPI_JOIN_TIMEOUT="3", **of_torchrun(0, 2, "29514")) for _ in range(2)]
+    stderr = "".join(rank.communicate(timeout=90)[1] for rank in ranks)
+    assert "two processes were started as rank 0" in stderr
+
+
+def test_several_nodes_are_refused():
+    variables = of_slurm(0, 4, SLURM_STEP_NUM_NODES="2")
+    assert "one node only" in start(SUM, **variables).communicate(timeout=90)[1]
+
+
+def test_dead_peer_is_noticed():
+    code = (
+        "import os, time; from ncclx_mpi import MPI; comm = MPI.COMM_WORLD; print('ready', flush=True)\n"
+        "try: comm.recv(source=1 - comm.rank)\n"
+        "except MPI.Exception as error: print(error.Get_error_class() == MPI.ERR_PROC_FAILED)"
+    )
+    ranks = [start(code, **of_torchrun(rank, 2, "29515")) for rank in range(2)]
+    assert [rank.stdout.readline() for rank in ranks] == ["ready\n"] * 2
+    began = time.monotonic()
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    assert ranks[0].communicate(timeout=20)[0] == "True\n"
+    assert time.monotonic() - began < 2
+    ranks[1].communicate()
+
+
+def test_a_batch_script_is_no_task():
+    batch = {name: value for name, value in of_slurm(0, 4).items() if name != "SLURM_STEP_ID"}
+    assert not slurm.is_present(batch)
+
+
+def test_mpi_launcher_below_srun_wins():
+    below = of_slurm(0, 1, PMI_RANK="3", PMI_SIZE="4")
+    assert not slurm.is_present(below) and mpi.is_present(below)
+    assert slurm.is_present(of_slurm(3, 4, PMI_RANK="3", PMI_SIZE="4"))
+
+
+def test_torchrun_needs_all_its_variables():
+    assert not torchrun.is_present({"RANK": "0", "WORLD_SIZE": "2"})
+
+
+def test_order_of_ways():
+    assert detect({}) == "singleton"
+    assert detect({**of_torchrun(0, 2), **of_slurm(0, 2)}) == "torchrun"
+    assert detect({"PMI_RANK": "0"}) == "mpi"
+
+
+def test_worlds_of_one_are_explained(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(RuntimeError, match="4 ranks were started, but each is a world of one.*ncclx run -n 4"):
+        mpi._refuse_worlds_of_one(1, "Some MPI")
+
+
+def test_wrong_token_is_refused():
+    name, token = store.place("a job of the tests")
+    with store.listen(name, 1) as server:
+        rank = subprocess.Popen(
+            [sys.executable, "-c", f"from ncclx_mpi.bootstrap import store; store.fetch({name!r}, 'guess', 1, 2)"],
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        connection, _ = server.accept()
+        assert store.answer(connection, token, 2, 0) is None
+        assert "wrong token" in rank.communicate(timeout=20)[1]
+
+
+@pytest.mark.skipif(shutil.which("mpiexec", path=os.path.dirname(sys.executable)) is None, reason="no MPI in this environment")
+@pytest.mark.parametrize("way", ["variables", "library"])
+def test_mpiexec(way):
+    mpiexec = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    through_mpi = "from ncclx_mpi.bootstrap import mpi; mpi.world_from_variables = lambda environ: None; "
+    code = (through_mpi if way == "library" else "") + SUM
+    left = set(os.listdir("/dev/shm"))
+    result = subprocess.run(
+        [str(mpiexec), "-n", "3", sys.executable, "-m", "ncclx_mpi", "-c", code],
+        env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert result.stdout == "3 mpi\n" * 3, result.stderr
+    assert set(os.listdir("/dev/shm")) <= left
