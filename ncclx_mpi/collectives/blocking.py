@@ -42,7 +42,7 @@ Table = npt.NDArray[np.int64]
 
 def barrier(comm: NativeComm) -> None:
     """Return when every rank has called it."""
-    if select.algorithm("barrier", comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(lines.BARRIER, comm.slot >= 0, 0) == PLAN:
         _run(prepare.prepare_barrier(comm))
     else:
         check(comm, entry(barrier_small.barrier)(comm.address), "barrier")
@@ -50,11 +50,11 @@ def barrier(comm: NativeComm) -> None:
 
 def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
     """Bytes of the root to everyone."""
-    algorithm = select.algorithm("bcast", comm.slot >= 0, nbytes)
+    algorithm = select.algorithm(lines.BCAST, comm.slot >= 0, nbytes)
     if algorithm == SMALL:
         code = entry(bcast_small.bcast)(comm.address, address, nbytes, root)
     elif algorithm == LARGE:
-        code = entry(allgather_large.bcast)(comm.address, address, nbytes, root, select.CHUNK["bcast"])
+        code = entry(allgather_large.bcast)(comm.address, address, nbytes, root, select.chunk_bytes(nbytes))
     else:
         return _run(prepare.prepare_bcast(comm, address, nbytes, root))
     check(comm, code, "bcast")
@@ -62,7 +62,7 @@ def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
 
 def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> None:
     """`nbytes` of each rank to the root's `recv`, in rank order. In place at the root: its block is in `recv`."""
-    algorithm = select.algorithm("gather", comm.slot >= 0, nbytes)
+    algorithm = select.algorithm(lines.GATHER, comm.slot >= 0, nbytes)
     if algorithm == SMALL:
         code = entry(gather_small.gather)(comm.address, send, nbytes, recv, root)
     elif algorithm == LARGE:
@@ -76,7 +76,7 @@ def gatherv(
     comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int
 ) -> None:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
-    if select.algorithm("gather", comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(lines.GATHER, comm.slot >= 0, 0) == PLAN:
         return _run(prepare.prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
@@ -90,7 +90,7 @@ def gatherv(
 
 def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> None:
     """Blocks of `nbytes` of the root's `send` to the ranks. In place at the root (`recv` = 0): it keeps its block."""
-    algorithm = select.algorithm("scatter", comm.slot >= 0, nbytes * comm.size)
+    algorithm = select.algorithm(lines.SCATTER, comm.slot >= 0, nbytes * comm.size)
     if algorithm == SMALL:
         code = entry(scatter_small.scatter)(comm.address, send, recv, nbytes, root)
     elif algorithm == LARGE:
@@ -104,7 +104,7 @@ def scatterv(
     comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int
 ) -> None:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
-    if select.algorithm("scatter", comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(lines.SCATTER, comm.slot >= 0, 0) == PLAN:
         return _run(prepare.prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
@@ -118,11 +118,11 @@ def scatterv(
 
 def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
     """`nbytes` of each rank to everyone's `recv`, in rank order. In place: the own block is in `recv`."""
-    algorithm = select.algorithm("allgather", comm.slot >= 0, nbytes)
+    algorithm = select.algorithm(lines.ALLGATHER, comm.slot >= 0, nbytes)
     if algorithm == SMALL:
         code = entry(allgather_small.allgather)(comm.address, send, nbytes, recv)
     elif algorithm == LARGE:
-        code = entry(allgather_large.allgather)(comm.address, send, nbytes, recv, select.CHUNK["allgather"])
+        code = entry(allgather_large.allgather)(comm.address, send, nbytes, recv, select.chunk_bytes(nbytes))
     else:
         return _run(prepare.prepare_allgather(comm, send, nbytes, recv))
     check(comm, code, "allgather")
@@ -130,7 +130,7 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> None:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    if select.algorithm("allgather", comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(lines.ALLGATHER, comm.slot >= 0, 0) == PLAN:
         return _run(prepare.prepare_allgatherv(comm, send, nbytes, recv, counts, offsets))
     table = np.empty((comm.size, 2), dtype=np.int64)
     table[:, 0] = np.add(offsets, recv)
@@ -141,14 +141,14 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
         0,
         send or int(table[comm.rank, 0]),
         table.ctypes.data,
-        select.CHUNK["allgather"],
+        select.chunk_bytes(max(counts)),
     )
     check(comm, code, "allgatherv")
 
 
 def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
     """Block j of `send` to rank j, where it becomes block i of `recv`. In place: `recv` holds what is sent."""
-    algorithm = select.algorithm("alltoall", comm.slot >= 0, nbytes * comm.size)
+    algorithm = select.algorithm(lines.ALLTOALL, comm.slot >= 0, nbytes * comm.size)
     if algorithm == SMALL:
         code = entry(alltoall_small.alltoall)(comm.address, send or recv, recv, nbytes)
     elif algorithm == LARGE:
@@ -168,7 +168,7 @@ def alltoallv(
     offsets: Counts,
 ) -> None:
     """As alltoall, with bytes and byte offsets of each block."""
-    if select.algorithm("alltoall", comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(lines.ALLTOALL, comm.slot >= 0, 0) == PLAN:
         return _run(prepare.prepare_alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
     table = np.empty((comm.size, 4), dtype=np.int64)
     table[:, 0] = np.add(send_offsets, send) if send else np.add(offsets, recv)
@@ -182,11 +182,11 @@ def reduce(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int
 ) -> None:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
-    algorithm = _reduction("reduce", comm, count, itemsize)
+    algorithm = _reduction(lines.REDUCE, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(reduce_small.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root)
     elif algorithm == LARGE:
-        chunk = _chunk("reduce", comm, itemsize)
+        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
         code = entry(reduce_large.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root, chunk)
     else:
         return _run(prepare.prepare_reduce(comm, send, recv, count, itemsize, fn, commutative, root))
@@ -195,11 +195,11 @@ def reduce(
 
 def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
-    algorithm = _reduction("allreduce", comm, count, itemsize)
+    algorithm = _reduction(lines.ALLREDUCE, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(allreduce_small.allreduce)(comm.address, send or recv, recv, count, itemsize, fn)
     elif algorithm == LARGE:
-        chunk = _chunk("allreduce", comm, itemsize)
+        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
         code = entry(allreduce_large.allreduce)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_allreduce(comm, send, recv, count, itemsize, fn, commutative))
@@ -215,13 +215,13 @@ def reduce_scatter(
     """
     firsts = np.array([0, *accumulate(counts)], dtype=np.int64)
     total, first = int(firsts[-1]), int(firsts[comm.rank])
-    algorithm = _reduction("reduce_scatter", comm, total, itemsize)
+    algorithm = _reduction(lines.REDUCE_SCATTER, comm, total, itemsize)
     if algorithm == SMALL:
         code = entry(reduce_scatter_small.reduce_scatter)(
             comm.address, send or recv, recv, total, first, counts[comm.rank], itemsize, fn
         )
     elif algorithm == LARGE:
-        chunk = _chunk("reduce_scatter", comm, itemsize)
+        chunk = select.chunk_items(comm.size, total // comm.size * itemsize, itemsize)
         code = entry(reduce_scatter_large.reduce_scatter)(
             comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn, chunk
         )
@@ -235,13 +235,13 @@ def reduce_scatter_block(
 ) -> None:
     """As reduce_scatter, with `count` elements for each rank."""
     total = count * comm.size
-    algorithm = _reduction("reduce_scatter", comm, total, itemsize)
+    algorithm = _reduction(lines.REDUCE_SCATTER, comm, total, itemsize)
     if algorithm == SMALL:
         code = entry(reduce_scatter_small.reduce_scatter)(
             comm.address, send or recv, recv, total, count * comm.rank, count, itemsize, fn
         )
     elif algorithm == LARGE:
-        chunk = _chunk("reduce_scatter", comm, itemsize)
+        chunk = select.chunk_items(comm.size, total // comm.size * itemsize, itemsize)
         code = entry(reduce_scatter_large.reduce_scatter_block)(
             comm.address, send or recv, recv, count, itemsize, fn, chunk
         )
@@ -252,11 +252,11 @@ def reduce_scatter_block(
 
 def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r at rank r. In place: the contribution is in `recv`."""
-    algorithm = _reduction("scan", comm, count, itemsize)
+    algorithm = _reduction(lines.SCAN, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 0)
     elif algorithm == LARGE:
-        chunk = _chunk("scan", comm, itemsize)
+        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
         code = entry(scan_large.scan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_scan(comm, send, recv, count, itemsize, fn, commutative))
@@ -265,11 +265,11 @@ def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: 
 
 def exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r - 1 at rank r; `recv` of rank 0 stays as it is. In place: the contribution is in `recv`."""
-    algorithm = _reduction("scan", comm, count, itemsize)
+    algorithm = _reduction(lines.SCAN, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 1)
     elif algorithm == LARGE:
-        chunk = _chunk("scan", comm, itemsize)
+        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
         code = entry(scan_large.exscan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_exscan(comm, send, recv, count, itemsize, fn, commutative))
@@ -287,14 +287,10 @@ def check(comm: NativeComm, code: int, name: str) -> None:
     raise_code(comm, code, name)
 
 
-def _reduction(name: str, comm: NativeComm, count: int, itemsize: int) -> str:
+def _reduction(kind: int, comm: NativeComm, count: int, itemsize: int) -> str:
     """The algorithm of a reduction; elements too large to be cut into chunks are left to plans."""
-    algorithm = select.algorithm(name, comm.slot >= 0, count * itemsize)
+    algorithm = select.algorithm(kind, comm.slot >= 0, count * itemsize)
     return PLAN if algorithm == LARGE and itemsize > select.LARGEST_ITEM else algorithm
-
-
-def _chunk(name: str, comm: NativeComm, itemsize: int) -> int:
-    return select.chunk_items(name, comm.size, itemsize)
 
 
 def _exchange(comm: NativeComm, kind: int, root: int, table: Table, name: str) -> None:

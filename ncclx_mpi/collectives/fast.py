@@ -14,6 +14,8 @@ from numba import types
 from ncclx_mpi.collectives.allreduce.slot_small import allreduce
 from ncclx_mpi.collectives.barrier.slot_small import barrier
 from ncclx_mpi.collectives.bcast.slot_small import bcast
+from ncclx_mpi.collectives.lines import ALLREDUCE, BCAST
+from ncclx_mpi.collectives.select import on_lines
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -26,7 +28,6 @@ from numba_kernels.pyobject import (
     nbytes_of,
     writable_of,
 )
-from transports.shm.slots import BIG
 
 SLOW = -1
 ELEMENTS = 24
@@ -43,7 +44,7 @@ def barrier_now(comm):  # type: ignore[no-untyped-def]
 def bcast_array(comm, argument, root):  # type: ignore[no-untyped-def]
     """Bcast of a plain array: 0, SLOW, or the code of a failure."""
     nbytes = nbytes_of(argument)
-    if element_of(argument) == NONE or nbytes > BIG or load64(comm + COMM.slot) == 0:
+    if element_of(argument) == NONE or on_lines(BCAST, nbytes) == 0 or load64(comm + COMM.slot) == 0:
         return SLOW
     if root < 0 or root >= load64(comm + COMM.size):
         return SLOW
@@ -59,7 +60,7 @@ def allreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-de
     if element == NONE or element != element_of(send) or nbytes != nbytes_of(send) or writable_of(recv) == 0:
         return SLOW
     function = load64(functions + 8 * element)
-    if function == 0 or nbytes > BIG or load64(comm + COMM.slot) == 0:
+    if function == 0 or on_lines(ALLREDUCE, nbytes) == 0 or load64(comm + COMM.slot) == 0:
         return SLOW
     itemsize = itemsize_of(recv)
     return allreduce(comm, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function)

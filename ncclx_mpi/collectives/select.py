@@ -1,61 +1,82 @@
 """Which algorithm carries out a collective: a function of what all ranks know, so that all choose alike.
 
 What all ranks know: the collective, the number of ranks, the bytes that every rank gave (never one rank's counts of a v-variant),
-whether the communicator has a slot in the arena.
+whether the communicator has a slot in the arena. :func:`on_lines` is compiled too, so that calls which never leave compiled
+code choose by the very same table.
 """
 
 from __future__ import annotations
 
-from transports.shm.slots import BIG, MID, SHARED_CHUNK, split_chunk_bytes
+from ncclx_mpi.collectives.lines import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BCAST,
+    EXSCAN,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCAN,
+    SCATTER,
+)
+from numba_kernels.jit import kernel
+from transports.shm.slots import BIG, CHUNKS, LEAST_CHUNK, SHARED_CHUNK, SPLIT_BYTES
 
-SMALL, LARGE, PLAN = "small", "large", "plan"
-"""On lines; on streams; by messages."""
+PLAN, SMALL, LARGE = "plan", "small", "large"
+"""A plan over messages; lines of the slot; streams of the slot."""
 
-SMALL_UP_TO = {
-    "barrier": 0,
-    "bcast": MID,
-    "gather": MID,
-    "scatter": MID,
-    "allgather": MID,
-    "alltoall": MID,
-    "reduce": MID,
-    "allreduce": MID,
-    "reduce_scatter": MID,
-    "scan": MID,
+LINES_UPTO = {
+    BARRIER: 0,
+    BCAST: BIG,
+    REDUCE: BIG,
+    ALLREDUCE: BIG,
+    GATHER: BIG,
+    SCATTER: BIG,
+    ALLGATHER: BIG,
+    ALLTOALL: BIG,
+    REDUCE_SCATTER: BIG,
+    SCAN: BIG,
+    EXSCAN: BIG,
 }
-"""Largest contribution of a rank, in bytes, that goes by lines; never more than `BIG`."""
-assert max(SMALL_UP_TO.values()) <= BIG
+"""Bytes that one rank publishes up to which lines are used; never more than `BIG`."""
+_UPTO = tuple(LINES_UPTO.get(kind, 0) for kind in range(max(LINES_UPTO) + 1))
 
-CHUNK = {
-    "bcast": 128 << 10,
-    "allgather": 128 << 10,
-    "reduce": 64 << 10,
-    "allreduce": 64 << 10,
-    "reduce_scatter": 64 << 10,
-    "scan": 64 << 10,
-}
-"""Bytes of a chunk of a stream."""
-assert max(CHUNK.values()) <= SHARED_CHUNK
-
-LARGEST_ITEM = 4 << 10
-"""Bytes of an element that is still cut into chunks of whole elements, on any number of ranks."""
-
-SCATTERED_FROM = {"reduce": 64 << 10, "allreduce": 32 << 10}
+SCATTERED_FROM = {REDUCE: 64 << 10, ALLREDUCE: 32 << 10}
 """Bytes of one contribution from which the plans of reductions share the work between all ranks."""
 
+LARGEST_ITEM = LEAST_CHUNK
+"""Bytes of an element up to which reductions are cut into chunks of whole elements."""
 
-def algorithm(name: str, has_slot: bool, nbytes: int) -> str:
-    """SMALL, LARGE or PLAN for a collective to which each rank contributes `nbytes`."""
+_LEAST_PIECE, _MOST_PIECE, _PIECES = 16 << 10, 128 << 10, 8
+
+
+@kernel("int64(int64, int64)")
+def on_lines(kind, published):  # type: ignore[no-untyped-def]
+    """Whether a collective in which each rank publishes `published` bytes goes by lines."""
+    return 1 if published <= _UPTO[kind] else 0
+
+
+def algorithm(kind: int, has_slot: bool, published: int) -> str:
+    """PLAN, SMALL or LARGE for a collective in which each rank publishes up to `published` bytes."""
     if not has_slot:
         return PLAN
-    return SMALL if nbytes <= SMALL_UP_TO[name] else LARGE
+    return SMALL if published <= LINES_UPTO[kind] else LARGE
 
 
-def chunk_items(name: str, size: int, itemsize: int) -> int:
-    """Elements of a chunk of a reduction among `size` ranks."""
-    return max(1, min(CHUNK[name], int(split_chunk_bytes.py_func(size))) // itemsize)
+def chunk_bytes(nbytes: int) -> int:
+    """Bytes of a chunk of a shared stream of up to `nbytes`: some pieces, so that readers follow the writer closely."""
+    piece = (nbytes // _PIECES + 4095) // 4096 * 4096
+    return min(max(piece, _LEAST_PIECE), _MOST_PIECE, SHARED_CHUNK)
 
 
-def is_scattered(name: str, size: int, count: int, itemsize: int) -> bool:
-    """Whether a reduction of `count` elements is cut into blocks, one for each rank."""
-    return size > 2 and count >= size and count * itemsize >= SCATTERED_FROM[name]
+def chunk_items(size: int, nbytes: int, itemsize: int) -> int:
+    """Elements of a chunk of a stream of up to `nbytes` that is reduced: whole lines of them where they are small."""
+    ring = max(LEAST_CHUNK, SPLIT_BYTES // (size * CHUNKS) // 64 * 64)
+    items = min(chunk_bytes(nbytes), ring) // itemsize
+    return items // 64 * 64 or items
+
+
+def is_scattered(kind: int, size: int, count: int, itemsize: int) -> bool:
+    """Whether a reduction of `count` elements as a plan is cut into blocks, one for each rank."""
+    return size > 2 and count >= size and count * itemsize >= SCATTERED_FROM[kind]

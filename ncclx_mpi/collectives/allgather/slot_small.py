@@ -12,7 +12,7 @@ from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, move
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
 def allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
     """`nbytes` at most ``BIG``; `send` = 0 means in place."""
     signature = sign(ALLGATHER, 0, nbytes)

@@ -16,7 +16,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def allreduce(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
     """`count` * `itemsize` at most ``BIG``; `send` == `recv` means in place."""
     nbytes = count * itemsize

@@ -12,7 +12,7 @@ from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, move
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
 def alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
     """`nbytes` times the number of ranks at most ``BIG``; `send` == `recv` means in place."""
     signature = sign(ALLTOALL, 0, nbytes)

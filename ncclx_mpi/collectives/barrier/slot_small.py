@@ -10,7 +10,7 @@ from ncclx_mpi.collectives.lines import BARRIER, arrive_all, begin, end, sign
 from numba_kernels.jit import kernel
 
 
-@kernel("int64(int64)", is_entry=True)
+@kernel("int64(int64)", is_entry=True, nogil=False)
 def barrier(comm):  # type: ignore[no-untyped-def]
     signature = sign(BARRIER, 0, 0)
     number = begin(comm, signature, 0, 0)

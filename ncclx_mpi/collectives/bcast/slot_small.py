@@ -19,7 +19,7 @@ from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
 def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
     """`nbytes` at most ``BIG``."""
     signature = sign(BCAST, root, nbytes)

@@ -12,7 +12,7 @@ from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, move
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
     """`nbytes` at most ``BIG``; `send` = 0 at the root means in place."""
     signature = sign(GATHER, root, nbytes)

@@ -11,7 +11,7 @@ from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def reduce(comm, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
     """`count` * `itemsize` at most ``BIG``; `send` == `recv` at the root means in place."""
     nbytes = count * itemsize

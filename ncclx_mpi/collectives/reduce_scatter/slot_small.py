@@ -11,7 +11,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def reduce_scatter(comm, send, recv, total, first, count, itemsize, fn):  # type: ignore[no-untyped-def]
     """This rank's block is `count` of `total` elements, from `first`; in all at most ``BIG`` bytes. `recv` may be `send`."""
     nbytes = total * itemsize

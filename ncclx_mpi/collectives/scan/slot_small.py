@@ -11,7 +11,7 @@ from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def scan(comm, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-untyped-def]
     """`count` * `itemsize` at most ``BIG``; `exclusive` = 1 leaves the own elements out, and `recv` of rank 0 as it is."""
     nbytes = count * itemsize
