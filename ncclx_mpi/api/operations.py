@@ -120,11 +120,13 @@ class Transfer(Operation):
         result, landing = self.engine.result(self.request), self.landing
         self.engine.free(self.request)
         rank, what, capacity = self.comm.rank, self.what, self.capacity
+        owner = self.owner  # emptied, the operation lets go of the memory that is about to be unpacked
         self.empty()
         if result.error:
             raise_error(result, rank, what, capacity)
         if landing is not None and not result.cancelled:
             landing(result.nbytes)
+        del owner
 
     def cancel(self) -> None:
         self.engine.cancel(self.request)
