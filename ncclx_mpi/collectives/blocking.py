@@ -6,6 +6,7 @@ Arguments and in-place rules as in :mod:`ncclx_mpi.collectives.prepare`.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -34,8 +35,9 @@ from ncclx_mpi.collectives.scatter import slot_small as scatter_small
 from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS
-from numba_kernels.jit import entry
+from numba_kernels.jit import entry as _entry
 
+entry = functools.cache(_entry)
 Counts = Sequence[int]
 Table = npt.NDArray[np.int64]
 

@@ -10,6 +10,7 @@ lock in hand. A plan that is in a reduction is marked as busy meanwhile, and oth
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, store_release
-from numba_kernels.jit import c_address, entry, kernel
+from numba_kernels.jit import c_address, kernel
+from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import move
 
@@ -32,6 +34,7 @@ PLAN = words("Plan", "comm next state error busy tag fn itemsize count first_ope
 IDLE, RUNNING, FINISHED = 0, 1, 2
 _WAITING, _STARTED, _DONE = 0, 1, 2
 _CONTEXT_OFFSET = 1
+entry = functools.cache(_entry)
 _WINDOW = 256
 """Steps beyond the first open one that are looked at: bounds the work of one progress call."""
 _NUMBER_BITS = 20
