@@ -103,10 +103,9 @@ class _Run:
 def _be_rank(request: wire.Request, channel: int) -> NoReturn:
     status = 1
     try:
-        reply = _call(request)
-        status = 0 if reply[0] == "value" else 1
+        data, status = _pack(_call(request))
         with open(channel, "wb") as file:
-            file.write(_pack(reply))
+            file.write(data)
         process.end_communication(status)
     except BaseException:
         traceback.print_exc()
@@ -128,18 +127,19 @@ def _call(request: wire.Request) -> tuple[Any, ...]:
         return "error", error, "".join(traceback.format_exception(error))
 
 
-def _pack(reply: tuple[Any, ...]) -> bytes:
-    """Pickle a reply; what cannot be pickled becomes an error that says so."""
+def _pack(reply: tuple[Any, ...]) -> tuple[bytes, int]:
+    """Pickle a reply, and say how the rank is to exit; what cannot be pickled becomes an error that says so."""
+    is_value = reply[0] == "value"
     try:
         data = pickle.dumps(reply, protocol=pickle.HIGHEST_PROTOCOL)
-        if reply[0] == "error":
+        if not is_value:
             pickle.loads(data)
-        return data
+        return data, 0 if is_value else 1
     except Exception as error:
-        if reply[0] == "error":
-            return pickle.dumps(("error", None, reply[2]))
+        if not is_value:
+            return pickle.dumps(("error", None, reply[2])), 1
         text = f"the result of type {type(reply[1]).__name__} cannot be sent back: {error}\n"
-        return pickle.dumps(("error", TypeError(text), text))
+        return pickle.dumps(("error", TypeError(text), text)), 1
 
 
 def _become_caller(request: wire.Request) -> None:

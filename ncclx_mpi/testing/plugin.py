@@ -105,7 +105,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(_SIZE, marker.args or (2,), ids=lambda size: f"{size}ranks")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def comm() -> Iterator[None]:
     """``MPI.COMM_WORLD``, in the ranks; in the session's own process there is none."""
     yield None
@@ -155,9 +155,8 @@ def _call(server: ForkServer, request: wire.Request) -> wire.Reply:
 
 
 def _skip_if_skipped(failure: RankFailed) -> None:
-    cause = failure.__cause__
-    if cause is not None and isinstance(cause, pytest.skip.Exception):
-        raise cause
+    if isinstance(failure.__cause__, ranks.SkippedOnRank):
+        pytest.skip(f"rank {failure.rank}: {failure.__cause__}")
 
 
 def _text(failure: RankFailed, reply: wire.Reply) -> str:

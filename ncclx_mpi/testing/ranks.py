@@ -49,7 +49,14 @@ def run_test(call: Call) -> None:
         arguments["comm"] = importlib.import_module("ncclx_mpi.MPI").COMM_WORLD
     if hasattr(function, "hypothesis"):
         function = _in_step(function)
-    function(**arguments)
+    try:
+        function(**arguments)
+    except pytest.skip.Exception as skipped:
+        raise SkippedOnRank(str(skipped)) from None
+
+
+class SkippedOnRank(Exception):
+    """A rank skipped the test; pytest's own exception does not survive being sent."""
 
 
 def _import(path: Path) -> ModuleType:

@@ -185,7 +185,8 @@ def test_bad_command_lines():
 def test_timeout_shows_where_everybody_is():
     result = run("run", "-n", "2", "--timeout", "1.5", "-c", WORLD + "comm.recv(source=1 - comm.rank, tag=11)")
     assert result.returncode == 124
-    assert "from rank 1, tag 11" in result.stderr and "from rank 0, tag 11" in result.stderr
+    assert "from rank 1, tag 11" in result.stderr
+    assert "from rank 0, tag 11" in result.stderr
     assert 'File "<string>", line 1' in result.stderr
 
 
