@@ -97,7 +97,7 @@ class Layout:
         self.has_bounds = False
         spans: list[tuple[int, int, int, int, bool]] = []
         for old, lengths, offsets in self.parts:
-            total = int(lengths.sum())
+            total = int(lengths[0]) if len(lengths) == 1 else int(lengths.sum())
             if not total:
                 continue
             self.size += total * old.size
@@ -184,6 +184,8 @@ class Layout:
 
 
 _NONE: Words = np.empty((0, 2), np.int64)
+_ONE: Words = np.ones(1, np.int64)
+_ZERO: Words = np.zeros(1, np.int64)
 _handles = itertools.count(0x4C000001)
 _by_handle: weakref.WeakValueDictionary[int, Layout] = weakref.WeakValueDictionary()
 
@@ -191,6 +193,11 @@ _by_handle: weakref.WeakValueDictionary[int, Layout] = weakref.WeakValueDictiona
 def words(values: Iterable[int]) -> Words:
     """Return `values` as an array of 64-bit integers."""
     return np.fromiter(values, np.int64)
+
+
+def once(old: Layout) -> Part:
+    """One element of a layout, where it is."""
+    return Part(old, _ONE, _ZERO)
 
 
 def find(handle: int) -> Layout | None:
@@ -215,8 +222,7 @@ def pair(name: str, value: Layout, index: Layout) -> Layout:
     It travels and is reduced as the C struct that it is, padding and all, though MPI's size leaves that out.
     """
     offset = value.size + -value.size % index.align
-    one = words([1])
-    layout = Layout((Part(value, one, words([0])), Part(index, one, words([offset]))), None)
+    layout = Layout((once(value), Part(index, _ONE, words([offset]))), None)
     layout.name = name
     layout.pad()
     layout.packed = layout.extent
@@ -234,12 +240,16 @@ def _append_run(found: list[tuple[int, int]], unit: int, number: int) -> None:
 
 def _span(old: Layout, lengths: Words, offsets: Words) -> tuple[int, int, int, int, bool]:
     """Lower and upper bound, true ones, and whether `old` has explicit bounds, of blocks of `old`."""
+    if len(lengths) == 1:
+        reach, low = (int(lengths[0]) - 1) * old.extent, int(offsets[0])
+        high, low = low + max(reach, 0), low + min(reach, 0)
+        return low + old.lb, high + old.ub, low + old.true_lb, high + old.true_ub, old.has_bounds
     used = lengths > 0
     if not used.all():
         lengths, offsets = lengths[used], offsets[used]
-    reach = (lengths - 1) * old.extent
-    low = int((offsets + np.minimum(reach, 0)).min())
-    high = int((offsets + np.maximum(reach, 0)).max())
+    reaches = (lengths - 1) * old.extent
+    low = int((offsets + np.minimum(reaches, 0)).min())
+    high = int((offsets + np.maximum(reaches, 0)).max())
     return low + old.lb, high + old.ub, low + old.true_lb, high + old.true_ub, old.has_bounds
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi.api import constants as mpi
-from ncclx_mpi.buffers.layout import Layout, Part, Recipe, Words, words
+from ncclx_mpi.buffers.layout import Layout, Part, Recipe, Words, once, words
 from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, fail
 
 _REACH = 1 << 62
@@ -20,7 +20,7 @@ _DISTRIBUTIONS = (mpi.DISTRIBUTE_BLOCK, mpi.DISTRIBUTE_CYCLIC, mpi.DISTRIBUTE_NO
 
 def dup(old: Layout) -> Layout:
     """Another handle's layout with the same meaning; it keeps the codes and the reduction kind."""
-    layout = _derive(mpi.COMBINER_DUP, [Part(old, words([1]), words([0]))], (), {})
+    layout = _derive(mpi.COMBINER_DUP, [once(old)], (), {})
     layout.resize(old.lb, old.extent)
     layout.has_bounds = old.has_bounds
     layout.committed = old.committed
@@ -86,7 +86,7 @@ def struct(blocklengths: Words, displacements: Words, olds: Sequence[Layout]) ->
 def resized(old: Layout, lb: int, extent: int) -> Layout:
     """The same bytes with other bounds."""
     _check_reach(max(abs(lb), abs(extent)))
-    part = Part(old, words([1]), words([0]))
+    part = once(old)
     layout = _derive(mpi.COMBINER_RESIZED, [part], (lb, extent), {"lb": lb, "extent": extent})
     layout.resize(lb, extent)
     return layout
@@ -132,7 +132,7 @@ def darray(old: Layout, size: int, rank: int, dims: Sequence[Sequence[int]], ord
 
 def fortran(base: Layout, combiner: int, params: dict[str, Any]) -> Layout:
     """A predefined type of Fortran, chosen by precision and range."""
-    part = Part(base, words([1]), words([0]))
+    part = once(base)
     layout = Layout([part], Recipe(combiner, tuple(params.values()), (), (), params))
     layout.committed = True
     layout.kind, layout.typechar, layout.typestr = base.kind, base.typechar, base.typestr
@@ -166,7 +166,7 @@ def _box(old: Layout, sizes: list[int], chosen: list[Any], order: int, recipe: R
             starts, lengths = _join(chosen[dim])
         inner = Layout([Part(inner, lengths, starts * stride)], recipe)
         stride *= sizes[dim]
-    layout = Layout([Part(inner, words([1]), words([0]))], recipe)
+    layout = Layout([once(inner)], recipe)
     layout.resize(0, total)
     return layout
 
