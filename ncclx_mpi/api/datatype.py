@@ -11,6 +11,7 @@ from ncclx_mpi.api.handle import PUBLIC, Handle, integer
 from ncclx_mpi.buffers import named, packing, shapes, source, spec
 from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
 from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
+from numba_kernels.pyobject import register_element
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
 _UNFREEABLE = (mpi.COMBINER_F90_INTEGER, mpi.COMBINER_F90_REAL, mpi.COMBINER_F90_COMPLEX)
@@ -560,6 +561,12 @@ PREDEFINED: dict[str, Datatype] = {name: _define(name, layout) for name, layout 
 PREDEFINED.update({alias: PREDEFINED[name] for alias, name in named.ALIASES.items()})
 PREDEFINED.update({name: _define(name, None) for name in named.NULL_NAMES})
 BYTE = PREDEFINED["BYTE"]
+
+_KINDS = ["bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "f80", "c64", "c128", "c160"]
+_NUMPY = dict(zip(_KINDS, "?bhilBHILefdgFDG", strict=True))
+for _name, _layout in named.LAYOUTS.items():
+    if _layout.kind in _NUMPY:
+        register_element(PREDEFINED[_name], _NUMPY[_layout.kind])  # compiled code reads [array, type] like a bare array
 
 _typedict = {code: PREDEFINED[name] for code, name in named.CODES.items()}
 _typedict_c = {code: PREDEFINED[name] for code, name in named.CODES_C.items()}

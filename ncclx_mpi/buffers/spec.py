@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CODES: dict[str, Datatype] = {}
 """Predefined datatype of each type code; :func:`register` fills it."""
 
-_datatype: type = type(None)
+_datatype: Any = type(None)
 
 
 def register(datatype: type, codes: dict[str, Datatype]) -> None:
