@@ -148,10 +148,13 @@ def load() -> None:
     """Import and load everything into this process, and set it aside from garbage collection, before forking ranks."""
     from numba_kernels import jit
 
-    warm_up()
-    _load_entries(jit.entries())
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        warm_up()
+        _load_entries(jit.entries())
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 @contextlib.contextmanager
