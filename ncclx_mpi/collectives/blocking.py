@@ -56,7 +56,7 @@ def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
     if algorithm == SMALL:
         code = entry(bcast_small.bcast)(comm.address, address, nbytes, root)
     elif algorithm == LARGE:
-        code = entry(allgather_large.bcast)(comm.address, address, nbytes, root, select.chunk_bytes(nbytes))
+        code = entry(allgather_large.bcast)(comm.address, address, nbytes, root)
     else:
         return _run(prepare.prepare_bcast(comm, address, nbytes, root))
     check(comm, code, "bcast")
@@ -124,7 +124,7 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
     if algorithm == SMALL:
         code = entry(allgather_small.allgather)(comm.address, send, nbytes, recv)
     elif algorithm == LARGE:
-        code = entry(allgather_large.allgather)(comm.address, send, nbytes, recv, select.chunk_bytes(nbytes))
+        code = entry(allgather_large.allgather)(comm.address, send, nbytes, recv)
     else:
         return _run(prepare.prepare_allgather(comm, send, nbytes, recv))
     check(comm, code, "allgather")
@@ -143,7 +143,6 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
         0,
         send or int(table[comm.rank, 0]),
         table.ctypes.data,
-        select.chunk_bytes(max(counts)),
     )
     check(comm, code, "allgatherv")
 

@@ -20,8 +20,9 @@ from ncclx_mpi.collectives.lines import (
     SCAN,
     SCATTER,
 )
+from ncclx_mpi.collectives.streams import piece_of
 from numba_kernels.jit import kernel
-from transports.shm.slots import BIG, CHUNKS, LEAST_CHUNK, SHARED_CHUNK, SPLIT_BYTES
+from transports.shm.slots import BIG, CHUNKS, LEAST_CHUNK, SPLIT_BYTES
 
 PLAN, SMALL, LARGE = "plan", "small", "large"
 """A plan over messages; lines of the slot; streams of the slot."""
@@ -48,8 +49,6 @@ SCATTERED_FROM = {REDUCE: 64 << 10, ALLREDUCE: 32 << 10}
 LARGEST_ITEM = LEAST_CHUNK
 """Bytes of an element up to which reductions are cut into chunks of whole elements."""
 
-_LEAST_PIECE, _MOST_PIECE, _PIECES = 16 << 10, 128 << 10, 8
-
 
 @kernel("int64(int64, int64)")
 def on_lines(kind, published):  # type: ignore[no-untyped-def]
@@ -64,16 +63,10 @@ def algorithm(kind: int, has_slot: bool, published: int) -> str:
     return SMALL if published <= LINES_UPTO[kind] else LARGE
 
 
-def chunk_bytes(nbytes: int) -> int:
-    """Bytes of a chunk of a shared stream of up to `nbytes`: some pieces, so that readers follow the writer closely."""
-    piece = (nbytes // _PIECES + 4095) // 4096 * 4096
-    return min(max(piece, _LEAST_PIECE), _MOST_PIECE, SHARED_CHUNK)
-
-
 def chunk_items(size: int, nbytes: int, itemsize: int) -> int:
     """Elements of a chunk of a stream of up to `nbytes` that is reduced: whole lines of them where they are small."""
     ring = max(LEAST_CHUNK, SPLIT_BYTES // (size * CHUNKS) // 64 * 64)
-    items = min(chunk_bytes(nbytes), ring) // itemsize
+    items = min(piece_of.py_func(nbytes), ring) // itemsize
     return items // 64 * 64 or items
 
 

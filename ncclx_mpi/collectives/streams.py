@@ -38,6 +38,8 @@ from transports.shm.slots import (
 
 STREAM_LANDING_FROM = 4 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
+LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
+_PAGE = 4096
 LEAST_ADDRESS = 4096
 """What the ``take`` functions return below this is the code of a failure."""
 
@@ -128,6 +130,13 @@ def drop_shared(comm, writer):  # type: ignore[no-untyped-def]
     """The chunk that was taken from the shared ring of `writer` has been read."""
     word = shared_consumed(load64(comm + COMM.slot), load64(comm + COMM.size), writer, load64(comm + COMM.rank))
     store_release(word, load64(word) + 1)
+
+
+@kernel("int64(int64)")
+def piece_of(nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of a chunk of a stream of `nbytes`: some pieces, so that readers follow the writer closely, that stay in caches."""
+    piece = (nbytes // PIECES + _PAGE - 1) // _PAGE * _PAGE
+    return min(max(piece, LEAST_PIECE), MOST_PIECE)
 
 
 @kernel("int64(int64, int64)")

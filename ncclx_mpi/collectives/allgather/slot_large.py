@@ -18,6 +18,7 @@ from ncclx_mpi.collectives.streams import (
     chunks_of,
     drop_shared,
     land,
+    piece_of,
     put_shared,
     take_shared,
 )
@@ -32,9 +33,9 @@ BLOCK = words("Block", "recv nbytes")
 """Where the block of one rank goes, and its size."""
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
-def spread(comm, kind, root, send, table, chunk):  # type: ignore[no-untyped-def]
-    """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes and `chunk`."""
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def spread(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
+    """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     longest, total = 0, 0
     for other in range(size):
@@ -45,6 +46,7 @@ def spread(comm, kind, root, send, table, chunk):  # type: ignore[no-untyped-def
         return -number
     own = table + rank * BLOCK.total
     own_bytes, own_place = load64(own + BLOCK.nbytes), load64(own + BLOCK.recv)
+    chunk = min(piece_of(longest), SHARED_CHUNK)
     code, rounds = 0, chunks_of(longest, chunk)
     for turn in range(rounds + 1):
         offset = turn * chunk
@@ -75,8 +77,8 @@ def _receive_round(comm, kind, root, table, chunk, turn, total):  # type: ignore
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
-def allgather(comm, send, nbytes, recv, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
     """`nbytes` of each rank; `send` = 0 means in place."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     table = allocate(size * BLOCK.total)
@@ -84,19 +86,19 @@ def allgather(comm, send, nbytes, recv, chunk):  # type: ignore[no-untyped-def]
         store64(table + other * BLOCK.total + BLOCK.recv, recv + other * nbytes)
         store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes)
     source = recv + rank * nbytes if send == 0 else send
-    code = spread(comm, ALLGATHER, 0, source, table, min(chunk, SHARED_CHUNK))
+    code = spread(comm, ALLGATHER, 0, source, table)
     release(table)
     return code
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
-def bcast(comm, address, nbytes, root, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
     """`nbytes` of the root to all."""
     size = load64(comm + COMM.size)
     table = allocate(size * BLOCK.total)
     for other in range(size):
         store64(table + other * BLOCK.total + BLOCK.recv, address)
         store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes if other == root else 0)
-    code = spread(comm, BCAST, root, address, table, min(chunk, SHARED_CHUNK))
+    code = spread(comm, BCAST, root, address, table)
     release(table)
     return code

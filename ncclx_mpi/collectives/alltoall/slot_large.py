@@ -21,6 +21,7 @@ from ncclx_mpi.collectives.streams import (
     chunks_of,
     drop_split,
     land,
+    piece_of,
     put_split,
     take_split,
 )
@@ -35,24 +36,32 @@ ROW = words("Row", "send send_bytes recv recv_bytes")
 """What a rank sends to, and receives from, one peer."""
 
 
-@kernel("int64(int64, int64, int64)")
-def _rounds(comm, table, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)")
+def _chunk_of(comm, nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of a chunk of a stream of `nbytes`, the same for both ends."""
+    return min(piece_of(nbytes), split_chunk_bytes(load64(comm + COMM.size)))
+
+
+@kernel("int64(int64, int64)")
+def _rounds(comm, table):  # type: ignore[no-untyped-def]
     rounds = 0
     for other in range(load64(comm + COMM.size)):
         if other != load64(comm + COMM.rank):
             row = table + other * ROW.total
-            longest = max(load64(row + ROW.send_bytes), load64(row + ROW.recv_bytes))
-            rounds = max(rounds, chunks_of(longest, chunk))
+            for nbytes in (load64(row + ROW.send_bytes), load64(row + ROW.recv_bytes)):
+                rounds = max(rounds, chunks_of(nbytes, _chunk_of(comm, nbytes)))
     return rounds
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)")
-def _send_round(comm, kind, root, table, chunk, turn):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _send_round(comm, kind, root, table, turn):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     for step in range(1, size):
         other = (rank + step) % size
         row = table + other * ROW.total
-        nbytes, offset = load64(row + ROW.send_bytes), turn * chunk
+        nbytes = load64(row + ROW.send_bytes)
+        chunk = _chunk_of(comm, nbytes)
+        offset = turn * chunk
         if offset < nbytes:
             length = min(chunk, nbytes - offset)
             code = put_split(comm, other, load64(row + ROW.send) + offset, length, sign(kind, root, nbytes))
@@ -61,13 +70,15 @@ def _send_round(comm, kind, root, table, chunk, turn):  # type: ignore[no-untype
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def _receive_round(comm, kind, root, table, chunk, turn, total):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _receive_round(comm, kind, root, table, turn, total):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     for step in range(1, size):
         other = (rank + size - step) % size
         row = table + other * ROW.total
-        nbytes, offset = load64(row + ROW.recv_bytes), turn * chunk
+        nbytes = load64(row + ROW.recv_bytes)
+        chunk = _chunk_of(comm, nbytes)
+        offset = turn * chunk
         if offset < nbytes:
             source = take_split(comm, other, sign(kind, root, nbytes))
             if source < LEAST_ADDRESS:
@@ -84,17 +95,16 @@ def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
     number = begin_streams(comm, sign(kind, root, total))
     if number < 0:
         return -number
-    chunk = split_chunk_bytes(load64(comm + COMM.size))
-    code, rounds = 0, _rounds(comm, table, chunk)
+    code, rounds = 0, _rounds(comm, table)
     own = table + rank * ROW.total
     own_bytes = load64(own + ROW.recv_bytes)
     for turn in range(rounds + 1):
         if turn < rounds:
-            code = _send_round(comm, kind, root, table, chunk, turn)
+            code = _send_round(comm, kind, root, table, turn)
         if turn == 0 and own_bytes > 0 and load64(own + ROW.recv) != load64(own + ROW.send):
             land(load64(own + ROW.recv), load64(own + ROW.send), own_bytes, own_bytes)
         if turn > 0 and code == 0:
-            code = _receive_round(comm, kind, root, table, chunk, turn - 1, own_bytes)
+            code = _receive_round(comm, kind, root, table, turn - 1, own_bytes)
         if code != 0:
             break
     return end(comm, number, code)
