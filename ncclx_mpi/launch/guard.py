@@ -10,6 +10,8 @@ import contextlib
 import os
 import signal
 
+from ncclx_mpi.launch import process
+
 
 class Guard:
     """The guard of one job, forked from the launcher.
@@ -22,7 +24,7 @@ class Guard:
 
     def __init__(self) -> None:
         reader, self._lifeline = os.pipe2(os.O_CLOEXEC)
-        self.group = os.fork()
+        self.group = process.fork()
         if self.group == 0:
             self._watch(reader)
         os.close(reader)

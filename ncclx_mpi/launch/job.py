@@ -134,7 +134,7 @@ class Job:
         streams = [STDOUT, STDERR, CHANNEL] if self.settings.has_channels else [STDOUT, STDERR]
         pipes = {stream: os.pipe2(os.O_CLOEXEC) for stream in streams}
         parent = os.getpid()
-        pid = os.fork()
+        pid = process.fork()
         if pid == 0:
             self._enter(rank, parent, {stream: ends[1] for stream, ends in pipes.items()})
             return True

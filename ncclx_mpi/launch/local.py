@@ -24,10 +24,16 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
         if source is not None:
             program = programs.Program(programs.STDIN, source, program.args)
     relay = LineRelay(is_tagged)
-    job = Job(_settings(nranks, timeout, relay), relay, relay.flush)
+    stdin, feed = _stdin_for_rank_0()
+    job = Job(_settings(nranks, timeout, relay, stdin), relay, relay.flush)
     modules = frozenset(sys.modules)
     if job.fork_ranks() is not None:
+        if feed >= 0:
+            os.close(feed)
         _be_rank(program, modules)
+    if feed >= 0:
+        os.close(stdin)
+        threading.Thread(target=_feed, args=(feed,), daemon=True).start()
     outcome = job.supervise()
     with contextlib.suppress(BrokenPipeError):
         relay.flush(everything=True)
@@ -35,14 +41,14 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
     return outcome.status
 
 
-def _settings(nranks: int, timeout: float, relay: LineRelay) -> Settings:
+def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int) -> Settings:
     def on_timeout(job: Job) -> None:
         relay.flush(everything=True)
         relay.is_tagged = True
         print(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in", file=sys.stderr)
         print(f"{describe(job.arena)}\nand their Python stacks are", file=sys.stderr, flush=True)
 
-    return Settings(nranks, timeout=timeout, stdin=_stdin_for_rank_0(), on_timeout=on_timeout)
+    return Settings(nranks, timeout=timeout, stdin=stdin, on_timeout=on_timeout)
 
 
 def _be_rank(program: programs.Program, modules: frozenset[str]) -> None:
@@ -61,8 +67,8 @@ def _execute(program: programs.Program) -> None:
         os._exit(127)
 
 
-def _stdin_for_rank_0() -> int:
-    """Descriptor for rank 0: our own, or a pipe that a thread feeds from the terminal.
+def _stdin_for_rank_0() -> tuple[int, int]:
+    """Descriptor for rank 0: our own, or a pipe, whose other end is fed from the terminal (-1 if there is none to feed).
 
     The ranks are not in the terminal's foreground group, so they could not read from it themselves.
     """
@@ -70,12 +76,8 @@ def _stdin_for_rank_0() -> int:
         is_terminal = os.isatty(0)
         os.fstat(0)
     except OSError:
-        return -1
-    if not is_terminal:
-        return 0
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    threading.Thread(target=_feed, args=(writer,), daemon=True).start()
-    return reader
+        return -1, -1
+    return os.pipe2(os.O_CLOEXEC) if is_terminal else (0, -1)
 
 
 def _feed(writer: int) -> None:

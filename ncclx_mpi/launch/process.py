@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
@@ -25,6 +26,13 @@ def end_with_parent(parent: int) -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
+
+
+def fork() -> int:
+    """Fork without Python's warning about threads: ours are those of a numerical library, which knows about forks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def reset_signals(handled: Iterable[int]) -> None:

@@ -11,6 +11,8 @@ import traceback
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType, TracebackType
 
+from ncclx_mpi.launch import process
+
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
 
 
@@ -115,9 +117,21 @@ def run(program: Program) -> int:
         report(interrupt)
         return 130
     except BaseException as error:
+        _end_quietly_if_aborted()
         report(error)
         return 1
     return 0
+
+
+def _end_quietly_if_aborted() -> None:
+    """Another rank has aborted the job, and this exception only is what became of us: its output is the one to read."""
+    runtime = sys.modules.get("ncclx_mpi.runtime")
+    if runtime is None or not runtime.is_active():
+        return
+    code = runtime.engine().arena.abort_code
+    if code is not None:
+        process.flush_streams()
+        os._exit(code & 0xFF)
 
 
 def _status_of(leaving: SystemExit) -> int:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ncclx_mpi.launch import process
+
 _ENGINE_PACKAGES = (
     "numba_kernels",
     "transports.shm",
@@ -113,7 +115,7 @@ def _compile_all() -> bool:
     workers = min(len(os.sched_getaffinity(0)), 8)
     children = []
     for share in range(workers):
-        pid = os.fork()
+        pid = process.fork()
         if pid == 0:
             _compile_share(share, workers)
         children.append(pid)

@@ -26,7 +26,7 @@ from typing import cast
 
 import pytest
 
-from ncclx_mpi.launch import client, wire
+from ncclx_mpi.launch import client, process, wire
 from ncclx_mpi.launch.failure import RankFailed
 from ncclx_mpi.testing import ranks
 
@@ -43,7 +43,7 @@ class ForkServer:
 
     def __init__(self, config: pytest.Config) -> None:
         self.connection, theirs = socket.socketpair()
-        self.pid = os.fork()
+        self.pid = process.fork()
         if self.pid == 0:
             self._serve(config, theirs)
         theirs.close()
