@@ -40,6 +40,15 @@ class Source(NamedTuple):
     device: int
 
 
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
+_release = ctypes.pythonapi.PyBuffer_Release
+_release.argtypes = [ctypes.c_void_p]
+_release.restype = None
+_check_buffer = ctypes.pythonapi.PyObject_CheckBuffer
+_check_buffer.argtypes = [ctypes.py_object]
+
+
 class Export(ctypes.Structure):
     """A ``Py_buffer``: releases the object's buffer when it goes."""
 
@@ -57,19 +66,10 @@ class Export(ctypes.Structure):
         ("internal", ctypes.c_void_p),
     )
 
-    def __del__(self, release: Callable[[Any], None] | None = None) -> None:
-        """Give the buffer back."""
+    def __del__(self, release: Callable[[int], None] = _release, addressof: Callable[[Any], int] = ctypes.addressof) -> None:
+        """Give the buffer back; globals may be gone by then, at the end of the process."""
         if self.obj:
-            _release(ctypes.byref(self))
-
-
-_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(Export), ctypes.c_int]
-_release = ctypes.pythonapi.PyBuffer_Release
-_release.argtypes = [ctypes.POINTER(Export)]
-_release.restype = None
-_check_buffer = ctypes.pythonapi.PyObject_CheckBuffer
-_check_buffer.argtypes = [ctypes.py_object]
+            release(addressof(self))
 
 
 def has_buffer(obj: Any) -> bool:
@@ -138,7 +138,7 @@ _COMPLEX = {"F": "Zf", "D": "Zd", "G": "Zg"}
 def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
     export = Export()
     flags = _ANY_CONTIGUOUS | (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0)
-    _get_buffer(obj, ctypes.byref(export), flags)
+    _get_buffer(obj, ctypes.addressof(export), flags)
     code = export.format.decode() if with_format and export.format else None
     return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), CPU)
 

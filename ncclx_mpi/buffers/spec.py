@@ -99,7 +99,7 @@ def _quick(spec: Any, blocks: int, flags_c: int, flags_f: int) -> Buffer | None:
         count, rest = divmod(count, blocks)
         if rest:
             return None
-    return Buffer(address, count, datatype, layout, array, False)
+    return Buffer(address, count, datatype, layout, array, not flags & WRITEABLE)
 
 
 def send_vector(spec: Any, size: int) -> VBuffer:
