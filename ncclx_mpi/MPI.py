@@ -4,6 +4,8 @@ Names only; what they are is defined in :mod:`ncclx_mpi.api`. Importing this mod
 :mod:`ncclx_mpi.rc` says otherwise. A name is here only when it works.
 """
 
+# ruff: noqa: F401  (names are what this module is for)
+
 from ncclx_mpi import errors as _errors
 from ncclx_mpi.api.comm import COMM_NULL, Comm
 from ncclx_mpi.api.constants import (
@@ -75,9 +77,6 @@ from ncclx_mpi.api.constants import (
     WTIME_IS_GLOBAL,
 )
 from ncclx_mpi.api.datatype import (
-    PREDEFINED as _PREDEFINED,
-)
-from ncclx_mpi.api.datatype import (
     DATATYPE_NULL,
     Aint_add,
     Aint_diff,
@@ -90,6 +89,9 @@ from ncclx_mpi.api.datatype import (
     _typedict,
     _typedict_c,
     _typedict_f,
+)
+from ncclx_mpi.api.datatype import (
+    PREDEFINED as _PREDEFINED,
 )
 from ncclx_mpi.api.environment import (
     Attach_buffer,
@@ -153,6 +155,7 @@ from ncclx_mpi.api.pickle import Pickle, pickle
 from ncclx_mpi.api.request import REQUEST_NULL, Grequest, Prequest, Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.errors import (
+    SUCCESS,
     Add_error_class,
     Add_error_code,
     Add_error_string,
@@ -162,7 +165,6 @@ from ncclx_mpi.errors import (
     Remove_error_class,
     Remove_error_code,
     Remove_error_string,
-    SUCCESS,
 )
 
 globals().update(_PREDEFINED)

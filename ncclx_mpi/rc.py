@@ -61,9 +61,7 @@ SETTINGS: dict[str, Setting] = dict(
     [
         _theirs("initialize", True, bool, (), "initialize at import of MPI"),
         _theirs("threads", True, bool, (), "initialize with thread support"),
-        _theirs(
-            "thread_level", "multiple", str, ("single", "funneled", "serialized", "multiple"), "thread support to ask for"
-        ),
+        _theirs("thread_level", "multiple", str, ("single", "funneled", "serialized", "multiple"), "thread support to ask for"),
         _theirs("finalize", None, bool, (), "finalize at exit; None: if MPI was initialized at import"),
         _theirs("fast_reduce", True, bool, (), "reduce Python objects along a tree instead of gathering them"),
         _theirs("recv_mprobe", True, bool, (), "receive objects by matched probes; always so here"),

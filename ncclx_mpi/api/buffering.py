@@ -79,9 +79,11 @@ class Flush(Operation):
         self.send_buffer = send_buffer
 
     def poll(self) -> bool:
+        """Whether it is done, after some progress."""
         return self.send_buffer is None or self.send_buffer.is_empty()
 
     def wait(self) -> None:
+        """Return when it is done."""
         if self.send_buffer is not None:
             self.send_buffer.flush()
 

@@ -1,7 +1,8 @@
 """From the arguments of a collective method to one call of :mod:`ncclx_mpi.collectives`, the same for its three flavours.
 
-Each function here checks its arguments as mpi4py does, resolves the buffers that matter on this rank, and returns a :class:`Call`. The
-blocking method runs it, the non-blocking one starts it, the persistent one prepares it and starts it as often as it is asked to.
+Each function here checks its arguments as mpi4py does, resolves the buffers that matter on this rank, and returns a
+:class:`Call`. The blocking method runs it, the non-blocking one starts it, the persistent one prepares it and starts it as
+often as it is asked to.
 """
 
 from __future__ import annotations
@@ -164,10 +165,10 @@ def _finishing(call: Call) -> Callable[[], None] | None:
 
 def check_root(state: CommState, root: Any) -> int:
     """Return `root` as a rank of the communicator."""
-    root = integer(root, "root")
-    if not 0 <= root < state.size:
-        errors.fail(errors.ERR_ROOT, f"root {root} is no rank of this communicator of {state.size}")
-    return root
+    rank = integer(root, "root")
+    if not 0 <= rank < state.size:
+        errors.fail(errors.ERR_ROOT, f"root {rank} is no rank of this communicator of {state.size}")
+    return rank
 
 
 def _check_block(name: str, sent: int, expected: int) -> None:
@@ -350,7 +351,8 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
         received = buffers.recv(recvbuf, size)
         send, recv = IN_PLACE, call.writing(_whole(received, size), filled=True)
     else:
-        received, sent = buffers.recv(recvbuf), buffers.send(sendbuf, size)
+        received = buffers.recv(recvbuf)
+        sent = buffers.send(sendbuf, size)
         check_same(sent, received)
         send, recv = call.reading(_whole(sent, size)), call.writing(received)
     call.arguments = (send, recv, received.count, *_operation(call, op, received))
@@ -359,7 +361,8 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
 
 def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: Op) -> Call:
     """Arguments of Reduce_scatter; without counts, ranks tell each other theirs first."""
-    call, received = Call("reduce_scatter"), buffers.recv(recvbuf)
+    call = Call("reduce_scatter")
+    received = buffers.recv(recvbuf)
     sent = None if is_in_place(sendbuf) else buffers.send(sendbuf)
     counts = _receive_counts(state, recvcounts, received.count, is_known=sent is None)
     _check_sums(state, sent, received, counts)

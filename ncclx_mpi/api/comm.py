@@ -1,8 +1,8 @@
 """Comm: the handle, and managing communicators.
 
-A communicator has some 150 methods. They are spread by concern over mixins, one file each: :mod:`comm_p2p` (messages between two ranks),
-:mod:`comm_collective` (arrays, all three flavours), :mod:`comm_objects` (lower-case methods on Python objects). This file
-has what concerns the communicator itself.
+A communicator has some 150 methods. They are spread by concern over mixins, one file each: :mod:`comm_p2p` (messages between
+two ranks), :mod:`comm_collective`, :mod:`comm_nonblocking` and :mod:`comm_persistent` (collectives on buffers),
+:mod:`comm_objects` (on Python objects). This file has what concerns the communicator itself.
 """
 
 from __future__ import annotations

@@ -222,8 +222,7 @@ def _receive_blocks(native: NativeComm, table: Any, own_rest: Rest, tag: int) ->
     """Return the objects of all ranks' blocks."""
     blocks = [memoryview(table)[rank * BLOCK : (rank + 1) * BLOCK] for rank in range(native.size)]
     return [
-        _own(block, own_rest) if rank == native.rank else _unpack(native, block, rank, tag)
-        for rank, block in enumerate(blocks)
+        _own(block, own_rest) if rank == native.rank else _unpack(native, block, rank, tag) for rank, block in enumerate(blocks)
     ]
 
 

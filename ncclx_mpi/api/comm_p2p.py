@@ -191,7 +191,7 @@ class PointToPoint:
         """Remove an existing attached buffer."""
         attached = buffering.detach(self._state.send_buffer)
         self._state.send_buffer = None
-        return attached  # type: ignore[no-any-return]
+        return attached
 
     def Flush_buffer(self) -> None:
         """Block until all buffered messages have been transmitted."""
@@ -221,9 +221,7 @@ class PointToPoint:
         if dest != PROC_NULL:
             wire.send(state.native, obj, dest, tag, SYNCHRONOUS)
 
-    def recv(
-        self, buf: Buffer | None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Any:
+    def recv(self, buf: Buffer | None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
         """Receive."""
         if buf is not None:
             warnings.warn("the 'buf' argument is deprecated", UserWarning, stacklevel=2)
@@ -295,24 +293,24 @@ class PointToPoint:
 
 
 def _dest(state: CommState, dest: Any) -> int:
-    dest = integer(dest, "dest")
-    if not 0 <= dest < state.size and dest != PROC_NULL:
-        errors.fail(errors.ERR_RANK, f"dest {dest} is no rank of this communicator of {state.size}")
-    return dest
+    rank = integer(dest, "dest")
+    if not 0 <= rank < state.size and rank != PROC_NULL:
+        errors.fail(errors.ERR_RANK, f"dest {rank} is no rank of this communicator of {state.size}")
+    return rank
 
 
 def _source(state: CommState, source: Any) -> int:
-    source = integer(source, "source")
-    if not 0 <= source < state.size and source not in (ANY_SOURCE, PROC_NULL):
-        errors.fail(errors.ERR_RANK, f"source {source} is no rank of this communicator of {state.size}")
-    return source
+    rank = integer(source, "source")
+    if not 0 <= rank < state.size and rank not in (ANY_SOURCE, PROC_NULL):
+        errors.fail(errors.ERR_RANK, f"source {rank} is no rank of this communicator of {state.size}")
+    return rank
 
 
 def _send_tag(tag: Any) -> int:
-    tag = integer(tag, "tag")
-    if not 0 <= tag <= LARGEST_TAG:
-        errors.fail(errors.ERR_TAG, f"tag {tag} is not within 0 and {LARGEST_TAG} (attribute MPI.TAG_UB)")
-    return tag
+    number = integer(tag, "tag")
+    if not 0 <= number <= LARGEST_TAG:
+        errors.fail(errors.ERR_TAG, f"tag {number} is not within 0 and {LARGEST_TAG} (attribute MPI.TAG_UB)")
+    return number
 
 
 def _recv_tag(tag: Any) -> int:
@@ -374,9 +372,7 @@ def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Opera
 def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
     address, owner, finish = buffer.landing()
     request = state.native.engine.start_recv(state.native, address, buffer.nbytes, source, tag)
-    return Transfer(
-        state.native, request, owner, f"receive from rank {source}, tag {tag}", buffer.nbytes, finish
-    )
+    return Transfer(state.native, request, owner, f"receive from rank {source}, tag {tag}", buffer.nbytes, finish)
 
 
 def _start_sendrecv(

@@ -26,21 +26,15 @@ class PersistentCollectives:
         """Persistent: broadcast data from one member to all members of a group."""
         return calls.prepare(self._state, calls.bcast(self._state, buf, root))
 
-    def Gather_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0, info: Info = INFO_NULL
-    ) -> Prequest:
+    def Gather_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather data to one member of a group."""
         return calls.prepare(self._state, calls.gather(self._state, sendbuf, recvbuf, root))
 
-    def Gatherv_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0, info: Info = INFO_NULL
-    ) -> Prequest:
+    def Gatherv_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather vector data to one member of a group."""
         return calls.prepare(self._state, calls.gatherv(self._state, sendbuf, recvbuf, root))
 
-    def Scatter_init(
-        self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, info: Info = INFO_NULL
-    ) -> Prequest:
+    def Scatter_init(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, info: Info = INFO_NULL) -> Prequest:
         """Persistent: scatter data from one member to all members of a group."""
         return calls.prepare(self._state, calls.scatter(self._state, sendbuf, recvbuf, root))
 
@@ -76,9 +70,7 @@ class PersistentCollectives:
         """Persistent: reduce to one member of a group."""
         return calls.prepare(self._state, calls.reduce(self._state, sendbuf, recvbuf, op, root))
 
-    def Allreduce_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, info: Info = INFO_NULL
-    ) -> Prequest:
+    def Allreduce_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, info: Info = INFO_NULL) -> Prequest:
         """Persistent: reduce to all members of a group."""
         return calls.prepare(self._state, calls.allreduce(self._state, sendbuf, recvbuf, op))
 
@@ -89,7 +81,12 @@ class PersistentCollectives:
         return calls.prepare(self._state, calls.reduce_scatter_block(self._state, sendbuf, recvbuf, op))
 
     def Reduce_scatter_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM, info: Info = INFO_NULL
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        recvcounts: Sequence[int] | None = None,
+        op: Op = SUM,
+        info: Info = INFO_NULL,
     ) -> Prequest:
         """Persistent: reduce and scatter the result."""
         return calls.prepare(self._state, calls.reduce_scatter(self._state, sendbuf, recvbuf, recvcounts, op))
@@ -105,8 +102,6 @@ class PersistentScans:
         """Persistent: inclusive scan."""
         return calls.prepare(self._state, calls.scan(self._state, sendbuf, recvbuf, op))
 
-    def Exscan_init(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, info: Info = INFO_NULL
-    ) -> Prequest:
+    def Exscan_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exclusive scan."""
         return calls.prepare(self._state, calls.exscan(self._state, sendbuf, recvbuf, op))

@@ -1,8 +1,8 @@
 """What communicator handles refer to, and how the members of a new one agree on its context and slot.
 
-A *context* tells the messages of communicators apart. The leader (rank 0) of a new communicator makes it, from its world rank and a counter
-of its own, so that no agreement between leaders is needed; contexts step by 4 because each has four message spaces. The leader also
-leases the collective *slot*, and the creating collective brings both to the members in one message.
+A *context* tells the messages of communicators apart. The leader (rank 0) of a new communicator makes it, from its world rank
+and a counter of its own, so that no agreement between leaders is needed; contexts step by 4 because each has four message
+spaces. The leader also leases the collective *slot*, and the creating collective brings both to the members.
 """
 
 from __future__ import annotations

@@ -96,9 +96,7 @@ class Group(Handle):
         if group is None:
             return [_world_rank(mine, rank) for rank in wanted]
         where = {world: rank for rank, world in enumerate(group._state.ranks)}
-        return [
-            PROC_NULL if rank == PROC_NULL else where.get(_world_rank(mine, rank), UNDEFINED) for rank in wanted
-        ]
+        return [PROC_NULL if rank == PROC_NULL else where.get(_world_rank(mine, rank), UNDEFINED) for rank in wanted]
 
     def Compare(self, group: Group) -> int:
         """Compare two groups."""

@@ -81,9 +81,7 @@ class Handle:
             self._state = cls._NULL
             return self
         if not isinstance(other, cls._ROOT):
-            raise TypeError(
-                f"argument '{name}' has incorrect type (expected {cls._ROOT.__name__}, got {type(other).__name__})"
-            )
+            raise TypeError(f"argument '{name}' has incorrect type (expected {cls._ROOT.__name__}, got {type(other).__name__})")
         self._state = other._state
         return self
 

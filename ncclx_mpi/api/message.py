@@ -63,33 +63,25 @@ class Message(Handle):
     # Probing
 
     @classmethod
-    def Probe(
-        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Self:
+    def Probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
         native, source, tag, is_null = comm._peer(source, tag)
         return cls._matched(native, -1 if is_null else native.engine.wait_match(native, source, tag), status)
 
     @classmethod
-    def Iprobe(
-        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Self | None:
+    def Iprobe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
         """Nonblocking test for a matched message."""
         native, source, tag, is_null = comm._peer(source, tag)
         message = -1 if is_null else native.engine.match(native, source, tag)
         return cls._matched(native, message, status) if message else None
 
     @classmethod
-    def probe(
-        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Self:
+    def probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
         return cls.Probe(comm, source, tag, status)
 
     @classmethod
-    def iprobe(
-        cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Self | None:
+    def iprobe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
         """Nonblocking test for a matched message."""
         return cls.Iprobe(comm, source, tag, status)
 

@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from ncclx_mpi import buffers, errors, runtime
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant, is_predefined
@@ -103,9 +105,7 @@ class Op(Handle):
         state = OpState("", function, bool(commute))
         with _lock:
             if len(_live) >= MAX_USER_OPS:
-                raise RuntimeError(
-                    f"cannot create too many user-defined reduction operations: {MAX_USER_OPS} are alive, Free some"
-                )
+                raise RuntimeError(f"cannot create too many user-defined reduction operations: {MAX_USER_OPS} are alive, Free some")
             _live.add(state)
         return cls._refer(state)
 
@@ -134,7 +134,8 @@ class Op(Handle):
 
     def Reduce_local(self, inbuf: BufSpec, inoutbuf: BufSpec) -> None:
         """Apply a reduction operation to local data."""
-        inout, low = buffers.recv(inoutbuf), buffers.send(inbuf)
+        inout = buffers.recv(inoutbuf)
+        low = buffers.send(inbuf)
         check_same(low, inout)
         function = native(self, inout.datatype)
         address, _owner = low.packed()
@@ -146,9 +147,7 @@ class Op(Handle):
 def check_same(sendbuf: Any, recvbuf: Any) -> None:
     """Raise unless two buffers of a reduction have the same datatype and count."""
     if sendbuf.datatype != recvbuf.datatype:
-        raise ValueError(
-            f"mismatch in send and receive MPI datatypes ({sendbuf.datatype.name} and {recvbuf.datatype.name})"
-        )
+        raise ValueError(f"mismatch in send and receive MPI datatypes ({sendbuf.datatype.name} and {recvbuf.datatype.name})")
     if sendbuf.count != recvbuf.count:
         raise ValueError(f"mismatch in send count {sendbuf.count} and receive count {recvbuf.count}")
 
@@ -187,8 +186,6 @@ def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
 
     def apply(out: int, low: int, high: int, count: int) -> None:
         nbytes = count * element.itemsize
-        import numpy as np
-
         twin(*(np.frombuffer(buffer.fromaddress(at, nbytes), dtype=element) for at in (out, low, high)))
 
     return _callback(apply)

@@ -1,7 +1,8 @@
 """What requests stand for: one class for each kind of operation that can be waited for.
 
-An operation is used in this order: ``wait()`` or ``poll()`` until it is done, ``fill(status)`` as often as wanted, then ``finish()``
-once, which delivers the result and empties the operation. Emptied, it is invalid for every request that still refers to it.
+An operation is used in this order: ``wait()`` or ``poll()`` until it is done, ``fill(status)`` as often as wanted, then
+``finish()`` once, which delivers the result and empties the operation. Emptied, it is invalid for every request that still
+refers to it.
 """
 
 from __future__ import annotations
@@ -99,9 +100,11 @@ class Transfer(Operation):
         self.landing = landing
 
     def poll(self) -> bool:
+        """Whether it is done, after some progress."""
         return self.engine.done(self.request)
 
     def wait(self) -> None:
+        """Return when it is done."""
         try:
             self.engine.wait(self.request, self.what, self.owner)
         except BaseException:
@@ -109,6 +112,7 @@ class Transfer(Operation):
             raise
 
     def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
         write_status(status, self.result())
 
     def result(self) -> Result:
@@ -117,6 +121,7 @@ class Transfer(Operation):
         return found if self.capacity >= 0 else EMPTY._replace(cancelled=found.cancelled)
 
     def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
         result, landing = self.engine.result(self.request), self.landing
         self.engine.free(self.request)
         rank, what, capacity = self.comm.rank, self.what, self.capacity
@@ -129,13 +134,16 @@ class Transfer(Operation):
         del owner
 
     def cancel(self) -> None:
+        """Ask for its cancellation."""
         self.engine.cancel(self.request)
 
     def release(self) -> None:
+        """Give it up; it goes on by itself."""
         self.engine.free(self.request, (self.owner, self.landing))
         self.empty()
 
     def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
         self.engine.withdraw(self.request, (self.owner, self.landing))
         self.empty()
 
@@ -157,31 +165,39 @@ class Together(Operation):
         self.parts = parts
 
     def poll(self) -> bool:
-        return all([part.poll() for part in self.parts])
+        """Whether it is done, after some progress."""
+        done = [part.poll() for part in self.parts]  # each, so that all move on
+        return all(done)
 
     def wait(self) -> None:
+        """Return when it is done."""
         for part in self.parts:
             part.wait()
 
     def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
         self.parts[-1].fill(status)
 
     def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
         parts = self.parts
         self.empty()
         for part in parts:
             part.finish()
 
     def cancel(self) -> None:
+        """Ask for its cancellation."""
         for part in self.parts:
             part.cancel()
 
     def release(self) -> None:
+        """Give it up; it goes on by itself."""
         for part in self.parts:
             part.release()
         self.empty()
 
     def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
         for part in self.parts:
             part.abandon()
         self.empty()
@@ -201,24 +217,30 @@ class Collection(Operation):
         self.after = after
 
     def poll(self) -> bool:
+        """Whether it is done, after some progress."""
         return self.collective.test()
 
     def wait(self) -> None:
+        """Return when it is done."""
         self.collective.wait()
 
     def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
         write_status(status, EMPTY)
 
     def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
         after = self.after
         self.empty()
         if after is not None:
             after()
 
     def cancel(self) -> None:
+        """Ask for its cancellation."""
         errors.fail(errors.ERR_REQUEST, "a collective operation cannot be cancelled")
 
     def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
         if self.collective.running:
             self.collective.abandon()
         self.empty()
@@ -238,6 +260,7 @@ class Persistent(Operation):
 
     @property
     def is_active(self) -> bool:
+        """Whether it was started and not yet finished."""
         return self.current is not None
 
     def start(self) -> None:
@@ -247,9 +270,11 @@ class Persistent(Operation):
         self.current = self.begin()
 
     def poll(self) -> bool:
+        """Whether it is done, after some progress."""
         return self.current is None or self.current.poll()
 
     def wait(self) -> None:
+        """Return when it is done."""
         if self.current is not None:
             try:
                 self.current.wait()
@@ -258,26 +283,31 @@ class Persistent(Operation):
                 raise
 
     def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
         if self.current is None:
             write_status(status, EMPTY)
         else:
             self.current.fill(status)
 
     def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
         current, self.current = self.current, None
         return None if current is None else current.finish()
 
     def cancel(self) -> None:
+        """Ask for its cancellation."""
         if self.current is None:
             errors.fail(errors.ERR_REQUEST, "the persistent request is not active: there is nothing to cancel")
         self.current.cancel()
 
     def release(self) -> None:
+        """Give it up; it goes on by itself."""
         if self.current is not None:
             self.current.release()
         self.empty()
 
     def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
         if self.current is not None:
             self.current.abandon()
             self.current = None
@@ -302,13 +332,16 @@ class Generalized(Operation):
         self.value = None
 
     def poll(self) -> bool:
+        """Whether it is done, after some progress."""
         self.engine.progress()
         return self.is_complete
 
     def wait(self) -> None:
+        """Return when it is done."""
         self.engine.idle_wait(lambda: self.is_complete, "wait for a generalized request")
 
     def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
         write_status(status, EMPTY)
         if self.query_fn is None:
             return
@@ -317,6 +350,7 @@ class Generalized(Operation):
             status.Set_cancelled(False)
 
     def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
         value, free_fn = self.value, self.free_fn
         try:
             if free_fn is not None:
@@ -326,6 +360,7 @@ class Generalized(Operation):
         return value
 
     def cancel(self) -> None:
+        """Ask for its cancellation."""
         if self.cancel_fn is not None:
             self._call(self.cancel_fn, self.is_complete)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -64,7 +65,8 @@ class Request(Handle):
     def wait(self, status: Status | None = None) -> Any:
         """Wait for a non-blocking operation to complete; return the object received, if any."""
         if not _is_active(self):
-            return _fill_empty(status)
+            _fill_empty(status)
+            return None
         try:
             self._state.wait()
         except BaseException:
@@ -75,7 +77,8 @@ class Request(Handle):
     def test(self, status: Status | None = None) -> tuple[bool, Any | None]:
         """Test for the completion of a non-blocking operation; return the object received, if any."""
         if not _is_active(self):
-            return True, _fill_empty(status)
+            _fill_empty(status)
+            return True, None
         if not self._state.poll():
             return False, None
         return True, _retire(self, status)
@@ -120,7 +123,10 @@ class Request(Handle):
 
         _wait_until(is_one_done, _checked(requests), "waitany")
         index = found[0]
-        return (index, _fill_empty(status)) if index == UNDEFINED else (index, _retire(requests[index], status))
+        if index == UNDEFINED:
+            _fill_empty(status)
+            return UNDEFINED, None
+        return index, _retire(requests[index], status)
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any | None]:
@@ -129,7 +135,8 @@ class Request(Handle):
         if not flag:
             return UNDEFINED, False, None
         if index == UNDEFINED:
-            return UNDEFINED, True, _fill_empty(status)
+            _fill_empty(status)
+            return UNDEFINED, True, None
         return index, True, _retire(requests[index], status)
 
     @classmethod
@@ -178,9 +185,7 @@ class Request(Handle):
         return _retire_many(requests, range(len(requests)), statuses)
 
     @classmethod
-    def testall(
-        cls, requests: Sequence[Request], statuses: list[Status] | None = None
-    ) -> tuple[bool, list[Any] | None]:
+    def testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> tuple[bool, list[Any] | None]:
         """Test for completion of all previously initiated requests; return their objects."""
         if not _all_done(_checked(requests)):
             return False, None
@@ -370,10 +375,8 @@ def _void(*requests: Request) -> None:
         operation = request._state
         if not _is_active(request):
             continue
-        try:
+        with contextlib.suppress(errors.Exception):  # the one that made the wait fail is empty already
             operation.abandon()
-        except errors.Exception:
-            pass  # this one was the cause of the failure and is empty already
         if not operation.is_persistent:
             request._state = _NULL
 
@@ -414,7 +417,8 @@ def _first_done(requests: Sequence[Request]) -> tuple[int, bool]:
 
 
 def _all_done(requests: Sequence[Request]) -> bool:
-    return all([request._state.poll() for request in requests if _is_active(request)])
+    done = [request._state.poll() for request in requests if _is_active(request)]  # each, so that all move on
+    return all(done)
 
 
 def _all_now_done(requests: Sequence[Request]) -> list[int] | None:

@@ -1,7 +1,7 @@
 """Python objects as messages.
 
-A small object travels as its plain pickle, so that ``recv`` takes what ``Send`` sent as bytes, and the other way round. What is larger
-than :data:`PLAIN_MAX`, or holds large buffers (arrays), travels as a *lead* and *frames*::
+A small object travels as its plain pickle, so that ``recv`` takes what ``Send`` sent as bytes, and the other way round. What
+is larger than :data:`PLAIN_MAX`, or holds large buffers (arrays), travels as a *lead* and *frames*::
 
     lead, where the object's message is      frames, on the communicator's frame context, tag = number
     | MAGIC | number | head bytes | frame count | head, if it fits |      | head, if not in the lead | buffer | buffer ...
@@ -158,9 +158,7 @@ def _frame(data: bytes, frames: list[memoryview], number: int) -> tuple[bytes, l
     return lead, [head, *frames]
 
 
-def start_buffered(
-    comm: NativeComm, obj: Any, dest: int, tag: int, reserve: Callable[[int], None]
-) -> tuple[Operation, int]:
+def start_buffered(comm: NativeComm, obj: Any, dest: int, tag: int, reserve: Callable[[int], None]) -> tuple[Operation, int]:
     """Start sending a copy of an object that nobody waits for, after `reserve` has accepted its size; returns that too."""
     data = pickle.dumps(obj)
     reserve(len(data))
@@ -235,7 +233,7 @@ class ObjectReceive(Operation):
     """The receive of one object: first its lead (or all of it), then its head and its buffers."""
 
     is_stepped = True
-    __slots__ = ("buffers", "comm", "data", "head", "lock", "number", "parts", "request", "result")
+    __slots__ = ("buffers", "comm", "data", "frame_tag", "head", "lock", "parts", "request", "result")
     comm: NativeComm
     request: int
     data: Any
@@ -253,6 +251,7 @@ class ObjectReceive(Operation):
         self.lock = threading.Lock()
 
     def poll(self) -> bool:
+        """Whether it is done, after some progress."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
@@ -261,6 +260,7 @@ class ObjectReceive(Operation):
             self.lock.release()
 
     def wait(self) -> None:
+        """Return when it is done."""
         with self.lock:
             self._advance(is_blocking=True)
 
@@ -281,7 +281,8 @@ class ObjectReceive(Operation):
         for part in self.parts:
             if is_blocking:
                 part.wait()
-        return is_blocking or all([part.poll() for part in self.parts])
+        done = [is_blocking or part.poll() for part in self.parts]  # each, so that all move on
+        return all(done)
 
     def _wait_lead(self) -> None:
         try:
@@ -299,7 +300,7 @@ class ObjectReceive(Operation):
         lead = None if result.error or result.cancelled else _parse(self.data, result.nbytes)
         if lead is None:
             return
-        self.number, self.buffers = lead.number, lead.buffers
+        self.frame_tag, self.buffers = lead.number, lead.buffers
         self.result = result._replace(nbytes=lead.head)
         if result.nbytes == _LEAD.size:
             self.head = self._post(lead.head)
@@ -321,14 +322,16 @@ class ObjectReceive(Operation):
         """Post the receive of one frame."""
         assert self.result is not None
         frame, source = np.empty(nbytes, dtype=np.uint8), self.result.source
-        request = self.comm.engine.start_recv(self.comm, frame.ctypes.data, nbytes, source, self.number, FRAMES)
+        request = self.comm.engine.start_recv(self.comm, frame.ctypes.data, nbytes, source, self.frame_tag, FRAMES)
         return Transfer(self.comm, request, frame, f"receive of an object from rank {source}", nbytes)
 
     def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
         assert self.result is not None
         write_status(status, self.result)
 
     def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
         result, data, parts, comm = self.result, self.data, self.parts, self.comm
         assert result is not None
         frames = [part.owner for part in parts]
@@ -342,15 +345,18 @@ class ObjectReceive(Operation):
         return load(data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes], frames)
 
     def cancel(self) -> None:
+        """Ask for its cancellation."""
         if self.result is None:
             self.comm.engine.cancel(self.request)
 
     def release(self) -> None:
+        """Give it up; it goes on by itself."""
         if self.request:
             self.comm.engine.free(self.request, self.data)
         self.empty()
 
     def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
         if self.request:
             self.comm.engine.withdraw(self.request, self.data)
         for part in self._frames():
@@ -361,6 +367,7 @@ class ObjectReceive(Operation):
         return [*self.parts, *([self.head] if self.head is not None else [])]
 
     def empty(self) -> None:
+        """Unset every slot; nothing steps it any more."""
         _pending.discard(self)
         super().empty()
 
