@@ -304,7 +304,7 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
         ctypes.c_int64.from_address(comm.address + word).value
         for word in (scratch.offender, scratch.own_signature, scratch.its_signature)
     )
-    return errors.Exception(
+    return errors.error(
         error_class,
         f"rank {comm.rank}: called {_called(own)}, but rank {other} of the communicator called {_called(its)}; "
         "all ranks must call the same collectives in the same order, with the same root and the same number of bytes",

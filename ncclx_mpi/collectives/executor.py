@@ -343,7 +343,7 @@ _quarantine: list[Collective] = []
 
 def broken(comm: NativeComm, name: str) -> errors.Exception:
     """What a collective raises on a communicator on which an earlier one was given up."""
-    return errors.Exception(
+    return errors.error(
         errors.ERR_OTHER,
         f"rank {comm.rank}: {name} on a communicator on which an earlier collective was interrupted or failed: "
         "the ranks no longer agree on what comes next. Make a new communicator",
