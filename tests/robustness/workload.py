@@ -1,0 +1,82 @@
+"""A program that communicates in many ways until something fails, then says what it saw: ``{rank, class, time}``.
+
+Run by test_kills.py on four ranks; each prints its process id first.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+
+def small_collectives(comm, step):
+    total = np.zeros(8)
+    comm.Allreduce(np.ones(8), total)
+    assert total[0] == comm.size
+    comm.Bcast(total, root=step % comm.size)
+    comm.Barrier()
+
+
+def large_collectives(comm, step):
+    mine = np.full(300_000, comm.rank, dtype="f4")
+    total, everyone = np.empty_like(mine), np.empty((comm.size, mine.size), dtype="f4")
+    comm.Allreduce(mine, total)
+    comm.Allgather(mine, everyone)
+    assert everyone[-1, -1] == comm.size - 1
+
+
+def ring(comm, step):
+    data = np.full(1 << (step % 20), comm.rank, dtype="u1")
+    arrived = np.empty_like(data)
+    comm.Sendrecv(data, (comm.rank + 1) % comm.size, recvbuf=arrived, source=(comm.rank - 1) % comm.size)
+
+
+def requests(comm, step):
+    arrived = [np.empty(5000) for _ in range(comm.size)]
+    pending = [comm.Irecv(buffer, source=rank, tag=3) for rank, buffer in enumerate(arrived)]
+    pending += [comm.Isend(np.full(5000, step), dest=rank, tag=3) for rank in range(comm.size)]
+    pending.append(comm.Ibarrier())
+    MPI.Request.Waitall(pending)
+
+
+def objects(comm, step):
+    assert comm.allgather({"rank": comm.rank, "array": np.arange(2000)})[1]["rank"] == 1
+    comm.scatter([f"for {rank}" for rank in range(comm.size)], root=step % comm.size)
+
+
+def any_source(comm, step):
+    if comm.rank == 0:
+        for _ in range(1, comm.size):
+            comm.recv(source=MPI.ANY_SOURCE, tag=9)
+    else:
+        comm.ssend(step, dest=0, tag=9)
+
+
+def communicators(comm, step):
+    part = comm.Split(comm.rank % 2)
+    part.Barrier()
+    part.Free()
+
+
+WORK = [small_collectives, small_collectives, large_collectives, ring, requests, objects, any_source, communicators]
+
+
+def main(seed):
+    comm = MPI.COMM_WORLD
+    print(json.dumps({"rank": comm.rank, "pid": os.getpid()}), flush=True)
+    choice = random.Random(seed)
+    comm.Barrier()
+    try:
+        for step in range(1_000_000):
+            choice.choice(WORK)(comm, step)
+    except MPI.Exception as error:
+        seen = {"rank": comm.rank, "class": error.Get_error_class(), "text": str(error), "time": time.monotonic()}
+        print(json.dumps(seen | {"expected": int(MPI.ERR_PROC_FAILED)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
