@@ -187,7 +187,7 @@ def reduce(
     if algorithm == SMALL:
         code = entry(reduce_small.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root)
     elif algorithm == LARGE:
-        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
+        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
         code = entry(reduce_large.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root, chunk)
     else:
         return _run(prepare.prepare_reduce(comm, send, recv, count, itemsize, fn, commutative, root))
@@ -200,7 +200,7 @@ def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int,
     if algorithm == SMALL:
         code = entry(allreduce_small.allreduce)(comm.address, send or recv, recv, count, itemsize, fn)
     elif algorithm == LARGE:
-        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
+        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
         code = entry(allreduce_large.allreduce)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_allreduce(comm, send, recv, count, itemsize, fn, commutative))
@@ -222,7 +222,7 @@ def reduce_scatter(
             comm.address, send or recv, recv, total, first, counts[comm.rank], itemsize, fn
         )
     elif algorithm == LARGE:
-        chunk = select.chunk_items(comm.size, total // comm.size * itemsize, itemsize)
+        chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
         code = entry(reduce_scatter_large.reduce_scatter)(
             comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn, chunk
         )
@@ -242,7 +242,7 @@ def reduce_scatter_block(
             comm.address, send or recv, recv, total, count * comm.rank, count, itemsize, fn
         )
     elif algorithm == LARGE:
-        chunk = select.chunk_items(comm.size, total // comm.size * itemsize, itemsize)
+        chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
         code = entry(reduce_scatter_large.reduce_scatter_block)(
             comm.address, send or recv, recv, count, itemsize, fn, chunk
         )
@@ -257,7 +257,7 @@ def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: 
     if algorithm == SMALL:
         code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 0)
     elif algorithm == LARGE:
-        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
+        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
         code = entry(scan_large.scan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_scan(comm, send, recv, count, itemsize, fn, commutative))
@@ -270,7 +270,7 @@ def exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn
     if algorithm == SMALL:
         code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 1)
     elif algorithm == LARGE:
-        chunk = select.chunk_items(comm.size, count * itemsize, itemsize)
+        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
         code = entry(scan_large.exscan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_exscan(comm, send, recv, count, itemsize, fn, commutative))

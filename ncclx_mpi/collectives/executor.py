@@ -19,7 +19,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.entries import post_receive, post_send, withdraw
-from ncclx_mpi.p2p.layout import COMM, ENGINE, INTERRUPTED, PENDING, REQUEST
+from ncclx_mpi.p2p.layout import COMM, ENGINE, INTERRUPTED, PEER_DEAD, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.waiting import wait_word
@@ -342,10 +342,12 @@ _quarantine: list[Collective] = []
 
 
 def broken(comm: NativeComm, name: str) -> errors.Exception:
-    """What a collective raises on a communicator on which an earlier one was given up."""
+    """What a collective raises on a communicator on which one was given up: that a rank died, if that is why."""
+    if comm.engine.arena.dead_ranks():
+        return comm.engine.failure(PEER_DEAD, name)
     return errors.error(
         errors.ERR_OTHER,
-        f"rank {comm.rank}: {name} on a communicator on which an earlier collective was interrupted or failed: "
+        f"rank {comm.rank}: {name} on a communicator on which a collective was interrupted or failed, here or on another rank: "
         "the ranks no longer agree on what comes next. Make a new communicator",
     )
 

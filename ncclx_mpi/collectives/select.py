@@ -1,8 +1,8 @@
 """Which algorithm carries out a collective: a function of what all ranks know, so that all choose alike.
 
 What all ranks know: the collective, the number of ranks, the bytes that every rank gave (never one rank's counts of a v-variant),
-whether the communicator has a slot in the arena. :func:`on_lines` is compiled too, so that calls which never leave compiled
-code choose by the very same table.
+whether the communicator has a slot in the arena. :func:`on_lines` is compiled too, and :func:`chunk_items`, so that
+calls which never leave compiled code choose by the very same table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ncclx_mpi.collectives.lines import (
 )
 from ncclx_mpi.collectives.streams import piece_of
 from numba_kernels.jit import kernel
-from transports.shm.slots import BIG, CHUNKS, LEAST_CHUNK, SPLIT_BYTES
+from transports.shm.slots import BIG, LEAST_CHUNK, split_chunk_bytes
 
 PLAN, SMALL, LARGE = "plan", "small", "large"
 """A plan over messages; lines of the slot; streams of the slot."""
@@ -63,11 +63,11 @@ def algorithm(kind: int, has_slot: bool, published: int) -> str:
     return SMALL if published <= LINES_UPTO[kind] else LARGE
 
 
-def chunk_items(size: int, nbytes: int, itemsize: int) -> int:
+@kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
+def chunk_items(size, nbytes, itemsize):  # type: ignore[no-untyped-def]
     """Elements of a chunk of a stream of up to `nbytes` that is reduced: whole lines of them where they are small."""
-    ring = max(LEAST_CHUNK, SPLIT_BYTES // (size * CHUNKS) // 64 * 64)
-    items = min(piece_of.py_func(nbytes), ring) // itemsize
-    return items // 64 * 64 or items
+    items = min(piece_of(nbytes), split_chunk_bytes(size)) // itemsize
+    return items // 64 * 64 if items >= 64 else items
 
 
 def is_scattered(kind: int, size: int, count: int, itemsize: int) -> bool:

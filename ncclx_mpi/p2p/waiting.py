@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED
-from ncclx_mpi.p2p.progress import idle
+from ncclx_mpi.p2p.progress import idle, sched_yield
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, ticks
 from numba_kernels.jit import kernel
 
@@ -28,6 +28,7 @@ _fetch = types.ExternalFunction("PyErr_Fetch", types.void(types.intp, types.intp
 
 _I64 = ir.IntType(64)
 _POLLS = 200
+_YIELDS = 4
 
 
 @intrinsic
@@ -82,6 +83,11 @@ def wait_word(comm, word, target, alarm):  # type: ignore[no-untyped-def]
     if load64(engine + ENGINE.spins) > _POLLS:
         for _ in range(_POLLS):
             pause()
+            if load_acquire(word) >= target:
+                return 0
+    else:  # more ranks than cores: the one that we wait for needs this core more than anything here does
+        for _ in range(_YIELDS):
+            sched_yield()
             if load_acquire(word) >= target:
                 return 0
     return _call_wait(load64(engine + ENGINE.wait_word), engine, word, target, alarm)

@@ -72,3 +72,13 @@ def many_at_once(comm: NativeComm) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_many_at_once_complete_in_any_order(size: int) -> None:
     run_ranks(size, many_at_once)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_blocking_with_rings_that_wrap(size: int) -> None:
+    run_ranks(size, run_cases, blocking, (700_001,))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_plans_with_segments(size: int) -> None:
+    run_ranks(size, run_cases, planned, (300_001,))

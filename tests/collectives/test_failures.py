@@ -1,0 +1,208 @@
+"""Collectives that cannot complete raise, on every rank that can know, instead of hanging."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import collectives, errors
+from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels import reduce
+from tests.collectives.forked import run_ranks
+
+LARGE = 1 << 20
+
+
+def raises(error_class: int, call: Callable[[], object]) -> str:
+    """Assert that `call` raises an MPI error of a class; returns the message."""
+    with pytest.raises(errors.Exception) as caught:
+        call()
+    assert caught.value.Get_error_class() == error_class, str(caught.value)
+    return str(caught.value)
+
+
+def allreduce(comm: NativeComm, count: int) -> None:
+    data = np.ones(count, dtype=np.float32)
+    collectives.allreduce(comm, 0, data.ctypes.data, count, 4, reduce.address("sum", "f32"), True)
+
+
+def bcast(comm: NativeComm, nbytes: int, root: int = 0) -> None:
+    data = np.zeros(nbytes, dtype=np.uint8)
+    collectives.bcast(comm, data.ctypes.data, nbytes, root)
+
+
+def sizes_differ(comm: NativeComm, counts: tuple[int, int]) -> None:
+    odd = comm.rank == comm.size - 1
+    message = ""
+    with pytest.raises(errors.Exception) as caught:
+        allreduce(comm, counts[odd])
+    message = str(caught.value)
+    assert caught.value.Get_error_class() in (errors.ERR_TRUNCATE, errors.ERR_OTHER), message
+    assert "rank" in message
+    raises(errors.ERR_OTHER, lambda: collectives.barrier(comm))
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (1, LARGE), (LARGE, LARGE + 1), (LARGE, 1)])
+@pytest.mark.parametrize("size", [2, 3])
+def test_sizes_that_differ(size: int, counts: tuple[int, int]) -> None:
+    run_ranks(size, sizes_differ, counts)
+
+
+def kinds_differ(comm: NativeComm) -> None:
+    if comm.rank == 0:
+        message = raises(errors.ERR_OTHER, lambda: collectives.barrier(comm))
+        assert "called barrier" in message and "called bcast" in message
+    else:
+        raises(errors.ERR_OTHER, lambda: bcast(comm, 8))
+
+
+def test_collectives_that_differ() -> None:
+    run_ranks(2, kinds_differ)
+
+
+def planned_sizes_differ(comm: NativeComm) -> None:
+    data = np.zeros(100, dtype=np.uint8)
+    collective = collectives.start_bcast(comm, data.ctypes.data, 10 if comm.rank == 0 else 20, 0)
+    if comm.rank == 0:
+        collective.wait()
+    else:
+        raises(errors.ERR_TRUNCATE, collective.wait)
+
+
+def test_plans_notice_sizes_that_differ() -> None:
+    run_ranks(2, planned_sizes_differ)
+
+
+def one_dies(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
+    collectives.barrier(comm)
+    if comm.rank == 1:
+        time.sleep(0.1)
+        comm.engine.arena.declare_dead(1)
+        return
+    start = time.monotonic()
+    message = raises(errors.ERR_PROC_FAILED, lambda: work(comm))
+    assert "rank 1 died" in message and time.monotonic() - start < 2
+
+
+def wait_for_plan(comm: NativeComm) -> None:
+    data = np.zeros(LARGE, dtype=np.uint8)
+    collectives.start_alltoall(comm, 0, data.ctypes.data, LARGE // comm.size).wait()
+
+
+@pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE), wait_for_plan])
+def test_a_dead_rank_is_named(work: Callable[[NativeComm], None]) -> None:
+    run_ranks(3, one_dies, work)
+
+
+def one_is_late(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
+    if comm.rank == 0:
+        message = raises(errors.ERR_PENDING, lambda: work(comm))
+        assert "NCCLX_MPI_TIMEOUT" in message
+    else:
+        time.sleep(1)
+
+
+@pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE), wait_for_plan])
+def test_the_deadline_ends_a_wait(work: Callable[[NativeComm], None]) -> None:
+    run_ranks(2, one_is_late, work, timeout=0.5)
+
+
+def interrupted(comm: NativeComm, work: Callable[[NativeComm], None], with_slot: bool) -> None:
+    if comm.rank == 0:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            work(comm)
+        assert time.monotonic() - start < 2
+        raises(errors.ERR_OTHER, lambda: collectives.barrier(comm))
+    elif with_slot:
+        time.sleep(0.5)
+        with pytest.raises(errors.Exception, match="Make a new communicator"):
+            work(comm)  # a barrier that rank 0 had entered may still complete, the next one cannot
+            work(comm)
+
+
+@pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE)])
+def test_an_interrupt_ends_the_wait_and_wakes_the_others(work: Callable[[NativeComm], None]) -> None:
+    run_ranks(2, interrupted, work, True)
+
+
+@pytest.mark.parametrize("work", [collectives.barrier, wait_for_plan])
+def test_an_interrupt_ends_a_plan(work: Callable[[NativeComm], None]) -> None:
+    run_ranks(2, interrupted, work, False, with_slot=False)
+
+
+def handler_returns(comm: NativeComm) -> None:
+    seen = []
+    signal.signal(signal.SIGUSR1, lambda *args: seen.append(1))
+    if comm.rank == 0:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+    else:
+        time.sleep(0.4)
+    collectives.barrier(comm)
+    assert seen == ([1] if comm.rank == 0 else [])
+
+
+def test_a_handler_that_returns_does_not_end_the_wait() -> None:
+    run_ranks(2, handler_returns)
+
+
+@ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
+def concatenate(out: int, low: int, high: int, count: int) -> None:
+    """A Python operation, not commutative: digits of `low`, then digits of `high`."""
+    words = [(ctypes.c_int64 * count).from_address(address) for address in (out, low, high)]
+    for index in range(count):
+        words[0][index] = words[1][index] * 10 + words[2][index]
+
+
+def python_operation(comm: NativeComm, count: int) -> None:
+    fn = ctypes.cast(concatenate, ctypes.c_void_p).value or 0
+    wanted = int("".join(str(rank + 1) for rank in range(comm.size)))
+    for planned in (False, True):
+        data = np.full(count, comm.rank + 1)
+        if planned:
+            collectives.start_allreduce(comm, 0, data.ctypes.data, count, 8, fn, False).wait()
+        else:
+            collectives.allreduce(comm, 0, data.ctypes.data, count, 8, fn, False)
+        assert (data == wanted).all()
+
+
+@pytest.mark.parametrize("count", [1, 10_000])
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_operation_in_python(size: int, count: int) -> None:
+    run_ranks(size, python_operation, count)
+
+
+def python_operation_with_threads(comm: NativeComm) -> None:
+    """Plans whose reductions need the GIL, while another thread computes and a third one makes progress."""
+    stop = threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    def poll() -> None:
+        while not stop.is_set():
+            comm.engine.progress()
+
+    threads = [threading.Thread(target=work) for work in (compute, poll)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            python_operation(comm, 100)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_an_operation_in_python_beside_threads() -> None:
+    run_ranks(2, python_operation_with_threads)
