@@ -47,6 +47,11 @@ class Buffer:
         """Bytes of one packed element."""
         return self.layout.packed
 
+    @property
+    def origin(self) -> int:
+        """Address of offset 0 of the first element, which need not be in the buffer."""
+        return self.address - self.layout.true_lb if self.contiguous else self.address
+
     def packed(self) -> tuple[int, Any]:
         """Address of the packed elements, and what keeps it valid: the memory itself where that is contiguous."""
         if self.contiguous:
@@ -217,15 +222,13 @@ def _pack_all(blocks: list[Buffer]) -> tuple[int, list[int], Any]:
     offsets, total = _offsets([block.nbytes for block in blocks])
     address, temporary = _temporary(total)
     for offset, block in zip(offsets, blocks, strict=True):
-        origin = block.address - block.layout.true_lb if block.contiguous else block.address
-        packing.pack(block.layout, origin, block.count, address + offset)
+        packing.pack(block.layout, block.origin, block.count, address + offset)
     return address, offsets, temporary
 
 
 def _unpack_all(address: int, offsets: list[int], blocks: list[Buffer]) -> Callable[[], None]:
     def finish() -> None:
         for offset, block in zip(offsets, blocks, strict=True):
-            origin = block.address - block.layout.true_lb if block.contiguous else block.address
-            packing.unpack(block.layout, address + offset, block.nbytes, origin)
+            packing.unpack(block.layout, address + offset, block.nbytes, block.origin)
 
     return finish
