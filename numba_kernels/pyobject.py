@@ -6,7 +6,7 @@ element type), contiguous, aligned, native byte order. Everything else arrives a
 slow path, which resolves it properly or says what is wrong with it. Nothing unchecked reaches compiled code.
 
 The layouts of CPython's and NumPy's objects are part of their stable or frozen C interfaces on builds with the GIL;
-:func:`verify` compares what is read with what NumPy says, and :data:`usable` is False where they differ (free-threaded builds).
+:func:`verify` compares what is read with what NumPy says; where they differ (free-threaded builds) callers must not come here.
 
 Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``.
 """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclx_mpi.api import calls
+from ncclx_mpi.api import calls, fast
 from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
@@ -18,15 +19,24 @@ class Collectives:
 
     def Barrier(self) -> None:
         """Barrier synchronization."""
-        calls.run(self._state, calls.barrier(self._state))
+        state = self._state
+        code = fast.barrier_now(state.address)
+        if code and fast.settle(state, code, "barrier"):
+            calls.run(state, calls.barrier(state))
 
     def Bcast(self, buf: BufSpec, root: int = 0) -> None:
         """Broadcast data from one member to all members of a group."""
-        calls.run(self._state, calls.bcast(self._state, buf, root))
+        state = self._state
+        code = fast.bcast_array(state.address, buf, root)
+        if code and fast.settle(state, code, "bcast"):
+            calls.run(state, calls.bcast(state, buf, root))
 
     def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
         """Gather data to one member of a group."""
-        calls.run(self._state, calls.gather(self._state, sendbuf, recvbuf, root))
+        state = self._state
+        code = fast.gather_arrays(state.address, sendbuf, recvbuf, root)
+        if code and fast.settle(state, code, "gather"):
+            calls.run(state, calls.gather(state, sendbuf, recvbuf, root))
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Gather vector data to one member of a group."""
@@ -34,7 +44,10 @@ class Collectives:
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter data from one member to all members of a group."""
-        calls.run(self._state, calls.scatter(self._state, sendbuf, recvbuf, root))
+        state = self._state
+        code = fast.scatter_arrays(state.address, sendbuf, recvbuf, root)
+        if code and fast.settle(state, code, "scatter"):
+            calls.run(state, calls.scatter(state, sendbuf, recvbuf, root))
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter vector data from one member to all members of a group."""
@@ -42,7 +55,10 @@ class Collectives:
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
         """Gather data to all members of a group."""
-        calls.run(self._state, calls.allgather(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.allgather_arrays(state.address, sendbuf, recvbuf)
+        if code and fast.settle(state, code, "allgather"):
+            calls.run(state, calls.allgather(state, sendbuf, recvbuf))
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """Gather vector data to all members of a group."""
@@ -50,7 +66,10 @@ class Collectives:
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
         """Exchange a block of data between all members of a group."""
-        calls.run(self._state, calls.alltoall(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.alltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
+        if code and fast.settle(state, code, "alltoall"):
+            calls.run(state, calls.alltoall(state, sendbuf, recvbuf))
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """Exchange vector data between all members of a group."""
@@ -62,15 +81,25 @@ class Collectives:
 
     def Reduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> None:
         """Reduce to one member of a group."""
-        calls.run(self._state, calls.reduce(self._state, sendbuf, recvbuf, op, root))
+        state = self._state
+        code = fast.reduce_arrays(state.address, sendbuf, recvbuf, fast.table_of(op), root)
+        if code and fast.settle(state, code, "reduce", op, sendbuf):
+            calls.run(state, calls.reduce(state, sendbuf, recvbuf, op, root))
 
     def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
         """Reduce to all members of a group."""
-        calls.run(self._state, calls.allreduce(self._state, sendbuf, recvbuf, op))
+        state = self._state
+        given = recvbuf if sendbuf is IN_PLACE else sendbuf
+        code = fast.allreduce_arrays(state.address, given, recvbuf, fast.table_of(op))
+        if code and fast.settle(state, code, "allreduce", op, recvbuf):
+            calls.run(state, calls.allreduce(state, sendbuf, recvbuf, op))
 
     def Reduce_scatter_block(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM) -> None:
         """Reduce and scatter equal blocks of the result."""
-        calls.run(self._state, calls.reduce_scatter_block(self._state, sendbuf, recvbuf, op))
+        state = self._state
+        code = fast.reduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
+        if code and fast.settle(state, code, "reduce_scatter_block", op, recvbuf):
+            calls.run(state, calls.reduce_scatter_block(state, sendbuf, recvbuf, op))
 
     def Reduce_scatter(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ncclx_mpi import buffers, errors, rc
-from ncclx_mpi.api import buffering, wire
+from ncclx_mpi.api import buffering, fast, wire
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.api.handle import integer
@@ -39,7 +39,10 @@ class PointToPoint:
 
     def Send(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
         """Blocking send."""
-        _complete(_start_send(self._state, buf, dest, tag, STANDARD), None)
+        state = self._state
+        code = fast.send_array(state.address, buf, dest, tag, STANDARD)
+        if code and fast.settle_send(state, code, buf, dest, tag):
+            _complete(_start_send(self._state, buf, dest, tag, STANDARD), None)
 
     def Bsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
         """Blocking send in buffered mode."""
@@ -55,7 +58,14 @@ class PointToPoint:
 
     def Recv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
         """Blocking receive."""
-        _complete(_start_recv(self._state, buf, source, tag), status)
+        state = self._state
+        code = fast.receive_array(state.address, buf, source, tag, fast.status_address())
+        if code:
+            if fast.settle_receive(state, code, buf, source, tag, status):
+                _complete(_start_recv(state, buf, source, tag), status)
+        elif status is not None:
+            source, tag, nbytes = fast.status_words()[:3].tolist()
+            status._fill(source, tag, nbytes)
 
     def Sendrecv(
         self,

@@ -15,14 +15,27 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+import numpy as np
+import numpy.typing as npt
+
 from ncclx_mpi import buffers, errors, runtime
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant, is_predefined
 from ncclx_mpi.api.memory import buffer
+from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
 
 MAX_USER_OPS = 32
+_KINDS = {
+    np.dtype(code).num: kind
+    for codes, kind in (
+        ("?", "bool"), ("b", "i8"), ("B", "u8"), ("h", "i16"), ("H", "u16"), ("i", "i32"), ("I", "u32"),
+        ("lq", "i64"), ("LQ", "u64"), ("e", "f16"), ("f", "f32"), ("d", "f64"), ("F", "c64"), ("D", "c128"),
+    )
+    for code in codes
+}  # fmt: skip
+"""Element types with compiled reductions, by NumPy type number."""
 
 _REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _live: set[OpState] = set()
@@ -30,9 +43,12 @@ _lock = threading.Lock()
 
 
 class OpState(State):
-    """One operation: what it does to two Python objects, and native functions made so far."""
+    """One operation: what it does to two Python objects, and native functions made so far.
 
-    __slots__ = ("commute", "function", "name", "natives", "user")
+    ``words`` holds those of plain NumPy elements by type number, for the calls that never leave compiled code, ``table`` its address.
+    """
+
+    __slots__ = ("commute", "function", "name", "natives", "table", "user", "words")
     WHAT = "reduction operation"
     ERROR = errors.ERR_OP
     name: str
@@ -40,6 +56,8 @@ class OpState(State):
     commute: bool
     user: bool
     natives: dict[Any, tuple[int, Any]]
+    table: int
+    words: npt.NDArray[np.int64]
 
     def __init__(self, name: str = "", function: Callable[..., Any] | None = None, commute: bool = True) -> None:
         if function is not None:
@@ -48,6 +66,8 @@ class OpState(State):
             self.commute = commute
             self.user = not name
             self.natives = {}
+            self.words = np.zeros(ELEMENTS, dtype=np.int64)
+            self.table = self.words.ctypes.data
 
 
 _NULL = OpState()
@@ -173,6 +193,14 @@ def native(op: Op, datatype: Datatype) -> int:
         found = _user_function(state, datatype) if state.user else _predefined_function(state, datatype)
         state.natives[key] = found
     return found[0]
+
+
+def learn(op: Op, element: int) -> None:
+    """Resolve a predefined operation for elements of a NumPy type number, if it has a compiled function for them."""
+    state = op._state
+    kind = _KINDS.get(element)
+    if kind is not None and not state.user and reduce.defined(state.name.lower(), kind):
+        state.words[element] = reduce.address(state.name.lower(), kind)
 
 
 def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:

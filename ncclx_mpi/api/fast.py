@@ -1,0 +1,121 @@
+"""The routes of plain arrays: entry points bound once, and what is to be done when one does not return 0.
+
+``entry_point(address of the communicator, ...)`` returns 0 when the call is complete. Anything else goes to :func:`settle` (collectives),
+:func:`settle_send` or :func:`settle_receive`, which return True if the caller shall go the general way: it resolves the arguments in
+Python, or says what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ncclx_mpi import collectives
+from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.op import Op, learn
+from ncclx_mpi.api.operations import Operation, Transfer, raise_error
+from ncclx_mpi.api.status import Status
+from ncclx_mpi.collectives import fast as routes
+from ncclx_mpi.p2p import fast as messages
+from ncclx_mpi.p2p.engine import Result
+from numba_kernels import pyobject
+from numba_kernels.jit import entry
+
+_is_readable = pyobject.verify()
+
+
+def _bind(kernel: Any) -> Callable[..., int]:
+    """Return the entry point of a route, or of the general way where array objects cannot be read."""
+    return entry(kernel) if _is_readable else lambda *_: routes.SLOW
+
+
+send_array = _bind(messages.send_array)
+receive_array = _bind(messages.receive_array)
+barrier_now = _bind(routes.barrier_now)
+bcast_array = _bind(routes.bcast_array)
+allreduce_arrays = _bind(routes.allreduce_arrays)
+reduce_arrays = _bind(routes.reduce_arrays)
+reduce_scatter_block_arrays = _bind(routes.reduce_scatter_block_arrays)
+allgather_arrays = _bind(routes.allgather_arrays)
+alltoall_arrays = _bind(routes.alltoall_arrays)
+gather_arrays = _bind(routes.gather_arrays)
+scatter_arrays = _bind(routes.scatter_arrays)
+
+_read_argument = entry(pyobject.read_argument)
+_none = np.zeros(routes.ELEMENTS, dtype=np.int64)
+_NONE = _none.ctypes.data
+
+
+def table_of(op: Any) -> int:
+    """Return the address of the table of reduction functions of `op`; of an empty one if it is no operation at all."""
+    return op._state.table if isinstance(op, Op) else _NONE
+
+
+def settle(state: CommState, code: int, name: str, op: Any = None, argument: Any = None) -> bool:
+    """Whether a collective that returned `code` goes the general way; raises what any other code means."""
+    if code != routes.SLOW:
+        collectives.check(state.native, code, name)
+        return False
+    if isinstance(op, Op):
+        element = _read_argument(argument, _words().ctypes.data)
+        if element != pyobject.NONE:
+            learn(op, element)
+    return True
+
+
+def settle_send(state: CommState, code: int, buf: Any, dest: int, tag: int) -> bool:
+    """Whether a send goes the general way; waits for one that has not gone out yet."""
+    if code == messages.SLOW:
+        return True
+    operation = Transfer(state.native, code, buf, f"send to rank {dest}, tag {tag}")
+    operation.wait()
+    operation.finish()
+    return False
+
+
+def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int, status: Status | None) -> bool:
+    """Whether a receive goes the general way; waits for one that is not complete yet."""
+    if code == messages.SLOW:
+        return True
+    _read_argument(buf, _words().ctypes.data)
+    what, capacity = f"receive from rank {source}, tag {tag}", int(_words()[1])
+    if code == messages.WRONG:
+        from_rank, its_tag, nbytes, error = status_words()[:4].tolist()
+        raise_error(Result(from_rank, its_tag, nbytes, error, False), state.rank, what, capacity)
+    operation: Operation = Transfer(state.native, code, buf, what, capacity)
+    operation.wait()
+    if status is not None:
+        operation.fill(status)
+    operation.finish()
+    return False
+
+
+_scratch = threading.local()
+
+
+def status_words() -> npt.NDArray[np.int64]:
+    """Return the words into which this thread's receives write their status; :func:`status_address` is where they are."""
+    status_address()
+    words: npt.NDArray[np.int64] = _scratch.status
+    return words
+
+
+def status_address() -> int:
+    """Return the address of :func:`status_words`."""
+    try:
+        address: int = _scratch.address
+    except AttributeError:
+        _scratch.status = np.zeros(8, dtype=np.int64)
+        _scratch.argument = np.zeros(8, dtype=np.int64)
+        address = _scratch.address = _scratch.status.ctypes.data
+    return address
+
+
+def _words() -> npt.NDArray[np.int64]:
+    status_address()
+    words: npt.NDArray[np.int64] = _scratch.argument
+    return words
