@@ -1,6 +1,6 @@
 """Calls random public methods with random arguments, most of them wrong: all it may do is raise.
 
-    ncclx run -n 2 bad_calls.py SEED COUNT
+    ncclx run -n 2 bad_calls.py SEED COUNT EMPTY_FOLDER
 
 All ranks draw the same calls, so that collectives meet. Left out are raw addresses and BOTTOM, which no library can
 check, and what ends the process on purpose.
@@ -10,8 +10,10 @@ import array
 import collections
 import faulthandler
 import inspect
+import pathlib
 import random
 import sys
+import time
 
 import numpy as np
 
@@ -124,11 +126,18 @@ def draw_arguments(choice, function, simple, pool):
     return arguments
 
 
-def main(seed, count):
-    comm = MPI.COMM_WORLD.Dup()
+def meet(folder, number):
+    """Wait for the other ranks without communication: failed calls have left the ranks at different places."""
+    (folder / f"{MPI.COMM_WORLD.rank}-{number}").touch()
+    while any(not (folder / f"{rank}-{number}").exists() for rank in range(MPI.COMM_WORLD.size)):
+        time.sleep(0.002)
+
+
+def main(seed, count, folder):
     choice, simple, outcomes = random.Random(seed), [], collections.Counter()
     for number in range(count):
         if number % 100 == 0:
+            meet(folder, number)
             comm = MPI.COMM_WORLD.Dup()
             simple, pool = plain_values(choice), handles(comm)
         thing = choice.choice(pool)
@@ -144,9 +153,10 @@ def main(seed, count):
         except Exception as error:
             outcomes[type(error).__name__] += 1
         faulthandler.cancel_dump_traceback_later()
+    meet(folder, "end")
     if MPI.COMM_WORLD.rank == 0:
         print(f"done {count}", dict(outcomes))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]))

@@ -13,7 +13,9 @@ PROGRAM = str(Path(__file__).with_name("bad_calls.py"))
 def test_bad_calls_only_raise(nranks: int, full: bool, tmp_path: Path) -> None:
     count = 2500 if full else 300
     for seed in range(4 if full else 1):
-        command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(nranks), PROGRAM, str(seed), str(count)]
+        (tmp_path / str(seed)).mkdir()
+        words = [PROGRAM, str(seed), str(count), str(tmp_path / str(seed))]
+        command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(nranks), *words]
         with open(tmp_path / "calls", "w") as calls:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=calls, text=True, timeout=1200)
         last = "\n".join((tmp_path / "calls").read_text().splitlines()[-40:])

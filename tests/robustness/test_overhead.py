@@ -1,0 +1,36 @@
+"""What naming the datatype costs: the form ``[buffer, type]`` is as plain as the bare array."""
+
+import time
+
+import numpy as np
+import pytest
+
+LIMIT_NS = 60
+CALLS = 2000
+
+
+def nanoseconds(call, argument):
+    begun = time.perf_counter_ns()
+    for _ in range(CALLS):
+        call(argument)
+    return (time.perf_counter_ns() - begun) / CALLS
+
+
+@pytest.mark.ranks(1, timeout=60)
+def test_buffer_and_type_cost_what_the_array_costs(comm):
+    from ncclx_mpi import MPI
+
+    array = np.zeros(8)
+    spec = [array, MPI.DOUBLE]
+    calls = {
+        "Bcast": comm.Bcast,
+        "Allreduce": lambda buffer: comm.Allreduce(buffer, array[:]),
+        "Send to nobody": lambda buffer: comm.Send(buffer, MPI.PROC_NULL),
+    }
+    for name, call in calls.items():
+        for _ in range(3):
+            call(array), call(spec)
+        difference = min(
+            min(nanoseconds(call, spec) for _ in range(7)) - min(nanoseconds(call, array) for _ in range(7)) for _ in range(3)
+        )
+        assert difference < LIMIT_NS, f"{name}: {difference:.0f} ns"

@@ -1,0 +1,102 @@
+"""Ctrl-C, forks, and what the launching environment may hold."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+
+def interrupt_after(seconds):
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+@pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("nbytes", [8, 1_000_000])
+def test_interrupted_receive_gives_the_buffer_back(comm, nbytes):
+    """After Ctrl-C in Recv a late message leaves the buffer alone, and is there for the next receive."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if comm.rank == 0:
+        buffer = np.full(nbytes, 7, dtype="u1")
+        timer = interrupt_after(0.3)
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            comm.Recv(buffer, source=1, tag=5)
+        timer.join()
+        assert time.monotonic() - begun < 2
+        comm.send("interrupted", dest=1, tag=6)
+        comm.recv(source=1, tag=8)
+        assert (buffer == 7).all()
+        again = np.zeros(nbytes, dtype="u1")
+        comm.Recv(again, source=1, tag=5)
+        assert (again == 9).all()
+        assert (buffer == 7).all()
+    else:
+        comm.recv(source=0, tag=6)
+        request = comm.Isend(np.full(nbytes, 9, dtype="u1"), dest=0, tag=5)
+        comm.send("sent", dest=0, tag=8)
+        request.Wait()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_interrupted_collective_raises_at_once(comm):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    duplicate = comm.Dup()
+    if comm.rank == 0:
+        timer = interrupt_after(0.3)
+        with pytest.raises(KeyboardInterrupt):
+            duplicate.Barrier()
+        timer.join()
+    comm.Barrier()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_fork_and_subprocess_inside_a_rank(comm):
+    from ncclx_mpi import MPI
+
+    done = subprocess.run([sys.executable, "-c", "print('child')"], capture_output=True, text=True)
+    assert done.stdout == "child\n"
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            comm.Barrier()
+        except MPI.Exception:
+            status = 0  # a fork of a rank is told that it is none
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert comm.allreduce(1) == 2
+
+
+@pytest.mark.ranks(4, timeout=60)
+def test_random_numbers_differ_by_rank(comm):
+    import random
+
+    drawn = comm.allgather((np.random.random(), random.random()))
+    assert len({pair[0] for pair in drawn}) == comm.size
+    assert len({pair[1] for pair in drawn}) == comm.size
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_nothing_is_in_dev_shm(comm):
+    """So a container's 64 MB of it do not matter."""
+    everyone = np.empty((2, 3_000_000))
+    comm.Allgather(np.full(3_000_000, comm.rank + 1.0), everyone)
+    assert everyone[1, -1] == 2
+    with open("/proc/self/maps") as maps:
+        assert not [line for line in maps if "/dev/shm" in line]
+
+
+@pytest.mark.parametrize("variables", [{"NUMBA_DISABLE_JIT": "1"}, {"NUMBA_BOUNDSCHECK": "1"}, {"NUMBA_OPT": "0"}], ids=str)
+def test_numba_settings_of_the_user_are_the_users(variables):
+    code = "from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(2) == 4"
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "100", "-c", code]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
