@@ -154,6 +154,7 @@ from ncclx_mpi.api.op import (
 from ncclx_mpi.api.pickle import Pickle, pickle
 from ncclx_mpi.api.request import REQUEST_NULL, Grequest, Prequest, Request
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.api.window import WIN_NULL, Win
 from ncclx_mpi.errors import (
     SUCCESS,
     Add_error_class,
