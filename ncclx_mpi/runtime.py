@@ -20,7 +20,6 @@ class _Job:
     engine: Engine | None = None
     membership: Membership | None = None
     finalized = False
-    pid = 0
 
 
 _job = _Job()
@@ -46,7 +45,7 @@ def start() -> Engine:
     membership.arena.join(membership.rank)
     _job.membership = membership
     _job.engine = Engine(membership.arena, membership.rank, timeout=getattr(rc, "timeout", None))
-    _job.pid = os.getpid()
+    os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     measure(_job.engine)
     return _job.engine
 
@@ -62,12 +61,8 @@ def engine() -> Engine:
     if _job.engine is None:
         state = "was finalized" if _job.finalized else "is not initialized"
         errors.fail(errors.ERR_OTHER, f"MPI {state} in this process")
-    if _job.pid != os.getpid():
-        errors.fail(
-            errors.ERR_OTHER,
-            f"process {os.getpid()} was forked by rank {_job.engine.rank} (process {_job.pid}) and is no rank itself; "
-            "communicate in the parent",
-        )
+    if not is_active():
+        raise _job.engine.not_a_rank()
     return _job.engine
 
 
@@ -80,7 +75,7 @@ def membership() -> Membership:
 
 def is_active() -> bool:
     """Whether this process is a rank that can communicate now."""
-    return _job.engine is not None and _job.pid == os.getpid()
+    return _job.engine is not None and _job.engine.pid == os.getpid()
 
 
 def is_finalized() -> bool:

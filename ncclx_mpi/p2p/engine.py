@@ -116,6 +116,7 @@ class Engine:
     def __init__(self, arena: Arena, rank: int, timeout: float | None = None) -> None:
         self.arena = arena
         self.rank = rank
+        self.pid = os.getpid()
         self.size = arena.nranks
         self.transport = SharedMemory(arena, rank)
         self.timeout = timeout
@@ -332,6 +333,8 @@ class Engine:
 
     def failure(self, code: int, what: str) -> errors.Exception:
         """The exception for what a compiled wait returned."""
+        if self.pid != os.getpid():
+            return self.not_a_rank()
         if code == PEER_DEAD:
             dead = self.arena.dead_ranks()
             return errors.error(
@@ -350,6 +353,19 @@ class Engine:
                 + self.who_waits(),
             )
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
+
+    def not_a_rank(self) -> errors.Exception:
+        """The exception for a process that this rank has forked, when it communicates."""
+        return errors.error(
+            errors.ERR_OTHER,
+            f"process {os.getpid()} was forked by rank {self.rank} (process {self.pid}) and is no rank itself; "
+            "communicate in the parent",
+        )
+
+    def leave_to_parent(self) -> None:
+        """In a fork of this rank: touch the job no more. The thread that may hold the lock exists in the parent only."""
+        self.arena.detach()
+        self.set_word("lock", 0)
 
     def raise_parked(self) -> None:
         """Raise the exception that a signal handler raised inside a compiled wait (it returned INTERRUPTED)."""

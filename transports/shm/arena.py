@@ -33,7 +33,7 @@ from transports.shm.layout import (
 
 MAX_RANKS = 4096
 _WORD = 8
-_MAP_NORESERVE = 0x4000  # Linux; in the mmap module only from Python 3.13 on
+_MAP_NORESERVE, _MAP_FIXED = 0x4000, 0x10  # Linux; in the mmap module only from Python 3.13 on, or not at all
 
 
 class Arena:
@@ -198,6 +198,16 @@ class Arena:
             start = self.plan.heap(rank)
             self._heap = Heap(self.base, start, self.plan.heap(rank + 1) - start)
         return self._heap
+
+    def detach(self) -> None:
+        """Cut a process that a rank has forked off from the job: its mapping becomes a private copy, in which every wait ends."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
+        if libc.mmap(self.base, self.nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, self.fd, 0) != self.base:
+            raise OSError(ctypes.get_errno(), "the arena cannot be mapped privately in a fork of a rank")
+        self.set_word(HEADER.abort, 1)
 
     def close(self) -> None:
         """Unmap. Addresses inside the arena become invalid."""
