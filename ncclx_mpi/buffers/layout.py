@@ -50,12 +50,12 @@ class Layout:
         "__weakref__",
         "_blocks",
         "_contiguous",
+        "_handle",
         "align",
         "attributes",
         "code",
         "committed",
         "extent",
-        "handle",
         "has_bounds",
         "is_plain",
         "kind",
@@ -74,7 +74,7 @@ class Layout:
     )
 
     def __init__(self, parts: Sequence[Part], recipe: Recipe | None) -> None:
-        self.handle = next(_handles)
+        self._handle = 0
         self.parts = parts
         self.recipe = recipe
         self.name = ""
@@ -88,7 +88,6 @@ class Layout:
         self._contiguous: bool | None = None
         self.is_plain = False
         self._measure()
-        _by_handle[self.handle] = self
 
     def _measure(self) -> None:
         """Derive sizes, bounds, alignment and the number of basic elements from the parts."""
@@ -106,11 +105,14 @@ class Layout:
             self.align = max(self.align, old.align)
             self.has_bounds |= old.has_bounds
             spans.append(_span(old, lengths, offsets))
-        self.true_lb = min((span[2] for span in spans), default=0)
-        self.true_ub = max((span[3] for span in spans), default=0)
-        bounding = [span for span in spans if span[4]] if self.has_bounds else spans
-        self.lb = min((span[0] for span in bounding), default=0)
-        self.ub = max((span[1] for span in bounding), default=0)
+        if len(spans) == 1:
+            self.lb, self.ub, self.true_lb, self.true_ub, _ = spans[0]
+        elif spans:
+            bounding = [span for span in spans if span[4]] if self.has_bounds else spans
+            self.lb, self.ub = min(span[0] for span in bounding), max(span[1] for span in bounding)
+            self.true_lb, self.true_ub = min(span[2] for span in spans), max(span[3] for span in spans)
+        else:
+            self.lb = self.ub = self.true_lb = self.true_ub = 0
         self.extent = self.ub - self.lb
 
     def pad(self) -> None:
@@ -123,6 +125,14 @@ class Layout:
         """Set explicit bounds."""
         self.lb, self.extent, self.ub = lb, extent, lb + extent
         self.has_bounds = True
+
+    @property
+    def handle(self) -> int:
+        """Number by which :func:`find` finds it, made when first asked for."""
+        if not self._handle:
+            self._handle = next(_handles)
+            _by_handle[self._handle] = self
+        return self._handle
 
     @property
     def blocks(self) -> Words:

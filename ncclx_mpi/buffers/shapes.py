@@ -161,9 +161,9 @@ def _box(old: Layout, sizes: list[int], chosen: list[Any], order: int, recipe: R
     stride, inner = old.extent, old
     fastest_first = range(len(sizes)) if order == mpi.ORDER_FORTRAN else reversed(range(len(sizes)))
     for dim in fastest_first:
-        starts, lengths = (chosen[dim], np.ones(len(chosen[dim]), np.int64))
+        starts, lengths = chosen[dim], np.ones(len(chosen[dim]), np.int64)
         if inner is old:
-            starts, lengths = _join(chosen[dim])
+            starts, lengths = _join(starts)
         inner = Layout([Part(inner, lengths, starts * stride)], recipe)
         stride *= sizes[dim]
     layout = Layout([once(inner)], recipe)
