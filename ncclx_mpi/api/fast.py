@@ -1,12 +1,13 @@
 """The routes of plain arrays: entry points bound once, and what is to be done when one does not return 0.
 
-``entry_point(address of the communicator, ...)`` returns 0 when the call is complete. Anything else goes to :func:`settle` (collectives),
-:func:`settle_send` or :func:`settle_receive`, which return True if the caller shall go the general way: it resolves the arguments in
-Python, or says what is wrong with them.
+``entry_point(address of the communicator, ...)`` returns 0 when the call is complete. Anything else goes to :func:`settle`
+(collectives), :func:`settle_send` or :func:`settle_receive`, which return True if the caller shall go the general way: it
+resolves the arguments in Python, or says what is wrong with them.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,27 +26,52 @@ from ncclx_mpi.p2p.engine import Result
 from numba_kernels import pyobject
 from numba_kernels.jit import entry
 
-_is_readable = pyobject.verify()
+_KERNELS = {
+    kernel.py_func.__name__: kernel
+    for kernel in (
+        messages.send_array,
+        messages.receive_array,
+        routes.barrier_now,
+        routes.bcast_array,
+        routes.allreduce_arrays,
+        routes.reduce_arrays,
+        routes.reduce_scatter_block_arrays,
+        routes.allgather_arrays,
+        routes.alltoall_arrays,
+        routes.gather_arrays,
+        routes.scatter_arrays,
+    )
+}
 
 
-def _bind(kernel: Any) -> Callable[..., int]:
-    """Return the entry point of a route, or of the general way where array objects cannot be read."""
-    return entry(kernel) if _is_readable else lambda *_: routes.SLOW
+@functools.cache
+def _can_read_objects() -> bool:
+    return pyobject.verify()
 
 
-send_array = _bind(messages.send_array)
-receive_array = _bind(messages.receive_array)
-barrier_now = _bind(routes.barrier_now)
-bcast_array = _bind(routes.bcast_array)
-allreduce_arrays = _bind(routes.allreduce_arrays)
-reduce_arrays = _bind(routes.reduce_arrays)
-reduce_scatter_block_arrays = _bind(routes.reduce_scatter_block_arrays)
-allgather_arrays = _bind(routes.allgather_arrays)
-alltoall_arrays = _bind(routes.alltoall_arrays)
-gather_arrays = _bind(routes.gather_arrays)
-scatter_arrays = _bind(routes.scatter_arrays)
+def _binding(name: str) -> Callable[..., int]:
+    """Return what takes the place of an entry point until its first call: importing this module compiles nothing."""
 
-_read_argument = entry(pyobject.read_argument)
+    def bind_and_call(*args: Any) -> int:
+        bound = entry(_KERNELS[name]) if _can_read_objects() else lambda *_: routes.SLOW
+        globals()[name] = bound
+        return int(bound(*args))
+
+    return bind_and_call
+
+
+send_array = _binding("send_array")
+receive_array = _binding("receive_array")
+barrier_now = _binding("barrier_now")
+bcast_array = _binding("bcast_array")
+allreduce_arrays = _binding("allreduce_arrays")
+reduce_arrays = _binding("reduce_arrays")
+reduce_scatter_block_arrays = _binding("reduce_scatter_block_arrays")
+allgather_arrays = _binding("allgather_arrays")
+alltoall_arrays = _binding("alltoall_arrays")
+gather_arrays = _binding("gather_arrays")
+scatter_arrays = _binding("scatter_arrays")
+
 _none = np.zeros(routes.ELEMENTS, dtype=np.int64)
 _NONE = _none.ctypes.data
 
@@ -61,7 +87,7 @@ def settle(state: CommState, code: int, name: str, op: Any = None, argument: Any
         collectives.check(state.native, code, name)
         return False
     if isinstance(op, Op):
-        element = _read_argument(argument, _words().ctypes.data)
+        element = entry(pyobject.read_argument)(argument, _words().ctypes.data)
         if element != pyobject.NONE:
             learn(op, element)
     return True
@@ -81,7 +107,7 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
     """Whether a receive goes the general way; waits for one that is not complete yet."""
     if code == messages.SLOW:
         return True
-    _read_argument(buf, _words().ctypes.data)
+    entry(pyobject.read_argument)(buf, _words().ctypes.data)
     what, capacity = f"receive from rank {source}, tag {tag}", int(_words()[1])
     if code == messages.WRONG:
         from_rank, its_tag, nbytes, error = status_words()[:4].tolist()

@@ -27,7 +27,7 @@ from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
 
 MAX_USER_OPS = 32
-_KINDS = {
+_KINDS: dict[int, str] = {
     np.dtype(code).num: kind
     for codes, kind in (
         ("?", "bool"), ("b", "i8"), ("B", "u8"), ("h", "i16"), ("H", "u16"), ("i", "i32"), ("I", "u32"),
