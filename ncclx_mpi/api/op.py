@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
-
-import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import buffers, errors, runtime
@@ -45,7 +43,8 @@ _lock = threading.Lock()
 class OpState(State):
     """One operation: what it does to two Python objects, and native functions made so far.
 
-    ``words`` holds those of plain NumPy elements by type number, for the calls that never leave compiled code, ``table`` its address.
+    ``words`` holds those of plain NumPy elements by type number, for the calls that never leave compiled code; ``table`` is
+    its address.
     """
 
     __slots__ = ("commute", "function", "name", "natives", "table", "user", "words")
