@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
 import selectors
 import signal
@@ -27,6 +28,7 @@ GRACE_SECONDS = 5.0
 _TERM_SECONDS = 2.0
 _STACKS_SECONDS = 0.5
 _READ_BYTES = 1 << 16
+_FILES_OF_RANK, _FILES_OF_LAUNCHER = 3, 64
 _TO_GROUP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCONT}
 
 
@@ -118,6 +120,7 @@ class Job:
         self._ladder: list[tuple[float, int]] = []
         self._guests: dict[int, tuple[int, int]] = {}
         self._guard: Guard
+        self._file_limit = _raise_file_limit(settings.nranks)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -153,6 +156,7 @@ class Job:
         with contextlib.suppress(OSError):
             os.setpgid(0, self._guard.group)
         process.reset_signals(())
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
         self._close_launcher_side()
         stdin = self.settings.stdin if rank == 0 and self.settings.stdin >= 0 else os.open(os.devnull, os.O_RDONLY)
         child.take_streams(stdin, ends[STDOUT], ends[STDERR])
@@ -357,3 +361,20 @@ class Job:
             signal.set_wakeup_fd(old_fd)
             for number, handler in old.items():
                 signal.signal(number, handler)
+
+
+def _raise_file_limit(nranks: int) -> tuple[int, int]:
+    """Allow this process the pipes of so many ranks; returns the limits that were.
+
+    Raises
+    ------
+    ValueError
+        The system does not allow that many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_OF_RANK * nranks + _FILES_OF_LAUNCHER
+    if 0 <= hard < wanted:
+        raise ValueError(f"that takes {wanted} open files, and {hard} are allowed; raise the hard limit (`ulimit -Hn`)")
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return soft, hard

@@ -25,7 +25,11 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
             program = programs.Program(programs.STDIN, source, program.args)
     relay = LineRelay(is_tagged)
     stdin, feed = _stdin_for_rank_0()
-    job = Job(_settings(nranks, timeout, relay, stdin), relay, relay.flush)
+    try:
+        job = Job(_settings(nranks, timeout, relay, stdin), relay, relay.flush)
+    except (ValueError, OSError) as error:
+        print(f"ncclx run: {nranks} ranks cannot be started: {error}", file=sys.stderr)
+        return 2
     modules = frozenset(sys.modules)
     if job.fork_ranks() is not None:
         if feed >= 0:

@@ -100,23 +100,27 @@ def warm_up(announce: bool = True) -> float:
 
 
 def ensure() -> None:
-    """Have a cold cache filled before this process goes on, in a process that can fork: this one may have threads."""
+    """Have a cold cache filled before this process goes on, by a process that can fork: this one may have threads.
+
+    Where that fails, each function is compiled when it is first called.
+    """
     import_engine()
     if not is_warm():
         home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        subprocess.run(
-            [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet"], env={**os.environ, "PYTHONPATH": path}, check=False
-        )
+        command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet"]
+        with contextlib.suppress(OSError):
+            subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, check=False)
 
 
 def _compile_all() -> bool:
     """Compile with one process per core; each function's cache file has one writer. Returns whether all went well."""
     workers = min(len(os.sched_getaffinity(0)), 8)
-    children = []
+    children, parent = [], os.getpid()
     for share in range(workers):
         pid = process.fork()
         if pid == 0:
+            process.end_with_parent(parent)
             _compile_share(share, workers)
         children.append(pid)
     statuses = [os.waitpid(pid, 0)[1] for pid in children]

@@ -178,6 +178,7 @@ def test_unknown_program():
 
 def test_bad_command_lines():
     assert run("run", "-n", "0", "x.py").returncode == 2
+    assert "5000 ranks cannot be started" in run("run", "-n", "5000", "-c", "").stderr
     assert "No path specified" in run("run", "-n", "2").stderr
     assert run("run", "-n", "2", "no_such_file.py").returncode != 0
 
