@@ -71,6 +71,13 @@ SETTINGS: dict[str, Setting] = dict(
         ),
         _ours("timeout", 0.0, float, (), "seconds after which a wait raises and says who waits for whom; 0: never"),
         _ours("join_timeout", 60.0, float, (), "seconds that a rank waits at start for the others"),
+        _ours(
+            "stores",
+            "auto",
+            str,
+            ("auto", "streamed", "plain"),
+            "how bulk data is written for peers: past the caches or not; auto: by the measured flag round trip",
+        ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
     ]
 )

@@ -39,7 +39,15 @@ def bounce(mine, theirs, first, rounds, patience):  # type: ignore[no-untyped-de
     return ticks() - half
 
 
-def measure(engine: Engine) -> None:
+def choose_stores(engine: Engine, stores: str = "auto") -> None:
+    """Choose how this rank writes what its peers read: as `stores` says, or by what :func:`_measure` finds."""
+    if stores == "auto":
+        _measure(engine)
+    else:
+        engine.set_word("streamed", int(stores == "streamed"))
+
+
+def _measure(engine: Engine) -> None:
     """Measure the round trip (ranks 0 and 1) or wait for the figure (others), and choose the kind of store."""
     arena, base = engine.arena, engine.arena.base
     if engine.size == 1 or not engine.word("spins") > 1:
