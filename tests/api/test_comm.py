@@ -1,0 +1,237 @@
+"""Communicators: making, comparing, freeing them; names, hints, attributes, error handlers; what handles are."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_world_and_self(comm: Any) -> None:
+    assert comm == MPI.COMM_WORLD and comm is not None
+    assert MPI.COMM_SELF.size == 1 and MPI.COMM_SELF.rank == 0
+    assert 0 <= comm.rank < comm.size
+    assert comm.Is_intra() and not comm.is_inter and comm.topology == MPI.UNDEFINED and not comm.is_topo
+    assert (comm.name, MPI.COMM_SELF.name, MPI.COMM_NULL.name) == ("MPI_COMM_WORLD", "MPI_COMM_SELF", "MPI_COMM_NULL")
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_dup_is_another_message_space(comm: Any) -> None:
+    dup = comm.Dup()
+    assert dup != comm and comm.Compare(dup) == MPI.CONGRUENT and comm.Compare(MPI.Comm(comm)) == MPI.IDENT
+    request = comm.irecv(source=comm.rank)
+    dup.send("dup", dest=dup.rank)
+    assert dup.recv(source=dup.rank) == "dup"
+    assert not request.test()[0]
+    comm.send("comm", dest=comm.rank)
+    assert request.wait() == "comm"
+    dup.Free()
+    assert dup == MPI.COMM_NULL
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_split(comm: Any) -> None:
+    half = comm.Split(comm.rank % 2, -comm.rank)
+    members = [rank for rank in range(comm.size) if rank % 2 == comm.rank % 2][::-1]
+    assert half.size == len(members) and members[half.rank] == comm.rank
+    assert half.allgather(comm.rank) == members
+    half.Free()
+    alone = comm.Split(MPI.UNDEFINED if comm.rank else 0)
+    assert (alone == MPI.COMM_NULL) == (comm.rank > 0) and type(alone) is MPI.Intracomm
+    alone.free()
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    assert comm.Compare(node) == MPI.CONGRUENT
+    node.Free()
+    with pytest.raises(MPI.Exception, match="negative"):
+        comm.Split(-5)
+
+
+@pytest.mark.ranks(2, 3, 4)
+def test_create_and_create_group(comm: Any) -> None:
+    group = comm.Get_group()
+    first = group.Incl([comm.size - 1, 0])
+    made = comm.Create(first)
+    is_member = comm.rank in (0, comm.size - 1)
+    assert bool(made) == is_member
+    if is_member:
+        assert made.allgather(comm.rank) == [comm.size - 1, 0]
+        small = comm.Create_group(first, tag=7)
+        assert small.bcast(comm.rank if small.rank == 0 else None) == comm.size - 1
+        small.Free()
+        made.Free()
+
+
+@pytest.mark.ranks(1, 3)
+def test_idup(comm: Any) -> None:
+    dup, request = comm.Idup()
+    request.Wait()
+    assert comm.Compare(dup) == MPI.CONGRUENT and dup.allreduce(1) == comm.size
+    dup.Free()
+
+
+@pytest.mark.ranks(2)
+def test_ten_thousand_dups(comm: Any) -> None:
+    for _ in range(10_000):
+        comm.Dup().Free()
+    many = [comm.Dup() for _ in range(200)]
+    assert all(dup.allreduce(1) == comm.size for dup in many)
+    for dup in reversed(many):
+        dup.Free()
+
+
+@pytest.mark.ranks(1, 2)
+def test_freed_and_null_handles_raise(comm: Any) -> None:
+    dup = comm.Dup()
+    other = MPI.Intracomm(dup)
+    dup.Free()
+    for bad in (dup, other, MPI.COMM_NULL, MPI.Comm()):
+        for call in (bad.Get_size, bad.Barrier, bad.Dup, bad.Free, lambda bad=bad: bad.send(1, 0), lambda bad=bad: bad.bcast(1)):
+            with pytest.raises(MPI.Exception) as failure:
+                call()
+            assert failure.value.Get_error_class() == MPI.ERR_COMM
+    with pytest.raises(MPI.Exception):
+        MPI.COMM_WORLD.Free()
+    MPI.COMM_WORLD.free()
+    assert MPI.COMM_WORLD.size == comm.size
+    handle = MPI.Comm(MPI.COMM_WORLD)
+    handle.free()
+    assert handle == MPI.COMM_NULL and MPI.COMM_WORLD
+
+
+def _subclass() -> Any:
+    class Mine(MPI.Intracomm):
+        extra = 1
+
+    return Mine
+
+
+@pytest.mark.ranks(2)
+def test_handles(comm: Any) -> None:
+    assert MPI.Comm.fromhandle(comm.handle) == comm and MPI.COMM_NULL.handle == 0
+    assert pickle.loads(pickle.dumps(MPI.COMM_WORLD)) is MPI.COMM_WORLD
+    copied = copy.copy(MPI.Intracomm(MPI.COMM_WORLD))
+    assert copied == comm and copied is not MPI.COMM_WORLD
+    dup = comm.Dup()
+    with pytest.raises(ValueError, match="cannot serialize"):
+        pickle.dumps(dup)
+    with pytest.raises(TypeError):
+        hash(dup)
+    with pytest.raises(TypeError):
+        _ = dup < comm
+    with pytest.raises(TypeError):
+        MPI.Comm((1, 2))
+    assert weakref.ref(dup)() is dup
+    mine = _subclass()(dup)
+    again = mine.Dup()
+    assert type(again) is type(mine) and type(mine.Split()) is MPI.Intracomm
+    again.Free()
+    mine.Free()
+    assert dup != MPI.COMM_NULL and comm.py2f() == -1
+
+
+@pytest.mark.ranks(1, 2)
+def test_attributes(comm: Any) -> None:
+    calls: list[Any] = []
+
+    def on_copy(handle: Any, keyval: int, value: Any) -> Any:
+        calls.append(("copy", keyval, value))
+        return NotImplemented if value == "drop" else value + 1
+
+    def on_delete(handle: Any, keyval: int, value: Any) -> None:
+        calls.append(("delete", keyval, value))
+
+    key = MPI.Comm.Create_keyval(on_copy, on_delete)
+    dup = comm.Dup()
+    assert dup.Get_attr(key) is None
+    dup.Set_attr(key, 5)
+    second = dup.Dup()
+    assert second.Get_attr(key) == 6
+    second.Free()
+    dup.Set_attr(key, "drop")
+    third = dup.Dup()
+    assert third.Get_attr(key) is None
+    third.Free()
+    assert MPI.Comm.Free_keyval(key) == MPI.KEYVAL_INVALID
+    assert dup.Get_attr(key) == "drop"
+    dup.Free()
+    kinds = [(kind, value) for kind, _, value in calls]
+    assert kinds == [("copy", 5), ("delete", 6), ("delete", 5), ("copy", "drop"), ("delete", "drop")]
+    assert comm.Get_attr(MPI.TAG_UB) >= 1 << 24 and comm.Get_attr(MPI.UNIVERSE_SIZE) == comm.size
+    with pytest.raises(MPI.Exception):
+        comm.Get_attr(key)
+
+
+@pytest.mark.ranks(1)
+def test_attribute_callback_that_raises(comm: Any) -> None:
+    def on_copy(handle: Any, keyval: int, value: Any) -> Any:
+        raise ZeroDivisionError
+
+    key = MPI.Comm.Create_keyval(on_copy)
+    dup = comm.Dup()
+    dup.Set_attr(key, 1)
+    with pytest.raises(MPI.Exception) as failure:
+        dup.Dup()
+    assert failure.value.Get_error_class() == MPI.ERR_OTHER
+    dup.Free()
+    MPI.Comm.Free_keyval(key)
+
+
+@pytest.mark.ranks(1, 2)
+def test_names_and_hints(comm: Any) -> None:
+    dup = comm.Dup()
+    dup.name = "halo"
+    assert dup.Get_name() == "halo"
+    info = MPI.Info.Create({"key": "value"})
+    dup.Set_info(info)
+    assert dup.info.Get("key") == "value" and dup.Dup_with_info(MPI.INFO_NULL).info.Get("key") is None
+    dup.Free()
+
+
+@pytest.mark.ranks(1)
+def test_error_handlers(comm: Any) -> None:
+    assert comm.Get_errhandler() == MPI.ERRORS_RETURN
+    seen: list[int] = []
+    dup = comm.Dup()
+    handler = MPI.Comm.Create_errhandler(lambda handle, code: seen.append(MPI.Get_error_class(code)))
+    dup.Set_errhandler(handler)
+    with pytest.raises(MPI.Exception):
+        dup.Send(b"x", 99)
+    dup.Call_errhandler(MPI.ERR_TAG)
+    assert seen == [MPI.ERR_RANK, MPI.ERR_TAG]
+    dup.Free()
+
+
+@pytest.mark.ranks(3)
+def test_bad_arguments(comm: Any) -> None:
+    data = np.zeros(3)
+    for call, error_class in (
+        (lambda: comm.Send(data, comm.size), MPI.ERR_RANK),
+        (lambda: comm.Send(data, -7), MPI.ERR_RANK),
+        (lambda: comm.Recv(data, comm.size), MPI.ERR_RANK),
+        (lambda: comm.Send(data, 0, -1), MPI.ERR_TAG),
+        (lambda: comm.Send(data, 0, 1 << 40), MPI.ERR_TAG),
+        (lambda: comm.Bcast(data, comm.size), MPI.ERR_ROOT),
+        (lambda: comm.bcast(data, -1), MPI.ERR_ROOT),
+        (lambda: comm.Allreduce(data, np.zeros(3), MPI.OP_NULL), MPI.ERR_OP),
+        (lambda: comm.Bsend(data, 0), MPI.ERR_BUFFER),
+    ):
+        with pytest.raises(MPI.Exception) as failure:
+            call()
+        assert failure.value.Get_error_class() == error_class
+    for call in (lambda: comm.Send(None, 0), lambda: comm.send(1, None), lambda: comm.Send(data, "0"), lambda: comm.Allreduce(data, data, max)):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(ValueError, match="mismatch"):
+        comm.Allreduce(np.zeros(3), np.zeros(4))
+    with pytest.raises(ValueError):
+        comm.Send([data, 4, MPI.DOUBLE], 0)
+    with pytest.raises(BufferError):
+        comm.Recv(b"abc", 0)
+    comm.Barrier()

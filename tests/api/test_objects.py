@@ -1,0 +1,225 @@
+"""Python objects: small and large ones, arrays inside, together with buffers; collectives on them."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI
+from ncclx_mpi.api import wire
+
+OBJECTS: list[Any] = [
+    None,
+    7,
+    "text",
+    b"x" * 40_000,
+    {"a": [1, 2, {3}]},
+    list(range(20_000)),
+    np.arange(10),
+    np.arange(100_000.0),
+    [np.arange(5_000), "between", np.arange(200_000.0).reshape(2, -1)],
+    np.arange(100_000.0)[::2],
+    [np.full(3_000, index, dtype="d") for index in range(300)],
+]
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two objects are equal, arrays inside included."""
+    if isinstance(first, np.ndarray):
+        return isinstance(second, np.ndarray) and np.array_equal(first, second)
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(first == second)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", ["send", "ssend", "isend", "issend", "sendrecv"])
+def test_ring(comm: Any, method: str) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for obj in OBJECTS:
+        if method == "sendrecv":
+            assert same(comm.sendrecv(obj, right, 1, source=left, recvtag=1), obj)
+            continue
+        receive = comm.irecv(source=left, tag=1)
+        sending = getattr(comm, method)(obj, right, 1)
+        assert same(receive.wait(), obj)
+        if sending is not None:
+            assert sending.wait() is None
+
+
+@pytest.mark.ranks(2)
+def test_received_arrays_are_writable_and_ours(comm: Any) -> None:
+    data = [np.arange(100_000.0)]
+    if comm.rank == 0:
+        comm.send(data, 1)
+    else:
+        received = comm.recv(source=0)
+        received[0][0] = 5
+        assert received[0].flags.writeable
+    copies = comm.bcast(data, 0)
+    copies[0][:] = -1
+    assert data[0][1] == 1.0 and comm.allgather(data)[comm.rank][0] is not data[0]
+
+
+@pytest.mark.ranks(1)
+def test_large_arrays_stay_out_of_the_pickle(comm: Any) -> None:
+    data, frames = wire.dump([np.zeros(1_000_000), "small", np.zeros(10)])
+    assert len(data) < 1000 and [frame.nbytes for frame in frames] == [8_000_000]
+    data, frames = wire.dump(np.zeros((1000, 1000))[:, ::2])
+    assert not frames and len(data) > 4_000_000
+
+
+@pytest.mark.ranks(2)
+def test_isend_takes_a_snapshot(comm: Any) -> None:
+    data = np.zeros(50_000)
+    request = comm.isend(data, 1 - comm.rank)
+    data[:] = 1
+    assert not comm.recv(source=1 - comm.rank).any()
+    request.wait()
+
+
+@pytest.mark.ranks(2)
+def test_objects_and_buffers_share_the_message_space(comm: Any) -> None:
+    other = 1 - comm.rank
+    comm.send({"key": 1}, other)
+    box, status = bytearray(100), MPI.Status()
+    comm.Recv(box, other, 0, status)
+    assert pickle.loads(box[: status.count]) == {"key": 1}
+    comm.Isend(pickle.dumps([1] * 50_000), other)
+    assert comm.recv(source=other) == [1] * 50_000
+    comm.Isend(b"", other)
+    assert comm.recv(source=other) is None
+
+
+@pytest.mark.ranks(2)
+def test_probe_and_matched_objects(comm: Any) -> None:
+    other = 1 - comm.rank
+    for obj in OBJECTS:
+        request = comm.isend(obj, other, 3)
+        message = comm.mprobe(other, 3)
+        assert same(message.recv(), obj) and not message
+        request.wait()
+        request = comm.isend(obj, other, 3)
+        assert comm.probe(other, 3)
+        assert same(comm.mprobe(other, 3).irecv().wait(), obj)
+        request.wait()
+
+
+@pytest.mark.ranks(2)
+def test_interleaved_large_objects(comm: Any) -> None:
+    """Received in another order than sent, so that frames must find their object by number."""
+    if comm.rank == 0:
+        requests = [comm.isend(np.full(30_000, tag), 1, tag) for tag in range(8)]
+        MPI.Request.waitall(requests)
+        return
+    for tag in (5, 0, 7, 1, 6, 2, 4, 3):
+        assert (comm.recv(source=0, tag=tag) == tag).all()
+
+
+@pytest.mark.ranks(2)
+def test_a_posted_irecv_lets_the_sender_go(comm: Any) -> None:
+    """The receiver has posted and waits in something else: the send completes all the same."""
+    if comm.rank == 0:
+        comm.send(np.arange(500_000), 1)
+        comm.Barrier()
+        return
+    request = comm.irecv(source=0)
+    comm.Barrier()
+    assert request.wait()[-1] == 499_999
+
+
+@pytest.mark.ranks(1)
+def test_send_to_self_with_a_posted_receive(comm: Any) -> None:
+    request = comm.irecv(source=0)
+    comm.ssend(np.arange(100_000), 0)
+    assert request.wait().sum() == 4999950000
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_collectives(comm: Any) -> None:
+    size, rank = comm.size, comm.rank
+    for obj in OBJECTS:
+        for root in {0, size - 1}:
+            assert same(comm.bcast(obj if rank == root else None, root), obj)
+            gathered = comm.gather([rank, obj], root)
+            assert gathered is None if rank != root else same(gathered, [[other, obj] for other in range(size)])
+            assert same(comm.scatter([[other, obj] for other in range(size)] if rank == root else None, root), [rank, obj])
+        assert same(comm.allgather([rank, obj]), [[other, obj] for other in range(size)])
+    mixed = [OBJECTS[(rank + other) % len(OBJECTS)] for other in range(size)]
+    assert same(comm.alltoall(mixed), [OBJECTS[(rank + other) % len(OBJECTS)] for other in range(size)])
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_reductions_in_rank_order(comm: Any) -> None:
+    size, rank = comm.size, comm.rank
+    letters = "abcdefgh"
+    for root in range(size):
+        assert comm.reduce(letters[rank], root=root) == (letters[:size] if rank == root else None)
+    assert comm.allreduce(letters[rank]) == letters[:size]
+    assert comm.scan(letters[rank]) == letters[: rank + 1]
+    assert comm.exscan(letters[rank]) == (letters[:rank] if rank else None)
+    assert comm.allreduce((rank % 2, rank), MPI.MAXLOC) == ((0, 0) if size == 1 else (1, 1))
+    assert comm.allreduce([rank], lambda a, b: a + b) == list(range(size))
+    assert comm.allreduce(np.full(50_000, 1.0)).sum() == 50_000 * size
+
+
+@pytest.mark.ranks(2)
+def test_wrong_number_of_items(comm: Any) -> None:
+    with pytest.raises(ValueError, match="expecting 2 items, got 3"):
+        comm.alltoall([1, 2, 3])
+    if comm.rank == 0:
+        with pytest.raises(ValueError, match="expecting 2 items"):
+            comm.scatter([1], 0)
+    comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_other_picklers(comm: Any) -> None:
+    import json
+
+    other = 1 - comm.rank
+    MPI.pickle.__init__(lambda obj: json.dumps(obj).encode(), lambda data: json.loads(bytes(data)))  # type: ignore[misc]
+    try:
+        comm.send({"json": [1, 2]}, other)
+        message = bytearray(50)
+        comm.Recv(message, other)
+        assert message.startswith(b'{"json"')
+        assert comm.allgather([comm.rank]) == [[0], [1]] and comm.bcast("x" * 5000, 0) == "x" * 5000
+    finally:
+        MPI.pickle.__init__()  # type: ignore[misc]
+
+
+@pytest.mark.ranks(2)
+def test_threads(comm: Any) -> None:
+    """Two threads exchange objects on two communicators beside one that computes."""
+    dup, failures, counted = comm.Dup(), [], [0]
+    stop = threading.Event()
+
+    def exchange(on: Any, salt: int) -> None:
+        try:
+            for turn in range(200):
+                assert on.sendrecv((salt, turn), 1 - on.rank, source=1 - on.rank) == (salt, turn)
+                assert on.allgather(turn) == [turn, turn] and on.bcast([salt] * turn, turn % 2) == [salt] * turn
+        except BaseException as failure:
+            failures.append(failure)
+
+    def compute() -> None:
+        while not stop.is_set():
+            counted[0] += 1
+            time.sleep(0)
+
+    workers = [threading.Thread(target=exchange, args=(comm, 1)), threading.Thread(target=exchange, args=(dup, 2))]
+    background = threading.Thread(target=compute)
+    for thread in [*workers, background]:
+        thread.start()
+    for thread in workers:
+        thread.join()
+    stop.set()
+    background.join()
+    assert not failures and counted[0] > 10
+    dup.Free()

@@ -1,0 +1,127 @@
+"""Operations: on Python objects, on arrays of every kind, of the user."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI
+
+CODES = "?bBhHiIlLefdgFDG"
+
+
+def matmul(low: Any, high: Any, datatype: Any) -> None:
+    """Multiply 2 x 2 matrices: associative, not commutative."""
+    if datatype is None:
+        return None
+    a = np.frombuffer(low, dtype="d").reshape(-1, 2, 2)
+    b = np.frombuffer(high, dtype="d").reshape(-1, 2, 2)
+    b[:] = a @ b
+    return None
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+@pytest.mark.parametrize("code", CODES)
+def test_sum_and_max_of_every_type(comm: Any, code: str) -> None:
+    data = np.arange(1, 7).astype(code)
+    result = np.zeros_like(data)
+    if code != "?":
+        comm.Allreduce(data, result, MPI.SUM)
+        assert np.array_equal(result, (np.arange(1, 7) * comm.size).astype(code))
+    if code not in "FDG":
+        comm.Allreduce(data, result, MPI.MAX if code != "?" else MPI.LOR)
+        assert np.array_equal(result, data)
+
+
+@pytest.mark.ranks(2, 3)
+def test_maxloc(comm: Any) -> None:
+    kinds = [(MPI.DOUBLE_INT, "f8"), (MPI.FLOAT_INT, "f4"), (MPI.LONG_INT, "i8"), (MPI.TWOINT, "i4"), (MPI.SHORT_INT, "i2")]
+    for datatype, code in kinds:
+        pair = np.dtype([("value", code), ("index", "i4")], align=True)
+        mine, best = np.array([(comm.rank % 2, comm.rank)], dtype=pair), np.zeros(1, dtype=pair)
+        comm.Allreduce([mine, 1, datatype], [best, 1, datatype], MPI.MAXLOC)
+        assert best[0].tolist() == (1, 1)
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_user_operation_in_rank_order(comm: Any) -> None:
+    op = MPI.Op.Create(matmul, commute=False)
+    mine = np.array([[1.0, comm.rank + 1], [0.5, 1.0]])
+    whole, expected = np.zeros((2, 2)), np.eye(2)
+    for rank in range(comm.size):
+        expected = expected @ np.array([[1.0, rank + 1], [0.5, 1.0]])
+    block = MPI.DOUBLE.Create_contiguous(4).Commit()
+    comm.Allreduce([mine, 1, block], [whole, 1, block], op)
+    assert np.allclose(whole, expected)
+    comm.Scan([mine, 1, block], [whole, 1, block], op)
+    if comm.rank == comm.size - 1:
+        assert np.allclose(whole, expected)
+    op.Free()
+    block.Free()
+
+
+@pytest.mark.ranks(2)
+def test_user_operation_on_a_datatype_with_gaps(comm: Any) -> None:
+    strided = MPI.INT.Create_vector(3, 1, 2).Commit()
+
+    def add(low: Any, high: Any, datatype: Any) -> None:
+        np.frombuffer(high, dtype="i")[::2] += np.frombuffer(low, dtype="i")[: len(high) // 4 : 2]
+
+    op = MPI.Op.Create(add, commute=True)
+    mine, total = np.arange(5, dtype="i"), np.full(5, -1, dtype="i")
+    comm.Allreduce([mine, 1, strided], [total, 1, strided], op)
+    assert total.tolist() == [0, -1, 4, -1, 8]
+    op.Free()
+    strided.Free()
+
+
+@pytest.mark.ranks(1)
+def test_not_defined(comm: Any) -> None:
+    for op, code in ((MPI.BAND, "d"), (MPI.MAX, "D"), (MPI.MAXLOC, "i")):
+        with pytest.raises(MPI.Exception) as failure:
+            comm.Allreduce(np.zeros(2, dtype=code), np.zeros(2, dtype=code), op)
+        assert failure.value.Get_error_class() == MPI.ERR_OP
+
+
+@pytest.mark.ranks(1)
+def test_handles_and_limits(comm: Any) -> None:
+    assert MPI.MAXLOC((1, 2), (1, 0)) == (1, 0) and MPI.LXOR(2, 0) is True and MPI.REPLACE(1, 2) == 2
+    assert pickle.loads(pickle.dumps(MPI.SUM)) is MPI.SUM
+    ops = [MPI.Op.Create(matmul) for _ in range(32)]
+    with pytest.raises(RuntimeError):
+        MPI.Op.Create(matmul)
+    for op in ops:
+        op.Free()
+        assert op == MPI.OP_NULL
+    with pytest.raises(MPI.Exception):
+        MPI.SUM.Free()
+    with pytest.raises(TypeError):
+        MPI.Op.Create(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.ranks(1, 3)
+def test_reduce_local_and_in_place(comm: Any) -> None:
+    low, both = np.array([1, 5, 3]), np.array([4, 4, 4])
+    MPI.MIN.Reduce_local(low, both)
+    assert both.tolist() == [1, 4, 3]
+    comm.Allreduce(MPI.IN_PLACE, both, MPI.SUM)
+    assert both.tolist() == [comm.size, 4 * comm.size, 3 * comm.size]
+
+
+def test_exception_in_a_user_operation_ends_the_job(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from ncclx_mpi import MPI\nimport numpy as np\n"
+        "op = MPI.Op.Create(lambda a, b, t: 1 / 0)\n"
+        "MPI.COMM_WORLD.Allreduce(np.ones(1), np.ones(1), op)\n"
+    )
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr and "user-defined reduction operation" in done.stderr

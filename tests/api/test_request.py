@@ -1,0 +1,184 @@
+"""Requests: one, any, all, some; persistent, generalized, cancelled, forgotten ones."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI
+
+
+@pytest.mark.ranks(1, 2)
+def test_null_requests(comm: Any) -> None:
+    status = MPI.Status()
+    null = MPI.Request()
+    assert not null and null == MPI.REQUEST_NULL and null.Wait(status) and null.test() == (True, None)
+    assert (status.source, status.tag, status.count) == (MPI.ANY_SOURCE, MPI.ANY_TAG, 0)
+    assert MPI.Request.Waitany([null, null]) == MPI.UNDEFINED and MPI.Request.waitsome([null]) == (None, None)
+    for call in (null.Free, null.Cancel, MPI.REQUEST_NULL.Free):
+        with pytest.raises(MPI.Exception) as failure:
+            call()
+        assert failure.value.Get_error_class() == MPI.ERR_REQUEST
+    with pytest.raises(TypeError):
+        MPI.Request.Waitall([null, None])  # type: ignore[list-item]
+
+
+@pytest.mark.ranks(2, 3)
+def test_many_at_once(comm: Any) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    inbox = [np.zeros(index + 1) for index in range(10)]
+    requests = [comm.Irecv(box, left, index) for index, box in enumerate(inbox)]
+    requests += [comm.Isend(np.full(index + 1, comm.rank * 100.0 + index), right, index) for index in reversed(range(10))]
+    statuses: list[MPI.Status] = []
+    assert MPI.Request.Waitall(requests, statuses)
+    assert [status.tag for status in statuses[:10]] == list(range(10)) and not any(requests)
+    assert all((box == left * 100.0 + index).all() for index, box in enumerate(inbox))
+
+
+@pytest.mark.ranks(2)
+def test_waitany_and_waitsome(comm: Any) -> None:
+    requests = [comm.irecv(source=1 - comm.rank, tag=tag) for tag in range(6)]
+    comm.Barrier()
+    for tag in (3, 1, 4, 0, 5, 2):
+        comm.send(tag * 10, 1 - comm.rank, tag)
+    seen = []
+    status = MPI.Status()
+    index, value = MPI.Request.waitany(requests, status)
+    assert value == index * 10 and status.tag == index and status.source == 1 - comm.rank
+    seen.append(index)
+    while (found := MPI.Request.waitsome(requests))[0] is not None:
+        assert [index * 10 for index in found[0]] == found[1]
+        seen += found[0]
+    assert sorted(seen) == list(range(6))
+
+
+@pytest.mark.ranks(2)
+def test_truncation(comm: Any) -> None:
+    other = 1 - comm.rank
+    if comm.rank == 0:
+        comm.Send(np.zeros(10), other, 7)
+        comm.Send(np.zeros(100_000), other, 8)
+        comm.send("still fine", other)
+        return
+    small = np.zeros(5)
+    for tag, sent in ((7, 80), (8, 800_000)):
+        with pytest.raises(MPI.Exception) as failure:
+            comm.Recv(small, other, tag)
+        assert failure.value.Get_error_class() == MPI.ERR_TRUNCATE
+        text = str(failure.value)
+        assert all(word in text for word in ("rank 1", f"tag {tag}", "40 bytes", str(sent)))
+    assert comm.recv(source=other) == "still fine"
+
+
+@pytest.mark.ranks(2)
+def test_errors_of_several_are_in_the_statuses(comm: Any) -> None:
+    other = 1 - comm.rank
+    requests = [comm.Irecv(np.zeros(1), other, 0), comm.Irecv(np.zeros(9), other, 1)]
+    comm.Send(np.zeros(2), other, 0)
+    comm.Send(np.zeros(2), other, 1)
+    statuses: list[MPI.Status] = []
+    with pytest.raises(MPI.Exception) as failure:
+        MPI.Request.Waitall(requests, statuses)
+    assert failure.value.Get_error_class() == MPI.ERR_IN_STATUS
+    assert MPI.Get_error_class(statuses[0].error) == MPI.ERR_TRUNCATE and statuses[1].error == MPI.SUCCESS
+    assert statuses[1].Get_count(MPI.DOUBLE) == 2 and not any(requests)
+
+
+@pytest.mark.ranks(2)
+def test_persistent(comm: Any) -> None:
+    other = 1 - comm.rank
+    out, inside = np.zeros(4), np.zeros(4)
+    requests = [comm.Send_init(out, other), comm.Recv_init(inside, other)]
+    for turn in range(5):
+        out[:] = comm.rank * 10 + turn
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+        assert (inside == other * 10 + turn).all() and all(requests)
+    assert requests[0].Test() and MPI.Request.Waitany(requests) == MPI.UNDEFINED
+    for request in requests:
+        request.Free()
+        assert not request
+    active = comm.Recv_init(inside, other)
+    active.Start()
+    with pytest.raises(MPI.Exception):
+        active.Start()
+    active.Cancel()
+    active.Wait()
+    active.Free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_persistent_collectives(comm: Any) -> None:
+    strided = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+    out, total = np.zeros(5), np.zeros(3)
+    spread = np.zeros(5)
+    reduction = comm.Allreduce_init(total, spread[:3], MPI.SUM)
+    spreading = comm.Bcast_init([spread if comm.rank else out, 1, strided], 0)
+    for turn in range(3):
+        total[:] = turn
+        reduction.Start()
+        reduction.Wait()
+        assert (spread[:3] == turn * comm.size).all()
+        out[:] = turn + 1
+        spreading.Start()
+        spreading.Wait()
+        if comm.rank:
+            assert (spread[::2] == turn + 1).all()
+    reduction.Free()
+    spreading.Free()
+    strided.Free()
+
+
+@pytest.mark.ranks(1)
+def test_cancel(comm: Any) -> None:
+    status = MPI.Status()
+    request = comm.Irecv(np.zeros(3), 0, 5)
+    request.Cancel()
+    request.Wait(status)
+    assert status.Is_cancelled()
+    request = comm.Issend(np.zeros(3), 0, 5)
+    request.Cancel()
+    request.Wait(status)
+    assert status.Is_cancelled() and not comm.Iprobe(0, 5)
+
+
+@pytest.mark.ranks(2)
+def test_forgotten_requests_go_on(comm: Any) -> None:
+    other = 1 - comm.rank
+    for turn in range(20):
+        comm.Isend(np.full(100_000, float(turn)), other, turn)
+        gc.collect(0)
+    box = np.zeros(100_000)
+    for turn in range(20):
+        comm.Recv(box, other, turn)
+        assert (box == turn).all()
+
+
+@pytest.mark.ranks(1)
+def test_generalized(comm: Any) -> None:
+    calls: list[str] = []
+    request = MPI.Grequest.Start(
+        lambda status: status.Set_elements(MPI.BYTE, 7), lambda: calls.append("free"), lambda done: calls.append("cancel")
+    )
+    assert not request.Test()
+    request.Cancel()
+    threading.Timer(0.05, request.complete, ("value",)).start()
+    status = MPI.Status()
+    assert request.wait(status) == "value" and status.count == 7 and calls == ["cancel", "free"] and not request
+
+
+@pytest.mark.ranks(2)
+def test_copies_share_one_operation(comm: Any) -> None:
+    other = 1 - comm.rank
+    request = comm.irecv(source=other)
+    copy = MPI.Request(request)
+    assert copy == request and MPI.Request.fromhandle(request.handle) == request
+    comm.send(1, other)
+    assert request.wait() == 1
+    with pytest.raises(MPI.Exception) as failure:
+        copy.wait()
+    assert failure.value.Get_error_class() == MPI.ERR_REQUEST
