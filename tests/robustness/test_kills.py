@@ -24,7 +24,9 @@ def kill_one(seed: int, victim: int, after: float) -> None:
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(NRANKS), "--timeout", "60", WORKLOAD, str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
         assert job.stdout
-        pids = dict(read_pid(job.stdout.readline()) for _ in range(NRANKS))
+        lines = [job.stdout.readline() for _ in range(NRANKS)]
+        assert all(lines), job.communicate(timeout=90)
+        pids = dict(map(read_pid, lines))
         time.sleep(after)
         killed = time.monotonic()
         os.kill(pids[victim], signal.SIGKILL)
