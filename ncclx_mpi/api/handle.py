@@ -49,7 +49,7 @@ class State:
 
     def empty(self) -> None:
         """Unset every slot: all handles that refer to this state are invalid from now on."""
-        for slot in _slots(type(self)):
+        for slot in _slots(type(self)):  # type: ignore[arg-type]
             try:  # noqa: SIM105  (half the time of contextlib.suppress, and every request comes here)
                 object.__delattr__(self, slot)
             except AttributeError:
