@@ -24,6 +24,8 @@ LAYERS = [
     {"runtime"},
     {"observe"},
     {"collectives", "buffers"},
+    {"rma"},
+    {"rma"},
     {"api"},
     {"MPI"},
     {"launch", "testing", "bench"},
