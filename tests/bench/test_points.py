@@ -9,7 +9,6 @@ from ncclx_mpi.bench import points, report, rounds, summary
 from ncclx_mpi.bench.placement import classify
 from ncclx_mpi.bench.points import MIB, Point
 
-
 SMALL = Point("allreduce", 8, 2)
 
 
