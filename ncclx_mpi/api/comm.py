@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from ncclx_mpi import errors, runtime
-from ncclx_mpi.api import attributes, communicator
+from ncclx_mpi.api import attributes, communicator, handling
 from ncclx_mpi.api.comm_collective import Collectives
 from ncclx_mpi.api.comm_nonblocking import NonBlockingCollectives
 from ncclx_mpi.api.comm_objects import ObjectMethods
@@ -339,6 +339,7 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
         """Set the error handler for a communicator."""
         self._state.native  # noqa: B018  (raises if it is null or was freed)
         self._state.errhandler = Errhandler._usable(_KIND, errhandler)
+        handling.use(errhandler, Comm, self._CREATED)
 
     def Call_errhandler(self, errorcode: int) -> None:
         """Call the error handler installed on a communicator."""

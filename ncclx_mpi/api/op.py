@@ -20,6 +20,7 @@ from ncclx_mpi import buffers, errors, runtime
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant, is_predefined
 from ncclx_mpi.api.memory import buffer
+from ncclx_mpi.buffers import packing
 from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
@@ -241,12 +242,12 @@ def _user_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
 
 def _call_laid_out(function: Any, inbuf: buffer, inoutbuf: buffer, datatype: Datatype, count: int) -> None:
     """Call a user's function on elements with the gaps of their derived datatype."""
-    nbytes = count * datatype.extent
-    low, high = bytearray(nbytes), bytearray(nbytes)
-    for packed, area in ((inbuf, low), (inoutbuf, high)):
-        datatype.Unpack(packed, 0, [area, count, datatype], None)
-    function(buffer(low), buffer(high), datatype)
-    datatype.Pack([high, count, datatype], inoutbuf, 0, None)
+    layout: Any = datatype._state
+    areas = [buffer.allocate(count * datatype.extent, clear=True) for _ in range(2)]
+    for packed, area in zip((inbuf, inoutbuf), areas, strict=True):
+        packing.unpack(layout, packed.address, packed.nbytes, area.address)
+    function(*areas, datatype)
+    packing.pack(layout, areas[1].address, count, inoutbuf.address)
 
 
 def _callback(apply: Callable[[int, int, int, int], None]) -> tuple[int, Any]:

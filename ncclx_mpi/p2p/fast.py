@@ -24,6 +24,8 @@ SLOW, WRONG = -1, -2
 _POLLS = 300
 """Turns that a wait keeps the GIL, some 10 us."""
 _TRACE_SEND, _TRACE_RECEIVE = 1, 2
+_TAG_BITS = 30
+"""Tags from 0 to the attribute TAG_UB."""
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
@@ -69,7 +71,7 @@ def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
 def send_array(comm, argument, dest, tag, mode):  # type: ignore[no-untyped-def]
     """Send a plain array. 0: done; SLOW; else the handle of a request that is to be waited for."""
-    if element_of(argument) == NONE or dest < 0 or dest >= load64(comm + COMM.size) or tag < 0:
+    if element_of(argument) == NONE or dest < 0 or dest >= load64(comm + COMM.size) or tag >> _TAG_BITS != 0:
         return SLOW
     engine = load64(comm + COMM.engine)
     world = load64(load64(comm + COMM.world) + 8 * dest)
@@ -96,7 +98,7 @@ def receive_array(comm, argument, source, tag, status):  # type: ignore[no-untyp
     """Receive into a plain array. 0: done, status words written; WRONG: done, the status has an error; SLOW; else a request."""
     if element_of(argument) == NONE or writable_of(argument) == 0:
         return SLOW
-    if source >= load64(comm + COMM.size) or (source < 0 and source != ANY_SOURCE) or (tag < 0 and tag != ANY_TAG):
+    if source >= load64(comm + COMM.size) or (source < 0 and source != ANY_SOURCE) or (tag >> _TAG_BITS != 0 and tag != ANY_TAG):
         return SLOW
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes_of(argument))

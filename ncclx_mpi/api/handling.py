@@ -1,0 +1,55 @@
+"""Error handlers other than ERRORS_RETURN.
+
+Errors are exceptions; that is all ERRORS_RETURN means, and the only handler that most programs ever have. So methods pay nothing
+for handlers until another one is set: then the public methods of the classes are wrapped, once, to call it before the
+exception goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ncclx_mpi import errors
+from ncclx_mpi.api.errhandler import ERRORS_RETURN, Errhandler
+
+_UNGUARDED = ("Call_errhandler", "Abort")
+_guarded: set[type] = set()
+
+
+def use(errhandler: Errhandler, *classes: type) -> None:
+    """See to it that methods of `classes` call error handlers, if this one is a reason to."""
+    if errhandler == ERRORS_RETURN:
+        return
+    for cls in classes:
+        if cls not in _guarded:
+            _guarded.add(cls)
+            for name in _public_methods(cls):
+                setattr(cls, name, _guard(getattr(cls, name)))
+
+
+def _public_methods(cls: type) -> list[str]:
+    """Names of plain methods of a class and of the mixins that only it is made of."""
+    names = []
+    for name in dir(cls):
+        found = next(vars(base)[name] for base in cls.__mro__ if name in vars(base))
+        is_inherited = any(name in dir(guarded) for guarded in _guarded - {cls} if issubclass(cls, guarded))
+        is_method = callable(found) and not isinstance(found, classmethod | type) and not name.startswith("_")
+        if is_method and not is_inherited and name not in _UNGUARDED:
+            names.append(name)
+    return names
+
+
+def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except errors.Exception as exception:
+            if self and not getattr(exception, "is_handled", False):
+                exception.is_handled = True  # type: ignore[attr-defined]  (a method that another one called had it)
+                self._state.errhandler._call(self, int(exception))
+            raise
+
+    return guarded
