@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+from ncclx_mpi import runtime
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant
 from ncclx_mpi.errors import ERR_ERRHANDLER, fail
 
@@ -105,7 +106,7 @@ class Errhandler(Handle):
         """Handle an error of an object: call the function, or end the job; an exception in the function ends it too."""
         state = self._state
         if state.is_fatal:
-            handle.Abort(errorcode)
+            runtime.abort(errorcode)
         if state.function is None:
             return
         own = type(handle)._refer(handle._state)
@@ -114,7 +115,7 @@ class Errhandler(Handle):
         except BaseException:
             traceback.print_exc()
             print("Fatal Python error: exception in user-defined error handler function", file=sys.stderr)
-            handle.Abort(1)
+            runtime.abort(1)
         finally:
             own._state = own._NULL
 

@@ -1,55 +1,78 @@
-"""MPI.Win: memory that other ranks write and read without the owner's help, between fences.
+"""MPI.Win: memory of each rank that the others write and read without its help.
 
-A window lies in the shared memory of the node, so Put and Get are copies, complete on return. What this part does not
-have, later parts will: windows over the program's own memory, locks, accumulation.
+Memory in the arena (:meth:`Win.Allocate`, or ``MPI.Alloc_mem`` given to :meth:`Win.Create`) is copied to and from directly;
+private memory by system calls. Every access is complete at both ends when its method returns.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
-from ncclx_mpi import buffers, errors, runtime
-from ncclx_mpi.api.constants import PROC_NULL
+from ncclx_mpi import buffers, errors
+from ncclx_mpi.api import attributes, communicator
+from ncclx_mpi.api.constants import (
+    LOCK_EXCLUSIVE,
+    LOCK_SHARED,
+    MAX_OBJECT_NAME,
+    MODE_NOCHECK,
+    MODE_NOPRECEDE,
+    MODE_NOPUT,
+    MODE_NOSTORE,
+    MODE_NOSUCCEED,
+    PROC_NULL,
+    WIN_BASE,
+    WIN_CREATE_FLAVOR,
+    WIN_DISP_UNIT,
+    WIN_FLAVOR_ALLOCATE,
+    WIN_FLAVOR_CREATE,
+    WIN_MODEL,
+    WIN_SIZE,
+    WIN_UNIFIED,
+)
 from ncclx_mpi.api.datatype import Datatype
+from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, State, constant, integer, is_constant
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
-from ncclx_mpi.api.memory import Alloc_mem, Free_mem, buffer
-from ncclx_mpi.buffers import Buffer, packing
+from ncclx_mpi.api.memory import buffer
+from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native
+from ncclx_mpi.api.operations import Operation
+from ncclx_mpi.api.request import Request
 from ncclx_mpi.buffers.layout import committed
-from ncclx_mpi.typing import BufSpec, TargetSpec
+from ncclx_mpi.buffers.source import CPU
+from ncclx_mpi.buffers.spec import is_bottom
+from ncclx_mpi.rma import accumulate
+from ncclx_mpi.rma.reach import Place
+from ncclx_mpi.rma.window import Part, Window
+from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
 
-_NO_SUCCEED = 16384
-"""Assertion that no epoch follows a fence."""
-
-
-class Part(NamedTuple):
-    """One rank's memory in a window: where in the arena, bytes, and bytes of a displacement."""
-
-    offset: int
-    nbytes: int
-    unit: int
+_KIND = "window"
+_ASSERTIONS = MODE_NOCHECK | MODE_NOSTORE | MODE_NOPUT | MODE_NOPRECEDE | MODE_NOSUCCEED
 
 
 class WinState(State):
-    """The window that handles share."""
+    """A window of this process."""
 
-    __slots__ = ("base", "comm", "is_open", "memory", "parts")
+    __slots__ = ("attributes", "errhandler", "flavor", "info", "name", "window")
     WHAT = "window"
     ERROR = errors.ERR_WIN
-    base: int
-    comm: Intracomm
-    is_open: bool
-    memory: buffer
-    parts: list[Part]
+    attributes: attributes.Table
+    errhandler: Errhandler
+    flavor: int
+    info: dict[str, str]
+    name: str
+    window: Window
 
 
 _NULL = WinState()
+_open: set[WinState] = set()
+"""Windows that were not freed: peers may reach their memory, whatever became of the handles."""
 
 
 class Win(Handle):
-    """Memory of all ranks of a communicator that each of them can write and read."""
+    """Remote memory access context."""
 
     __slots__ = ()
     _NULL = _NULL
@@ -64,110 +87,456 @@ class Win(Handle):
     @classmethod
     def fromhandle(cls, handle: int) -> Win:
         """Make the handle that :attr:`handle` gave."""
-        return cls._refer(cls._find(handle))
+        return Win._refer(cls._find(handle))
+
+    # Making and ending
+
+    @classmethod
+    def Create(cls, memory: Buffer, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
+        """Make a window of memory that each rank has, perhaps none (`BOTTOM`)."""
+
+        def prepare() -> Part:
+            unit = _unit(disp_unit)
+            if is_bottom(memory):
+                return Part(0, 0, unit)
+            found = buffers.open_source(memory, writable=True, with_format=False)
+            if found.device != CPU:
+                errors.fail(errors.ERR_BUFFER, "Win.Create: the memory of the window is on a device; pass host memory")
+            return Part(found.address, found.nbytes, unit, (memory, found.owner))
+
+        return cls._make(comm, prepare, WIN_FLAVOR_CREATE, info)
 
     @classmethod
     def Allocate(cls, size: int, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
-        """Allocate `size` bytes on each rank and make a window of them; displacements are multiples of `disp_unit` bytes."""
-        nbytes, unit = integer(size, "size"), integer(disp_unit, "disp_unit")
+        """Make a window of new memory, `size` bytes on each rank, that all ranks reach without a system call."""
+
+        def prepare() -> Part:
+            unit, nbytes = _unit(disp_unit), integer(size, "size")
+            if nbytes < 0:
+                errors.fail(errors.ERR_SIZE, f"Win.Allocate: the size is negative: {nbytes}")
+            engine = comm._state.native.engine
+            heap = engine.arena.open_heap(engine.rank)
+            try:
+                address = heap.allocate(nbytes)
+            except MemoryError as error:
+                errors.fail(errors.ERR_NO_MEM, f"Win.Allocate: {error}")
+            return Part(address, nbytes, unit, None, lambda: heap.free(address))
+
+        return cls._make(comm, prepare, WIN_FLAVOR_ALLOCATE, info)
+
+    @classmethod
+    def _make(cls, comm: Intracomm, prepare: Callable[[], Part], flavor: int, info: Info) -> Self:
         if not isinstance(comm, Intracomm):
             raise TypeError(f"expected an Intracomm, got {type(comm).__name__}")
-        if nbytes < 0:
-            errors.fail(errors.ERR_SIZE, f"Win.Allocate: the size is negative: {nbytes}")
-        if unit <= 0:
-            errors.fail(errors.ERR_DISP, f"Win.Allocate: the unit of displacements is not positive: {unit}")
+        own = communicator.duplicate(comm._state.native)
         state = WinState()
-        state.comm = comm.Dup()
-        state.base = runtime.engine().arena.base
-        state.memory = Alloc_mem(nbytes, info)
-        state.is_open = False
-        state.parts = state.comm.allgather(Part(state.memory.address - state.base, nbytes, unit))
+        try:
+            state.window = Window(own, prepare)
+        except BaseException:
+            communicator.return_slot(own)
+            raise
+        state.flavor = flavor
+        state.name = ""
+        state.info = dict(info.items()) if info else {}
+        state.attributes = {}
+        state.errhandler = Errhandler(comm._state.errhandler)
+        _open.add(state)
         return cls._refer(state)
 
     def Free(self) -> None:
-        """Free the window and its memory, when all ranks have come here."""
+        """Free the window, when all ranks have come here."""
         state = self._state
-        state.comm.Barrier()
-        Free_mem(state.memory)
-        state.comm.Free()
+        window = state.window
+        attributes.delete_all(_KIND, self, state.attributes)
+        window.close()
+        communicator.return_slot(window.comm)
+        _open.discard(state)
         state.empty()
         self._state = _NULL
 
     def free(self) -> None:
-        """Free the window unless it is null."""
+        """Call `Free` if not null."""
         if self and not is_constant(self):
             self.Free()
 
-    def Fence(self, assertion: int = 0) -> None:
-        """Wait for all ranks; what they put before is there, and may be read and written by all after."""
-        state, asserted = self._state, integer(assertion, "assertion")
-        state.comm.Barrier()
-        state.is_open = not asserted & _NO_SUCCEED
+    # What it is
 
-    def Put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
-        """Write elements of `origin` to a rank's memory, at ``displacement`` or ``[displacement, count, type]``."""
-        state, rank = self._state, self._target(target_rank)
-        if rank == PROC_NULL:
-            return
-        resolved = buffers.send(origin)
-        there = _resolve(state, rank, target, resolved)
-        if not there.contiguous:
-            address, _owner = resolved.packed()
-            packing.unpack(there.layout, address, resolved.nbytes, there.address)
-        elif resolved.nbytes:
-            packing.pack(resolved.layout, resolved.origin, resolved.count, there.address)
+    def tomemory(self) -> buffer:
+        """Return this rank's memory in the window."""
+        part = self._state.window.part
+        return buffer._over(part.address, part.nbytes, False, None, part)
 
-    def Get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
-        """Read elements from a rank's memory, at ``displacement`` or ``[displacement, count, type]``, into `origin`."""
-        state, rank = self._state, self._target(target_rank)
-        if rank == PROC_NULL:
-            return
-        resolved = buffers.recv(origin)
-        there = _resolve(state, rank, target, resolved)
-        address, _owner = there.packed()
-        packing.unpack(resolved.layout, address, resolved.nbytes, resolved.origin)
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Return this rank's memory in the window (Python 3.12 and later)."""
+        return memoryview(self.tomemory())
 
     def Get_group(self) -> Group:
-        """The group of the ranks of the window."""
-        return self._state.comm.Get_group()
+        """Return a duplicate of the group of the communicator used to create the window."""
+        comm = self._state.window.comm
+        return Group._of(comm.world_ranks, comm.engine.rank)
 
     @property
     def group(self) -> Group:
-        """The group of the ranks of the window."""
+        """Group."""
         return self.Get_group()
 
-    def tomemory(self) -> buffer:
-        """This rank's memory."""
-        memory = self._state.memory
-        return buffer.fromaddress(memory.address, memory.nbytes)
+    @property
+    def group_size(self) -> int:
+        """Group size."""
+        return self._state.window.comm.size
 
-    def _target(self, target_rank: int) -> int:
-        """The rank, once it and the epoch are found to be right."""
-        state, rank = self._state, integer(target_rank, "target_rank")
-        if rank != PROC_NULL and not 0 <= rank < len(state.parts):
-            errors.fail(errors.ERR_RANK, f"target rank {rank} is no rank of this window of {len(state.parts)}")
-        if not state.is_open:
-            errors.fail(errors.ERR_RMA_SYNC, "a window is written and read between fences: call Fence on all its ranks first")
+    @property
+    def group_rank(self) -> int:
+        """Group rank."""
+        return self._state.window.comm.rank
+
+    @property
+    def attrs(self) -> tuple[int, int, int]:
+        """Window attributes: base, size and displacement unit."""
+        part = self._state.window.part
+        return part.address, part.nbytes, part.unit
+
+    @property
+    def flavor(self) -> int:
+        """Create flavor."""
+        return self._state.flavor
+
+    @property
+    def model(self) -> int:
+        """Memory model."""
+        self._state.window  # noqa: B018  (raises if it is null or was freed)
+        return WIN_UNIFIED
+
+    # Hints, names, attributes, error handlers
+
+    def Set_info(self, info: Info) -> None:
+        """Set new values for the hints associated with a window."""
+        self._state.info.update(dict(info.items()) if info else {})
+
+    def Get_info(self) -> Info:
+        """Return the current hints for a window."""
+        return Info.Create(self._state.info)
+
+    @property
+    def info(self) -> Info:
+        """Info hints."""
+        return self.Get_info()
+
+    @info.setter
+    def info(self, value: Info) -> None:
+        self.Set_info(value)
+
+    def Get_name(self) -> str:
+        """Get the print name for this window."""
+        return self._state.name if self else "MPI_WIN_NULL"
+
+    def Set_name(self, name: str) -> None:
+        """Set the print name for this window."""
+        if not isinstance(name, str | bytes):
+            raise TypeError(f"expected str or bytes, {type(name).__name__} found")
+        self._state.window  # noqa: B018  (raises if it is null or was freed)
+        self._state.name = (name if isinstance(name, str) else name.decode())[: MAX_OBJECT_NAME - 1]
+
+    @property
+    def name(self) -> str:
+        """Print name."""
+        return self.Get_name()
+
+    @name.setter
+    def name(self, value: str) -> None:
+        self.Set_name(value)
+
+    def Get_attr(self, keyval: int) -> int | Any | None:
+        """Retrieve attribute value by key."""
+        table, keyval = self._state.attributes, integer(keyval, "keyval")
+        if keyval in _PREDEFINED:
+            return _PREDEFINED[keyval](self)
+        return attributes.get_attr(_KIND, table, keyval)
+
+    def Set_attr(self, keyval: int, attrval: Any) -> None:
+        """Store attribute value associated with a key."""
+        attributes.set_attr(_KIND, self, self._state.attributes, keyval, attrval)
+
+    def Delete_attr(self, keyval: int) -> None:
+        """Delete attribute value associated with a key."""
+        attributes.delete_attr(_KIND, self, self._state.attributes, keyval)
+
+    @classmethod
+    def Create_keyval(
+        cls,
+        copy_fn: Callable[[Win, int, Any], Any] | None = None,
+        delete_fn: Callable[[Win, int, Any], None] | None = None,
+        nopython: bool = False,
+    ) -> int:
+        """Create a new attribute key for windows."""
+        return attributes.create_keyval(_KIND, copy_fn, delete_fn, nopython)
+
+    @classmethod
+    def Free_keyval(cls, keyval: int) -> int:
+        """Free an attribute key for windows."""
+        return attributes.free_keyval(_KIND, keyval)
+
+    @classmethod
+    def Create_errhandler(cls, errhandler_fn: Callable[[Win, int], None]) -> Errhandler:
+        """Create a new error handler for windows."""
+        return Errhandler._create(_KIND, errhandler_fn)
+
+    def Get_errhandler(self) -> Errhandler:
+        """Get the error handler for a window."""
+        return Errhandler(self._state.errhandler)
+
+    def Set_errhandler(self, errhandler: Errhandler) -> None:
+        """Set the error handler for a window."""
+        self._state.window  # noqa: B018  (raises if it is null or was freed)
+        self._state.errhandler = Errhandler._usable(_KIND, errhandler)
+
+    def Call_errhandler(self, errorcode: int) -> None:
+        """Call the error handler installed on a window."""
+        self._state.errhandler._call(self, integer(errorcode, "errorcode"))
+
+    # Access
+
+    def Put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
+        """Put data into a memory window on a remote process."""
+        rank = self._target_rank(target_rank)
+        if rank == PROC_NULL:
+            return
+        sent = buffers.send(origin)
+        place, _ = self._place(rank, target, sent)
+        if sent.nbytes:
+            address, _owner = sent.packed()
+            self._state.window.reach(rank).write(place, address)
+
+    def Get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
+        """Get data from a memory window on a remote process."""
+        rank = self._target_rank(target_rank)
+        if rank == PROC_NULL:
+            return
+        received = buffers.recv(origin)
+        place, _ = self._place(rank, target, received)
+        if received.nbytes:
+            address, _owner, finish = received.landing()
+            self._state.window.reach(rank).read(place, address)
+            finish(received.nbytes)
+
+    def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
+        """Accumulate data into a memory window on a remote process."""
+        rank = self._target_rank(target_rank)
+        if rank == PROC_NULL:
+            return
+        sent = buffers.send(origin)
+        place, datatype = self._place(rank, target, sent)
+        self._combine(rank, place, datatype, op, sent)
+
+    def Get_accumulate(
+        self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM
+    ) -> None:
+        """Fetch-and-accumulate data into a memory window on a remote process."""
+        rank = self._target_rank(target_rank)
+        if rank == PROC_NULL:
+            return
+        sent, received = buffers.send(origin), buffers.recv(result)
+        place, datatype = self._place(rank, target, received if op == NO_OP else sent)
+        self._fetch(rank, place, datatype, op, sent, received)
+
+    def Fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
+        """Perform one-sided read-modify-write of a single element."""
+        rank = self._target_rank(target_rank)
+        if rank == PROC_NULL:
+            return
+        sent, received = buffers.send(origin), buffers.recv(result)
+        _check_single(origin=sent, result=received)
+        place, datatype = self._place(rank, integer(target_disp, "target_disp"), sent)
+        self._fetch(rank, place, datatype, op, sent, received)
+
+    def Compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0) -> None:
+        """Perform one-sided atomic compare-and-swap of a single element."""
+        rank = self._target_rank(target_rank)
+        if rank == PROC_NULL:
+            return
+        sent, expected, received = buffers.send(origin), buffers.send(compare), buffers.recv(result)
+        _check_single(origin=sent, compare=expected, result=received)
+        place, _ = self._place(rank, integer(target_disp, "target_disp"), sent)
+        (address, _a), (other, _b), (before, _c, finish) = sent.packed(), expected.packed(), received.landing()
+        accumulate.swap_if_same(self._state.window, rank, place, address, other, before)
+        finish(received.nbytes)
+
+    def Rput(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> Request:
+        """Put data into a memory window on a remote process."""
+        self.Put(origin, target_rank, target)
+        return Request._refer(Operation())
+
+    def Rget(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> Request:
+        """Get data from a memory window on a remote process."""
+        self.Get(origin, target_rank, target)
+        return Request._refer(Operation())
+
+    def Raccumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> Request:
+        """Accumulate data into a memory window on a remote process."""
+        self.Accumulate(origin, target_rank, target, op)
+        return Request._refer(Operation())
+
+    def Rget_accumulate(
+        self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM
+    ) -> Request:
+        """Fetch-and-accumulate data into a memory window on a remote process."""
+        self.Get_accumulate(origin, result, target_rank, target, op)
+        return Request._refer(Operation())
+
+    def _target_rank(self, target_rank: int, must_be_open: bool = True) -> int:
+        """Return a target's rank, once it is found to be one; usually one whose memory may be accessed now."""
+        window, rank = self._state.window, integer(target_rank, "target_rank")
+        if rank == PROC_NULL:
+            return rank
+        if not 0 <= rank < window.comm.size:
+            errors.fail(errors.ERR_RANK, f"target rank {rank} is none of the ranks 0 to {window.comm.size - 1} of this window")
+        if must_be_open:
+            window.check_open(rank)
         return rank
 
+    def _place(self, rank: int, target: TargetSpec | None, origin: buffers.Buffer) -> tuple[Place, Datatype]:
+        """Return where in the target's memory an access goes, and the datatype there."""
+        displacement, count, datatype = buffers.target(target, origin)
+        if count < 0:
+            errors.fail(errors.ERR_COUNT, f"target rank {rank}: the count is negative: {count}")
+        layout = committed(datatype._state, "target")
+        if count * layout.packed != origin.nbytes:
+            errors.fail(
+                errors.ERR_TRUNCATE,
+                f"target rank {rank}: {origin.nbytes} bytes at the origin do not match {count * layout.packed} at the target",
+            )
+        return self._state.window.place(rank, Place(layout, count, displacement)), datatype
 
-def _resolve(state: WinState, rank: int, target: Any, origin: Buffer) -> Buffer:
-    """The memory of the target as a buffer, as many bytes as `origin` when packed."""
-    displacement, count, datatype = buffers.target(target, origin)
-    layout, part = committed(datatype._state, "target"), state.parts[rank]
-    start = displacement * part.unit
-    reach = (count - 1) * layout.extent
-    low = start + min(reach, 0) + layout.true_lb
-    high = start + max(reach, 0) + layout.true_ub
-    if count < 0:
-        errors.fail(errors.ERR_COUNT, f"the target count is {count}")
-    if count and layout.packed and (low < 0 or high > part.nbytes):
-        errors.fail(errors.ERR_RMA_RANGE, f"bytes {low} to {high} are not in the {part.nbytes} bytes of rank {rank} in this window")
-    if count * layout.packed != origin.nbytes:
-        errors.fail(errors.ERR_TRUNCATE, f"{origin.nbytes} bytes at the origin do not match {count * layout.packed} at the target")
-    address = state.base + part.offset + start
-    return Buffer(address, count, Datatype(datatype), layout, state.memory, False)
+    def _fetch(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, received: buffers.Buffer) -> None:
+        """Combine into a target, and get what it held before."""
+        nbytes = place.number * place.layout.packed
+        if received.nbytes != nbytes:
+            errors.fail(
+                errors.ERR_TRUNCATE,
+                f"target rank {rank}: {received.nbytes} bytes in the result buffer do not match {nbytes} at the target",
+            )
+        address, _owner, finish = received.landing()
+        self._combine(rank, place, datatype, op, sent, address)
+        finish(received.nbytes)
 
+    def _combine(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, before: int = 0) -> None:
+        """Combine a buffer into a target; what the target held before goes to address `before`, if that is not 0."""
+        window, function, size = self._state.window, 0, 1
+        if op not in (REPLACE, NO_OP):
+            function, size = _reduction(op, datatype, sent.datatype)
+        if not place.number * place.layout.packed:
+            return
+        address, _owner = sent.packed()
+        if op == REPLACE:
+            accumulate.replace(window, rank, place, address, before)
+        elif function or before:
+            accumulate.combine(window, rank, place, function, size, address, before)
+
+    # Synchronisation
+
+    def Fence(self, assertion: int = 0) -> None:
+        """Perform an MPI fence synchronization on a window."""
+        self._state.window.fence(bool(_assertion(assertion) & MODE_NOSUCCEED))
+
+    def Lock(self, rank: int, lock_type: int = LOCK_EXCLUSIVE, assertion: int = 0) -> None:
+        """Begin an RMA access epoch at the target process."""
+        _assertion(assertion)
+        if lock_type not in (LOCK_EXCLUSIVE, LOCK_SHARED):
+            errors.fail(errors.ERR_LOCKTYPE, f"{lock_type} is no lock type; MPI.LOCK_EXCLUSIVE and MPI.LOCK_SHARED are")
+        target = self._target_rank(rank, must_be_open=False)
+        if target != PROC_NULL:
+            self._state.window.lock(target, lock_type == LOCK_EXCLUSIVE)
+
+    def Unlock(self, rank: int) -> None:
+        """Complete an RMA access epoch at the target process."""
+        target = self._target_rank(rank, must_be_open=False)
+        if target != PROC_NULL:
+            self._state.window.unlock(target)
+
+    def Lock_all(self, assertion: int = 0) -> None:
+        """Begin an RMA access epoch at all processes."""
+        _assertion(assertion)
+        self._state.window.lock_all()
+
+    def Unlock_all(self) -> None:
+        """Complete an RMA access epoch at all processes."""
+        self._state.window.unlock_all()
+
+    def Flush(self, rank: int) -> None:
+        """Complete all outstanding RMA operations at a target."""
+        target = self._target_rank(rank, must_be_open=False)
+        if target != PROC_NULL:
+            self._state.window.flush(target)
+
+    def Flush_all(self) -> None:
+        """Complete all outstanding RMA operations at all targets."""
+        self._state.window.flush(None)
+
+    def Flush_local(self, rank: int) -> None:
+        """Complete locally all outstanding RMA operations at a target."""
+        self.Flush(rank)
+
+    def Flush_local_all(self) -> None:
+        """Complete locally all outstanding RMA operations at all targets."""
+        self._state.window.flush(None)
+
+    def Sync(self) -> None:
+        """Synchronize public and private copies of the window."""
+        self._state.window.order_memory()
+
+
+def _unit(disp_unit: int) -> int:
+    """Return a unit of displacements, once it is found to be one."""
+    unit = integer(disp_unit, "disp_unit")
+    if unit <= 0:
+        errors.fail(errors.ERR_DISP, f"the unit of displacements in a window must be positive, not {unit}")
+    return unit
+
+
+def _assertion(assertion: int) -> int:
+    """Return what a program asserts, once it is found to be a sum of constants."""
+    asserted = integer(assertion, "assertion")
+    if asserted & ~_ASSERTIONS:
+        errors.fail(errors.ERR_ASSERT, f"{asserted} asserts nothing about a window; MPI.MODE_NOCHECK ... MODE_NOSUCCEED do")
+    return asserted
+
+
+def _check_single(**given: buffers.Buffer) -> None:
+    """Raise unless each buffer has one element, all of one type."""
+    origin = given["origin"]
+    for name, each in given.items():
+        if each.count != 1:
+            raise ValueError(f"{name}: expecting a single element, got {each.count}")
+        if each.datatype != origin.datatype:
+            raise ValueError(f"mismatch in origin and {name} MPI datatypes")
+
+
+def _reduction(op: Op, target: Datatype, origin: Datatype) -> tuple[int, int]:
+    """Address of the function that combines elements of two datatypes, and bytes of an element.
+
+    Raises
+    ------
+    Exception
+        ERR_OP: the operation is user-defined, or not defined for these elements. ERR_TYPE: the elements differ.
+    """
+    if not isinstance(op, Op):
+        raise TypeError(f"op must be an MPI.Op, not {type(op).__name__}")
+    if op._state.user:
+        errors.fail(errors.ERR_OP, "windows accumulate with predefined operations only, not with one made by Op.Create")
+    there = accumulate.element_of(committed(target._state, "target"))
+    here = accumulate.element_of(committed(origin._state, "origin"))
+    if there is None or here is None or there.kind != here.kind:
+        errors.fail(errors.ERR_TYPE, "an accumulation needs elements of one predefined type, the same at origin and target")
+    return native(op, Datatype._refer(there)), there.packed
+
+
+_PREDEFINED: dict[int, Callable[[Win], int]] = {
+    WIN_BASE: lambda win: win.attrs[0],
+    WIN_SIZE: lambda win: win.attrs[1],
+    WIN_DISP_UNIT: lambda win: win.attrs[2],
+    WIN_CREATE_FLAVOR: lambda win: win.flavor,
+    WIN_MODEL: lambda win: win.model,
+}
 
 Win._ROOT = Win
 WIN_NULL = constant(Win(), "WIN_NULL")

@@ -1,0 +1,160 @@
+"""How a rank's window memory is reached: directly where it is mapped here, by system calls where it is private.
+
+Private memory of another process is copied by the kernel, one system call for up to 1,024 blocks. Where the kernel refuses
+that (a container without ptrace, another user's process) the error says what to do instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ncclx_mpi import errors
+from ncclx_mpi.buffers import packing
+from ncclx_mpi.buffers.layout import Layout, Words
+from ncclx_mpi.buffers.memory import array_words
+
+_MOST_BLOCKS = 1024
+_PR_SET_PTRACER = 0x59616D61
+_ANY = ctypes.c_ulong(-1)
+
+
+class Place(NamedTuple):
+    """Elements in a window: `number` of a layout, the first one's origin `start` bytes after the window's first byte."""
+
+    layout: Layout
+    number: int
+    start: int
+
+
+class Reach(Protocol):
+    """Access to the window memory of one rank."""
+
+    def read(self, place: Place, packed: int) -> None:
+        """Copy elements to packed bytes at an address of this process."""
+
+    def write(self, place: Place, packed: int) -> None:
+        """Copy packed bytes at an address of this process to elements."""
+
+
+class Mapped:
+    """Memory that this process has mapped, at `address`: its own, or a peer's in the arena."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def read(self, place: Place, packed: int) -> None:
+        """Copy elements to packed bytes."""
+        packing.pack(place.layout, self.address + place.start, place.number, packed)
+
+    def write(self, place: Place, packed: int) -> None:
+        """Copy packed bytes to elements."""
+        packing.unpack(place.layout, packed, place.number * place.layout.packed, self.address + place.start)
+
+
+class Private:
+    """Memory of another process.
+
+    Parameters
+    ----------
+    rank
+        Whose it is, for messages.
+    pid, address
+        The process, and where in it the window begins.
+    token, token_at
+        A number that the process holds at an address: in another PID namespace `pid` may be a stranger.
+    """
+
+    def __init__(self, rank: int, pid: int, address: int, token: int, token_at: int) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.address = address
+        self._token = token
+        self._token_at = token_at
+        self._is_known = False
+
+    def read(self, place: Place, packed: int) -> None:
+        """Copy elements to packed bytes."""
+        self._check_process()
+        self._copy(_calls().process_vm_readv, self._blocks(place), packed)
+
+    def write(self, place: Place, packed: int) -> None:
+        """Copy packed bytes to elements."""
+        self._check_process()
+        self._copy(_calls().process_vm_writev, self._blocks(place), packed)
+
+    def _check_process(self) -> None:
+        """Find out once whether the process is the one that made the window."""
+        if self._is_known:
+            return
+        found = np.zeros(1, np.int64)
+        self._copy(_calls().process_vm_readv, np.array([[self._token_at, 8]]), array_words(found)[0])
+        if found[0] != self._token:
+            self._refuse(f"process {self.pid} is another one there")
+        self._is_known = True
+
+    def _blocks(self, place: Place) -> Words:
+        """Address in the other process and length of each block, in packing order."""
+        layout, base = place.layout, self.address + place.start
+        if layout.contiguous:
+            return np.array([[base + layout.true_lb, place.number * layout.packed]], np.int64)
+        tiled = np.empty((place.number, *layout.blocks.shape), np.int64)
+        tiled[:, :, 0] = (base + np.arange(place.number) * layout.extent)[:, None] + layout.blocks[:, 0]
+        tiled[:, :, 1] = layout.blocks[:, 1]
+        return tiled.reshape(-1, 2)
+
+    def _copy(self, call: ctypes._NamedFuncPointer, blocks: Words, packed: int) -> None:
+        """Copy between blocks of the other process and packed bytes of this one."""
+        while len(blocks):
+            batch = np.ascontiguousarray(blocks[:_MOST_BLOCKS])
+            here = np.array([packed, batch[:, 1].sum()])
+            moved: int = call(self.pid, array_words(here)[0], 1, array_words(batch)[0], len(batch), 0)
+            if moved <= 0:
+                self._explain(ctypes.get_errno() if moved else errno.EFAULT)
+            blocks = _after(blocks, moved)
+            packed += moved
+
+    def _explain(self, number: int) -> None:
+        if number == errno.ESRCH:
+            errors.fail(errors.ERR_PROC_FAILED, f"rank {self.rank} (process {self.pid}) is gone, and its window memory with it")
+        if number == errno.EFAULT:
+            errors.fail(errors.ERR_RMA_RANGE, f"rank {self.rank} has released memory of the window: free the window first")
+        self._refuse(os.strerror(number))
+
+    def _refuse(self, why: str) -> None:
+        errors.fail(
+            errors.ERR_RMA_SHARED,
+            f"the window memory of rank {self.rank} is private, and this system does not let other processes reach it ({why}); "
+            "take memory from MPI.Win.Allocate, or give MPI.Win.Create memory from MPI.Alloc_mem",
+        )
+
+
+def allow_peers() -> None:
+    """Let the other ranks, which are no descendants, reach this process where the Yama security module asks for leave."""
+    _calls().prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+
+
+def _after(blocks: Words, nbytes: int) -> Words:
+    """What is left of blocks when their first bytes are done."""
+    ends = np.cumsum(blocks[:_MOST_BLOCKS, 1])
+    done = int(np.searchsorted(ends, nbytes, side="right"))
+    rest = nbytes - (int(ends[done - 1]) if done else 0)
+    left = blocks[done:]
+    if rest:
+        left = left.copy()
+        left[0] += (rest, -rest)
+    return left
+
+
+@functools.cache
+def _calls() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    for call in (libc.process_vm_readv, libc.process_vm_writev):
+        call.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong]
+        call.restype = ctypes.c_ssize_t
+    return libc
