@@ -8,6 +8,7 @@ exception goes on.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from ncclx_mpi.api.errhandler import ERRORS_RETURN, Errhandler
 
 _UNGUARDED = ("Call_errhandler", "Abort")
 _guarded: set[type] = set()
+_handled: deque[int] = deque(maxlen=8)
+"""Codes of the last errors, each of which is its own: one that passes through two methods is handled once."""
 
 
 def use(errhandler: Errhandler, *classes: type) -> None:
@@ -47,9 +50,10 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *args, **kwargs)
         except errors.Exception as exception:
-            if self and not getattr(exception, "is_handled", False):
-                exception.is_handled = True  # type: ignore[attr-defined]  (a method that another one called had it)
-                self._state.errhandler._call(self, int(exception))
+            code = int(exception)
+            if self and code not in _handled:
+                _handled.append(code)
+                self._state.errhandler._call(self, code)
             raise
 
     return guarded
