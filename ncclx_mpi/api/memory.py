@@ -16,6 +16,7 @@ import numpy as np
 from ncclx_mpi import runtime
 from ncclx_mpi.api.handle import PUBLIC, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.buffers.device import CPU, ON_HOST
 from ncclx_mpi.buffers.memory import ORIGIN, SPACE, array_words
 from ncclx_mpi.buffers.places import (
     BOTTOM,
@@ -25,7 +26,7 @@ from ncclx_mpi.buffers.places import (
     BufferAutomaticType,
     InPlaceType,
 )
-from ncclx_mpi.buffers.source import CPU, Source, open_source
+from ncclx_mpi.buffers.source import Source, open_source
 from ncclx_mpi.errors import ERR_ARG, ERR_NO_MEM, fail
 
 __all__ = [
@@ -41,8 +42,6 @@ __all__ = [
     "memory",
 ]
 
-_HOST_DEVICES = (CPU, 3, 11, 13)
-"""DLPack's numbers for memory that the CPU can read: plain, pinned by CUDA or ROCm, managed."""
 _BYTE = np.dtype(np.uint8)
 _Base: Any = np.ndarray
 
@@ -161,7 +160,7 @@ class buffer(_Base):  # type: ignore[misc]
         self._device = CPU
 
     def _check_device(self) -> None:
-        if self._device not in _HOST_DEVICES:
+        if self._device not in ON_HOST:
             raise BufferError("buffer is not CPU-accessible")
 
     def __len__(self) -> int:

@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncclx_mpi.buffers import dlpack
+from ncclx_mpi.buffers.device import CPU, CUDA, check_host
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.places import BottomType, BufferAutomaticType, InPlaceType
-
-CPU, CUDA = 1, 2
-"""Device types, numbered as in DLPack."""
 
 _WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x00D8
 READ_ONLY = "buffer is not writable: the array is read-only (array.flags.writeable)"
@@ -98,7 +96,9 @@ def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:
         return _open_export(obj, writable=writable, with_format=with_format)
     except Exception:
         if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-            return Source(*dlpack.open_tensor(obj, writable=writable))
+            found = Source(*dlpack.open_tensor(obj, writable=writable))
+            check_host(found.address, found.device, "dlpack")
+            return found
         if hasattr(obj, "__cuda_array_interface__"):
             return _open_interface(obj, writable=writable, with_format=with_format)
         raise
@@ -144,7 +144,7 @@ def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
 
 
 def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
-    """Open a CUDA array interface; whether the pointer is a device's is for the device layer to say."""
+    """Open a CUDA array interface, if its memory is the host's."""
     name = "__cuda_array_interface__"
     interface: dict[str, Any] = obj.__cuda_array_interface__
     pointer, readonly = interface["data"]
@@ -170,8 +170,9 @@ def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
         warnings.warn(f"{name}: ignoring 'descr' key", RuntimeWarning, stacklevel=2)
     if pointer is None and count == 0:
         pointer = 0
-    code = _INTERFACE_FORMATS.get(typestr[1:])
-    return Source(_pointer(pointer), count * itemsize, bool(readonly), code, itemsize, obj, CUDA)
+    code, address = _INTERFACE_FORMATS.get(typestr[1:]), _pointer(pointer)
+    check_host(address, CUDA, name)
+    return Source(address, count * itemsize, bool(readonly), code, itemsize, obj, CUDA)
 
 
 _INTERFACE_FORMATS = {

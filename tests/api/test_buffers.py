@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ncclx_mpi import buffers, errors
 from ncclx_mpi.api.datatype import PREDEFINED, Datatype, Get_address
 from ncclx_mpi.api.memory import BOTTOM, IN_PLACE, buffer
+from ncclx_mpi.buffers import device
 
 INT, DOUBLE, BYTE = (PREDEFINED[name] for name in ("INT", "DOUBLE", "BYTE"))
 
@@ -45,6 +46,7 @@ class Tensor:
         return self.data.__dlpack_device__()  # type: ignore[no-any-return]
 
     def __dlpack__(self, **options: Any) -> Any:
+        options.pop("stream", None)
         if self.is_old and options:
             raise TypeError("unexpected argument")
         return self.data.__dlpack__(**options)
@@ -201,6 +203,45 @@ def test_shapes(shape: tuple[int, ...], order: Any) -> None:
 def test_bad_interfaces(changes: Any, error: type, text: str) -> None:
     with pytest.raises(error, match=text):
         buffers.recv(Interface(DATA, **changes))
+
+
+class Driver:
+    """As much of the CUDA driver as is asked about an address."""
+
+    def __init__(self, memory_type: int, is_managed: int, status: int = 0) -> None:
+        self.values = {2: memory_type, 8: is_managed}
+        self.status = status
+
+    def cuPointerGetAttribute(self, value: Any, attribute: Any, address: Any) -> int:
+        value._obj.value = self.values[attribute.value]
+        assert address.value == AT
+        return self.status
+
+
+@pytest.mark.parametrize(
+    ("driver", "is_refused"),
+    [(None, False), (Driver(1, 0), False), (Driver(2, 0), True), (Driver(2, 1), False), (Driver(2, 0, status=1), False)],
+)
+def test_the_driver_says_whose_memory_it_is(driver: Any, is_refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_driver", lambda: driver)
+    if not is_refused:
+        assert buffers.recv(Interface(DATA)).address == AT
+        return
+    with pytest.raises(BufferError, match="GPU memory.* copy it to the host"):
+        buffers.recv(Interface(DATA))
+
+
+def test_other_devices_are_refused() -> None:
+    class Elsewhere(Tensor):
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 14, 0
+
+    with pytest.raises(BufferError, match="type 14"):
+        buffers.send(Elsewhere(DATA, is_old=True))
+
+
+def test_without_a_driver_there_is_no_gpu_memory() -> None:
+    assert not device.is_device_memory(AT)
 
 
 def test_interface_description_is_ignored_with_a_warning() -> None:
