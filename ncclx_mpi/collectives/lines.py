@@ -28,7 +28,7 @@ from numba_kernels.layout import words
 from numba_kernels.memory import copy, write_shared
 from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of
 
-SCRATCH = words("Scratch", "known record offender own_signature its_signature", start=COMM.scratch)
+SCRATCH = words("Scratch", "known record streams offender own_signature its_signature", start=COMM.scratch)
 """Private words of a communicator: see the module's text for ``known``; the others tell Python what a mismatch was about."""
 
 BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_SCATTER, SCAN, EXSCAN = range(7, 18)

@@ -18,8 +18,9 @@ overwrites was read by ranks at least as far as itself, two rounds ago; so round
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import begin, check_signature
+from ncclx_mpi.collectives.lines import SCRATCH, begin, check_signature, end
 from ncclx_mpi.p2p.layout import COMM, ENGINE
+from ncclx_mpi.p2p.placement import FAR_TRIP_NS, bounce
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
@@ -28,6 +29,7 @@ from transports.shm.slots import (
     CHUNKS,
     RING,
     SLOT,
+    bounce_of,
     shared_chunk,
     shared_consumed,
     shared_posted,
@@ -40,6 +42,9 @@ STREAM_LANDING_FROM = 4 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
 LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
 _PAGE = 4096
+_LOOK_AGAIN = 64
+_BOUNCES = 8
+_PATIENCE_US = 100
 LEAST_ADDRESS = 4096
 """What the ``take`` functions return below this is the code of a failure."""
 
@@ -50,7 +55,39 @@ def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
     slot = load64(comm + COMM.slot)
     if load_relaxed(slot + SLOT.bulk) == 0:
         store_relaxed(slot + SLOT.bulk, 1)
-    return begin(comm, signature, 0, 0)
+    number = begin(comm, signature, 0, 0)
+    count = load64(comm + SCRATCH.streams) + 1
+    store64(comm + SCRATCH.streams, count)
+    if number > 0 and count % _LOOK_AGAIN == 1:
+        code = _look_at_placement(comm, count)
+        if code != 0:
+            return -end(comm, number, code)
+    return number
+
+
+@kernel("int64(int64, int64)")
+def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
+    """Measure the flag round trip with the neighbour anew, and choose the kind of store by it.
+
+    The host moves cores between placements while a job runs. All ranks come by here in the same collectives, so
+    the neighbour answers. Where ranks share cores there is nothing to measure, and no patience.
+    """
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    engine, neighbour = load64(comm + COMM.engine), rank ^ 1
+    if neighbour >= size:
+        return 0
+    mine, theirs = bounce_of(slot, size, rank), bounce_of(slot, size, neighbour)
+    first = count * (_BOUNCES + 2)
+    store_release(mine, first)
+    code = wait_word(comm, theirs, first, slot + SLOT.broken)
+    if code != 0:
+        return code
+    rate = load64(engine + ENGINE.ticks_per_us)
+    patience = _PATIENCE_US * rate if load64(engine + ENGINE.spins) > 1 else 0
+    least = bounce(mine, theirs, first, rank & 1, _BOUNCES, patience)
+    if least >= 0 and load64(engine + ENGINE.stores_fixed) == 0:
+        store64(engine + ENGINE.streamed, 1 if least * 1000 > FAR_TRIP_NS * rate else 0)
+    return 0
 
 
 @kernel("void(int64, int64, int64)")

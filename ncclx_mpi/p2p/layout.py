@@ -21,7 +21,9 @@ ENGINE = words(
     # trace: the record of the operation that this rank is in
     "current "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)
-    "wait_word parked*3",
+    "wait_word parked*3 "
+    # 1: the user has chosen the kind of store; else collectives choose anew now and then
+    "stores_fixed",
 )
 
 PEER = words(

@@ -20,23 +20,34 @@ _PATIENCE_US = 20_000
 _UNKNOWN = 1
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
-def bounce(mine, theirs, first, rounds, patience):  # type: ignore[no-untyped-def]
-    """Bounce a counter between two words, `rounds` times; ticks of the second half, -1 if the peer did not answer."""
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def bounce(mine, theirs, count, answers, rounds, patience):  # type: ignore[no-untyped-def]
+    """Bounce a counter, now `count`, between two words, `rounds` times; one side asks, the other one `answers`.
+
+    Returns the ticks of the shortest round trip, since all others had something else in them; -1 if either side did not
+    answer within `patience` ticks. The counter is below ``count + rounds + 2`` afterwards.
+    """
     begun = ticks()
-    half = begun
-    for k in range(1, rounds + 1):
-        if k == rounds // 2 + 1:
-            half = ticks()
-        if first != 0:
+    least, before, gave_up = -1, begun, count + rounds + 1
+    for k in range(count + 1, count + rounds + 1):
+        if answers == 0:
             store_release(mine, k)
-        while load_acquire(theirs) < k:
+        seen = load_acquire(theirs)
+        while seen < k:
             pause()
             if ticks() - begun > patience:
+                store_release(mine, gave_up)
                 return -1
-        if first == 0:
+            seen = load_acquire(theirs)
+        if seen == gave_up:
+            return -1
+        if answers != 0:
             store_release(mine, k)
-    return ticks() - half
+        now = ticks()
+        if k > count + 1 and (least < 0 or now - before < least):
+            least = now - before
+        before = now
+    return least
 
 
 def choose_stores(engine: Engine, stores: str = "auto") -> None:
@@ -45,6 +56,7 @@ def choose_stores(engine: Engine, stores: str = "auto") -> None:
         _measure(engine)
     else:
         engine.set_word("streamed", int(stores == "streamed"))
+        engine.set_word("stores_fixed", 1)
 
 
 def _measure(engine: Engine) -> None:
@@ -55,9 +67,9 @@ def _measure(engine: Engine) -> None:
     if engine.rank < 2:
         mine, theirs = (HEADER.bounce_0, HEADER.bounce_1) if engine.rank == 0 else (HEADER.bounce_1, HEADER.bounce_0)
         rate = ticks_per_us()
-        taken = entry(bounce)(base + mine, base + theirs, int(engine.rank == 0), _ROUNDS, int(_PATIENCE_US * rate))
+        taken = entry(bounce)(base + mine, base + theirs, 0, engine.rank, _ROUNDS, int(_PATIENCE_US * rate))
         if engine.rank == 0:
-            trip = int(taken / (_ROUNDS // 2) / rate * 1000) if taken >= 0 else _UNKNOWN
+            trip = int(taken / rate * 1000) if taken >= 0 else _UNKNOWN
             arena.set_word(HEADER.trip, max(trip, _UNKNOWN))
     end = time.monotonic() + 2 * _PATIENCE_US / 1e6
     while not arena.word(HEADER.trip) and time.monotonic() < end:

@@ -2,7 +2,7 @@
 
 ::
 
-    | header | lines: rank x 16 x 128 B | done: rank | posted, consumed: ring counters | mid: rank x 16 x 2 KiB |
+    | header | lines: rank x 16 x 128 B | done, bounce: rank | posted, consumed: ring counters | mid: rank x 16 x 2 KiB |
     | big: rank x 2 x 16 KiB | shared rings: rank x 2 MiB | split rings: rank x (destination x 4 chunks) |
 
 *Lines* carry small collectives: line ``q % 16`` of a rank announces its part in collective number ``q`` of the communicator;
@@ -15,6 +15,7 @@ word                   written by      polled by        order and meaning
 =====================  ==============  ===============  =====================================================================
 ``LINE.stamp``         its rank        all others       release after signature and payload: collective number q is published
 ``done``               its rank        writers          release: it has read all it needs of the collectives up to this number
+``bounce``             its rank        its neighbour    release: counts up while the two measure their round trip
 ``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
 ``RING.consumed``      reader          writer           release after reading: chunks read since the lease
 ``SLOT.leased``        compare-exch.   nobody           0 free, 1 leased
@@ -67,7 +68,7 @@ _madvise = types.ExternalFunction("madvise", types.int32(types.intp, types.intp,
 
 def slot_bytes(nranks: int) -> int:
     """Bytes of a slot for communicators of up to `nranks` ranks."""
-    fixed = _PAGE + nranks * (DEPTH * _LINES_APART + 2 * _WORDS_APART) + 3 * nranks * nranks * _WORDS_APART
+    fixed = _PAGE + nranks * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * nranks * nranks * _WORDS_APART
     buffers = nranks * (DEPTH * MID + BIGS * BIG)
     split = max(SPLIT_BYTES, nranks * CHUNKS * LEAST_CHUNK)
     return -(-fixed // _PAGE) * _PAGE + buffers + nranks * (CHUNKS * SHARED_CHUNK + split)
@@ -85,9 +86,15 @@ def done_of(slot, size, rank):  # type: ignore[no-untyped-def]
     return slot + _PAGE + size * DEPTH * _LINES_APART + rank * _WORDS_APART
 
 
+@kernel("int64(int64, int64, int64)")
+def bounce_of(slot, size, rank):  # type: ignore[no-untyped-def]
+    """The word that `rank` bounces with its neighbour to measure how far apart their cores are."""
+    return done_of(slot, size, size) + rank * _WORDS_APART
+
+
 @kernel("int64(int64, int64)")
 def _rings(slot, size):  # type: ignore[no-untyped-def]
-    return done_of(slot, size, size)
+    return bounce_of(slot, size, size)
 
 
 @kernel("int64(int64, int64, int64)")
