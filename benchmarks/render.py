@@ -1,0 +1,58 @@
+"""Write the README's table from a results file of ``ncclx bench --against ... --json FILE``.
+
+python benchmarks/render.py benchmarks/results/FILE.json [--print]
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from ncclx_mpi.bench import report, summary
+
+ROOT = Path(__file__).parents[1]
+TABLE = re.compile(r"(<!-- bench: begin -->\n).*?(<!-- bench: end -->)", re.DOTALL)
+
+
+def section(path: Path) -> str:
+    """Return the README's section on speed."""
+    results = json.loads(path.read_text())
+    rows = [row for row in summary.summarize(results["runs"]) if row.ours is not None and row.fastest]
+    libraries = {run["side"]: short(run["library"]) for run in results["runs"] if run["library"]}
+    peers = ", ".join(text for side, text in sorted(libraries.items()) if side != summary.OURS)
+    came = sorted({row.placement for row in rows} - {"any"})
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items() if name != "ncclx_mpi")
+    lines = [
+        "## Speed",
+        "",
+        f"One mpi4py program, timed on this engine and on mpi4py over {peers}, in turn: medians of {results['effort']['rounds']} "
+        f"rounds, {results['date'][:10]}, {results['machine']}, {versions}. Sizes are what one rank contributes to one destination "
+        "(float32); ping-pong is half a round trip; startup is the wall time of a program that meets in one barrier. The last column is our time "
+        "over that of the fastest peer. *Near* and *far* are the two placements of the cores under the hypervisor (a flag's "
+        f"round trip below 0.2 us, above 0.25 us); in this run {' and '.join(came) or 'neither'} came up.",
+        "",
+        *report.markdown(rows),
+        "",
+        f"The table comes from [`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}) by `benchmarks/render.py`; how it is measured: "
+        "[docs/tuning.md](docs/tuning.md).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def short(library: str) -> str:
+    """Return name and version out of what ``MPI.Get_library_version`` says."""
+    found = re.search(r"(MPICH|Open MPI|Intel\(R\) MPI)\D*([\d.]+)", library)
+    return f"{found[1].replace('(R)', '')} {found[2]}" if found else library
+
+
+def main(arguments: list[str]) -> None:
+    text = section(Path(arguments[0]).resolve())
+    if "--print" in arguments:
+        print(text)
+        return
+    readme = ROOT / "README.md"
+    readme.write_text(TABLE.sub(lambda match: match[1] + text + match[2], readme.read_text()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
