@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from ncclx_mpi import errors
@@ -20,9 +22,21 @@ class _Job:
     engine: Engine | None = None
     membership: Membership | None = None
     finalized = False
+    at_exit: Callable[[], None] | None = None
 
 
 _job = _Job()
+
+
+def at_exit(function: Callable[[], None]) -> None:
+    """Call `function` at the end of the program, after the exit handlers that the program registers itself."""
+    _job.at_exit = function
+
+
+@atexit.register  # when this module is imported, before the program is: handlers run in the opposite order
+def _exit() -> None:
+    if _job.at_exit is not None and is_active():
+        _job.at_exit()
 
 
 def start() -> Engine:

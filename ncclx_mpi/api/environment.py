@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import socket
 import threading
@@ -59,7 +58,7 @@ def bootstrap() -> None:
     """Initialize at import, unless ``rc.initialize`` says not to, and arrange for finalization at exit."""
     options = rc.resolve()
     rc.warn_unknown()
-    atexit.register(_at_exit)
+    runtime.at_exit(_at_exit)
     if options.initialize and not runtime.is_active() and not runtime.is_finalized():
         _start(_LEVELS[options.thread_level] if options.threads else THREAD_SINGLE)
         _environment.finalizes = options.finalize
@@ -78,8 +77,6 @@ def _start(level: int) -> None:
 
 
 def _at_exit() -> None:
-    if not runtime.is_active():
-        return
     if _environment.abort_status:
         runtime.abort(_environment.abort_status)
     if _environment.finalizes:
