@@ -27,8 +27,8 @@ def section(path: Path) -> str:
         "",
         f"One mpi4py program, timed on this engine and on mpi4py over {peers}, in turn: medians of {results['effort']['rounds']} "
         f"rounds, {results['date'][:10]}, {results['machine']}, {versions}. Sizes are what one rank contributes to one destination "
-        "(float32); ping-pong is half a round trip; startup is the wall time of a program that meets in one barrier. The last column is our time "
-        "over that of the fastest peer. *Near* and *far* are the two placements of the cores under the hypervisor (a flag's "
+        "(float32); ping-pong is half a round trip; startup is the wall time of a program that meets in one barrier. The last column "
+        "is our time over that of the fastest peer. *Near* and *far* are the two placements of the cores under the hypervisor (a flag's "
         f"round trip below 0.2 us, above 0.25 us); in this run {' and '.join(came) or 'neither'} came up.",
         "",
         *report.markdown(rows),

@@ -50,19 +50,22 @@ class Row:
 
     @property
     def goal(self) -> float | None:
-        """What the ratio may be, at most."""
-        goal: Goal | None = GOALS.get(self.point)
+        """What the ratio may be, at most; None where nothing or an absolute time is asked for."""
+        goal: Goal | None = None if self._limit_us else GOALS.get(self.point)
         return None if goal is None else goal.near if self.placement == "near" else goal.far
 
     @property
     def verdict(self) -> str:
         """``pass``, ``FAIL`` or nothing where there is no goal or no peer."""
-        limit = STARTUP_LIMIT_US.get(self.point.nranks) if self.point.case == "startup" else None
-        if limit is not None and self.ours is not None:
-            return "pass" if self.ours <= limit else "FAIL"
+        if self._limit_us and self.ours is not None:
+            return "pass" if self.ours <= self._limit_us else "FAIL"
         if self.goal is None or self.ratio is None:
             return ""
         return "pass" if self.ratio <= self.goal else "FAIL"
+
+    @property
+    def _limit_us(self) -> float:
+        return STARTUP_LIMIT_US.get(self.point.nranks, 0.0) if self.point.case == "startup" else 0.0
 
     @property
     def is_cliff(self) -> bool:
