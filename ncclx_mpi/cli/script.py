@@ -6,6 +6,7 @@ import ast
 import os
 import sys
 
+from ncclx_mpi import runtime  # noqa: F401  (its exit handler has to be there before those of the program)
 from ncclx_mpi.cli.main import overview
 from ncclx_mpi.launch import program as programs
 from ncclx_mpi.launch import shim
