@@ -38,7 +38,7 @@ from transports.shm.slots import (
     split_posted,
 )
 
-STREAM_LANDING_FROM = 4 << 20
+STREAM_LANDING_FROM = 12 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
 LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
 _PAGE = 4096

@@ -15,6 +15,9 @@ from transports.shm.arena import Arena
 from transports.shm.layout import SLOTS
 
 
+_JOIN_SECONDS = 60.0
+
+
 def run_ranks(size: int, function: Callable[..., Any], *args: Any, with_slot: bool = True, timeout: float = 60) -> None:
     """Run ``function(comm, *args)`` on `size` forked ranks; asserts that all of them return."""
     arena = Arena.create(size)
@@ -42,7 +45,7 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, function: Calla
         arena.join(rank)
         engine = Engine(arena, rank, timeout)
         comm = engine.new_comm(0, range(arena.nranks), slot)
-        arena.wait_all_joined(timeout)
+        arena.wait_all_joined(_JOIN_SECONDS)
         function(comm, *args)
         code = 0
     except BaseException:
