@@ -187,10 +187,15 @@ def module_digest(path: str) -> str:
     """Digest of a module's source and of all sources of ours that it imports, directly or not."""
     seen: dict[str, bytes] = {}
     _collect_sources(path, seen)
-    total = hashlib.sha256(version("llvmlite").encode() + version("numba").encode())
+    total = hashlib.sha256(_versions())
     for name in sorted(seen):
         total.update(name.encode() + b"\0" + seen[name])
     return total.hexdigest()[:20]
+
+
+@functools.cache
+def _versions() -> bytes:
+    return version("llvmlite").encode() + version("numba").encode()
 
 
 _IMPORT = re.compile(
@@ -201,20 +206,28 @@ _IMPORT = re.compile(
 
 
 def _collect_sources(path: str, seen: dict[str, bytes]) -> None:
-    root = _package_root(path)
-    key = os.path.relpath(path, root)
-    if key in seen:
+    key, source, imported = _scan(path)
+    if source is None or key in seen:
         return
+    seen[key] = source
+    for found in imported:
+        _collect_sources(found, seen)
+
+
+@functools.cache
+def _scan(path: str) -> tuple[str, bytes | None, tuple[str, ...]]:
+    """Name and source of a module, and the files of ours that it imports; read once, since many modules share them."""
+    root = _package_root(path)
     try:
         source = Path(path).read_bytes()
     except OSError:
-        return
-    seen[key] = source
+        return path, None, ()
+    files: list[str] = []
     for match in _IMPORT.finditer(source.decode()):
         module = match.group(1) or match.group(3)
         names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
-        for found in _module_files(root, module, names):
-            _collect_sources(found, seen)
+        files.extend(_module_files(root, module, names))
+    return os.path.relpath(path, root), source, tuple(files)
 
 
 def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:
