@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import platform
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ncclx_mpi.cli.main import program_name
 
@@ -165,10 +167,9 @@ def check_job() -> Finding:
 
 
 def _meet() -> int:
-    from ncclx_mpi import MPI
-
-    MPI.COMM_WORLD.Barrier()
-    return int(MPI.COMM_WORLD.size)
+    mpi: Any = importlib.import_module("ncclx_mpi.MPI")
+    mpi.COMM_WORLD.Barrier()
+    return int(mpi.COMM_WORLD.size)
 
 
 def check_leftovers() -> Finding:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import sys
+from typing import Any
 
 from ncclx_mpi import runtime  # noqa: F401  (its exit handler has to be there before those of the program)
 from ncclx_mpi.cli.main import overview
@@ -88,9 +90,8 @@ def _settings(text: str) -> dict[str, object]:
 
 
 def _configure(settings: dict[str, object]) -> None:
-    import ncclx_mpi
-
-    ncclx_mpi.rc(**settings)
+    rc: Any = importlib.import_module("ncclx_mpi.rc")
+    rc(**settings)
 
 
 def _python() -> str:

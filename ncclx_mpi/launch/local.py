@@ -18,11 +18,7 @@ from ncclx_mpi.observe.describe import describe
 def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, timeout: float) -> int:
     """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank."""
     if program.is_python:
-        warm.load()
-        shim.install()
-        source = sys.stdin.read() if program.kind == programs.STDIN else None
-        if source is not None:
-            program = programs.Program(programs.STDIN, source, program.args)
+        program = _prepare(program)
     relay = LineRelay(is_tagged)
     stdin, feed = _stdin_for_rank_0()
     try:
@@ -43,6 +39,15 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
         relay.flush(everything=True)
     _explain(outcome)
     return outcome.status
+
+
+def _prepare(program: programs.Program) -> programs.Program:
+    """Do once what all ranks would do: import the engine, and read the program from standard input if it is there."""
+    warm.load()
+    shim.install()
+    if program.kind == programs.STDIN:
+        return programs.Program(programs.STDIN, sys.stdin.read(), program.args)
+    return program
 
 
 def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int) -> Settings:

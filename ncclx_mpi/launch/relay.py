@@ -57,7 +57,6 @@ class LineRelay:
                 self._open.add(key)
         return bool(self._partial)
 
-
     def _write(self, key: tuple[int, int], data: bytes) -> None:
         rank, stream = key
         if self.is_tagged:

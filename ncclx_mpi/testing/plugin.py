@@ -166,5 +166,3 @@ def _text(failure: RankFailed, reply: wire.Reply) -> str:
         if rank != failure.rank and (line := ranks.last_line(data)):
             lines.append(f"rank {rank} then: {line}")
     return "\n".join(lines)
-
-

@@ -125,5 +125,3 @@ def last_line(data: bytes) -> str:
     reply = pickle.loads(data)
     lines = reply[2].strip().splitlines() if reply[0] == "error" else []
     return lines[-1] if lines else ""
-
-

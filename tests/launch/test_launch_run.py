@@ -152,7 +152,9 @@ def test_function_of_a_script(tmp_path):
             print(launch.run(square, 2, 7))
         """)
     )
-    result = subprocess.run([sys.executable, str(script)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, str(script)], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
     lines = result.stdout.splitlines()
     assert lines[0] == "imported as __main__" and lines[-1] == "[49, 49]", result.stderr
 
