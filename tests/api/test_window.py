@@ -1,84 +1,422 @@
-"""Windows: what one rank puts, others find after a fence; what does not fit is refused."""
+"""Windows: what each rank writes and reads in the memory of each other one, and what is refused."""
 
 from __future__ import annotations
 
+import itertools
+import os
+import pickle
+import signal
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+ARENA, ALLOCATED, PRIVATE = "arena", "allocated", "private"
+KINDS = pytest.mark.parametrize("kind", [ARENA, ALLOCATED, PRIVATE])
 
-@pytest.mark.ranks(1, 3)
-def test_each_rank_writes_to_its_neighbour(comm: Any) -> None:
+
+def make(comm: Any, kind: str, count: int, dtype: Any = np.int64) -> tuple[Any, Any]:
+    """Return a window of `count` elements on each rank, all -1, and this rank's memory as an array."""
     from ncclx_mpi import MPI
 
-    win = MPI.Win.Allocate(80, 8, comm=comm)
-    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    mine = np.frombuffer(win.tomemory(), np.float64)
-    mine[:] = -1
+    unit = np.dtype(dtype).itemsize
+    if kind == ARENA:
+        win = MPI.Win.Allocate(count * unit, unit, comm=comm)
+        memory = np.frombuffer(win.tomemory(), dtype)
+    else:
+        memory = np.zeros(count, dtype) if kind == PRIVATE else np.frombuffer(MPI.Alloc_mem(count * unit), dtype)
+        win = MPI.Win.Create(memory, unit, comm=comm)
+    memory[:] = -1
+    comm.Barrier()
+    return win, memory
+
+
+def pattern(source: int, target: int, count: int) -> Any:
+    return np.arange(count, dtype=np.int64) + 1000 * source + 100_000 * target
+
+
+@KINDS
+@pytest.mark.ranks(1, 2, 3)
+def test_put_and_get_among_all_pairs(comm: Any, kind: str) -> None:
+    block = 37
+    win, memory = make(comm, kind, block * comm.size)
     win.Fence()
-    win.Put(np.arange(4) + 10.0 * comm.rank, after, 3)
-    win.Put([np.arange(3.0), 3, MPI.DOUBLE], MPI.PROC_NULL)
+    for target in range(comm.size):
+        win.Put(pattern(comm.rank, target, block), target, block * comm.rank)
     win.Fence()
-    assert mine.tolist() == [-1, -1, -1, *(np.arange(4) + 10.0 * before), -1, -1, -1]
-    found = np.zeros(10)
-    win.Get(found, before)
-    assert found[3:7].tolist() == (np.arange(4) + 10.0 * ((comm.rank - 2) % comm.size)).tolist()
-    win.Fence()
-    del mine
+    everything = [np.concatenate([pattern(source, target, block) for source in range(comm.size)]) for target in range(comm.size)]
+    assert memory.tolist() == everything[comm.rank].tolist()
+    for target in range(comm.size):
+        found = np.zeros(block * comm.size, np.int64)
+        win.Get(found, target)
+        assert found.tolist() == everything[target].tolist()
+        part = np.zeros(block, np.int64)
+        win.Rget(part, target, [block * (comm.size - 1), block]).Wait()
+        assert part.tolist() == pattern(comm.size - 1, target, block).tolist()
     win.Free()
-    assert win == MPI.WIN_NULL
+
+
+@KINDS
+@pytest.mark.ranks(1, 2, 3)
+def test_derived_types_at_origin_and_target(comm: Any, kind: str) -> None:
+    from ncclx_mpi import MPI
+
+    rows, columns = 50, 4
+    win, memory = make(comm, kind, rows * columns)
+    column = MPI.INT64_T.Create_vector(rows, 1, columns).Create_resized(0, 8).Commit()
+    peer = (comm.rank + 1) % comm.size
+    source = np.arange(rows * columns, dtype=np.int64).reshape(rows, columns) + 10_000 * comm.rank
+    win.Fence()
+    win.Put([source, 2, column], peer, [1, 2, column])
+    win.Fence()
+    left = np.arange(rows * columns, dtype=np.int64).reshape(rows, columns) + 10_000 * ((comm.rank - 1) % comm.size)
+    expected = np.full((rows, columns), -1)
+    expected[:, 1:3] = left[:, 0:2]
+    assert memory.reshape(rows, columns).tolist() == expected.tolist()
+    win.Fence()
+    flat, turned = np.zeros(rows, np.int64), np.zeros((rows, columns), np.int64)
+    win.Get(flat, peer, [2, 1, column])
+    assert flat.tolist() == source[:, 1].tolist()
+    win.Get([turned, 1, column], peer, [1, rows, MPI.INT64_T])
+    assert turned[0, 0] == source[0, 0] and not turned[:, 1:].any()
+    win.Fence()
+    win.Free()
 
 
 @pytest.mark.ranks(2)
-def test_types_on_both_sides(comm: Any) -> None:
+def test_many_blocks_of_private_memory(comm: Any) -> None:
     from ncclx_mpi import MPI
 
-    win = MPI.Win.Allocate(48, 4, comm=comm)
-    column = MPI.INT.Create_vector(3, 1, 4).Commit()
+    count = 5000
+    win, memory = make(comm, PRIVATE, 3 * count, np.int16)
+    pieces = MPI.INT16_T.Create_vector(count, 2, 3).Commit()
+    win.Fence()
+    win.Put(np.arange(2 * count, dtype=np.int16), 1 - comm.rank, [0, 1, pieces])
+    win.Fence()
+    grid = memory.reshape(count, 3)
+    assert grid[:, :2].ravel().tolist() == list(range(2 * count)) and (grid[:, 2] == -1).all()
+    found = np.zeros(2 * count, np.int16)
+    win.Get(found, 1 - comm.rank, [0, 1, pieces])
+    assert found.tolist() == list(range(2 * count))
+    win.Free()
+
+
+@KINDS
+@pytest.mark.ranks(1, 2, 3)
+def test_ranks_bring_different_sizes_and_units(comm: Any, kind: str) -> None:
+    from ncclx_mpi import MPI
+
+    size, unit = 8 * comm.rank, 1 + comm.rank
+    if kind == ARENA:
+        win = MPI.Win.Allocate(size, unit, comm=comm)
+    else:
+        memory = bytearray(size) if kind == PRIVATE else MPI.Alloc_mem(size)
+        win = MPI.Win.Create(memory, unit, comm=comm)
+    assert win.attrs[1:] == (size, unit) and len(win.tomemory()) == size
+    assert win.Get_attr(MPI.WIN_SIZE) == size and win.Get_attr(MPI.WIN_BASE) == win.attrs[0]
     win.Fence()
     if comm.rank == 0:
-        matrix = np.arange(12, dtype=np.int32).reshape(3, 4)
-        win.Put([matrix, 1, column], 1, [1, 1, column])
-        win.Put([np.full(3, 9, np.int32), 3, MPI.INT], 1, [2, 1, column])
+        for target in range(1, comm.size):
+            win.Put(b"\x07", target, 3)
     win.Fence()
-    if comm.rank == 1:
-        assert np.frombuffer(win.tomemory(), np.int32).reshape(3, 4).tolist() == [[0, 0, 9, 0], [0, 4, 9, 0], [0, 8, 9, 0]]
-        back = np.zeros((3, 4), np.int32)
-        win.Get([back, 1, column], 1, [1, 1, column])
-        assert back[:, 0].tolist() == [0, 4, 8]
-    win.Fence()
+    assert list(win.tomemory()) == [7 if at == 3 * unit else 0 for at in range(size)]
+    for target in range(comm.size):
+        win.Get(bytearray(8 * target), target)
+        with pytest.raises(MPI.Exception) as caught:
+            win.Get(bytearray(8 * target + 1), target)
+        assert caught.value.Get_error_class() == MPI.ERR_RMA_RANGE
     win.Free()
 
 
-@pytest.mark.ranks(1)
-def test_refused(comm: Any) -> None:
+@KINDS
+@pytest.mark.ranks(2)
+def test_bounds_are_the_target_s(comm: Any, kind: str) -> None:
     from ncclx_mpi import MPI
 
-    win = MPI.Win.Allocate(16, comm=comm)
-    data = np.zeros(4, np.int32)
-
-    def refused(error_class: int, *arguments: Any) -> None:
-        with pytest.raises(MPI.Exception) as caught:
-            win.Put(*arguments)
-        assert caught.value.Get_error_class() == error_class
-
-    refused(MPI.ERR_RMA_SYNC, data, 0)
+    win, memory = make(comm, kind, 10)
+    stretched = MPI.INT64_T.Create_vector(2, 1, 9).Commit()
+    one = np.ones(1, np.int64)
     win.Fence()
-    refused(MPI.ERR_RANK, data, 1)
-    refused(MPI.ERR_RMA_RANGE, data, 0, 1)
-    refused(MPI.ERR_RMA_RANGE, data, 0, -1)
-    refused(MPI.ERR_RMA_RANGE, np.zeros(5, np.int32), 0)
-    refused(MPI.ERR_TRUNCATE, data, 0, [0, 3])
-    refused(MPI.ERR_COUNT, data, 0, [0, -3])
+    for target in (10, -1, [9, 2], [1 << 62], [10, 1, MPI.BYTE]):
+        count = target[1] if isinstance(target, list) and len(target) == 2 else 1
+        origin: Any = b"x" if isinstance(target, list) and len(target) == 3 else np.ones(count, np.int64)
+        with pytest.raises(MPI.Exception) as caught:
+            win.Put(origin, 1 - comm.rank, target)
+        assert caught.value.Get_error_class() == MPI.ERR_RMA_RANGE
+        assert f"target rank {1 - comm.rank}" in str(caught.value) and "80 bytes" in str(caught.value)
+    win.Put(np.ones(2, np.int64), 1 - comm.rank, [0, 1, stretched])
+    with pytest.raises(MPI.Exception):
+        win.Put(np.ones(2, np.int64), 1 - comm.rank, [1, 1, stretched])
+    for wrong, code in ((2, MPI.ERR_RANK), (-7, MPI.ERR_RANK)):
+        with pytest.raises(MPI.Exception) as caught:
+            win.Put(one, wrong)
+        assert caught.value.Get_error_class() == code
+    with pytest.raises(MPI.Exception) as caught:
+        win.Get(one, 0, [0, 2])
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    for spec in ({}, "0", [0, 1, MPI.INT, 4]):
+        with pytest.raises(ValueError):
+            win.Get(one, 0, spec)
+    win.Fence()
+    assert memory.tolist() == [1, *[-1] * 8, 1]
+    win.Free()
+
+
+@KINDS
+@pytest.mark.ranks(1, 2, 3, 4)
+def test_an_exclusive_lock_keeps_increments_apart(comm: Any, kind: str) -> None:
+    from ncclx_mpi import MPI
+
+    win, memory = make(comm, kind, 2)
+    memory[:] = 0
+    comm.Barrier()
+    value, rounds = np.zeros(1, np.int64), 200
+    for turn in range(rounds):
+        target = (comm.rank + turn) % comm.size
+        win.Lock(target, MPI.LOCK_EXCLUSIVE)
+        win.Get(value, target, 1)
+        value += 1
+        win.Put(value, target, 1)
+        win.Unlock(target)
+    comm.Barrier()
+    assert memory[0] == 0 and comm.allreduce(int(memory[1])) == rounds * comm.size
+    win.Free()
+
+
+@KINDS
+@pytest.mark.ranks(1, 2, 3)
+def test_accumulations_are_atomic_under_shared_locks(comm: Any, kind: str) -> None:
+    win, memory = make(comm, kind, 4)
+    memory[:] = 0
+    comm.Barrier()
+    rounds, seen = 100, []
+    value, one = np.zeros(1, np.int64), np.ones(1, np.int64)
+    win.Lock_all()
+    for _ in range(rounds):
+        win.Accumulate(np.array([1, 2], np.int64), 0, 0)
+        win.Fetch_and_op(one, value, 0, 2)
+        seen.append(int(value[0]))
+        old = value.copy()
+        while True:
+            win.Compare_and_swap(old + 1, old, value, 0, 3)
+            if value == old:
+                break
+            old[:] = value
+    win.Unlock_all()
+    comm.Barrier()
+    if comm.rank == 0:
+        total = rounds * comm.size
+        assert memory.tolist() == [total, 2 * total, total, total]
+    tickets = comm.allgather(seen)
+    assert sorted(itertools.chain(*tickets)) == list(range(rounds * comm.size))
+    win.Free()
+
+
+@pytest.mark.ranks(2)
+def test_accumulate_operations(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    win, memory = make(comm, ARENA, 6, np.float32)
+    memory[:] = np.arange(6)
+    before = np.zeros(3, np.float32)
+    spread = MPI.FLOAT.Create_vector(3, 1, 2).Commit()
+    peer = 1 - comm.rank
+    win.Fence()
+    win.Get_accumulate(np.array([10, 1, 10], np.float32), before, peer, [0, 1, spread], MPI.MAX)
+    win.Fence()
+    assert before.tolist() == [0, 2, 4] and memory.tolist() == [10, 1, 2, 3, 10, 5]
+    win.Fence()
+    win.Get_accumulate(np.full(3, 7, np.float32), before, peer, [3], MPI.REPLACE)
+    assert before.tolist() == [3, 10, 5]
+    win.Fence()
+    assert memory.tolist() == [10, 1, 2, 7, 7, 7]
+    win.Get_accumulate([None, 0, MPI.FLOAT], before, peer, [1], MPI.NO_OP)
+    assert before.tolist() == [1, 2, 7]
+    for op, code in ((MPI.BAND, MPI.ERR_OP), (MPI.Op.Create(lambda a, b, t: None), MPI.ERR_OP)):
+        with pytest.raises(MPI.Exception) as caught:
+            win.Accumulate(before, peer, op=op)
+        assert caught.value.Get_error_class() == code
+    with pytest.raises(MPI.Exception) as caught:
+        win.Accumulate(before, peer, [0, 3, MPI.INT])
+    assert caught.value.Get_error_class() == MPI.ERR_TYPE
     with pytest.raises(ValueError):
-        win.Put(data, 0, [0, 4, MPI.INT, None])
-    with pytest.raises(BufferError):
-        win.Get(b"abc", 0)
+        win.Fetch_and_op(before, before, peer)
     win.Fence()
     win.Free()
-    with pytest.raises(MPI.Exception) as caught:
-        win.Fence()
-    assert caught.value.Get_error_class() == MPI.ERR_WIN
+
+
+@pytest.mark.ranks(1, 2)
+def test_wrong_order_of_calls(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    win, _ = make(comm, ARENA, 4)
+    data = np.zeros(1, np.int64)
+
+    def refused(call: Any, *args: Any) -> None:
+        with pytest.raises(MPI.Exception) as caught:
+            call(*args)
+        assert caught.value.Get_error_class() == MPI.ERR_RMA_SYNC
+
+    refused(win.Put, data, 0)
+    refused(win.Unlock, 0)
+    refused(win.Unlock_all)
+    refused(win.Flush, 0)
+    refused(win.Flush_all)
+    win.Fence()
+    win.Put(data, comm.rank)
+    win.Fence(MPI.MODE_NOSUCCEED)
+    refused(win.Get, data, 0)
+    win.Lock(comm.rank, MPI.LOCK_SHARED)
+    refused(win.Lock, comm.rank)
+    refused(win.Lock_all)
+    refused(win.Free)
+    win.Put(data, comm.rank)
+    win.Flush(comm.rank)
+    win.Flush_local(comm.rank)
+    win.Sync()
+    win.Unlock(comm.rank)
+    win.Lock_all()
+    refused(win.Lock, 0)
+    win.Flush_all()
+    win.Flush_local_all()
+    win.Unlock_all()
+    for call, args in ((win.Fence, (1 << 30,)), (win.Lock, (0, 7)), (win.Lock, (0, MPI.LOCK_SHARED, 3))):
+        with pytest.raises(MPI.Exception):
+            call(*args)
+    win.Free()
+
+
+@pytest.mark.ranks(1, 2)
+def test_no_process_is_a_target(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    win, memory = make(comm, ARENA, 4)
+    nobody, garbage = MPI.PROC_NULL, object()
+    win.Put(garbage, nobody)
+    win.Get(garbage, nobody)
+    win.Accumulate(garbage, nobody)
+    win.Get_accumulate(garbage, garbage, nobody)
+    win.Fetch_and_op(garbage, garbage, nobody)
+    win.Compare_and_swap(garbage, garbage, garbage, nobody)
+    for request in (win.Rput(garbage, nobody), win.Raccumulate(garbage, nobody)):
+        request.Wait()
+    win.Lock(nobody)
+    win.Flush(nobody)
+    win.Unlock(nobody)
+    assert memory.tolist() == [-1] * 4
+    win.Free()
+
+
+@pytest.mark.ranks(1, 2)
+def test_handles(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    assert MPI.Win() == MPI.WIN_NULL and not MPI.Win() and MPI.WIN_NULL.Get_name() == "MPI_WIN_NULL"
+    assert pickle.loads(pickle.dumps(MPI.WIN_NULL)) is MPI.WIN_NULL
+    for call in (MPI.WIN_NULL.Fence, MPI.WIN_NULL.Free, MPI.WIN_NULL.tomemory, MPI.WIN_NULL.Get_group):
+        with pytest.raises(MPI.Exception) as caught:
+            call()
+        assert caught.value.Get_error_class() == MPI.ERR_WIN
+
+    class Mine(MPI.Win):
+        pass
+
+    win = Mine.Allocate(16, comm=comm, info=MPI.Info.Create({"no_locks": "false"}))
+    copy = MPI.Win(win)
+    assert type(win) is Mine and copy == win and win and MPI.Win.fromhandle(win.handle) == win
+    assert win.Get_info().Get("no_locks") == "false" and win.flavor == MPI.WIN_FLAVOR_ALLOCATE
+    assert MPI.Group.Compare(win.group, comm.group) == MPI.IDENT
+    assert (win.group_size, win.group_rank) == (comm.size, comm.rank)
+    copy.name = "mine"
+    assert win.name == "mine"
+    with pytest.raises(ValueError):
+        pickle.dumps(win)
+    with pytest.raises(TypeError):
+        hash(win)
+    deleted: list[int] = []
+    key = MPI.Win.Create_keyval(delete_fn=lambda handle, keyval, value: deleted.append(value))
+    win.Set_attr(key, 5)
+    assert copy.Get_attr(key) == 5
+    win.Free()
+    assert win == MPI.WIN_NULL and deleted == [5]
     with pytest.raises(MPI.Exception):
-        MPI.Win.Allocate(-1)
+        copy.Fence()
+    MPI.WIN_NULL.free()
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_a_part_that_fails_on_one_rank_fails_on_all(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    bad = comm.rank == comm.size - 1
+    for memory, unit, kind in ((bytes(8), 1, BufferError), (object(), 1, TypeError), (bytearray(8), 0, MPI.Exception)):
+        with pytest.raises(kind if bad else MPI.Exception):
+            MPI.Win.Create(memory if bad else bytearray(8), unit if bad else 1, comm=comm)
+    with pytest.raises(MPI.Exception) as caught:
+        MPI.Win.Allocate(1 << 50 if bad else 8, comm=comm)
+    assert caught.value.Get_error_class() == MPI.ERR_NO_MEM
+    with pytest.raises(TypeError):
+        MPI.Win.Allocate(8, comm=None)
+    win = MPI.Win.Create(MPI.BOTTOM, comm=comm)
+    assert win.attrs == (0, 0, 1)
+    win.Free()
+    comm.Barrier()
+
+
+@pytest.mark.ranks(1, 2)
+def test_memory_comes_back(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    addresses = set()
+    for _ in range(300):
+        win = MPI.Win.Allocate(100_000, comm=comm)
+        addresses.add(win.attrs[0])
+        assert not any(win.tomemory()[:100])
+        win.tomemory()[:] = 1
+        win.Free()
+    assert len(addresses) == 1
+
+
+@pytest.mark.ranks(2)
+def test_a_lock_is_waited_for(comm: Any) -> None:
+    win, _ = make(comm, ARENA, 1)
+    if comm.rank == 0:
+        win.Lock(0)
+        comm.Barrier()
+        time.sleep(0.2)
+        win.Unlock(0)
+    else:
+        comm.Barrier()
+        started = time.monotonic()
+        win.Lock_all()
+        assert time.monotonic() - started > 0.1
+        win.Unlock_all()
+    win.Free()
+
+
+@pytest.mark.ranks(2)
+def test_a_wait_for_a_lock_can_be_interrupted(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    win, memory = make(comm, ARENA, 1)
+    if comm.rank == 0:
+        win.Lock(0)
+        comm.Barrier()
+        comm.Barrier()
+        win.Unlock(0)
+    else:
+        comm.Barrier()
+
+        def interrupt(number: int, frame: Any) -> None:
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            win.Lock(0, MPI.LOCK_SHARED)
+        comm.Barrier()
+        win.Lock(0)
+        win.Put(np.array([os.getppid()]), 0)
+        win.Unlock(0)
+    win.Free()
