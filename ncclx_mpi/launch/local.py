@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 
@@ -68,7 +69,9 @@ def _be_rank(program: programs.Program, modules: frozenset[str]) -> None:
 
 
 def _execute(program: programs.Program) -> None:
-    """Become another program."""
+    """Become another program, with the signals that Python ignores for itself as the system has them."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(program.target, [program.target, *program.args])
     except OSError as error:
