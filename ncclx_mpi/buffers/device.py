@@ -6,8 +6,8 @@ has loaded it; without it no address can be a GPU's. Reading one here would end 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import functools
 import os
 from typing import Any
 
@@ -58,14 +58,44 @@ def _attribute(driver: Any, number: int, address: int) -> int | None:
     return None if status else value.value
 
 
+class _Library(ctypes.Structure):
+    """The beginning of what ``dl_iterate_phdr`` tells of a loaded library."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("count", ctypes.c_uint16),
+        ("adds", ctypes.c_ulonglong),
+    )
+
+
+class _Search:
+    """The CUDA driver as far as this process has loaded it, and how many libraries had been loaded when it was last looked for."""
+
+    driver: Any = None
+    adds = -1
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.POINTER(ctypes.c_ulonglong))
+def _read_adds(library: Any, _size: int, found: Any) -> int:
+    found[0] = library.contents.adds
+    return 1
+
+
+_iterate = ctypes.CDLL(None).dl_iterate_phdr
+
+
 def _driver() -> Any:
-    """The CUDA driver, if something in this process has loaded it: only then can there be GPU memory."""
-    try:
-        return _load()
-    except OSError:
-        return None
+    """The CUDA driver, if something in this process has loaded it: only then can there be GPU memory.
 
-
-@functools.cache
-def _load() -> Any:
-    return ctypes.CDLL(_DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    A search for a library that is not there costs 40 us, so it is repeated only after others were loaded.
+    """
+    if _Search.driver is None:
+        adds = ctypes.c_ulonglong(0)
+        _iterate(_read_adds, ctypes.byref(adds))
+        if adds.value != _Search.adds:
+            with contextlib.suppress(OSError):
+                _Search.driver = ctypes.CDLL(_DRIVER, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            _Search.adds = adds.value
+    return _Search.driver
