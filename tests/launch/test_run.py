@@ -76,7 +76,7 @@ def test_variables_are_set_before_numpy_is_imported():
 
 def test_variables_of_the_interpreter_work_too(tmp_path):
     (tmp_path / "found_by_path.py").write_text("print('found')")
-    result = run("run", "-n", "1", "-x", f"PYTHONPATH={tmp_path}:{os.environ['PYTHONPATH']}", "-m", "found_by_path")
+    result = run("run", "-n", "1", "-x", f"PYTHONPATH={tmp_path}:{os.environ.get('PYTHONPATH', '')}", "-m", "found_by_path")
     assert result.stdout == "found\n", result.stderr
 
 
