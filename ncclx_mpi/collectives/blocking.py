@@ -74,9 +74,7 @@ def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> No
     check(comm, code, "gather")
 
 
-def gatherv(
-    comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int
-) -> None:
+def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> None:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if select.algorithm(lines.GATHER, comm.slot >= 0, 0) == PLAN:
         return _run(prepare.prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root))
@@ -102,9 +100,7 @@ def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> N
     check(comm, code, "scatter")
 
 
-def scatterv(
-    comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int
-) -> None:
+def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> None:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if select.algorithm(lines.SCATTER, comm.slot >= 0, 0) == PLAN:
         return _run(prepare.prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root))
@@ -179,9 +175,7 @@ def alltoallv(
     _exchange(comm, lines.ALLTOALL, 0, table, "alltoallv")
 
 
-def reduce(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int
-) -> None:
+def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> None:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
     algorithm = _reduction(lines.REDUCE, comm, count, itemsize)
     if algorithm == SMALL:
@@ -207,9 +201,7 @@ def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int,
     check(comm, code, "allreduce")
 
 
-def reduce_scatter(
-    comm: NativeComm, send: int, recv: int, counts: Counts, itemsize: int, fn: int, commutative: bool
-) -> None:
+def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of all ranks' elements, block i of ``counts[i]`` elements to rank i.
 
     In place: the contribution is in `recv`, and the result replaces its start.
@@ -223,17 +215,13 @@ def reduce_scatter(
         )
     elif algorithm == LARGE:
         chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
-        code = entry(reduce_scatter_large.reduce_scatter)(
-            comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn, chunk
-        )
+        code = entry(reduce_scatter_large.reduce_scatter)(comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter")
 
 
-def reduce_scatter_block(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
-) -> None:
+def reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """As reduce_scatter, with `count` elements for each rank."""
     total = count * comm.size
     algorithm = _reduction(lines.REDUCE_SCATTER, comm, total, itemsize)
@@ -243,9 +231,7 @@ def reduce_scatter_block(
         )
     elif algorithm == LARGE:
         chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
-        code = entry(reduce_scatter_large.reduce_scatter_block)(
-            comm.address, send or recv, recv, count, itemsize, fn, chunk
-        )
+        code = entry(reduce_scatter_large.reduce_scatter_block)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
         return _run(prepare.prepare_reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter_block")

@@ -99,7 +99,7 @@ def _reduce(engine, plan, step):  # type: ignore[no-untyped-def]
 def _start_step(engine, plan, step):  # type: ignore[no-untyped-def]
     """Start a step that waits for nothing any more. Returns 1 if the engine was unlocked meanwhile."""
     kind = load64(step + STEP.kind)
-    if kind == SEND or kind == RECV:
+    if kind in (SEND, RECV):
         _start_message(plan, step)
         _look_at_message(plan, step)
         return 0
@@ -127,9 +127,7 @@ def _advance(engine, plan):  # type: ignore[no-untyped-def]
         if state == _STARTED:
             _look_at_message(plan, step)
         elif (
-            state == _WAITING
-            and _is_done(plan, load64(step + STEP.first)) != 0
-            and _is_done(plan, load64(step + STEP.second)) != 0
+            state == _WAITING and _is_done(plan, load64(step + STEP.first)) != 0 and _is_done(plan, load64(step + STEP.second)) != 0
         ):
             was_unlocked |= _start_step(engine, plan, step)
     while first < count and _is_done(plan, first) != 0:

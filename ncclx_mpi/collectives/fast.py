@@ -144,9 +144,7 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
     if on_lines(REDUCE_SCATTER, nbytes * size) != 0:
         first = count * load64(comm + COMM.rank)
-        return reduce_scatter_small.reduce_scatter(
-            comm, source, target, count * size, first, count, itemsize, function
-        )
+        return reduce_scatter_small.reduce_scatter(comm, source, target, count * size, first, count, itemsize, function)
     state = _give_gil(nbytes * size)
     chunk = chunk_items(size, nbytes, itemsize)
     code = reduce_scatter_large.reduce_scatter_block(comm, source, target, count, itemsize, function, chunk)

@@ -46,9 +46,7 @@ def prepare_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: in
     return prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root)
 
 
-def prepare_gatherv(
-    comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int
-) -> Collective:
+def prepare_gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> Collective:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
         counts = offsets = [nbytes] * comm.size
@@ -62,9 +60,7 @@ def prepare_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: i
     return prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root)
 
 
-def prepare_scatterv(
-    comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int
-) -> Collective:
+def prepare_scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> Collective:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
         counts = offsets = [nbytes] * comm.size
@@ -78,9 +74,7 @@ def prepare_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Co
     return prepare_allgatherv(comm, send, nbytes, recv, counts, offsets)
 
 
-def prepare_allgatherv(
-    comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts
-) -> Collective:
+def prepare_allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
     plan = ring.plan(comm.rank, comm.size, counts, offsets, send == 0)
     return Collective(comm, "allgather", lines.ALLGATHER, plan, (send, recv))
@@ -117,9 +111,7 @@ def prepare_reduce(
     return Collective(comm, "reduce", lines.REDUCE, plan, (send or recv, recv), fn, itemsize)
 
 
-def prepare_allreduce(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
-) -> Collective:
+def prepare_allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
     if select.is_scattered(lines.ALLREDUCE, comm.size, count, itemsize):
         plan = allreduce_scattered.plan(comm.rank, comm.size, count, itemsize)
@@ -146,17 +138,13 @@ def prepare_reduce_scatter_block(
     return prepare_reduce_scatter(comm, send, recv, [count] * comm.size, itemsize, fn, commutative)
 
 
-def prepare_scan(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
-) -> Collective:
+def prepare_scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of ranks 0 to r at rank r. In place: the contribution is in `recv`."""
     plan = chain.scan_plan(comm.rank, comm.size, count, itemsize)
     return Collective(comm, "scan", lines.SCAN, plan, (send or recv, recv), fn, itemsize)
 
 
-def prepare_exscan(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
-) -> Collective:
+def prepare_exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of ranks 0 to r - 1 at rank r; `recv` of rank 0 stays as it is. In place: the contribution is in `recv`."""
     plan = chain.exscan_plan(comm.rank, comm.size, count, itemsize)
     return Collective(comm, "exscan", lines.EXSCAN, plan, (send or recv, recv), fn, itemsize)

@@ -19,8 +19,9 @@ overwrites was read by ranks at least as far as itself, two rounds ago; so round
 from __future__ import annotations
 
 from ncclx_mpi.collectives.lines import SCRATCH, begin, check_signature, end
+from ncclx_mpi.p2p.engine import FAR_TRIP_NS
 from ncclx_mpi.p2p.layout import COMM, ENGINE
-from ncclx_mpi.p2p.placement import FAR_TRIP_NS, bounce
+from ncclx_mpi.p2p.placement import bounce
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
@@ -44,7 +45,7 @@ LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
 _PAGE = 4096
 _LOOK_AGAIN = 64
 _BOUNCES = 8
-_PATIENCE_US = 100
+_PATIENCE_US, _LITTLE_PATIENCE_US = 100, 20
 LEAST_ADDRESS = 4096
 """What the ``take`` functions return below this is the code of a failure."""
 
@@ -70,7 +71,7 @@ def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
     """Measure the flag round trip with the neighbour anew, and choose the kind of store by it.
 
     The host moves cores between placements while a job runs. All ranks come by here in the same collectives, so
-    the neighbour answers. Where ranks share cores there is nothing to measure, and no patience.
+    the neighbour answers. Where ranks share cores it may not be running: then there is less patience, and the choice stays.
     """
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
     engine, neighbour = load64(comm + COMM.engine), rank ^ 1
@@ -83,7 +84,7 @@ def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
     if code != 0:
         return code
     rate = load64(engine + ENGINE.ticks_per_us)
-    patience = _PATIENCE_US * rate if load64(engine + ENGINE.spins) > 1 else 0
+    patience = rate * (_PATIENCE_US if load64(engine + ENGINE.spins) > 1 else _LITTLE_PATIENCE_US)
     least = bounce(mine, theirs, first, rank & 1, _BOUNCES, patience)
     if least >= 0 and load64(engine + ENGINE.stores_fixed) == 0:
         store64(engine + ENGINE.streamed, 1 if least * 1000 > FAR_TRIP_NS * rate else 0)
@@ -180,8 +181,6 @@ def piece_of(nbytes):  # type: ignore[no-untyped-def]
 def chunks_of(nbytes, chunk):  # type: ignore[no-untyped-def]
     """Chunks that a stream of `nbytes` takes."""
     return (nbytes + chunk - 1) // chunk
-
-
 
 
 @kernel("void(int64, int64, int64, int64)")

@@ -14,7 +14,6 @@ from transports.shm import slots
 from transports.shm.arena import Arena
 from transports.shm.layout import SLOTS
 
-
 _JOIN_SECONDS = 60.0
 
 

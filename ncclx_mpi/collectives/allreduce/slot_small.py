@@ -24,9 +24,7 @@ def allreduce(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped
     number = begin(comm, signature, send, nbytes)
     if number < 0:
         return -number
-    code = reduce_upto(
-        comm, number, signature, nbytes, 0, recv, count, itemsize, fn, load64(comm + COMM.size)
-    )
+    code = reduce_upto(comm, number, signature, nbytes, 0, recv, count, itemsize, fn, load64(comm + COMM.size))
     if code == 0:
         store64(comm + SCRATCH.known, number - 1)
     return end(comm, number, code)

@@ -23,8 +23,10 @@ def plan(
     offsets: Sequence[int],
     in_place: bool,
 ) -> Plan:
-    """Steps of `rank`; all bytes, per peer. In place, OUTPUT holds what is sent too (the send arguments are ignored):
-    it is copied away first, since blocks arrive where others still wait to be sent.
+    """Steps of `rank`; all in bytes, one entry for each peer.
+
+    In place, OUTPUT holds what is sent too, and the send arguments are ignored: it is copied away first, since blocks
+    arrive where others still wait to be sent.
     """
     steps = Builder()
     ready, source = -1, INPUT
@@ -39,12 +41,9 @@ def plan(
     return steps.build()
 
 
-def _copy_away(
-    steps: Builder, counts: Sequence[int], offsets: Sequence[int]
-) -> tuple[int, int, Sequence[int], Sequence[int]]:
+def _copy_away(steps: Builder, counts: Sequence[int], offsets: Sequence[int]) -> tuple[int, int, Sequence[int], Sequence[int]]:
     places = [steps.temp(count) for count in counts]
     copies = [
-        steps.copy((TEMP, place), (OUTPUT, offset), count)
-        for place, offset, count in zip(places, offsets, counts, strict=True)
+        steps.copy((TEMP, place), (OUTPUT, offset), count) for place, offset, count in zip(places, offsets, counts, strict=True)
     ]
     return steps.join(copies), TEMP, counts, places

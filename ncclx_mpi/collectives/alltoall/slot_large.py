@@ -138,9 +138,7 @@ def gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
     for other in range(size):
         incoming = recv + other * nbytes if rank == root else 0
         outgoing = incoming if send == 0 else send
-        _fill(
-            table + other * ROW.total, outgoing, nbytes if other == root else 0, incoming, nbytes if rank == root else 0
-        )
+        _fill(table + other * ROW.total, outgoing, nbytes if other == root else 0, incoming, nbytes if rank == root else 0)
     code = exchange(comm, GATHER, root, table, nbytes)
     release(table)
     return code
@@ -154,9 +152,7 @@ def scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
     for other in range(size):
         outgoing = send + other * nbytes if rank == root else 0
         incoming = outgoing if recv == 0 else recv
-        _fill(
-            table + other * ROW.total, outgoing, nbytes if rank == root else 0, incoming, nbytes if other == root else 0
-        )
+        _fill(table + other * ROW.total, outgoing, nbytes if rank == root else 0, incoming, nbytes if other == root else 0)
     code = exchange(comm, SCATTER, root, table, nbytes)
     release(table)
     return code

@@ -25,11 +25,10 @@ def plan(rank: int, counts: Sequence[int]) -> Plan:
     return steps.build()
 
 
-def exchange_and_reduce(
-    steps: Builder, rank: int, counts: Sequence[int], offsets: Sequence[int], target: Place
-) -> tuple[int, int]:
-    """Add the steps after which `target` holds the reduction of block `rank`. Returns the last of them, and one after
-    which INPUT is not read any more by messages.
+def exchange_and_reduce(steps: Builder, rank: int, counts: Sequence[int], offsets: Sequence[int], target: Place) -> tuple[int, int]:
+    """Add the steps after which `target` holds the reduction of block `rank`.
+
+    Returns the last of them, and one after which messages do not read INPUT any more.
     """
     size, nbytes = len(counts), counts[rank]
     parts, ready, sends = [(INPUT, offsets[rank])] * size, [-1] * size, []

@@ -13,7 +13,7 @@ from numba_kernels.jit import kernel
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def reduce_scatter(comm, send, recv, total, first, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """This rank's block is `count` of `total` elements, from `first`; in all at most ``BIG`` bytes. `recv` may be `send`."""
+    """The own block is `count` of `total` elements, from `first`; in all at most ``BIG`` bytes. `recv` may be `send`."""
     nbytes = total * itemsize
     signature = sign(REDUCE_SCATTER, 0, nbytes)
     number = begin(comm, signature, send, nbytes)
