@@ -110,8 +110,10 @@ def finish() -> None:
 
 
 def abandon() -> None:
-    """Leave the job out of order: this rank failed, and the others must learn of its exit as of a death."""
+    """Leave the job out of order: this rank failed, and the others, and its own threads, must learn of it as of a death."""
     if is_active():
+        assert _job.engine is not None
+        _job.engine.arena.declare_dead(_job.engine.rank, "it failed")
         _job.engine = None
         _job.finalized = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
 COMMANDS = {
@@ -21,12 +22,21 @@ def main(args: list[str] | None = None) -> int:
     """Entry point of ``ncclx`` and of ``python -m ncclx_mpi``."""
     words = sys.argv[1:] if args is None else list(args)
     if words and is_command(words[0]):
-        module = importlib.import_module(COMMANDS[words[0]][0])
-        status: int = module.main(words[1:])
-        return status
+        return _command(words[0], words[1:])
     from ncclx_mpi.cli import script
 
     return script.main(words)
+
+
+def _command(name: str, args: list[str]) -> int:
+    module = importlib.import_module(COMMANDS[name][0])
+    try:
+        status: int = module.main(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `ncclx info | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
+    return status
 
 
 def is_command(word: str) -> bool:

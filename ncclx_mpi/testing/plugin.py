@@ -18,7 +18,6 @@ the session's own process in any state, and assertions are rewritten in the rank
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -53,7 +52,7 @@ class ForkServer:
         try:
             self.connection.close()
             os.setsid()
-            _leave_capture(config)
+            _empty_stdin()
             ranks.config = config
             from ncclx_mpi.launch.server import serve
 
@@ -67,16 +66,10 @@ class ForkServer:
         self.connection.close()
         os.waitpid(self.pid, 0)
 
-    def kill(self) -> None:
-        """End a server that does not answer."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.close()
 
-
-def _leave_capture(config: pytest.Config) -> None:
-    """Give the server the real standard streams: those of pytest are redirected into files."""
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
+def _empty_stdin() -> None:
+    """The server does not read what is meant for pytest."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
 _server_key: pytest.StashKey[ForkServer] = pytest.StashKey()
@@ -121,7 +114,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     server = pyfuncitem.config.stash[_server_key]
     timeout = float(marker.kwargs.get("timeout", _TIMEOUT_SECONDS))
     request = _request(pyfuncitem, timeout)
-    reply = _call(server, request)
+    try:
+        reply = _call(server, request)
+    except (EOFError, OSError):
+        pytest.fail("the process that forks the ranks died; its last words are on stderr", pytrace=False)
     try:
         client.open_reply(reply, timeout)
     except RankFailed as failure:

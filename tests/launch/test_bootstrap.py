@@ -160,5 +160,6 @@ def test_mpiexec(way):
         [str(mpiexec), "-n", "3", sys.executable, "-m", "ncclx_mpi", "-c", code],
         env=environment(), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert result.stdout == "3 mpi\n" * 3, result.stderr
+    # mpiexec may mix the lines of ranks
+    assert (result.stdout.count("3"), result.stdout.count("mpi")) == (3, 3), result.stdout + result.stderr
     assert set(os.listdir("/dev/shm")) <= left

@@ -140,3 +140,14 @@ def test_nothing_is_left_in_shared_memory():
     process.communicate(timeout=20)
     assert all_gone(ranks, 2)
     assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_failing_rank_frees_its_own_threads():
+    code = (
+        "import threading; from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier()\n"
+        "if comm.rank == 0:\n"
+        "    threading.Thread(target=comm.recv, kwargs={'source': 1}).start(); 1 / 0\n"
+        "comm.recv(source=0)"
+    )
+    result = run_code(2, code)
+    assert result.returncode == 1 and "ZeroDivisionError" in result.stderr
