@@ -70,10 +70,15 @@ def _start(level: int) -> None:
     engine = runtime.start()
     _environment.provided = level
     _environment.main_thread = threading.get_ident()
-    handler = Errhandler(_HANDLERS[rc.resolve().errors])
+    handler = default_errhandler()
     COMM_WORLD._state.fill(communicator.world(engine), handler, "MPI_COMM_WORLD")
     COMM_SELF._state.fill(communicator.own(engine), handler, "MPI_COMM_SELF")
     handling.use(handler, Comm, Intracomm)
+
+
+def default_errhandler() -> Errhandler:
+    """What the first communicators and new windows do with errors, which ``rc.errors`` says."""
+    return Errhandler(_HANDLERS[rc.resolve().errors])
 
 
 def _at_exit() -> None:

@@ -7,10 +7,10 @@ private memory by system calls. Every access is complete at both ends when its m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import buffers, errors
-from ncclx_mpi.api import attributes, communicator
+from ncclx_mpi.api import attributes, communicator, handling
 from ncclx_mpi.api.constants import (
     LOCK_EXCLUSIVE,
     LOCK_SHARED,
@@ -31,6 +31,7 @@ from ncclx_mpi.api.constants import (
     WIN_UNIFIED,
 )
 from ncclx_mpi.api.datatype import Datatype
+from ncclx_mpi.api.environment import default_errhandler
 from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, State, constant, integer, is_constant
@@ -41,7 +42,6 @@ from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native
 from ncclx_mpi.api.operations import Operation
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.buffers.layout import committed
-from ncclx_mpi.buffers.source import CPU
 from ncclx_mpi.buffers.spec import is_bottom
 from ncclx_mpi.rma import accumulate
 from ncclx_mpi.rma.reach import Place
@@ -100,8 +100,6 @@ class Win(Handle):
             if is_bottom(memory):
                 return Part(0, 0, unit)
             found = buffers.open_source(memory, writable=True, with_format=False)
-            if found.device != CPU:
-                errors.fail(errors.ERR_BUFFER, "Win.Create: the memory of the window is on a device; pass host memory")
             return Part(found.address, found.nbytes, unit, (memory, found.owner))
 
         return cls._make(comm, prepare, WIN_FLAVOR_CREATE, info)
@@ -139,7 +137,8 @@ class Win(Handle):
         state.name = ""
         state.info = dict(info.items()) if info else {}
         state.attributes = {}
-        state.errhandler = Errhandler(comm._state.errhandler)
+        state.errhandler = default_errhandler()
+        handling.use(state.errhandler, Win)
         _open.add(state)
         return cls._refer(state)
 
@@ -288,6 +287,7 @@ class Win(Handle):
     def Set_errhandler(self, errhandler: Errhandler) -> None:
         """Set the error handler for a window."""
         self._state.window  # noqa: B018  (raises if it is null or was freed)
+        handling.use(errhandler, Win)
         self._state.errhandler = Errhandler._usable(_KIND, errhandler)
 
     def Call_errhandler(self, errorcode: int) -> None:
@@ -437,6 +437,39 @@ class Win(Handle):
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization on a window."""
         self._state.window.fence(bool(_assertion(assertion) & MODE_NOSUCCEED))
+
+    def Start(self, group: Group, assertion: int = 0) -> None:
+        """Start an RMA access epoch."""
+        _assertion(assertion)
+        self._state.window.epochs.start(self._members(group))
+
+    def Complete(self) -> None:
+        """Complete an RMA operation begun after an `Start`."""
+        self._state.window.epochs.complete()
+
+    def Post(self, group: Group, assertion: int = 0) -> None:
+        """Start an RMA exposure epoch."""
+        _assertion(assertion)
+        self._state.window.epochs.post(self._members(group))
+
+    def Wait(self) -> Literal[True]:
+        """Complete an RMA exposure epoch begun with `Post`."""
+        self._state.window.epochs.wait()
+        return True
+
+    def Test(self) -> bool:
+        """Test whether an RMA exposure epoch has completed."""
+        return self._state.window.epochs.test()
+
+    def _members(self, group: Group) -> list[int]:
+        """Return the ranks in the window that the members of a group have."""
+        if not isinstance(group, Group):
+            raise TypeError(f"expected a Group, got {type(group).__name__}")
+        comm = self._state.window.comm
+        strangers = set(group._state.ranks) - set(comm.world_ranks)
+        if strangers:
+            errors.fail(errors.ERR_GROUP, f"world ranks {sorted(strangers)} of the group have no part in this window")
+        return [comm.world_ranks.index(rank) for rank in group._state.ranks]
 
     def Lock(self, rank: int, lock_type: int = LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import functools
 import os
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -119,14 +119,14 @@ class Private:
             blocks = _after(blocks, moved)
             packed += moved
 
-    def _explain(self, number: int) -> None:
+    def _explain(self, number: int) -> NoReturn:
         if number == errno.ESRCH:
             errors.fail(errors.ERR_PROC_FAILED, f"rank {self.rank} (process {self.pid}) is gone, and its window memory with it")
         if number == errno.EFAULT:
             errors.fail(errors.ERR_RMA_RANGE, f"rank {self.rank} has released memory of the window: free the window first")
         self._refuse(os.strerror(number))
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str) -> NoReturn:
         errors.fail(
             errors.ERR_RMA_SHARED,
             f"the window memory of rank {self.rank} is private, and this system does not let other processes reach it ({why}); "

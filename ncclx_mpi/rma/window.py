@@ -19,6 +19,7 @@ from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma import locks
+from ncclx_mpi.rma.epochs import Epochs
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach, allow_peers
 from numba_kernels.jit import entry
 from numba_kernels.layout import words
@@ -55,6 +56,7 @@ class Window:
         self.is_fenced = False
         self.holds_all = False
         self.held: dict[int, bool] = {}
+        self.epochs = Epochs(comm)
         self._control = 0
         self._token = np.array([secrets.randbits(62)], np.int64)
         self._rows = self._exchange(prepare)
@@ -96,6 +98,8 @@ class Window:
         """Give everything back when all ranks have come here. Collective."""
         if self.held or self.holds_all:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
+        if self.epochs.is_open:
+            errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
         collectives.barrier(self.comm)
         self._release()
 
@@ -162,10 +166,11 @@ class Window:
 
     def check_open(self, rank: int) -> None:
         """Raise unless this rank may access the memory of `rank` now."""
-        if not (self.is_fenced or self.holds_all or rank in self.held):
+        started = self.epochs.started
+        if not (self.is_fenced or self.holds_all or rank in self.held or (started is not None and rank in started)):
             errors.fail(
                 errors.ERR_RMA_SYNC,
-                f"rank {self.comm.rank} accesses the window of rank {rank} outside of an epoch: call Fence, Lock or Lock_all first",
+                f"rank {self.comm.rank} accesses the window of rank {rank} outside of an epoch: call Fence, Lock, Lock_all or Start first",
             )
 
     def reach(self, rank: int) -> Reach:

@@ -186,6 +186,37 @@ def test_an_exclusive_lock_keeps_increments_apart(comm: Any, kind: str) -> None:
 
 @KINDS
 @pytest.mark.ranks(1, 2, 3)
+def test_epochs_among_neighbours(comm: Any, kind: str) -> None:
+    from ncclx_mpi import MPI
+
+    win, memory = make(comm, kind, 2)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    group = comm.Get_group()
+    for turn in range(50):
+        win.Post(group.Incl([left]))
+        win.Start(group.Incl([right]))
+        win.Put(np.array([turn, comm.rank]), right)
+        if comm.size > 2:
+            with pytest.raises(MPI.Exception):
+                win.Put(np.array([turn, comm.rank]), left)
+        with pytest.raises(MPI.Exception):
+            win.Start(group)
+        win.Complete()
+        if turn % 2:
+            win.Wait()
+        else:
+            while not win.Test():
+                pass
+        assert memory.tolist() == [turn, left]
+    for call in (win.Wait, win.Test, win.Complete):
+        with pytest.raises(MPI.Exception) as caught:
+            call()
+        assert caught.value.Get_error_class() == MPI.ERR_RMA_SYNC
+    win.Free()
+
+
+@KINDS
+@pytest.mark.ranks(1, 2, 3)
 def test_accumulations_are_atomic_under_shared_locks(comm: Any, kind: str) -> None:
     win, memory = make(comm, kind, 4)
     memory[:] = 0
@@ -343,6 +374,21 @@ def test_handles(comm: Any) -> None:
     with pytest.raises(MPI.Exception):
         copy.Fence()
     MPI.WIN_NULL.free()
+
+
+@pytest.mark.ranks(1, 2)
+def test_error_handlers_are_called(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    win = MPI.Win.Allocate(8, comm=comm)
+    assert win.Get_errhandler() == MPI.ERRORS_RETURN
+    codes: list[int] = []
+    win.Set_errhandler(MPI.Win.Create_errhandler(lambda handle, code: codes.append(code)))
+    win.Call_errhandler(MPI.ERR_ARG)
+    with pytest.raises(MPI.Exception) as caught:
+        win.Put(b"x", 0)
+    assert codes == [MPI.ERR_ARG, int(caught.value)]
+    win.Free()
 
 
 @pytest.mark.ranks(1, 2, 3)
