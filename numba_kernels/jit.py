@@ -44,14 +44,18 @@ class Kernel:
         self.dispatcher = dispatcher
         self.signature = signature
         self.name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
+        self._point: Callable[..., Any] | None = None
 
     def compile(self) -> Callable[..., Any]:
         """Return the compiled C entry point: exact argument types, no dispatch (72-128 ns a call)."""
+        if self._point is not None:
+            return self._point
         args, _ = sigutils.normalize_signature(self.signature)
         if args not in self.dispatcher.overloads:
             with pinned_configuration():
                 self.dispatcher.compile(self.signature)
         point: Callable[..., Any] = self.dispatcher.overloads[args].entry_point
+        self._point = point
         return point
 
 

@@ -20,7 +20,9 @@ from ncclx_mpi.api.calls import IN_PLACE, check_root
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.api.operations import Operation, Together
+from ncclx_mpi.collectives.bcast import slot_small
 from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels.jit import entry
 
 Reduction = Op | Callable[[Any, Any], Any]
 
@@ -35,6 +37,7 @@ _GATHER, _SCATTER, _ALLGATHER, _ALLTOALL, _REDUCE, _SCAN = range(6)
 """Tags there: each method has its own lock, so threads in two of them must not meet."""
 
 _LENGTHS = struct.Struct("<qq")
+_BCAST_SMALL = BCAST_BLOCK - _LENGTHS.size
 _FOLLOWS = -1
 
 _is_fast = rc.resolve().fast_reduce
@@ -53,11 +56,12 @@ class ObjectMethods:
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast."""
         state = self._state
-        root, native = check_root(state, root), state.native
+        if type(root) is not int or not 0 <= root < state.size:
+            root = check_root(state, root)
         if root == state.rank:
-            return _bcast_send(state, native, obj, root)
-        with state.lock("bcast"):
-            return _bcast_receive(native, root)
+            return _bcast_send(state, obj, root)
+        with state.locks.get("bcast") or state.lock("bcast"):
+            return _bcast_receive(state.native, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather."""
@@ -152,25 +156,41 @@ class ObjectScans:
 # Bcast ------------------------------------------------------------------------------------------------------------
 
 
-def _bcast_send(state: CommState, native: NativeComm, obj: Any, root: int) -> Any:
+def _bcast_send(state: CommState, obj: Any, root: int) -> Any:
     data, frames = wire.dump(obj)
-    is_small = not frames and len(data) <= BCAST_BLOCK - _LENGTHS.size
+    native = state.native
+    is_small = not frames and len(data) <= _BCAST_SMALL
     block = (_LENGTHS.pack(len(data), len(frames)) + (data if is_small else b"")).ljust(BCAST_BLOCK, b"\0")
-    with state.lock("bcast"):
-        collectives.bcast(native, wire.address_of(block), BCAST_BLOCK, root)
+    with state.locks.get("bcast") or state.lock("bcast"):
+        _bcast_block(native, wire.address_of(block), root)
         if not is_small:
             head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
             collectives.bcast(native, wire.address_of(head), len(head), root)
             for frame in frames:
                 collectives.bcast(native, wire.address_of(frame), frame.nbytes, root)
-    return wire.load(data, [np.array(frame) for frame in frames])
+    return wire.copy_dumped(obj, data, frames)
+
+
+def _bcast_block(native: NativeComm, address: int, root: int) -> None:
+    """Move the block of a bcast: one compiled call where the communicator has a slot."""
+    if native.slot < 0:
+        collectives.bcast(native, address, BCAST_BLOCK, root)
+    else:
+        code = _bcast_entry()(native.address, address, BCAST_BLOCK, root)
+        if code:
+            collectives.check(native, code, "bcast")
+
+
+@functools.cache
+def _bcast_entry() -> Callable[..., int]:
+    return entry(slot_small.bcast)
 
 
 def _bcast_receive(native: NativeComm, root: int) -> Any:
     block, address = wire.room(BCAST_BLOCK)
-    collectives.bcast(native, address, BCAST_BLOCK, root)
+    _bcast_block(native, address, root)
     nbytes, buffers = _LENGTHS.unpack_from(block)
-    if not buffers and nbytes <= BCAST_BLOCK - _LENGTHS.size:
+    if not buffers and nbytes <= _BCAST_SMALL:
         return wire.load(memoryview(block)[_LENGTHS.size : _LENGTHS.size + nbytes])
     head, address = wire.room(8 * buffers + nbytes)
     collectives.bcast(native, address, len(head), root)

@@ -120,8 +120,16 @@ class Transfer(Operation):
         found = self.engine.result(self.request)
         return found if self.capacity >= 0 else EMPTY._replace(cancelled=found.cancelled)
 
+    def empty(self) -> None:
+        """Unset what every use of it needs."""
+        del self.engine, self.owner, self.landing
+
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
+        if self.capacity < 0:
+            self.engine.free(self.request)
+            self.empty()
+            return
         result, landing = self.engine.result(self.request), self.landing
         self.engine.free(self.request)
         rank, what, capacity = self.comm.rank, self.what, self.capacity

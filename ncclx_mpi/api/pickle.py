@@ -24,6 +24,8 @@ class Pickle:
     """Turns Python objects into bytes and back."""
 
     __module__ = PUBLIC
+    _is_standard: bool
+    """Whether it is Python's own pickle, with a protocol that can leave buffers out."""
 
     def __init__(
         self,
@@ -72,6 +74,8 @@ class Pickle:
     @PROTOCOL.setter
     def PROTOCOL(self, protocol: int | None) -> None:
         self._protocol = _PROTOCOL if protocol is None and self._dumps is _pickle.dumps else protocol
+        is_own = self._dumps is _pickle.dumps and self._loads is _pickle.loads
+        self._is_standard = is_own and self._protocol is not None and not 0 <= self._protocol < _OUT_OF_BAND
 
     @property
     def THRESHOLD(self) -> int:
@@ -81,12 +85,6 @@ class Pickle:
     @THRESHOLD.setter
     def THRESHOLD(self, threshold: int | None) -> None:
         self._threshold = _THRESHOLD if threshold is None else threshold
-
-    @property
-    def _is_standard(self) -> bool:
-        """Whether it is Python's own pickle, with a protocol that can leave buffers out."""
-        is_own = self._dumps is _pickle.dumps and self._loads is _pickle.loads
-        return is_own and self._protocol is not None and (self._protocol < 0 or self._protocol >= _OUT_OF_BAND)
 
 
 pickle = Pickle()

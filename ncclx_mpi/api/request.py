@@ -439,13 +439,15 @@ def _retire_many(requests: Sequence[Request], indices: Sequence[int], statuses: 
     results: list[Status] = []
     failure: errors.Exception | None = None
     for index in indices:
-        status = Status()
-        results.append(status)
+        status = None if statuses is None else Status()
+        if status is not None:
+            results.append(status)
         try:
             objects.append(_retire(requests[index], status) if _is_active(requests[index]) else None)
         except errors.Exception as exception:
-            status.error = int(exception)
             failure = failure or exception
+            if status is not None:
+                status.error = int(exception)
     if statuses is not None:
         _extend(statuses, len(results))
         for target, result in zip(statuses, results, strict=False):

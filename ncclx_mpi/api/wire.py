@@ -52,7 +52,8 @@ _STEP_SECONDS = 0.005
 _BYTES_OFFSET = sys.getsizeof(b"") - 1
 """Where the data of a bytes object begin (CPython)."""
 
-_IMMUTABLE = frozenset((type(None), bool, int, float, complex, str, bytes))
+_IMMUTABLE: frozenset[type] = frozenset((type(None), bool, int, float, complex, str, bytes))
+_dumps = _pickle.dumps
 
 _pending: weakref.WeakSet[ObjectReceive] = weakref.WeakSet()
 
@@ -72,6 +73,13 @@ def dump(obj: Any) -> tuple[bytes, list[memoryview]]:
     """Pickle an object; its large contiguous buffers stay where they are and are returned beside the pickle."""
     if not pickle._is_standard:
         return pickle.dumps(obj), []
+    found: list[Any] = []
+    data = _dumps(obj, -1, buffer_callback=found.append)
+    return _dump_with_buffers(obj) if found else (data, found)
+
+
+def _dump_with_buffers(obj: Any) -> tuple[bytes, list[memoryview]]:
+    """Pickle an object in which there are buffers: the small and the scattered ones go into the pickle."""
     frames: list[memoryview] = []
 
     def is_in_band(found: _pickle.PickleBuffer) -> bool:
@@ -84,7 +92,7 @@ def dump(obj: Any) -> tuple[bytes, list[memoryview]]:
         frames.append(raw)
         return False
 
-    return _pickle.dumps(obj, max(pickle.PROTOCOL or 5, 5), buffer_callback=is_in_band), frames
+    return _dumps(obj, -1, buffer_callback=is_in_band), frames
 
 
 def load(data: Any, frames: Sequence[Any] = ()) -> Any:
@@ -96,10 +104,36 @@ def load(data: Any, frames: Sequence[Any] = ()) -> Any:
 
 def copy(obj: Any) -> Any:
     """Return a copy of an object, as if it had been sent."""
-    if type(obj) in _IMMUTABLE:
-        return obj
-    data, frames = dump(obj)
+    return _flat_copy(obj) if _copies_flat(obj) else _reload(*dump(obj))
+
+
+def copy_dumped(obj: Any, data: bytes, frames: Sequence[memoryview]) -> Any:
+    """Return a copy of an object that was sent as `data` and `frames`, and is received by its sender too.
+
+    Numbers, text, and containers of nothing else need no unpickling, which takes longer than everything else in sending a
+    small object.
+    """
+    return _flat_copy(obj) if _copies_flat(obj) else _reload(data, frames)
+
+
+def _reload(data: bytes, frames: Sequence[memoryview]) -> Any:
     return load(data, [np.array(frame) for frame in frames])
+
+
+def _flat_copy(obj: Any) -> Any:
+    return obj if type(obj) in _IMMUTABLE else obj.copy()
+
+
+def _copies_flat(obj: Any) -> bool:
+    return pickle._is_standard and is_flat(obj)
+
+
+def is_flat(obj: Any) -> bool:
+    """Whether an object is immutable, or a built-in list or dictionary of immutable objects."""
+    kind = type(obj)
+    if kind is dict:
+        return _IMMUTABLE.issuperset(map(type, obj.values())) and _IMMUTABLE.issuperset(map(type, obj))
+    return kind in _IMMUTABLE or (kind is list and _IMMUTABLE.issuperset(map(type, obj)))
 
 
 def room(nbytes: int) -> tuple[Any, int]:
