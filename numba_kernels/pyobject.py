@@ -49,6 +49,7 @@ _kept: list[Any] = []
 llvm.add_symbol("ncclx_mpi_ndarray_type", id(np.ndarray))
 llvm.add_symbol("ncclx_mpi_list_type", id(list))
 llvm.add_symbol("ncclx_mpi_tuple_type", id(tuple))
+llvm.add_symbol("ncclx_mpi_int_type", id(int))
 llvm.add_symbol("ncclx_mpi_element_table", _registered.ctypes.data)
 llvm.add_symbol("ncclx_mpi_itemsizes", _ITEMSIZES.ctypes.data)
 
@@ -105,6 +106,45 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     for name in _FIELDS:
         setattr(struct, name, c.builder.load(out[name]))
     return NativeValue(struct._getvalue())
+
+
+class IndexArgument(types.Type):  # type: ignore[misc]
+    """A rank, a root or a tag: a Python int, or NO_INDEX for the slow path. Numba's own integers would take ``1.5`` and ``"1"`` too."""
+
+    def __init__(self) -> None:
+        super().__init__(name="ncclx_mpi_index_argument")
+
+
+index_argument = IndexArgument()
+NO_INDEX = -(1 << 63)
+
+
+@register_default(IndexArgument)
+class _IndexArgumentModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, I64)
+
+
+@unbox(IndexArgument)
+def _unbox_index_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
+    reader, none = _Reader(c), ir.Constant(I64, NO_INDEX)
+    out = cgutils.alloca_once_value(c.builder, none)
+    with c.builder.if_then(reader.has_type(obj, "ncclx_mpi_int_type"), likely=True):
+        c.builder.store(c.pyapi.long_as_longlong(obj), out)
+        with c.builder.if_then(c.pyapi.c_api_error(), likely=False):  # beyond 64 bits
+            c.pyapi.err_clear()
+            c.builder.store(none, out)
+    return NativeValue(c.builder.load(out))
+
+
+@intrinsic
+def index_of(typingctx: Any, argument: Any) -> Any:
+    """The value of an :class:`IndexArgument`; NO_INDEX is neither a rank nor a tag, nor one of MPI's special values."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return args[0]
+
+    return types.int64(index_argument), codegen
 
 
 class _Reader:

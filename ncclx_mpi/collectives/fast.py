@@ -36,6 +36,8 @@ from numba_kernels.pyobject import (
     address_of,
     array_argument,
     element_of,
+    index_argument,
+    index_of,
     itemsize_of,
     nbytes_of,
     writable_of,
@@ -70,9 +72,10 @@ def barrier_now(comm):  # type: ignore[no-untyped-def]
     return SLOW if load64(comm + COMM.slot) == 0 else barrier(comm)
 
 
-@kernel(types.int64(types.int64, array_argument, types.int64), is_entry=True, nogil=False)
-def bcast_array(comm, argument, root):  # type: ignore[no-untyped-def]
+@kernel(types.int64(types.int64, array_argument, index_argument), is_entry=True, nogil=False)
+def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     """Bcast of a plain array: 0, SLOW, or the code of a failure."""
+    root = index_of(root_rank)
     nbytes, address = nbytes_of(argument), address_of(argument)
     if element_of(argument) == NONE or load64(comm + COMM.slot) == 0 or _valid_root(comm, root) == 0:
         return SLOW
@@ -106,9 +109,10 @@ def allreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-de
     return code
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
-def reduce_arrays(comm, send, recv, functions, root):  # type: ignore[no-untyped-def]
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, index_argument), is_entry=True, nogil=False)
+def reduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-untyped-def]
     """Reduce of a plain array; `recv` matters at the root only: 0, SLOW, or the code of a failure."""
+    root = index_of(root_rank)
     element, nbytes = element_of(send), nbytes_of(send)
     if element == NONE or load64(comm + COMM.slot) == 0 or _valid_root(comm, root) == 0:
         return SLOW
@@ -186,9 +190,10 @@ def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     return code
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64), is_entry=True, nogil=False)
-def gather_arrays(comm, send, recv, root):  # type: ignore[no-untyped-def]
+@kernel(types.int64(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
+def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Gather of plain arrays; `recv` matters at the root only: 0, SLOW, or the code of a failure."""
+    root = index_of(root_rank)
     nbytes, target = nbytes_of(send), 0
     if element_of(send) == NONE or load64(comm + COMM.slot) == 0 or _valid_root(comm, root) == 0:
         return SLOW
@@ -206,9 +211,10 @@ def gather_arrays(comm, send, recv, root):  # type: ignore[no-untyped-def]
     return code
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64), is_entry=True, nogil=False)
-def scatter_arrays(comm, send, recv, root):  # type: ignore[no-untyped-def]
+@kernel(types.int64(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
+def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Scatter of plain arrays; `send` matters at the root only: 0, SLOW, or the code of a failure."""
+    root = index_of(root_rank)
     nbytes, source, size = nbytes_of(recv), 0, load64(comm + COMM.size)
     if element_of(recv) == NONE or writable_of(recv) == 0 or load64(comm + COMM.slot) == 0:
         return SLOW

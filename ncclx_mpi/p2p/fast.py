@@ -16,7 +16,16 @@ from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, tra
 from ncclx_mpi.p2p.rendezvous import peer_of
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.pyobject import NONE, address_of, array_argument, element_of, nbytes_of, writable_of
+from numba_kernels.pyobject import (
+    NONE,
+    address_of,
+    array_argument,
+    element_of,
+    index_argument,
+    index_of,
+    nbytes_of,
+    writable_of,
+)
 from transports.shm.ring import KIND_BITS, lines_for, push, room
 
 SLOW, WRONG = -1, -2
@@ -68,9 +77,10 @@ def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
     return 1
 
 
-@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
-def send_array(comm, argument, dest, tag, mode):  # type: ignore[no-untyped-def]
+@kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
+def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
     """Send a plain array. 0: done; SLOW; else the handle of a request that is to be waited for."""
+    dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or dest < 0 or dest >= load64(comm + COMM.size) or tag >> _TAG_BITS != 0:
         return SLOW
     engine = load64(comm + COMM.engine)
@@ -93,9 +103,10 @@ def send_array(comm, argument, dest, tag, mode):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
-def receive_array(comm, argument, source, tag, status):  # type: ignore[no-untyped-def]
+@kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
+def receive_array(comm, argument, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
     """Receive into a plain array. 0: done, status words written; WRONG: done, the status has an error; SLOW; else a request."""
+    source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0:
         return SLOW
     if source >= load64(comm + COMM.size) or (source < 0 and source != ANY_SOURCE) or (tag >> _TAG_BITS != 0 and tag != ANY_TAG):
