@@ -204,9 +204,7 @@ class Engine:
         request: int = self._start_send(comm.address, context_offset, address, nbytes, dest, tag, mode)
         return request
 
-    def start_recv(
-        self, comm: NativeComm, address: int, nbytes: int, source: int, tag: int, context_offset: int = 0
-    ) -> int:
+    def start_recv(self, comm: NativeComm, address: int, nbytes: int, source: int, tag: int, context_offset: int = 0) -> int:
         """Start receiving up to `nbytes` bytes to `address`; `source` and `tag` may be wildcards. Returns the handle."""
         request: int = self._start_receive(comm.address, context_offset, address, nbytes, source, tag)
         return request
@@ -343,14 +341,11 @@ class Engine:
                 "look at that rank's output for why",
             )
         if code == ABORTED:
-            return errors.error(
-                errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because the job was aborted"
-            )
+            return errors.error(errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because the job was aborted")
         if code == DEADLINE:
             return errors.error(
                 errors.ERR_PENDING,
-                f"rank {self.rank}: {what} did not complete within NCCLX_MPI_TIMEOUT = {self.timeout:g} s\n"
-                + self.who_waits(),
+                f"rank {self.rank}: {what} did not complete within NCCLX_MPI_TIMEOUT = {self.timeout:g} s\n" + self.who_waits(),
             )
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
 
@@ -407,5 +402,3 @@ def _block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
     address = raw.ctypes.data
     skip = (-address) % LINE // WORD
     return raw[skip : skip + nbytes // WORD], address + skip * WORD
-
-

@@ -104,9 +104,7 @@ def post(engine, request):  # type: ignore[no-untyped-def]
     store64(engine + ENGINE.posted_count, count)
     store64(request + REQUEST.sequence, count)
     if is_wild(request):
-        _append(
-            engine + ENGINE.wild_first, engine + ENGINE.wild_last, request, REQUEST.next, REQUEST.previous
-        )
+        _append(engine + ENGINE.wild_first, engine + ENGINE.wild_last, request, REQUEST.next, REQUEST.previous)
     else:
         bucket = bucket_of(
             engine,
@@ -121,9 +119,7 @@ def post(engine, request):  # type: ignore[no-untyped-def]
 def unpost(engine, request):  # type: ignore[no-untyped-def]
     """Take a receive out of those that wait."""
     if is_wild(request):
-        _unlink(
-            engine + ENGINE.wild_first, engine + ENGINE.wild_last, request, REQUEST.next, REQUEST.previous
-        )
+        _unlink(engine + ENGINE.wild_first, engine + ENGINE.wild_last, request, REQUEST.next, REQUEST.previous)
     else:
         bucket = bucket_of(
             engine,
@@ -175,12 +171,8 @@ def matches(receive, context, source, tag):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def keep_unexpected(engine, message):  # type: ignore[no-untyped-def]
     """Add an arrived message to those that no receive has asked for yet."""
-    bucket = bucket_of(
-        engine, load64(message + REQUEST.context), load64(message + REQUEST.source), load64(message + REQUEST.tag)
-    )
-    _append(
-        bucket + BUCKET.unexpected_first, bucket + BUCKET.unexpected_last, message, REQUEST.next, REQUEST.previous
-    )
+    bucket = bucket_of(engine, load64(message + REQUEST.context), load64(message + REQUEST.source), load64(message + REQUEST.tag))
+    _append(bucket + BUCKET.unexpected_first, bucket + BUCKET.unexpected_last, message, REQUEST.next, REQUEST.previous)
     _append(
         engine + ENGINE.unexpected_first,
         engine + ENGINE.unexpected_last,
@@ -193,12 +185,8 @@ def keep_unexpected(engine, message):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def drop_unexpected(engine, message):  # type: ignore[no-untyped-def]
     """Take a message out of the unexpected ones."""
-    bucket = bucket_of(
-        engine, load64(message + REQUEST.context), load64(message + REQUEST.source), load64(message + REQUEST.tag)
-    )
-    _unlink(
-        bucket + BUCKET.unexpected_first, bucket + BUCKET.unexpected_last, message, REQUEST.next, REQUEST.previous
-    )
+    bucket = bucket_of(engine, load64(message + REQUEST.context), load64(message + REQUEST.source), load64(message + REQUEST.tag))
+    _unlink(bucket + BUCKET.unexpected_first, bucket + BUCKET.unexpected_last, message, REQUEST.next, REQUEST.previous)
     _unlink(
         engine + ENGINE.unexpected_first,
         engine + ENGINE.unexpected_last,

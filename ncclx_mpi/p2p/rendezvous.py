@@ -77,9 +77,7 @@ def try_push(engine, peer, request):  # type: ignore[no-untyped-def]
         )  # fmt: skip
         store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
     elif action == ANNOUNCE:
-        push_control(
-            ring, ring_lines, key, tail, context, tag_kind, nbytes, request, load64(request + REQUEST.direct), 0
-        )
+        push_control(ring, ring_lines, key, tail, context, tag_kind, nbytes, request, load64(request + REQUEST.direct), 0)
     else:
         push_control(
             ring, ring_lines, key, tail, context, tag_kind, nbytes,

@@ -10,7 +10,8 @@ by a single atomic operation, so that a rank killed at any instruction blocks no
 Header words
     ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
     ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
-    ``trip``       flag round trip between two ranks in nanoseconds, measured by rank 0 at start; 0 = not measured, 1 = unknown; ``bounce_0``, ``bounce_1``: the words it is measured with
+    ``trip``       flag round trip between two ranks in nanoseconds, measured by rank 0 at start; 0 = not measured, 1 = unknown;
+                   ``bounce_0``, ``bounce_1``: the words it is measured with
 Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
