@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 from numba.core import caching, config, sigutils
@@ -162,8 +162,9 @@ def pinned_configuration() -> Iterator[None]:
 
 @functools.cache
 def cache_root() -> Path:
-    """The first writable of ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi`` and a
-    private folder in the temporary directory (a read-only home still starts).
+    """Return the first folder that can be written, so that a read-only home still starts.
+
+    ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi``, a private one in the temporary directory.
     """
     candidates = []
     if os.environ.get(CACHE_VARIABLE):
@@ -277,7 +278,7 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
 
 
 class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = [_Locator]
+    _locator_classes: ClassVar = [_Locator]
 
 
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
