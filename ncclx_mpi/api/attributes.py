@@ -6,6 +6,7 @@ A table entry holds the keyval itself, so that freeing a keyval leaves the attri
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import traceback
@@ -84,10 +85,9 @@ def delete_attr(kind: str, handle: Handle, table: Table, number: int) -> None:
     if number not in table:
         _keyval(kind, number)
         errors.fail(errors.ERR_OTHER, f"this {kind} has no attribute under keyval {number}")
-    keyval, value = table[number]
+    keyval, value = table.pop(number)
     if keyval.delete_fn is not None:
         _call(keyval.delete_fn, handle, number, value)
-    table.pop(number, None)
 
 
 def copy_all(handle: Handle, table: Table) -> Table:
@@ -107,9 +107,10 @@ def copy_all(handle: Handle, table: Table) -> Table:
 
 
 def delete_all(kind: str, handle: Handle, table: Table) -> None:
-    """Delete all attributes, last set first, as freeing an object does."""
+    """Delete all attributes, last set first, as freeing an object does, whatever their callbacks raise (and have printed)."""
     for number in reversed(list(table)):
-        delete_attr(kind, handle, table, number)
+        with contextlib.suppress(errors.Exception):
+            delete_attr(kind, handle, table, number)
 
 
 def _keyval(kind: str, number: Any) -> Keyval:

@@ -324,9 +324,10 @@ class Persistent(Operation):
 class Generalized(Operation):
     """An operation of the program itself: complete when the program says so."""
 
-    __slots__ = ("args", "cancel_fn", "engine", "free_fn", "is_complete", "kwargs", "query_fn", "value")
+    __slots__ = ("args", "cancel_fn", "engine", "free_fn", "is_complete", "is_queried", "kwargs", "query_fn", "value")
     engine: Engine
     is_complete: bool
+    is_queried: bool
     value: Any
 
     def __init__(self, engine: Engine, query_fn: Any, free_fn: Any, cancel_fn: Any, args: Any, kwargs: Any) -> None:
@@ -337,6 +338,7 @@ class Generalized(Operation):
         self.args = tuple(args or ())
         self.kwargs = dict(kwargs or {})
         self.is_complete = False
+        self.is_queried = False
         self.value = None
 
     def poll(self) -> bool:
@@ -351,6 +353,7 @@ class Generalized(Operation):
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
         write_status(status, EMPTY)
+        self.is_queried = True
         if self.query_fn is None:
             return
         self._call(self.query_fn, status)
@@ -359,12 +362,16 @@ class Generalized(Operation):
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
-        value, free_fn = self.value, self.free_fn
+        value = self.value
         try:
-            if free_fn is not None:
-                self._call(free_fn)
+            if not self.is_queried:
+                self.fill(Status())
         finally:
-            self.empty()
+            try:
+                if self.free_fn is not None:
+                    self._call(self.free_fn)
+            finally:
+                self.empty()
         return value
 
     def cancel(self) -> None:
