@@ -27,6 +27,9 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.buffers",
     "ncclx_mpi.api",
 )
+_FOUNDATIONS = ("transports.", "ncclx_mpi.p2p.progress.")
+"""What all other functions call: compiled before the work is shared out, so that it is compiled once."""
+
 _MARK = "complete-"
 
 
@@ -115,24 +118,26 @@ def ensure() -> None:
 
 def _compile_all() -> bool:
     """Compile with one process per core; each function's cache file has one writer. Returns whether all went well."""
+    from numba_kernels import jit
+
+    entries = jit.entries()
+    failed = _load_entries([kernel for kernel in entries if kernel.name.startswith(_FOUNDATIONS)], announce=True)
     workers = min(len(os.sched_getaffinity(0)), 8)
     children, parent = [], os.getpid()
     for share in range(workers):
         pid = process.fork()
         if pid == 0:
             process.end_with_parent(parent)
-            _compile_share(share, workers)
+            _compile_share(entries[share::workers])
         children.append(pid)
     statuses = [os.waitpid(pid, 0)[1] for pid in children]
-    return not any(statuses)
+    return not failed and not any(statuses)
 
 
-def _compile_share(share: int, workers: int) -> None:
-    from numba_kernels import jit
-
+def _compile_share(entries: list[Any]) -> None:
     status = 1
     try:
-        status = _load_entries(jit.entries()[share::workers], announce=True)
+        status = _load_entries(entries, announce=True)
     finally:
         os._exit(status)
 
