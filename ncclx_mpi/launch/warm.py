@@ -55,10 +55,12 @@ def is_warm() -> bool:
 
 def _mark() -> Path:
     from numba_kernels import jit
+    from numba_kernels.reduce import native as reduce_native
 
     total = hashlib.sha256(f"{sys.implementation.cache_tag} {platform.machine()} {_cpu()}".encode())
     for declared in sorted(jit.entries(), key=lambda kernel: kernel.name):
         total.update(f"{declared.name} {declared.signature} {jit.module_digest(_file_of(declared))}".encode())
+    total.update(jit.module_digest(str(reduce_native.__file__)).encode())
     return jit.cache_root() / f"{_MARK}{total.hexdigest()[:20]}"
 
 
@@ -128,16 +130,21 @@ def _compile_all() -> bool:
         pid = process.fork()
         if pid == 0:
             process.end_with_parent(parent)
-            _compile_share(entries[share::workers])
+            _compile_share(entries[share::workers], with_reductions=share == workers - 1)
         children.append(pid)
     statuses = [os.waitpid(pid, 0)[1] for pid in children]
     return not failed and not any(statuses)
 
 
-def _compile_share(entries: list[Any]) -> None:
+def _compile_share(entries: list[Any], with_reductions: bool) -> None:
+    """In a worker: compile these functions, and the common reductions, which have no entry of their own."""
+    from numba_kernels import reduce
+
     status = 1
     try:
         status = _load_entries(entries, announce=True)
+        if with_reductions:
+            reduce.warm()
     finally:
         os._exit(status)
 
