@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclx_mpi.api import calls, fast
+from ncclx_mpi.api import calls, fast, fast_vector
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
@@ -40,7 +40,8 @@ class Collectives:
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Gather vector data to one member of a group."""
-        calls.run(self._state, calls.gatherv(self._state, sendbuf, recvbuf, root))
+        if not fast_vector.gatherv(self._state, sendbuf, recvbuf, root):
+            calls.run(self._state, calls.gatherv(self._state, sendbuf, recvbuf, root))
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter data from one member to all members of a group."""
@@ -51,7 +52,8 @@ class Collectives:
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter vector data from one member to all members of a group."""
-        calls.run(self._state, calls.scatterv(self._state, sendbuf, recvbuf, root))
+        if not fast_vector.scatterv(self._state, sendbuf, recvbuf, root):
+            calls.run(self._state, calls.scatterv(self._state, sendbuf, recvbuf, root))
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
         """Gather data to all members of a group."""
@@ -62,7 +64,8 @@ class Collectives:
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """Gather vector data to all members of a group."""
-        calls.run(self._state, calls.allgatherv(self._state, sendbuf, recvbuf))
+        if not fast_vector.allgatherv(self._state, sendbuf, recvbuf):
+            calls.run(self._state, calls.allgatherv(self._state, sendbuf, recvbuf))
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
         """Exchange a block of data between all members of a group."""
@@ -73,7 +76,8 @@ class Collectives:
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """Exchange vector data between all members of a group."""
-        calls.run(self._state, calls.alltoallv(self._state, sendbuf, recvbuf))
+        if not fast_vector.alltoallv(self._state, sendbuf, recvbuf):
+            calls.run(self._state, calls.alltoallv(self._state, sendbuf, recvbuf))
 
     def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
         """Exchange data of different types between all members of a group."""
@@ -116,8 +120,14 @@ class Scans:
 
     def Scan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
         """Inclusive scan."""
-        calls.run(self._state, calls.scan(self._state, sendbuf, recvbuf, op))
+        state = self._state
+        code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 0)
+        if code and fast.settle(state, code, "scan", op, recvbuf):
+            calls.run(state, calls.scan(state, sendbuf, recvbuf, op))
 
     def Exscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
         """Exclusive scan."""
-        calls.run(self._state, calls.exscan(self._state, sendbuf, recvbuf, op))
+        state = self._state
+        code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1)
+        if code and fast.settle(state, code, "exscan", op, recvbuf):
+            calls.run(state, calls.exscan(state, sendbuf, recvbuf, op))

@@ -21,6 +21,7 @@ from ncclx_mpi.api.op import Op, learn
 from ncclx_mpi.api.operations import Operation, Transfer, raise_error
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import fast as routes
+from ncclx_mpi.collectives import fast_vector as vectors
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import Result
 from numba_kernels import pyobject
@@ -40,6 +41,7 @@ _KERNELS = {
         routes.alltoall_arrays,
         routes.gather_arrays,
         routes.scatter_arrays,
+        vectors.scan_arrays,
     )
 }
 
@@ -71,6 +73,7 @@ allgather_arrays = _binding("allgather_arrays")
 alltoall_arrays = _binding("alltoall_arrays")
 gather_arrays = _binding("gather_arrays")
 scatter_arrays = _binding("scatter_arrays")
+scan_arrays = _binding("scan_arrays")
 
 _none = np.zeros(routes.ELEMENTS, dtype=np.int64)
 _NONE = _none.ctypes.data

@@ -42,6 +42,8 @@ from transports.shm.slots import (
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
 LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
+SHORT_ROUNDS = 4
+"""Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
 _PAGE = 4096
 _LOOK_AGAIN = 64
 _BOUNCES = 8

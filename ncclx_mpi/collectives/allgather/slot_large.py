@@ -14,6 +14,7 @@ from __future__ import annotations
 from ncclx_mpi.collectives.lines import ALLGATHER, BCAST, end, sign
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
+    SHORT_ROUNDS,
     begin_streams,
     chunks_of,
     drop_shared,
@@ -22,6 +23,7 @@ from ncclx_mpi.collectives.streams import (
     put_shared,
     take_shared,
 )
+from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -33,7 +35,7 @@ BLOCK = words("Block", "recv nbytes")
 """Where the block of one rank goes, and its size."""
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def spread(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
     """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
@@ -48,6 +50,7 @@ def spread(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
     own_bytes, own_place = load64(own + BLOCK.nbytes), load64(own + BLOCK.recv)
     chunk = min(piece_of(longest), SHARED_CHUNK)
     code, rounds = 0, chunks_of(longest, chunk)
+    state = leave_gil() if rounds > SHORT_ROUNDS else 0
     for turn in range(rounds + 1):
         offset = turn * chunk
         if offset < own_bytes:
@@ -58,6 +61,7 @@ def spread(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
             code = _receive_round(comm, kind, root, table, chunk, turn - 1, total)
         if code != 0:
             break
+    enter_gil(state)
     return end(comm, number, code)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from ncclx_mpi.collectives.lines import ALLTOALL, GATHER, SCATTER, end, sign
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
+    SHORT_ROUNDS,
     begin_streams,
     chunks_of,
     drop_split,
@@ -25,6 +26,7 @@ from ncclx_mpi.collectives.streams import (
     put_split,
     take_split,
 )
+from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -88,7 +90,7 @@ def _receive_round(comm, kind, root, table, turn, total):  # type: ignore[no-unt
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
     """Carry out the table of `ROW`, one for each rank. `total` is what all ranks gave alike (0 in v-variants)."""
     rank = load64(comm + COMM.rank)
@@ -96,6 +98,7 @@ def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
     if number < 0:
         return -number
     code, rounds = 0, _rounds(comm, table)
+    state = leave_gil() if rounds > SHORT_ROUNDS else 0
     own = table + rank * ROW.total
     own_bytes = load64(own + ROW.recv_bytes)
     for turn in range(rounds + 1):
@@ -107,6 +110,7 @@ def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
             code = _receive_round(comm, kind, root, table, turn - 1, own_bytes)
         if code != 0:
             break
+    enter_gil(state)
     return end(comm, number, code)
 
 
