@@ -19,13 +19,13 @@ to it while the rank does something else, so that a sender never waits for a rec
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import pickle as _pickle
 import struct
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -35,8 +35,10 @@ from ncclx_mpi import errors
 from ncclx_mpi.api.operations import Operation, Together, Transfer, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.p2p import objects
 from ncclx_mpi.p2p.engine import NativeComm, Result
 from ncclx_mpi.p2p.layout import STANDARD
+from numba_kernels.jit import entry
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384
@@ -48,6 +50,8 @@ _LEAD = struct.Struct("<16sqqq")
 _numbers = itertools.count()
 _NUMBERS = 1 << 23
 _STEP_SECONDS = 0.005
+_IDLE_STEPS = 100
+"""Steps without anything pending after which the stepping thread sleeps until it is wanted: half a second."""
 
 _BYTES_OFFSET = sys.getsizeof(b"") - 1
 """Where the data of a bytes object begin (CPython)."""
@@ -55,7 +59,8 @@ _BYTES_OFFSET = sys.getsizeof(b"") - 1
 _IMMUTABLE: frozenset[type] = frozenset((type(None), bool, int, float, complex, str, bytes))
 _dumps = _pickle.dumps
 
-_pending: weakref.WeakSet[ObjectReceive] = weakref.WeakSet()
+_pending: set[ObjectReceive] = set()
+"""Posted receives of objects that may have to ask for frames; a forgotten one stays until it is complete."""
 
 
 class Lead(NamedTuple):
@@ -201,7 +206,13 @@ def start_buffered(comm: NativeComm, obj: Any, dest: int, tag: int, reserve: Cal
 
 def send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = STANDARD, offset: int = 0) -> None:
     """Send an object; on return it is the caller's again."""
-    complete(comm, start_dumped(comm, *dump(obj), dest, tag, mode, offset))
+    data, frames = dump(obj)
+    if frames or offset or len(data) > PLAIN_MAX:
+        complete(comm, start_dumped(comm, data, frames, dest, tag, mode, offset))
+        return
+    request = _native().send(comm.address, address_of(data), len(data), dest, tag, mode)
+    if request:
+        complete(comm, Transfer(comm, request, data, f"send of an object to rank {dest}, tag {tag}"))
 
 
 def complete(comm: NativeComm, operation: Operation) -> None:
@@ -232,18 +243,77 @@ def wait_stepping(comm: NativeComm, operation: Operation, what: str) -> None:
 
 def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: Status | None = None) -> Any:
     """Receive an object, whatever its size."""
-    engine = comm.engine
+    if offset:
+        return _receive_slowly(comm, source, tag, offset, status)
+    place = _Place.take()
+    try:
+        code = _native().receive(comm.address, source, tag, place.address, PLAIN_MAX, place.words_address)
+        if code == objects.NOTHING:
+            return _receive_slowly(comm, source, tag, offset, status)
+        *words, handle = place.words.tolist()
+        if code == objects.LARGE:
+            return _deliver(start_matched(comm, handle), status)
+        if code == objects.PENDING:
+            taken, place = place, _Place()  # the message goes on coming in there
+            return _deliver(ObjectReceive(comm, handle, taken.data), status)
+        result = Result(words[0], words[1], words[2], words[3], bool(words[4]))
+        if result.error or place.data[0] == MAGIC[0]:
+            return _deliver(ObjectReceive.landed(comm, bytes(place.data[: result.nbytes]), result), status)
+        if status is not None:
+            write_status(status, result)
+        return load(place.data[: result.nbytes])
+    finally:
+        place.put_back()
+
+
+def _receive_slowly(comm: NativeComm, source: int, tag: int, offset: int, status: Status | None) -> Any:
+    """Receive an object for which a slice of waiting was not enough."""
     what = f"recv of an object from rank {source}, tag {tag}"
-    return receive_matched(comm, engine.wait_match(comm, source, tag, offset, what), status)
+    return _deliver(start_matched(comm, comm.engine.wait_match(comm, source, tag, offset, what)), status)
 
 
-def receive_matched(comm: NativeComm, message: int, status: Status | None = None) -> Any:
-    """Receive the object of a matched message."""
-    operation = start_matched(comm, message)
+def _deliver(operation: ObjectReceive, status: Status | None) -> Any:
     operation.wait()
     if status is not None:
         operation.fill(status)
     return operation.finish()
+
+
+class _Native(NamedTuple):
+    """Entry points of :mod:`ncclx_mpi.p2p.objects`."""
+
+    send: Callable[..., int]
+    receive: Callable[..., int]
+
+
+@functools.cache
+def _native() -> _Native:
+    return _Native(entry(objects.send_bytes), entry(objects.receive_bytes))
+
+
+class _Place:
+    """Room for a plain message and for status words; a thread has one for each receive that it is in (unpickling may nest)."""
+
+    _free = threading.local()
+
+    def __init__(self) -> None:
+        memory = bytes(PLAIN_MAX)
+        self.data, self.address = memoryview(memory), id(memory) + _BYTES_OFFSET
+        self.words = np.zeros(objects.STATUS_WORDS, dtype=np.int64)
+        self.words_address = self.words.ctypes.data
+
+    @classmethod
+    def take(cls) -> _Place:
+        """Return a place that is free in this thread."""
+        free: list[_Place] | None = getattr(cls._free, "places", None)
+        return free.pop() if free else cls()
+
+    def put_back(self) -> None:
+        """Make the place free again."""
+        places: list[_Place] | None = getattr(self._free, "places", None)
+        if places is None:
+            places = self._free.places = []
+        places.append(self)
 
 
 def start_matched(comm: NativeComm, message: int) -> ObjectReceive:
@@ -283,6 +353,13 @@ class ObjectReceive(Operation):
         self.head = None
         self.parts = []
         self.lock = threading.Lock()
+
+    @classmethod
+    def landed(cls, comm: NativeComm, data: bytes, result: Result) -> ObjectReceive:
+        """Return the receive of an object whose first message is there already."""
+        operation = cls(comm, 0, data)
+        operation._read(result)
+        return operation
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
@@ -326,11 +403,16 @@ class ObjectReceive(Operation):
             raise
 
     def _take_lead(self) -> None:
-        """Read a complete first message; ask for what follows, if it announces something."""
+        """Read a complete first message."""
         engine = self.comm.engine
-        self.result = result = engine.result(self.request)
+        result = engine.result(self.request)
         engine.free(self.request)
         self.request = 0
+        self._read(result)
+
+    def _read(self, result: Result) -> None:
+        """Look at what has come; ask for what follows, if it announces something."""
+        self.result = result
         lead = None if result.error or result.cancelled else _parse(self.data, result.nbytes)
         if lead is None:
             return
@@ -427,7 +509,8 @@ def step() -> None:
     if _pending:
         for operation in list(_pending):
             with contextlib.suppress(errors.Exception):  # another thread has just finished this one
-                operation.poll()
+                if operation.poll():
+                    _pending.discard(operation)
 
 
 class _Stepper:
@@ -435,11 +518,14 @@ class _Stepper:
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
+        self._is_awake = False
         self._is_stopped = False
         self._thread: threading.Thread | None = None
 
     def want(self) -> None:
         """See to it that pending receives are stepped from now on."""
+        if self._is_awake:
+            return
         self._wanted.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ncclx_mpi-objects", daemon=True)
@@ -455,10 +541,14 @@ class _Stepper:
 
     def _run(self) -> None:
         while not self._is_stopped:
-            self._wanted.wait()
+            self._is_awake = False
+            if not _pending:  # else one was posted just now, by who still saw the thread awake
+                self._wanted.wait()
             self._wanted.clear()
-            while _pending and not self._is_stopped:
+            self._is_awake, idle = True, 0
+            while idle < _IDLE_STEPS and not self._is_stopped:
                 time.sleep(_STEP_SECONDS)
+                idle = 0 if _pending else idle + 1
                 step()
 
 
