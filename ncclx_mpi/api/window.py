@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
 
-from ncclx_mpi import buffers, errors
+from ncclx_mpi import buffers, errors, runtime
 from ncclx_mpi.api import attributes, communicator, handling
 from ncclx_mpi.api.constants import (
     LOCK_EXCLUSIVE,
@@ -144,8 +144,7 @@ class Win(Handle):
 
     def Free(self) -> None:
         """Free the window, when all ranks have come here."""
-        state = self._state
-        window = state.window
+        state, window = self._state, self._window
         attributes.delete_all(_KIND, self, state.attributes)
         window.close()
         communicator.return_slot(window.comm)
@@ -305,7 +304,7 @@ class Win(Handle):
         place, _ = self._place(rank, target, sent)
         if sent.nbytes:
             address, _owner = sent.packed()
-            self._state.window.reach(rank).write(place, address)
+            self._window.reach(rank).write(place, address)
 
     def Get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Get data from a memory window on a remote process."""
@@ -316,7 +315,7 @@ class Win(Handle):
         place, _ = self._place(rank, target, received)
         if received.nbytes:
             address, _owner, finish = received.landing()
-            self._state.window.reach(rank).read(place, address)
+            self._window.reach(rank).read(place, address)
             finish(received.nbytes)
 
     def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
@@ -358,7 +357,7 @@ class Win(Handle):
         _check_single(origin=sent, compare=expected, result=received)
         place, _ = self._place(rank, integer(target_disp, "target_disp"), sent)
         (address, _a), (other, _b), (before, _c, finish) = sent.packed(), expected.packed(), received.landing()
-        accumulate.swap_if_same(self._state.window, rank, place, address, other, before)
+        accumulate.swap_if_same(self._window, rank, place, address, other, before)
         finish(received.nbytes)
 
     def Rput(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> Request:
@@ -383,9 +382,16 @@ class Win(Handle):
         self.Get_accumulate(origin, result, target_rank, target, op)
         return Request._refer(Operation())
 
+    @property
+    def _window(self) -> Window:
+        """The window, for a process that can communicate."""
+        window = self._state.window
+        runtime.engine()  # raises after Finalize, and in a fork of a rank
+        return window
+
     def _target_rank(self, target_rank: int, must_be_open: bool = True) -> int:
         """Return a target's rank, once it is found to be one; usually one whose memory may be accessed now."""
-        window, rank = self._state.window, integer(target_rank, "target_rank")
+        window, rank = self._window, integer(target_rank, "target_rank")
         if rank == PROC_NULL:
             return rank
         if not 0 <= rank < window.comm.size:
@@ -405,7 +411,7 @@ class Win(Handle):
                 errors.ERR_TRUNCATE,
                 f"target rank {rank}: {origin.nbytes} bytes at the origin do not match {count * layout.packed} at the target",
             )
-        return self._state.window.place(rank, Place(layout, count, displacement)), datatype
+        return self._window.place(rank, Place(layout, count, displacement)), datatype
 
     def _fetch(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, received: buffers.Buffer) -> None:
         """Combine into a target, and get what it held before."""
@@ -421,7 +427,7 @@ class Win(Handle):
 
     def _combine(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, before: int = 0) -> None:
         """Combine a buffer into a target; what the target held before goes to address `before`, if that is not 0."""
-        window, function, size = self._state.window, 0, 1
+        window, function, size = self._window, 0, 1
         if op not in (REPLACE, NO_OP):
             function, size = _reduction(op, datatype, sent.datatype)
         if not place.number * place.layout.packed:
@@ -436,36 +442,36 @@ class Win(Handle):
 
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization on a window."""
-        self._state.window.fence(bool(_assertion(assertion) & MODE_NOSUCCEED))
+        self._window.fence(bool(_assertion(assertion) & MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA access epoch."""
         _assertion(assertion)
-        self._state.window.epochs.start(self._members(group))
+        self._window.epochs.start(self._members(group))
 
     def Complete(self) -> None:
         """Complete an RMA operation begun after an `Start`."""
-        self._state.window.epochs.complete()
+        self._window.epochs.complete()
 
     def Post(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
         _assertion(assertion)
-        self._state.window.epochs.post(self._members(group))
+        self._window.epochs.post(self._members(group))
 
     def Wait(self) -> Literal[True]:
         """Complete an RMA exposure epoch begun with `Post`."""
-        self._state.window.epochs.wait()
+        self._window.epochs.wait()
         return True
 
     def Test(self) -> bool:
         """Test whether an RMA exposure epoch has completed."""
-        return self._state.window.epochs.test()
+        return self._window.epochs.test()
 
     def _members(self, group: Group) -> list[int]:
         """Return the ranks in the window that the members of a group have."""
         if not isinstance(group, Group):
             raise TypeError(f"expected a Group, got {type(group).__name__}")
-        comm = self._state.window.comm
+        comm = self._window.comm
         strangers = set(group._state.ranks) - set(comm.world_ranks)
         if strangers:
             errors.fail(errors.ERR_GROUP, f"world ranks {sorted(strangers)} of the group have no part in this window")
@@ -478,32 +484,32 @@ class Win(Handle):
             errors.fail(errors.ERR_LOCKTYPE, f"{lock_type} is no lock type; MPI.LOCK_EXCLUSIVE and MPI.LOCK_SHARED are")
         target = self._target_rank(rank, must_be_open=False)
         if target != PROC_NULL:
-            self._state.window.lock(target, lock_type == LOCK_EXCLUSIVE)
+            self._window.lock(target, lock_type == LOCK_EXCLUSIVE)
 
     def Unlock(self, rank: int) -> None:
         """Complete an RMA access epoch at the target process."""
         target = self._target_rank(rank, must_be_open=False)
         if target != PROC_NULL:
-            self._state.window.unlock(target)
+            self._window.unlock(target)
 
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
         _assertion(assertion)
-        self._state.window.lock_all()
+        self._window.lock_all()
 
     def Unlock_all(self) -> None:
         """Complete an RMA access epoch at all processes."""
-        self._state.window.unlock_all()
+        self._window.unlock_all()
 
     def Flush(self, rank: int) -> None:
         """Complete all outstanding RMA operations at a target."""
         target = self._target_rank(rank, must_be_open=False)
         if target != PROC_NULL:
-            self._state.window.flush(target)
+            self._window.flush(target)
 
     def Flush_all(self) -> None:
         """Complete all outstanding RMA operations at all targets."""
-        self._state.window.flush(None)
+        self._window.flush(None)
 
     def Flush_local(self, rank: int) -> None:
         """Complete locally all outstanding RMA operations at a target."""
@@ -511,11 +517,11 @@ class Win(Handle):
 
     def Flush_local_all(self) -> None:
         """Complete locally all outstanding RMA operations at all targets."""
-        self._state.window.flush(None)
+        self._window.flush(None)
 
     def Sync(self) -> None:
         """Synchronize public and private copies of the window."""
-        self._state.window.order_memory()
+        self._window.order_memory()
 
 
 def _unit(disp_unit: int) -> int:

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import functools
 import os
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -81,12 +81,12 @@ class Private:
     def read(self, place: Place, packed: int) -> None:
         """Copy elements to packed bytes."""
         self._check_process()
-        self._copy(_calls().process_vm_readv, self._blocks(place), packed)
+        self._move(_calls().process_vm_readv, place, packed)
 
     def write(self, place: Place, packed: int) -> None:
         """Copy packed bytes to elements."""
         self._check_process()
-        self._copy(_calls().process_vm_writev, self._blocks(place), packed)
+        self._move(_calls().process_vm_writev, place, packed)
 
     def _check_process(self) -> None:
         """Find out once whether the process is the one that made the window."""
@@ -98,17 +98,26 @@ class Private:
             self._refuse(f"process {self.pid} is another one there")
         self._is_known = True
 
+    def _move(self, call: Any, place: Place, packed: int) -> None:
+        """Copy between elements and packed bytes, so many elements at a time that the list of their blocks stays small."""
+        layout, number, start = place
+        step = number if layout.contiguous else max(1, 16 * _MOST_BLOCKS // len(layout.blocks))
+        for first in range(0, number, step):
+            some = Place(layout, min(step, number - first), start + first * layout.extent)
+            self._copy(call, self._blocks(some), packed + first * layout.packed)
+
     def _blocks(self, place: Place) -> Words:
         """Address in the other process and length of each block, in packing order."""
-        layout, base = place.layout, self.address + place.start
+        layout, number, start = place
+        base = self.address + start
         if layout.contiguous:
-            return np.array([[base + layout.true_lb, place.number * layout.packed]], np.int64)
-        tiled = np.empty((place.number, *layout.blocks.shape), np.int64)
-        tiled[:, :, 0] = (base + np.arange(place.number) * layout.extent)[:, None] + layout.blocks[:, 0]
+            return np.array([[base + layout.true_lb, number * layout.packed]], np.int64)
+        tiled = np.empty((number, *layout.blocks.shape), np.int64)
+        tiled[:, :, 0] = (base + np.arange(number) * layout.extent)[:, None] + layout.blocks[:, 0]
         tiled[:, :, 1] = layout.blocks[:, 1]
         return tiled.reshape(-1, 2)
 
-    def _copy(self, call: ctypes._NamedFuncPointer, blocks: Words, packed: int) -> None:
+    def _copy(self, call: Any, blocks: Words, packed: int) -> None:
         """Copy between blocks of the other process and packed bytes of this one."""
         while len(blocks):
             batch = np.ascontiguousarray(blocks[:_MOST_BLOCKS])

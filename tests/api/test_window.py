@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import itertools
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -466,3 +471,114 @@ def test_a_wait_for_a_lock_can_be_interrupted(comm: Any) -> None:
         win.Put(np.array([os.getppid()]), 0)
         win.Unlock(0)
     win.Free()
+
+
+@pytest.mark.ranks(1, 2)
+def test_forks_have_no_windows(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    win, memory = make(comm, ARENA, 1)
+    win.Fence()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            win.Put(np.zeros(1), 0)
+        except MPI.Exception:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    win.Fence()
+    assert memory.tolist() == [-1]
+    win.Free()
+
+
+def test_a_holder_of_a_lock_that_dies_blocks_nobody() -> None:
+    code = (
+        "import os; from ncclx_mpi import MPI; comm = MPI.COMM_WORLD\n"
+        "win = MPI.Win.Allocate(8, comm=comm)\n"
+        "if comm.rank: win.Lock(0)\n"
+        "comm.Barrier()\n"
+        "if comm.rank: os.kill(os.getpid(), 9)\n"
+        "try: win.Lock(0)\n"
+        "except MPI.Exception as error: print(error.Get_error_class() == MPI.ERR_PROC_FAILED, error)\n"
+    )
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("True") and "Win.Lock of rank 0" in done.stdout, done.stderr
+
+
+class TestPrivate:
+    """Memory of another process; here that process is this one."""
+
+    def reach(self, memory: Any, token: int = 5) -> Any:
+        from ncclx_mpi.rma.reach import Private
+
+        self.token = np.array([5])
+        return Private(3, os.getpid(), memory.ctypes.data, token, self.token.ctypes.data)
+
+    def place(self, number: int) -> Any:
+        from ncclx_mpi.buffers import layout
+        from ncclx_mpi.rma.reach import Place
+
+        return Place(layout.basic("BYTE", 1, 1), number, 0)
+
+    def test_copies(self) -> None:
+        memory, found = np.arange(100, dtype=np.uint8), np.zeros(100, np.uint8)
+        self.reach(memory).read(self.place(100), found.ctypes.data)
+        assert found.tolist() == memory.tolist()
+        found[:] = 9
+        self.reach(memory).write(self.place(50), found.ctypes.data)
+        assert memory.tolist() == [9] * 50 + list(range(50, 100))
+
+    def test_a_stranger_is_not_touched(self) -> None:
+        from ncclx_mpi import errors
+
+        memory = np.zeros(10, np.uint8)
+        with pytest.raises(errors.Exception) as caught:
+            self.reach(memory, token=6).write(self.place(10), np.ones(10, np.uint8).ctypes.data)
+        assert caught.value.Get_error_class() == errors.ERR_RMA_SHARED and not memory.any()
+
+    @pytest.mark.parametrize(
+        ("number", "code", "text"),
+        [
+            (errno.EPERM, "ERR_RMA_SHARED", "MPI.Win.Allocate"),
+            (errno.ENOSYS, "ERR_RMA_SHARED", "MPI.Win.Allocate"),
+            (errno.ESRCH, "ERR_PROC_FAILED", "is gone"),
+            (errno.EFAULT, "ERR_RMA_RANGE", "released memory"),
+        ],
+    )
+    def test_a_refusal_is_explained(self, number: int, code: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ncclx_mpi import errors
+        from ncclx_mpi.rma import reach
+
+        def refuse(*args: Any) -> int:
+            ctypes.set_errno(number)
+            return -1
+
+        monkeypatch.setattr(reach, "_calls", lambda: SimpleNamespace(process_vm_readv=refuse))
+        with pytest.raises(errors.Exception) as caught:
+            self.reach(np.zeros(1, np.uint8)).read(self.place(1), 0)
+        assert caught.value.Get_error_class() == getattr(errors, code)
+        assert text in str(caught.value) and "rank 3" in str(caught.value)
+
+    def test_a_copy_in_parts_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ncclx_mpi.rma import reach
+
+        real, lengths = reach._calls(), []
+
+        def short(pid: int, here: int, _one: int, there: int, count: int, flags: int) -> int:
+            length = min(7, ctypes.c_int64.from_address(here + 8).value)
+            ctypes.c_int64.from_address(here + 8).value = length
+            lengths.append(length)
+            return int(real.process_vm_readv(pid, here, 1, there, count, flags))
+
+        monkeypatch.setattr(reach, "_calls", lambda: SimpleNamespace(process_vm_readv=short))
+        memory, found = np.arange(60, dtype=np.uint8), np.zeros(60, np.uint8)
+        private = self.reach(memory)
+        private._is_known = True
+        blocks = np.array([[private.address + at, 5] for at in range(0, 60, 10)])
+        private._copy(short, blocks, found.ctypes.data)
+        assert found[:30].tolist() == [at + k for at in range(0, 60, 10) for k in range(5)]
+        assert lengths == [7, 7, 7, 7, 2]
