@@ -153,7 +153,7 @@ class Engine:
             ("ring_lines", self.transport.ring_lines),
             ("eager_max", self.transport.caps.max_eager),
             ("eager_credit", _EAGER_CREDIT),
-            ("streamed", 1),
+            ("streamed", int(not crowded)),
             ("spins", 1 if crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
             ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
