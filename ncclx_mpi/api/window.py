@@ -126,6 +126,7 @@ class Win(Handle):
     def _make(cls, comm: Intracomm, prepare: Callable[[], Part], flavor: int, info: Info) -> Self:
         if not isinstance(comm, Intracomm):
             raise TypeError(f"expected an Intracomm, got {type(comm).__name__}")
+        hints = _items(info)
         own = communicator.duplicate(comm._state.native)
         state = WinState()
         try:
@@ -135,7 +136,7 @@ class Win(Handle):
             raise
         state.flavor = flavor
         state.name = ""
-        state.info = dict(info.items()) if info else {}
+        state.info = hints
         state.attributes = {}
         state.errhandler = default_errhandler()
         handling.use(state.errhandler, Win)
@@ -209,7 +210,7 @@ class Win(Handle):
 
     def Set_info(self, info: Info) -> None:
         """Set new values for the hints associated with a window."""
-        self._state.info.update(dict(info.items()) if info else {})
+        self._state.info.update(_items(info))
 
     def Get_info(self) -> Info:
         """Return the current hints for a window."""
@@ -522,6 +523,13 @@ class Win(Handle):
     def Sync(self) -> None:
         """Synchronize public and private copies of the window."""
         self._window.order_memory()
+
+
+def _items(info: Info) -> dict[str, str]:
+    """Return hints as a dictionary."""
+    if not isinstance(info, Info):
+        raise TypeError(f"expected an Info, got {type(info).__name__}")
+    return dict(info.items()) if info else {}
 
 
 def _unit(disp_unit: int) -> int:

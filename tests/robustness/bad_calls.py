@@ -62,7 +62,16 @@ def handles(comm):
     freed_op.Free()
     kinds = [MPI.DOUBLE, MPI.INT, MPI.BYTE, MPI.DOUBLE_INT, MPI.DATATYPE_NULL, freed_type, MPI.FLOAT.Create_vector(2, 1, 3)]
     committed = MPI.INT.Create_vector(2, 1, 3).Commit()
+    windows = [
+        MPI.Win.Allocate(64, 8, comm=comm),
+        MPI.Win.Create(bytearray(64), comm=comm),
+        MPI.Win.Allocate(8),
+        MPI.Win.Allocate(8),
+    ]
+    windows[1].Fence()
+    windows[3].Free()
     return [
+        *windows, MPI.WIN_NULL, MPI.Win,
         comm, comm, comm, MPI.COMM_SELF, MPI.COMM_NULL, freed_comm, comm.Split(comm.rank),
         *kinds, committed,
         MPI.SUM, MPI.MINLOC, MPI.REPLACE, MPI.OP_NULL, freed_op,
@@ -91,7 +100,7 @@ def any_value(choice, simple, pool):
 def likely_value(choice, name, pool):
     """A value of the kind that a parameter of this name takes; right or only nearly right. None if nothing is known."""
     size = MPI.COMM_WORLD.size
-    if "buf" in name:
+    if "buf" in name or name in ("origin", "result", "compare", "memory"):
         data = choice.choice([np.zeros(4), np.zeros(4, dtype="i4"), bytearray(64), frozen(), np.zeros((4, 4))[:, 1], None])
         kind = choice.choice([MPI.DOUBLE, MPI.INT, MPI.BYTE, MPI.FLOAT.Create_vector(2, 1, 3).Commit(), MPI.DATATYPE_NULL, "d"])
         counts, displs = [[choice.randrange(-1, 5) for _ in range(size)] for _ in range(2)]
