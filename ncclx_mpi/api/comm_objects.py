@@ -2,11 +2,13 @@
 
 Every rank contributes one *block* of fixed length to one collective on bytes: the length of its pickle and, if it fits, the
 pickle itself. So small objects need one collective. An object that does not fit follows as a message (:mod:`wire`) in the hidden
-message space; a bcast sends the rest in further bcasts. All ranks learn from the blocks what follows.
+message space. A bcast sends the pickle alone, whose length the others learn with it; a large one is announced, and follows in
+further bcasts.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import struct
 from collections.abc import Callable, Sequence
@@ -20,14 +22,14 @@ from ncclx_mpi.api.calls import IN_PLACE, check_root
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.api.operations import Operation, Together
-from ncclx_mpi.collectives.bcast import slot_small
+from ncclx_mpi.collectives.bcast import slot_blob
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.jit import entry
 
 Reduction = Op | Callable[[Any, Any], Any]
 
-BCAST_BLOCK = 2048
-"""Bytes that every bcast of an object moves: what the slot's line buffers take at once."""
+BLOB_MAX = slot_blob.CAPACITY
+"""Bytes of a pickle up to which a bcast is one message; a larger one is announced first."""
 BLOCK = 512
 """Bytes of a block in the other collectives, where they are multiplied by the number of ranks."""
 
@@ -36,8 +38,8 @@ _HIDDEN = 2
 _GATHER, _SCATTER, _ALLGATHER, _ALLTOALL, _REDUCE, _SCAN = range(6)
 """Tags there: each method has its own lock, so threads in two of them must not meet."""
 
-_LENGTHS = struct.Struct("<qq")
-_BCAST_SMALL = BCAST_BLOCK - _LENGTHS.size
+_ANNOUNCE = struct.Struct("<16sqq")
+"""Magic bytes, bytes of the pickle, number of buffers."""
 _FOLLOWS = -1
 
 _is_fast = rc.resolve().fast_reduce
@@ -60,8 +62,7 @@ class ObjectMethods:
             root = check_root(state, root)
         if root == state.rank:
             return _bcast_send(state, obj, root)
-        with state.locks.get("bcast") or state.lock("bcast"):
-            return _bcast_receive(state.native, root)
+        return _bcast_receive(state, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather."""
@@ -159,11 +160,12 @@ class ObjectScans:
 def _bcast_send(state: CommState, obj: Any, root: int) -> Any:
     data, frames = wire.dump(obj)
     native = state.native
-    is_small = not frames and len(data) <= _BCAST_SMALL
-    block = (_LENGTHS.pack(len(data), len(frames)) + (data if is_small else b"")).ljust(BCAST_BLOCK, b"\0")
+    blob = data
+    if frames or len(data) > BLOB_MAX or data.startswith(wire.MAGIC):
+        blob = _ANNOUNCE.pack(wire.MAGIC, len(data), len(frames))
     with state.locks.get("bcast") or state.lock("bcast"):
-        _bcast_block(native, wire.address_of(block), root)
-        if not is_small:
+        _bcast_blob(native, blob, wire.address_of(blob), root)
+        if blob is not data:
             head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
             collectives.bcast(native, wire.address_of(head), len(head), root)
             for frame in frames:
@@ -171,33 +173,46 @@ def _bcast_send(state: CommState, obj: Any, root: int) -> Any:
     return wire.copy_dumped(obj, data, frames)
 
 
-def _bcast_block(native: NativeComm, address: int, root: int) -> None:
-    """Move the block of a bcast: one compiled call where the communicator has a slot."""
-    if native.slot < 0:
-        collectives.bcast(native, address, BCAST_BLOCK, root)
-    else:
-        code = _bcast_entry()(native.address, address, BCAST_BLOCK, root)
-        if code:
-            collectives.check(native, code, "bcast")
+def _bcast_receive(state: CommState, root: int) -> Any:
+    native = state.native
+    place = wire.take_place()
+    try:
+        with state.locks.get("bcast") or state.lock("bcast"):
+            nbytes = _bcast_blob(native, b"", place.address, root)
+            if nbytes == _ANNOUNCE.size and place.data[: len(wire.MAGIC)] == wire.MAGIC:
+                return wire.load(*_bcast_receive_large(native, place.data, root))
+        return wire.load(place.data[:nbytes])
+    finally:
+        wire.put_back(place)
+
+
+def _bcast_blob(native: NativeComm, blob: bytes, address: int, root: int) -> int:
+    """Move what the root's first message is: one compiled call where the communicator has a slot. Returns its bytes."""
+    if native.slot >= 0:
+        nbytes = _bcast_entry()(native.address, address, len(blob), root)
+        if nbytes < 0:
+            collectives.check(native, -nbytes, "bcast")
+        return nbytes
+    length = ctypes.c_int64(len(blob))
+    collectives.bcast(native, ctypes.addressof(length), 8, root)
+    collectives.bcast(native, address, length.value, root)
+    return length.value
 
 
 @functools.cache
 def _bcast_entry() -> Callable[..., int]:
-    return entry(slot_small.bcast)
+    return entry(slot_blob.bcast_blob)
 
 
-def _bcast_receive(native: NativeComm, root: int) -> Any:
-    block, address = wire.room(BCAST_BLOCK)
-    _bcast_block(native, address, root)
-    nbytes, buffers = _LENGTHS.unpack_from(block)
-    if not buffers and nbytes <= _BCAST_SMALL:
-        return wire.load(memoryview(block)[_LENGTHS.size : _LENGTHS.size + nbytes])
+def _bcast_receive_large(native: NativeComm, announced: Any, root: int) -> tuple[Any, list[Any]]:
+    """Receive pickle and buffers of an object that the root has announced."""
+    _, nbytes, buffers = _ANNOUNCE.unpack_from(announced)
     head, address = wire.room(8 * buffers + nbytes)
     collectives.bcast(native, address, len(head), root)
     frames = [np.empty(size, dtype=np.uint8) for size in struct.unpack_from(f"<{buffers}q", head)]
     for frame in frames:
         collectives.bcast(native, frame.ctypes.data, frame.nbytes, root)
-    return wire.load(memoryview(head)[8 * buffers :], frames)
+    return memoryview(head)[8 * buffers :], frames
 
 
 # Blocks -----------------------------------------------------------------------------------------------------------

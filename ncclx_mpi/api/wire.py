@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.api.operations import Operation, Together, Transfer, raise_error, write_status
@@ -57,6 +58,7 @@ _BYTES_OFFSET = sys.getsizeof(b"") - 1
 """Where the data of a bytes object begin (CPython)."""
 
 _IMMUTABLE: frozenset[type] = frozenset((type(None), bool, int, float, complex, str, bytes))
+_are_immutable = _IMMUTABLE.issuperset
 _dumps = _pickle.dumps
 
 _pending: set[ObjectReceive] = set()
@@ -104,41 +106,31 @@ def load(data: Any, frames: Sequence[Any] = ()) -> Any:
     """Return the object of a pickle and its buffers; an empty message is None."""
     if not len(data):
         return None
-    return pickle.loads_oob(data, frames) if frames else pickle.loads(data)
+    if frames or pickle._is_standard:
+        return _pickle.loads(data, buffers=frames)
+    return pickle.loads(bytes(data))  # a copy, as other functions may keep what they get
 
 
 def copy(obj: Any) -> Any:
     """Return a copy of an object, as if it had been sent."""
-    return _flat_copy(obj) if _copies_flat(obj) else _reload(*dump(obj))
+    return copy_dumped(obj, *dump(obj))
 
 
 def copy_dumped(obj: Any, data: bytes, frames: Sequence[memoryview]) -> Any:
     """Return a copy of an object that was sent as `data` and `frames`, and is received by its sender too.
 
-    Numbers, text, and containers of nothing else need no unpickling, which takes longer than everything else in sending a
-    small object.
+    Numbers, text, and a list or dictionary of nothing else need no unpickling, which takes longer than everything else in
+    sending a small object.
     """
-    return _flat_copy(obj) if _copies_flat(obj) else _reload(data, frames)
-
-
-def _reload(data: bytes, frames: Sequence[memoryview]) -> Any:
-    return load(data, [np.array(frame) for frame in frames])
-
-
-def _flat_copy(obj: Any) -> Any:
-    return obj if type(obj) in _IMMUTABLE else obj.copy()
-
-
-def _copies_flat(obj: Any) -> bool:
-    return pickle._is_standard and is_flat(obj)
-
-
-def is_flat(obj: Any) -> bool:
-    """Whether an object is immutable, or a built-in list or dictionary of immutable objects."""
     kind = type(obj)
-    if kind is dict:
-        return _IMMUTABLE.issuperset(map(type, obj.values())) and _IMMUTABLE.issuperset(map(type, obj))
-    return kind in _IMMUTABLE or (kind is list and _IMMUTABLE.issuperset(map(type, obj)))
+    if pickle._is_standard:
+        if kind in _IMMUTABLE:
+            return obj
+        if kind is dict and _are_immutable(map(type, obj.values())) and _are_immutable(map(type, obj)):
+            return obj.copy()
+        if kind is list and _are_immutable(map(type, obj)):
+            return obj.copy()
+    return load(data, [np.array(frame) for frame in frames])
 
 
 def room(nbytes: int) -> tuple[Any, int]:
@@ -245,7 +237,7 @@ def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: St
     """Receive an object, whatever its size."""
     if offset:
         return _receive_slowly(comm, source, tag, offset, status)
-    place = _Place.take()
+    place = take_place()
     try:
         code = _native().receive(comm.address, source, tag, place.address, PLAIN_MAX, place.words_address)
         if code == objects.NOTHING:
@@ -254,7 +246,7 @@ def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: St
         if code == objects.LARGE:
             return _deliver(start_matched(comm, handle), status)
         if code == objects.PENDING:
-            taken, place = place, _Place()  # the message goes on coming in there
+            taken, place = place, Place()  # the message goes on coming in there
             return _deliver(ObjectReceive(comm, handle, taken.data), status)
         result = Result(words[0], words[1], words[2], words[3], bool(words[4]))
         if result.error or place.data[0] == MAGIC[0]:
@@ -263,7 +255,7 @@ def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: St
             write_status(status, result)
         return load(place.data[: result.nbytes])
     finally:
-        place.put_back()
+        put_back(place)
 
 
 def _receive_slowly(comm: NativeComm, source: int, tag: int, offset: int, status: Status | None) -> Any:
@@ -291,29 +283,28 @@ def _native() -> _Native:
     return _Native(entry(objects.send_bytes), entry(objects.receive_bytes))
 
 
-class _Place:
-    """Room for a plain message and for status words; a thread has one for each receive that it is in (unpickling may nest)."""
+class Place:
+    """Room for a plain message and for status words, taken and put back by who receives one (unpickling may nest)."""
 
-    _free = threading.local()
+    __slots__ = ("address", "data", "words", "words_address")
 
     def __init__(self) -> None:
         memory = bytes(PLAIN_MAX)
         self.data, self.address = memoryview(memory), id(memory) + _BYTES_OFFSET
-        self.words = np.zeros(objects.STATUS_WORDS, dtype=np.int64)
-        self.words_address = self.words.ctypes.data
+        self.words: npt.NDArray[np.int64] = np.zeros(objects.STATUS_WORDS, dtype=np.int64)
+        self.words_address: int = self.words.ctypes.data
 
-    @classmethod
-    def take(cls) -> _Place:
-        """Return a place that is free in this thread."""
-        free: list[_Place] | None = getattr(cls._free, "places", None)
-        return free.pop() if free else cls()
 
-    def put_back(self) -> None:
-        """Make the place free again."""
-        places: list[_Place] | None = getattr(self._free, "places", None)
-        if places is None:
-            places = self._free.places = []
-        places.append(self)
+_places: list[Place] = []
+put_back = _places.append
+
+
+def take_place() -> Place:
+    """Return a free place, which is the caller's until :func:`put_back`."""
+    try:
+        return _places.pop()
+    except IndexError:
+        return Place()
 
 
 def start_matched(comm: NativeComm, message: int) -> ObjectReceive:
