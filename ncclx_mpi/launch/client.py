@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from ncclx_mpi.launch import wire
+from ncclx_mpi.launch import process, wire
 from ncclx_mpi.launch.failure import RankFailed
 
 _EARLY = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "NUMEXPR_", "PYTHON", "LD_", "MALLOC_", "KMP_", "NCCLX_MPI_CACHE_DIR")
@@ -69,14 +69,12 @@ class Client:
 
     def _start(self, environ: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join([home, *filter(None, [environ.get("PYTHONPATH")])])
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         self._process = subprocess.Popen(
             [sys.executable, *flags, "-m", "ncclx_mpi.launch.server", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**environ, "PYTHONPATH": path},
+            env=process.environment_of_helpers(environ),
             start_new_session=True,
         )
         theirs.close()

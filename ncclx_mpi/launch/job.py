@@ -21,7 +21,7 @@ from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT
 from transports.shm.arena import Arena
-from transports.shm.layout import FINALIZED
+from transports.shm.layout import FINALIZED, HEADER
 
 Sink = Callable[[int, int, bytes], None]
 GRACE_SECONDS = 5.0
@@ -70,7 +70,7 @@ class Outcome:
     Attributes
     ----------
     failures
-        In the order in which they were noticed; the first is the cause.
+        In the order in which they were noticed, but the cause of the others first.
     """
 
     failures: list[Failure] = field(default_factory=list)
@@ -188,6 +188,7 @@ class Job:
                 self._climb()
             self._guard.end()
             self._drain(selector)
+        self._put_cause_first()
         self._close()
         return self.outcome
 
@@ -334,6 +335,11 @@ class Job:
                 return
             for key in ready:
                 key.data(selector, key.fd)
+
+    def _put_cause_first(self) -> None:
+        """A failing rank says so before it exits, and others may fail of it and exit earlier: the arena knows who was first."""
+        first = self.arena.word(HEADER.death) - 1
+        self.outcome.failures.sort(key=lambda failure: failure.rank != first)
 
     def _close(self) -> None:
         for fd in [*self._pipes, *self._guests]:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _PR_SET_PDEATHSIG = 1
 STACKS_SIGNAL = signal.SIGRTMIN + 9
@@ -33,6 +33,15 @@ def fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+def environment_of_helpers(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ`, with a path by which a new interpreter finds this package where it runs from a source tree."""
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if os.path.basename(home) in ("site-packages", "dist-packages"):
+        return dict(environ)
+    path = os.pathsep.join([home, *filter(None, [environ.get("PYTHONPATH")])])
+    return {**environ, "PYTHONPATH": path}
 
 
 def reset_signals(handled: Iterable[int]) -> None:

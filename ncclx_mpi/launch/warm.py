@@ -111,11 +111,10 @@ def ensure() -> None:
     """
     import_engine()
     if not is_warm():
-        home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet"]
         with contextlib.suppress(OSError):
-            subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, check=False)
+            environ = process.environment_of_helpers(os.environ)
+            subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, check=False)
 
 
 def _compile_all() -> bool:
