@@ -1,6 +1,6 @@
 """Run-time configuration: the names of ``mpi4py.rc``, and our own settings.
 
-Set them before ``MPI`` is imported, in the program or in the environment; the environment wins:
+Set them before ``MPI`` is imported, in the program or in the environment (which wins for the names of mpi4py, as it does there):
 
 >>> from ncclx_mpi import rc
 >>> rc.errors = "exception"

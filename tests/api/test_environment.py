@@ -1,0 +1,156 @@
+"""Settings, starting and ending, versions, timers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclx_mpi import MPI, rc
+
+
+def run(script: str, tmp_path: Path, nranks: int = 1, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a script on `nranks` ranks."""
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(nranks), str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env={**os.environ, **environ})
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(TypeError, match="did you mean errors"):
+        rc.erors = "fatal"  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="did you mean threads"):
+        rc(thread=True)  # type: ignore[operator]
+    with pytest.raises(AttributeError):
+        _ = rc.nothing  # type: ignore[attr-defined]
+
+
+def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCLX_MPI_TIMEOUT", "2.5")
+    assert rc.timeout == 2.5  # type: ignore[attr-defined]
+    monkeypatch.setenv("NCCLX_MPI_TIMEOUT", "soon")
+    with pytest.warns(RuntimeWarning, match="NCCLX_MPI_TIMEOUT: unexpected value 'soon'"):
+        assert rc.timeout == 0.0  # type: ignore[attr-defined]
+    monkeypatch.setenv("NCCLX_MPI_TIMEOT", "1")
+    with pytest.warns(UserWarning, match="NCCLX_MPI_TIMEOT is not known to ncclx_mpi; did you mean NCCLX_MPI_TIMEOUT"):
+        assert rc.warn_unknown() == ["NCCLX_MPI_TIMEOT"]
+
+
+def test_mpi4py_variables_win(tmp_path: Path) -> None:
+    script = """
+import mpi4py
+mpi4py.rc.errors = "exception"
+from mpi4py import MPI
+assert MPI.COMM_WORLD.Get_errhandler() == MPI.ERRORS_ARE_FATAL
+print("before", flush=True)
+MPI.COMM_WORLD.Send(b"", 99)
+print("after")
+"""
+    done = run(script, tmp_path, MPI4PY_RC_ERRORS="fatal")
+    assert done.returncode != 0 and "before" in done.stdout and "after" not in done.stdout
+
+
+def test_bad_values_are_warned_about(tmp_path: Path) -> None:
+    script = "from mpi4py import MPI; assert MPI.Query_thread() == MPI.THREAD_MULTIPLE"
+    done = run(script, tmp_path, MPI4PY_RC_THREAD_LEVEL="some")
+    assert done.returncode == 0 and "mpi4py.rc.thread_level: unexpected value 'some'" in done.stderr
+
+
+def test_no_initialization_at_import(tmp_path: Path) -> None:
+    script = """
+import mpi4py
+mpi4py.rc(initialize=False, finalize=False)
+from mpi4py import MPI
+assert not MPI.Is_initialized() and not MPI.Is_finalized()
+try:
+    MPI.COMM_WORLD.Get_size()
+except MPI.Exception as failure:
+    assert failure.Get_error_class() == MPI.ERR_COMM
+else:
+    raise SystemExit("no error")
+assert MPI.Init_thread(MPI.THREAD_SERIALIZED) == MPI.THREAD_SERIALIZED == MPI.Query_thread()
+assert MPI.COMM_WORLD.allreduce(1) == 2
+MPI.Finalize()
+assert MPI.Is_initialized() and MPI.Is_finalized()
+try:
+    MPI.COMM_WORLD.Barrier()
+except MPI.Exception as failure:
+    print(failure.Get_error_class() == MPI.ERR_COMM)
+"""
+    done = run(script, tmp_path, 2)
+    assert done.returncode == 0 and done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_the_end_of_the_program(tmp_path: Path) -> None:
+    script = """
+import atexit
+def first():
+    print("first", MPI.COMM_WORLD.allreduce(1), flush=True)
+atexit.register(first)
+from mpi4py import MPI
+key = MPI.Comm.Create_keyval(None, lambda comm, key, value: print(value, MPI.Is_finalized(), flush=True))
+MPI.COMM_SELF.Set_attr(key, "attribute")
+atexit.register(lambda: print("last", MPI.COMM_WORLD.allreduce(1), flush=True))
+"""
+    done = run(script, tmp_path, 2)
+    assert done.returncode == 0, done.stderr
+    for line in ("last 2", "first 2", "attribute False"):
+        assert done.stdout.count(line) == 2
+    assert done.stdout.index("last") < done.stdout.index("first") < done.stdout.index("attribute")
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_abort(tmp_path: Path, code: int) -> None:
+    script = f"""
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1:
+    MPI.COMM_WORLD.Abort({code})
+MPI.COMM_WORLD.recv(source=1)
+"""
+    assert run(script, tmp_path, 2).returncode == code
+
+
+@pytest.mark.ranks(1, 2)
+def test_inquiry(comm: Any) -> None:
+    assert MPI.Is_initialized() and not MPI.Is_finalized() and MPI.Is_thread_main()
+    assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    seen: list[bool] = []
+    thread = threading.Thread(target=lambda: seen.append(MPI.Is_thread_main()))
+    thread.start()
+    thread.join()
+    assert seen == [False]
+    assert MPI.Get_version() == (MPI.VERSION, MPI.SUBVERSION) == (4, 1)
+    assert MPI.get_vendor()[0] == "ncclx_mpi" and MPI.Get_library_version().startswith("ncclx_mpi ")
+    before = MPI.Wtime()
+    assert 0 < MPI.Wtick() < 1e-3 and MPI.Wtime() >= before
+    assert MPI.Get_processor_name() == os.uname().nodename
+    MPI.Pcontrol(1)
+    with pytest.raises(MPI.Exception):
+        MPI.Pcontrol(3)
+    with pytest.raises(MPI.Exception):
+        MPI.Init()
+
+
+def test_compute_dims() -> None:
+    assert MPI.Compute_dims(12, 2) == [4, 3] and MPI.Compute_dims(8, 3) == [2, 2, 2] and MPI.Compute_dims(7, 2) == [7, 1]
+    assert MPI.Compute_dims(12, [0, 2, 0]) == [3, 2, 2] and MPI.Compute_dims(1, 0) == []
+    with pytest.raises(MPI.Exception):
+        MPI.Compute_dims(7, [2, 0])
+
+
+def test_names_only() -> None:
+    """The namespace of MPI holds nothing but API objects."""
+    for name, value in vars(MPI).items():
+        assert name.startswith("_") or not hasattr(value, "__spec__"), name
+        if isinstance(value, type):
+            assert value.__module__ == "ncclx_mpi.MPI" and value.__doc__, name
+            for member, found in vars(value).items():
+                assert member.startswith("_") or not callable(found) or found.__doc__, f"{name}.{member}"
+        elif callable(value) and not name.startswith("_"):
+            assert type(value).__name__ != "function" or value.__doc__, name
