@@ -136,7 +136,15 @@ from ncclx_mpi.api.environment import bootstrap as _bootstrap
 from ncclx_mpi.api.errhandler import ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
 from ncclx_mpi.api.group import GROUP_EMPTY, GROUP_NULL, Group
 from ncclx_mpi.api.info import INFO_ENV, INFO_NULL, Info
-from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm, _comm_lock, _comm_lock_table, _commctx_intra
+from ncclx_mpi.api.intracomm import (
+    COMM_SELF,
+    COMM_WORLD,
+    Intracomm,
+    _comm_lock,
+    _comm_lock_table,
+    _commctx_inter,
+    _commctx_intra,
+)
 from ncclx_mpi.api.memory import (
     BOTTOM,
     BUFFER_AUTOMATIC,
