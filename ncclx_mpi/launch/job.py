@@ -75,6 +75,7 @@ class Outcome:
 
     failures: list[Failure] = field(default_factory=list)
     is_timed_out: bool = False
+    is_output_closed: bool = False
     abort_code: int | None = None
     interrupted_by: int = 0
 
@@ -85,6 +86,8 @@ class Outcome:
             return self.abort_code
         if self.is_timed_out:
             return 124
+        if self.is_output_closed:
+            return 128 + signal.SIGPIPE
         if self.interrupted_by and self.failures:
             return 128 + self.interrupted_by
         return self.failures[0].status if self.failures else 0
@@ -118,6 +121,7 @@ class Job:
         self._wake_read, self._wake_write = socket.socketpair()
         self._deadline = time.monotonic() + settings.timeout if settings.timeout > 0 else float("inf")
         self._ladder: list[tuple[float, int]] = []
+        self._is_ending = False
         self._guests: dict[int, tuple[int, int]] = {}
         self._guard: Guard
         self._file_limit = _raise_file_limit(settings.nranks)
@@ -227,7 +231,8 @@ class Job:
             self._sink(rank, stream, data)
         except BrokenPipeError:
             self._sink = lambda *_: None
-            self._fail(Failure(rank, self.pids[rank], -signal.SIGPIPE), grace=0.0)
+            self.outcome.is_output_closed = True
+            self._end(grace=0.0)
 
     def _woken(self, selector: selectors.BaseSelector, fd: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -302,11 +307,13 @@ class Job:
             self.outcome.abort_code = self.arena.abort_code
             self._guard.signal(signal.SIGKILL)
         if code:
-            self._fail(Failure(rank, pid, code), self.settings.grace)
+            self.outcome.failures.append(Failure(rank, pid, code))
+            self._end(self.settings.grace)
 
-    def _fail(self, failure: Failure, grace: float) -> None:
-        self.outcome.failures.append(failure)
-        if len(self.outcome.failures) == 1:
+    def _end(self, grace: float) -> None:
+        """From now on the ranks have `grace` seconds to end by themselves; the first call counts."""
+        if not self._is_ending:
+            self._is_ending = True
             now = time.monotonic()
             self._ladder = [(now + grace, signal.SIGTERM), (now + grace + _TERM_SECONDS, signal.SIGKILL)]
 
@@ -325,6 +332,7 @@ class Job:
             self.settings.on_timeout(self)
         for pid in self._living:
             os.kill(pid, process.STACKS_SIGNAL)
+        self._is_ending = True
         self._ladder = [(now + _STACKS_SECONDS, signal.SIGKILL)]
 
     def _drain(self, selector: selectors.BaseSelector) -> None:

@@ -105,7 +105,7 @@ def _explain(outcome: Outcome) -> None:
         print(f"ncclx run: aborted with code {outcome.abort_code}", file=sys.stderr)
     elif outcome.interrupted_by:
         print(f"ncclx run: ended by {signal_name(outcome.interrupted_by)}", file=sys.stderr)
-    elif outcome.failures and not outcome.is_timed_out:
+    elif outcome.failures and not outcome.is_timed_out and not outcome.is_output_closed:
         print(f"ncclx run: {_story(outcome.failures)}", file=sys.stderr)
 
 
