@@ -142,7 +142,6 @@ from ncclx_mpi.api.intracomm import (
     Intracomm,
     _comm_lock,
     _comm_lock_table,
-    _commctx_inter,
     _commctx_intra,
 )
 from ncclx_mpi.api.memory import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
-from ncclx_mpi import errors
 from ncclx_mpi.api import communicator
 from ncclx_mpi.api.comm import _CREATE_GROUP_OFFSET, _CREATE_GROUP_TAG, Comm
 from ncclx_mpi.api.comm_collective import Scans
@@ -61,9 +60,3 @@ def _commctx_intra(comm: Intracomm) -> tuple[Intracomm, int]:
             native = communicator.duplicate(state.native)
             state.hidden = Intracomm._refer(CommState().fill(native, state.errhandler))
     return Intracomm(state.hidden), 0
-
-
-def _commctx_inter(comm: Comm) -> NoReturn:
-    """Create/get a hidden duplicate of an intercommunicator; no communicator is one."""
-    comm._state.native  # noqa: B018  (raises if it is null or was freed)
-    errors.fail(errors.ERR_COMM, "not an intercommunicator")
