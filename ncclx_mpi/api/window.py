@@ -41,6 +41,7 @@ from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native
 from ncclx_mpi.api.operations import Operation
 from ncclx_mpi.api.request import Request
+from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
 from ncclx_mpi.buffers.spec import is_bottom
 from ncclx_mpi.rma import accumulate
@@ -166,7 +167,7 @@ class Win(Handle):
         return buffer._over(part.address, part.nbytes, False, None, part)
 
     def __buffer__(self, flags: int, /) -> memoryview:
-        """Return this rank's memory in the window (Python 3.12 and later)."""
+        """Return this rank's memory in the window."""
         return memoryview(self.tomemory())
 
     def Get_group(self) -> Group:
@@ -586,4 +587,5 @@ _PREDEFINED: dict[int, Callable[[Win], int]] = {
 }
 
 Win._ROOT = Win
+export(Win, lambda win: win.attrs[:2])
 WIN_NULL = constant(Win(), "WIN_NULL")

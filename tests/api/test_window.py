@@ -381,6 +381,25 @@ def test_handles(comm: Any) -> None:
     MPI.WIN_NULL.free()
 
 
+@pytest.mark.ranks(1)
+def test_windows_are_buffers(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    class Mine(MPI.Win):
+        pass
+
+    for kind in (MPI.Win, Mine):
+        win = kind.Allocate(24, 8, comm=comm)
+        view = memoryview(win).cast("d")
+        view[:] = memoryview(np.arange(3.0))
+        assert np.frombuffer(win).tolist() == [0, 1, 2] == np.frombuffer(win.tomemory()).tolist()
+        assert view.obj is win and not view.readonly
+        del view
+        win.Free()
+    if sys.version_info < (3, 12):
+        assert len(memoryview(MPI.WIN_NULL)) == 0
+
+
 @pytest.mark.ranks(1, 2)
 def test_error_handlers_are_called(comm: Any) -> None:
     from ncclx_mpi import MPI
