@@ -98,6 +98,7 @@ class _Run:
 
     def _describe(self, job: Job) -> None:
         self._report = describe(job.arena)
+        self._relay.is_tagged = True  # the stacks that follow should say whose they are
 
 
 def _be_rank(request: wire.Request, channel: int) -> NoReturn:

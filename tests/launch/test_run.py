@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import pty
+import signal
 import stat
 import sys
 import textwrap
+import time
+from pathlib import Path
 
 import pytest
-from programs import run, run_code
+from programs import command, environment, lines_of, run, run_code, start
 
 from ncclx_mpi.launch.program import parse_any
 
@@ -220,3 +224,27 @@ def test_read_only_home(tmp_path):
 def test_users_numba_settings_do_not_matter():
     result = run_code(2, WORLD + "print(comm.allreduce(1))", NUMBA_DISABLE_JIT="1")
     assert result.stdout == "2\n2\n", result.stderr
+
+
+def test_terminal_reaches_rank_0():
+    words = command("run", "-n", "2", "-c", WORLD + "print('got', input('prompt> ')) if comm.rank == 0 else None")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(words[0], words, environment())
+    seen = b""
+    while b"prompt> " not in seen:
+        seen += os.read(terminal, 4096)
+    os.write(terminal, b"a line\n")
+    while b"got a line" not in seen:
+        seen += os.read(terminal, 4096)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_stop_and_continue():
+    process = start("run", "-n", "2", "-c", WORLD + "import time; print('ready'); time.sleep(1); print('done')")
+    assert lines_of(process, 2) == ["ready"] * 2
+    process.send_signal(signal.SIGTSTP)
+    time.sleep(1.5)
+    assert Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=20)[0] == "done\n" * 2
