@@ -10,6 +10,7 @@ import platform
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def check_cache() -> Finding:
     wanted = os.environ.get(jit.CACHE_VARIABLE)
     if wanted and Path(wanted) != folder:
         return Finding(None, f"{jit.CACHE_VARIABLE}={wanted} cannot be written, {folder} is used", "make it writable, or unset it")
-    if folder.parts[:2] == ("/", "tmp"):
+    if not wanted and folder.is_relative_to(tempfile.gettempdir()):
         fix = f"set {jit.CACHE_VARIABLE} to a folder that lasts and that you can write"
         return Finding(None, f"the home is read-only, compiled code goes to {folder}", fix)
     return Finding(True, f"compiled code is kept in {folder}")
