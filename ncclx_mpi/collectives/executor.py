@@ -312,11 +312,12 @@ class Collective:
         """Give it up in the middle: its buffers are the caller's again, and the communicator takes no more collectives."""
         self.comm.set_word("broken", 1)
         if entry(abandon_plan)(self._engine.address, self._address):
-            _quarantine.append(self)
+            _quarantine.append(self)  # for good: its sends may be read long after
 
     def __del__(self) -> None:
         if getattr(self, "_address", 0) and self._word("state") == RUNNING:
-            _quarantine.append(self)
+            _forgotten[:] = [collective for collective in _forgotten if collective.running]
+            _forgotten.append(self)
 
     def _word(self, field: str) -> int:
         return int(self._block[getattr(PLAN, field) // WORD])
@@ -336,7 +337,9 @@ class Collective:
 
 
 _quarantine: list[Collective] = []
-"""Collectives that nobody refers to any more while the engine still reads their buffers."""
+"""Collectives that were given up while peers still read their buffers."""
+_forgotten: list[Collective] = []
+"""Collectives that run although nobody refers to them any more."""
 
 
 def broken(comm: NativeComm, name: str) -> errors.Exception:

@@ -147,11 +147,6 @@ def shared_chunk(slot, size, writer, index):  # type: ignore[no-untyped-def]
     return _bulk(slot, size) + (writer * CHUNKS + (index & (CHUNKS - 1))) * SHARED_CHUNK
 
 
-def split_chunk_bytes_of(size: int) -> int:
-    """As :func:`split_chunk_bytes`, for Python."""
-    return max(LEAST_CHUNK, (SPLIT_BYTES // (size * CHUNKS)) & ~63)
-
-
 @kernel("int64(int64)")
 def split_chunk_bytes(size):  # type: ignore[no-untyped-def]
     """Bytes that one chunk of a split ring holds, a multiple of 64."""

@@ -9,9 +9,6 @@ T = alpha + m * beta. Others publish their signature too, so that the root sees 
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from ncclx_mpi.collectives.lines import BCAST, arrive, begin, end, payload, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
@@ -37,8 +34,3 @@ def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
         elif nbytes > 0:
             copy(address, source, nbytes)
     return end(comm, number, code)
-
-
-def bcast_ref(blocks: list[npt.NDArray[np.uint8]], root: int) -> list[npt.NDArray[np.uint8]]:
-    """What each rank holds afterwards."""
-    return [blocks[root] for _ in blocks]
