@@ -9,15 +9,20 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 NRANKS = 4
 WORKLOAD = str(Path(__file__).with_name("workload.py"))
 LEARN_SECONDS = 2.0
 
 
-def test_survivors_of_random_kills_raise(full: bool) -> None:
-    choice = random.Random(4)
-    for seed in range(200 if full else 6):
-        kill_one(seed, victim=choice.randrange(NRANKS), after=choice.uniform(0.0, 0.4))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("seed", range(200 if metafunc.config.getoption("--full") else 6))
+
+
+def test_survivors_of_a_random_kill_raise(seed: int) -> None:
+    choice = random.Random(seed)
+    kill_one(seed, victim=choice.randrange(NRANKS), after=choice.uniform(0.0, 0.4))
 
 
 def kill_one(seed: int, victim: int, after: float) -> None:
