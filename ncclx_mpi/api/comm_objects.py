@@ -40,7 +40,9 @@ _GATHER, _SCATTER, _ALLGATHER, _ALLTOALL, _REDUCE, _SCAN = range(6)
 
 _ANNOUNCE = struct.Struct("<16sqq")
 """Magic bytes, bytes of the pickle, number of buffers."""
-_FOLLOWS = -1
+_LENGTH = struct.Struct("<q")
+_FOLLOWING = _LENGTH.pack(-1).ljust(BLOCK, b"\0")
+"""Block of an object that does not fit."""
 
 _is_fast = rc.resolve().fast_reduce
 
@@ -68,13 +70,14 @@ class ObjectMethods:
         """Gather."""
         state = self._state
         root, native = check_root(state, root), state.native
-        block, rest = _pack(sendobj, native)
+        block, rest = _pack(sendobj)
         table, address = wire.room(BLOCK * state.size) if root == state.rank else (b"", IN_PLACE)
-        with state.lock("gather"):
+        with state.locks.get("gather") or state.lock("gather"):
             collectives.gather(native, wire.address_of(block), BLOCK, address, root)
             if root == state.rank:
-                return _receive_blocks(native, table, rest, _GATHER)
-            _send_rest(native, rest, [root], _GATHER)
+                return _unpack_all(native, table, rest, _GATHER)
+            if rest is not None:
+                wire.complete(native, wire.start_dumped(native, *rest, root, _GATHER, offset=_HIDDEN))
         return None
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
@@ -82,42 +85,39 @@ class ObjectMethods:
         state = self._state
         root, native = check_root(state, root), state.native
         block, address = wire.room(BLOCK)
-        if root != state.rank:
-            with state.lock("scatter"):
-                collectives.scatter(native, IN_PLACE, address, BLOCK, root)
-                return _unpack(native, block, root, _SCATTER)
-        blocks, rests = _pack_each(sendobj, native)
-        with state.lock("scatter"):
-            collectives.scatter(native, wire.address_of(blocks), address, BLOCK, root)
+        blocks, rests = _pack_each(sendobj, state.size) if root == state.rank else (b"", [None] * state.size)
+        source = wire.address_of(blocks) if blocks else IN_PLACE
+        with state.locks.get("scatter") or state.lock("scatter"):
+            collectives.scatter(native, source, address, BLOCK, root)
             sending = _start_rests(native, rests, _SCATTER)
-            own = _own(block, rests[root])
-            wire.complete(native, sending)
-        return own
+            obj = _unpack(native, memoryview(block), root, rests[state.rank], _SCATTER)
+            _complete(native, sending)
+        return obj
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Gather to all."""
         state = self._state
         native = state.native
-        block, rest = _pack(sendobj, native)
+        block, rest = _pack(sendobj)
         table, address = wire.room(BLOCK * state.size)
-        with state.lock("allgather"):
+        with state.locks.get("allgather") or state.lock("allgather"):
             collectives.allgather(native, wire.address_of(block), BLOCK, address)
-            sending = _start_rests(native, [rest] * state.size, _ALLGATHER)
-            objects = _receive_blocks(native, table, rest, _ALLGATHER)
-            wire.complete(native, sending)
+            sending = None if rest is None else _start_rests(native, [rest] * state.size, _ALLGATHER)
+            objects = _unpack_all(native, table, rest, _ALLGATHER)
+            _complete(native, sending)
         return objects
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """All to all scatter/gather."""
         state = self._state
         native = state.native
-        blocks, rests = _pack_each(sendobj, native)
+        blocks, rests = _pack_each(sendobj, state.size)
         table, address = wire.room(BLOCK * state.size)
-        with state.lock("alltoall"):
+        with state.locks.get("alltoall") or state.lock("alltoall"):
             collectives.alltoall(native, wire.address_of(blocks), address, BLOCK)
             sending = _start_rests(native, rests, _ALLTOALL)
-            objects = _receive_blocks(native, table, rests[state.rank], _ALLTOALL)
-            wire.complete(native, sending)
+            objects = _unpack_all(native, table, rests[state.rank], _ALLTOALL)
+            _complete(native, sending)
         return objects
 
     def reduce(self, sendobj: Any, op: Reduction = SUM, root: int = 0) -> Any | None:
@@ -221,56 +221,51 @@ Rest = tuple[bytes, list[memoryview]] | None
 """Pickle and buffers of an object that does not fit its block."""
 
 
-def _pack(obj: Any, native: NativeComm) -> tuple[bytes, Rest]:
+def _pack(obj: Any) -> tuple[bytes, Rest]:
     """Return the block of an object, and the object's pickle if it does not fit."""
     data, frames = wire.dump(obj)
-    if frames or len(data) > BLOCK - 8:
-        return _FOLLOWS.to_bytes(8, "little", signed=True).ljust(BLOCK, b"\0"), (data, frames)
-    return (len(data).to_bytes(8, "little") + data).ljust(BLOCK, b"\0"), None
+    if frames or len(data) > BLOCK - _LENGTH.size:
+        return _FOLLOWING, (data, frames)
+    return (_LENGTH.pack(len(data)) + data).ljust(BLOCK, b"\0"), None
 
 
-def _pack_each(objects: Sequence[Any] | None, native: NativeComm) -> tuple[bytes, list[Rest]]:
+def _pack_each(objects: Sequence[Any] | None, size: int) -> tuple[bytes, list[Rest]]:
     """Return the blocks of one object for each rank."""
-    items = [None] * native.size if objects is None else list(objects)
-    if len(items) != native.size:
-        raise ValueError(f"expecting {native.size} items, got {len(items)}")
-    packed = [_pack(item, native) for item in items]
-    return b"".join(block for block, _ in packed), [rest for _, rest in packed]
+    items = [None] * size if objects is None else list(objects)
+    if len(items) != size:
+        raise ValueError(f"expecting {size} items, got {len(items)}")
+    packed = [_pack(item) for item in items]
+    return b"".join([block for block, _ in packed]), [rest for _, rest in packed]
 
 
-def _unpack(native: NativeComm, block: Any, source: int, tag: int) -> Any:
-    """Return the object of a received block, or of the message that follows it."""
-    nbytes = int.from_bytes(block[:8], "little", signed=True)
-    if nbytes == _FOLLOWS:
+def _unpack(native: NativeComm, view: memoryview, source: int, own_rest: Rest, tag: int) -> Any:
+    """Return the object of a block that `source` sent, or of what follows it."""
+    (nbytes,) = _LENGTH.unpack_from(view)
+    if nbytes >= 0:
+        return wire.load(view[_LENGTH.size : _LENGTH.size + nbytes])
+    if source != native.rank:
         return wire.receive(native, source, tag, _HIDDEN)
-    return wire.load(memoryview(block)[8 : 8 + nbytes])
+    assert own_rest is not None
+    return wire.load(own_rest[0], [np.array(frame) for frame in own_rest[1]])
 
 
-def _own(block: Any, rest: Rest) -> Any:
-    """Return a copy of the object that a rank sent to itself."""
-    if rest is None:
-        return wire.load(memoryview(block)[8 : 8 + int.from_bytes(block[:8], "little")])
-    return wire.load(rest[0], [np.array(frame) for frame in rest[1]])
-
-
-def _receive_blocks(native: NativeComm, table: Any, own_rest: Rest, tag: int) -> list[Any]:
+def _unpack_all(native: NativeComm, table: Any, own_rest: Rest, tag: int) -> list[Any]:
     """Return the objects of all ranks' blocks."""
-    blocks = [memoryview(table)[rank * BLOCK : (rank + 1) * BLOCK] for rank in range(native.size)]
-    return [
-        _own(block, own_rest) if rank == native.rank else _unpack(native, block, rank, tag) for rank, block in enumerate(blocks)
-    ]
+    view = memoryview(table)
+    return [_unpack(native, view[rank * BLOCK :], rank, own_rest, tag) for rank in range(native.size)]
 
 
-def _start_rests(native: NativeComm, rests: Sequence[Rest], tag: int) -> Operation:
-    """Start sending to each rank what did not fit its block."""
+def _start_rests(native: NativeComm, rests: Sequence[Rest], tag: int) -> Operation | None:
+    """Start sending to each rank what did not fit its block, if there is anything."""
     others = [(rank, rest) for rank, rest in enumerate(rests) if rest is not None and rank != native.rank]
+    if not others:
+        return None
     return Together([wire.start_dumped(native, *rest, rank, tag, offset=_HIDDEN) for rank, rest in others])
 
 
-def _send_rest(native: NativeComm, rest: Rest, targets: Sequence[int], tag: int) -> None:
-    if rest is not None:
-        for target in targets:
-            wire.complete(native, wire.start_dumped(native, *rest, target, tag, offset=_HIDDEN))
+def _complete(native: NativeComm, sending: Operation | None) -> None:
+    if sending is not None:
+        wire.complete(native, sending)
 
 
 # Reductions -------------------------------------------------------------------------------------------------------

@@ -316,9 +316,13 @@ def start_matched(comm: NativeComm, message: int) -> ObjectReceive:
 
 def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> ObjectReceive:
     """Post the receive of an object; `bufsz` is room for a pickle that was sent as plain bytes."""
-    capacity = max(bufsz, PLAIN_MAX)
-    data, address = room(capacity)
-    operation = ObjectReceive(comm, comm.engine.start_recv(comm, address, capacity, source, tag), data)
+    if bufsz <= PLAIN_MAX:
+        place = take_place()
+        request = comm.engine.start_recv(comm, place.address, PLAIN_MAX, source, tag)
+        operation = ObjectReceive(comm, request, place.data, place)
+    else:
+        data, address = room(bufsz)
+        operation = ObjectReceive(comm, comm.engine.start_recv(comm, address, bufsz, source, tag), data)
     _pending.add(operation)
     _stepper.want()
     return operation
@@ -328,15 +332,17 @@ class ObjectReceive(Operation):
     """The receive of one object: first its lead (or all of it), then its head and its buffers."""
 
     is_stepped = True
-    __slots__ = ("buffers", "comm", "data", "frame_tag", "head", "lock", "parts", "request", "result")
+    __slots__ = ("buffers", "comm", "data", "frame_tag", "head", "lock", "parts", "place", "request", "result")
     comm: NativeComm
     request: int
     data: Any
     result: Result | None
     head: Transfer | None
     parts: list[Transfer]
+    place: Place | None
 
-    def __init__(self, comm: NativeComm, request: int, data: Any) -> None:
+    def __init__(self, comm: NativeComm, request: int, data: Any, place: Place | None = None) -> None:
+        self.place = place
         self.comm = comm
         self.request = request
         self.data = data
@@ -439,17 +445,20 @@ class ObjectReceive(Operation):
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
-        result, data, parts, comm = self.result, self.data, self.parts, self.comm
+        result, data, parts, place, rank = self.result, self.data, self.parts, self.place, self.comm.rank
         assert result is not None
         frames = [part.owner for part in parts]
         self.empty()
         for part in parts:
             part.finish()
         if result.error:
-            raise_error(result, comm.rank, "receive of an object", len(data))
+            raise_error(result, rank, "receive of an object", len(data))
         if result.cancelled:
             return None
-        return load(data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes], frames)
+        obj = load(data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes], frames)
+        if place is not None:
+            put_back(place)
+        return obj
 
     def cancel(self) -> None:
         """Ask for its cancellation."""
@@ -458,12 +467,15 @@ class ObjectReceive(Operation):
 
     def release(self) -> None:
         """Give it up; it goes on by itself."""
+        self.lock  # noqa: B018  (raises if it is empty already)
         if self.request:
             self.comm.engine.free(self.request, self.data)
+            self.request = 0
         self.empty()
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
+        self.lock  # noqa: B018  (raises if it is empty already)
         if self.request:
             self.comm.engine.withdraw(self.request, self.data)
         for part in self._frames():
@@ -474,17 +486,17 @@ class ObjectReceive(Operation):
         return [*self.parts, *([self.head] if self.head is not None else [])]
 
     def empty(self) -> None:
-        """Unset every slot; nothing steps it any more."""
+        """Unset what every use of it needs; nothing steps it any more."""
         _pending.discard(self)
-        super().empty()
+        del self.lock, self.result, self.comm
 
     def __del__(self) -> None:
         try:
-            request = object.__getattribute__(self, "request")
+            comm = object.__getattribute__(self, "comm")
         except AttributeError:
             return
-        if request:
-            self.comm.engine.free(request, self.data)
+        if self.request:
+            comm.engine.free(self.request, self.data)
 
 
 def _parse(data: Any, nbytes: int) -> Lead | None:
