@@ -7,8 +7,8 @@ then read is said in each function. The buffers are borrowed until the collectiv
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from itertools import accumulate
 
 from ncclx_mpi.collectives import lines, select
 from ncclx_mpi.collectives.allgather import ring
@@ -49,8 +49,8 @@ def prepare_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: in
 def prepare_gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> Collective:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
-        counts = offsets = [nbytes] * comm.size
-    plan = gather_linear.plan(comm.rank, comm.size, counts, offsets, root, send == 0)
+        counts = offsets = (nbytes,) * comm.size
+    plan = gather_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, send == 0)
     return Collective(comm, "gather", lines.GATHER, plan, (send, recv))
 
 
@@ -63,8 +63,8 @@ def prepare_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: i
 def prepare_scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> Collective:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
-        counts = offsets = [nbytes] * comm.size
-    plan = scatter_linear.plan(comm.rank, comm.size, counts, offsets, root, recv == 0)
+        counts = offsets = (nbytes,) * comm.size
+    plan = scatter_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, recv == 0)
     return Collective(comm, "scatter", lines.SCATTER, plan, (send, recv))
 
 
@@ -76,7 +76,7 @@ def prepare_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Co
 
 def prepare_allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    plan = ring.plan(comm.rank, comm.size, counts, offsets, send == 0)
+    plan = ring.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), send == 0)
     return Collective(comm, "allgather", lines.ALLGATHER, plan, (send, recv))
 
 
@@ -96,7 +96,9 @@ def prepare_alltoallv(
     offsets: Counts,
 ) -> Collective:
     """As alltoall, with bytes and byte offsets of each block."""
-    plan = pairwise.plan(comm.rank, comm.size, send_counts, send_offsets, counts, offsets, send == 0)
+    in_place = send == 0
+    outgoing = ((), ()) if in_place else (tuple(send_counts), tuple(send_offsets))
+    plan = pairwise.plan(comm.rank, comm.size, *outgoing, tuple(counts), tuple(offsets), in_place)
     return Collective(comm, "alltoall", lines.ALLTOALL, plan, (send, recv))
 
 
@@ -127,7 +129,7 @@ def prepare_reduce_scatter(
 
     In place: the contribution is in `recv`, and the result replaces its start.
     """
-    plan = reduce_scatter_pairwise.plan(comm.rank, [count * itemsize for count in counts])
+    plan = reduce_scatter_pairwise.plan(comm.rank, tuple(count * itemsize for count in counts))
     return Collective(comm, "reduce_scatter", lines.REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
 
 
@@ -150,7 +152,7 @@ def prepare_exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize:
     return Collective(comm, "exscan", lines.EXSCAN, plan, (send or recv, recv), fn, itemsize)
 
 
-def equal_blocks(nbytes: int, size: int) -> tuple[list[int], list[int]]:
+@functools.lru_cache(maxsize=64)
+def equal_blocks(nbytes: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Counts and offsets of `size` blocks of `nbytes`."""
-    counts = [nbytes] * size
-    return counts, [0, *accumulate(counts)][:-1]
+    return (nbytes,) * size, tuple(range(0, nbytes * size, nbytes)) if nbytes else (0,) * size

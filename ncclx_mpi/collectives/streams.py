@@ -138,6 +138,8 @@ def drop_split(comm, writer):  # type: ignore[no-untyped-def]
 def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def]
     """Write the next chunk of the own shared ring. 0 or the code of a failure."""
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    if size == 1:
+        return 0
     ring = shared_posted(slot, size, rank)
     index = load64(ring + RING.posted)
     if index >= CHUNKS:

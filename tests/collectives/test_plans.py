@@ -87,10 +87,10 @@ def test_bcast(size: int, nbytes: int) -> None:
         assert outputs == [contribution(root, nbytes)] * size
 
 
-def ragged(size: int) -> tuple[list[int], list[int]]:
+def ragged(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Counts, some of them 0, and offsets with gaps."""
-    counts = [(rank * 7 + 2) % 4 for rank in range(size)]
-    return counts, [0, *accumulate(count + 1 for count in counts)][:-1]
+    counts = tuple((rank * 7 + 2) % 4 for rank in range(size))
+    return counts, (0, *accumulate(count + 1 for count in counts))[:-1]
 
 
 def scattered_blocks(size: int, make: Callable[[int], Cells]) -> Cells:
@@ -154,8 +154,8 @@ def test_alltoall(size: int, in_place: bool, seed: int) -> None:
     def block(source: int, target: int) -> Cells:
         return [f"{source}>{target}.{index}" for index in range(count(source, target))]
 
-    counts = [[count(rank, other) for other in range(size)] for rank in range(size)]
-    offsets = [[0, *accumulate(row)][:-1] for row in counts]
+    counts = [tuple(count(rank, other) for other in range(size)) for rank in range(size)]
+    offsets = [(0, *accumulate(row))[:-1] for row in counts]
     buffers: list[tuple[Cells, Cells]] = []
     for rank in range(size):
         cells = [cell for other in range(size) for cell in block(rank, other)]
@@ -203,7 +203,7 @@ def test_allreduce_associates_in_rank_order(name: str, size: int, in_place: bool
 @pytest.mark.parametrize("size", SMALL)
 @pytest.mark.parametrize("seed", range(3))
 def test_reduce_scatter(size: int, in_place: bool, seed: int) -> None:
-    counts = [(rank * 3 + 1) % 4 for rank in range(size)]
+    counts = tuple((rank * 3 + 1) % 4 for rank in range(size))
     firsts = [0, *accumulate(counts)]
     buffers = operands(size, sum(counts), in_place, output=4)
     outputs = run(size, lambda rank: reduce_scatter_pairwise.plan(rank, counts), buffers, seed)

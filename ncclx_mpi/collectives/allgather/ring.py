@@ -9,12 +9,13 @@ Each rank sends and receives (n - 1) * m bytes, to and from one neighbour. T = (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan
 
 
-def plan(rank: int, size: int, counts: Sequence[int], offsets: Sequence[int], in_place: bool) -> Plan:
+@functools.lru_cache(maxsize=64)
+def plan(rank: int, size: int, counts: tuple[int, ...], offsets: tuple[int, ...], in_place: bool) -> Plan:
     """Steps of `rank`. `counts` and `offsets` are bytes of each rank's block in OUTPUT."""
     steps = Builder()
     have = -1

@@ -9,18 +9,19 @@ so no two ranks send to the same third one in a turn; turns overlap. T = (n - 1)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Plan
 
 
+@functools.lru_cache(maxsize=64)
 def plan(
     rank: int,
     size: int,
-    send_counts: Sequence[int],
-    send_offsets: Sequence[int],
-    counts: Sequence[int],
-    offsets: Sequence[int],
+    send_counts: tuple[int, ...],
+    send_offsets: tuple[int, ...],
+    counts: tuple[int, ...],
+    offsets: tuple[int, ...],
     in_place: bool,
 ) -> Plan:
     """Steps of `rank`; all in bytes, one entry for each peer.
@@ -41,8 +42,10 @@ def plan(
     return steps.build()
 
 
-def _copy_away(steps: Builder, counts: Sequence[int], offsets: Sequence[int]) -> tuple[int, int, Sequence[int], Sequence[int]]:
-    places = [steps.temp(count) for count in counts]
+def _copy_away(
+    steps: Builder, counts: tuple[int, ...], offsets: tuple[int, ...]
+) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    places = tuple(steps.temp(count) for count in counts)
     copies = [
         steps.copy((TEMP, place), (OUTPUT, offset), count) for place, offset, count in zip(places, offsets, counts, strict=True)
     ]

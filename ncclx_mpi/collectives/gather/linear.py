@@ -5,12 +5,13 @@ T = alpha + (n - 1) * m * beta: the root's memory is the limit, which no tree co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan
 
 
-def plan(rank: int, size: int, counts: Sequence[int], offsets: Sequence[int], root: int, in_place: bool) -> Plan:
+@functools.lru_cache(maxsize=64)
+def plan(rank: int, size: int, counts: tuple[int, ...], offsets: tuple[int, ...], root: int, in_place: bool) -> Plan:
     """Steps of `rank`. `counts` and `offsets` are bytes in the root's OUTPUT; elsewhere only ``counts[rank]`` is read.
 
     In place, the root's own block is in OUTPUT already.

@@ -9,13 +9,15 @@ T = (n - 1) * alpha + (n - 1) / n * m * (beta + gamma), n blocks of temporary me
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from itertools import accumulate
 
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Place, Plan, block_range
 
 
-def plan(rank: int, counts: Sequence[int]) -> Plan:
+@functools.lru_cache(maxsize=64)
+def plan(rank: int, counts: tuple[int, ...]) -> Plan:
     """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
     steps = Builder()
     offsets = [0, *accumulate(counts)][:-1]
