@@ -17,14 +17,14 @@ from ncclx_mpi.p2p.placement import bounce
 from numba_kernels.jit import entry
 
 NEAR_US, FAR_US = 0.2, 0.25
-_BURSTS, _ROUNDS = 15, 400
+_BURSTS, _ROUNDS = 15, 200
 _PATIENCE_US = 200_000
 _STRIDE = 32
 """Words of one burst: a line for each player, neither the other's neighbour."""
 
 
 def flag_round_trip() -> float | None:
-    """Median round trip in microseconds between the first two allowed cores; None if there is one core only."""
+    """Round trip in microseconds (median over bursts of the shortest one in each) between the first two allowed cores; None if there is one core only."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         return None
@@ -34,7 +34,7 @@ def flag_round_trip() -> float | None:
     for child in [_fork_player(words, cores[first], first, rate) for first in (0, 1)]:
         os.waitpid(child, 0)
     answered = words[:_BURSTS][words[:_BURSTS] > 0]
-    return float(np.median(answered)) / (_ROUNDS // 2) / rate if answered.size else None
+    return float(np.median(answered)) / rate if answered.size else None
 
 
 def _fork_player(words: Any, core: int, first: int, rate: float) -> int:
@@ -54,7 +54,7 @@ def _play(words: Any, first: int, rate: float) -> None:
     for burst in range(_BURSTS):
         here = base + (burst + 1) * _STRIDE * 8
         mine, theirs = (here, here + 128) if first else (here + 128, here)
-        taken = entry(bounce)(mine, theirs, first, _ROUNDS, int(_PATIENCE_US * rate))
+        taken = entry(bounce)(mine, theirs, 0, 1 - first, _ROUNDS, int(_PATIENCE_US * rate))
         if first:
             words[burst] = taken
 

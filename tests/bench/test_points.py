@@ -1,12 +1,13 @@
 """What the benchmark measures, how it sums up, and what it prints."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from ncclx_mpi.bench import points, report, rounds, summary
-from ncclx_mpi.bench.placement import classify
+from ncclx_mpi.bench.placement import classify, flag_round_trip
 from ncclx_mpi.bench.points import MIB, Point
 
 SMALL = Point("allreduce", 8, 2)
@@ -54,6 +55,15 @@ def test_placement_is_far_near_or_mixed() -> None:
     assert classify(0.1, 0.45) == "mixed"
     assert classify(0.22, 0.22) == "mixed"
     assert classify(None, None) == "unknown"
+
+
+def test_flag_round_trip_is_measured() -> None:
+    trip = flag_round_trip()
+    if len(os.sched_getaffinity(0)) > 1:
+        assert trip is not None
+        assert 0.02 < trip < 20
+    else:
+        assert trip is None
 
 
 def test_rounds_of_the_same_placement_are_compared() -> None:
