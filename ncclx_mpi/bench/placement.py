@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,14 @@ from ncclx_mpi.p2p.placement import bounce
 from numba_kernels.jit import entry
 
 NEAR_US, FAR_US = 0.2, 0.25
-_BURSTS, _ROUNDS = 15, 200
+_BURSTS, _ROUNDS = 15, 2000
 _PATIENCE_US = 200_000
 _STRIDE = 32
 """Words of one burst: a line for each player, neither the other's neighbour."""
 
 
 def flag_round_trip() -> float | None:
-    """Round trip in microseconds (median over bursts of the shortest one in each) between the first two allowed cores; None if there is one core only."""
+    """Round trip in microseconds between the first two allowed cores, median over bursts; None if there is one core only."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         return None
@@ -33,8 +34,8 @@ def flag_round_trip() -> float | None:
     words = np.frombuffer(mmap.mmap(-1, 8 * _STRIDE * (_BURSTS + 1)), np.int64)
     for child in [_fork_player(words, cores[first], first, rate) for first in (0, 1)]:
         os.waitpid(child, 0)
-    answered = words[:_BURSTS][words[:_BURSTS] > 0]
-    return float(np.median(answered)) / rate if answered.size else None
+    answered = words[1:_BURSTS][words[1:_BURSTS] > 0]  # in the first one the players wait for each other to start
+    return float(np.median(answered)) / _ROUNDS / 1000 if answered.size else None
 
 
 def _fork_player(words: Any, core: int, first: int, rate: float) -> int:
@@ -49,14 +50,15 @@ def _fork_player(words: Any, core: int, first: int, rate: float) -> int:
 
 
 def _play(words: Any, first: int, rate: float) -> None:
-    """Play one side; the `first` player notes the ticks of each burst in the leading words."""
+    """Play one side; the `first` player notes the nanoseconds of each burst in the leading words."""
     base: int = words.ctypes.data
     for burst in range(_BURSTS):
         here = base + (burst + 1) * _STRIDE * 8
         mine, theirs = (here, here + 128) if first else (here + 128, here)
-        taken = entry(bounce)(mine, theirs, 0, 1 - first, _ROUNDS, int(_PATIENCE_US * rate))
-        if first:
-            words[burst] = taken
+        begun = time.perf_counter_ns()
+        answered = entry(bounce)(mine, theirs, 0, 1 - first, _ROUNDS, int(_PATIENCE_US * rate)) > 0
+        if first and answered:
+            words[burst] = time.perf_counter_ns() - begun
 
 
 def classify(*trips: float | None) -> str:
