@@ -136,7 +136,16 @@ def resolve() -> Options:
     values = {name: _resolve_one(name) for name in Options._fields}
     if values["finalize"] is None:
         values["finalize"] = values["initialize"]
-    return Options(**values)
+    _resolved[:] = [Options(**values)]
+    return _resolved[0]
+
+
+_resolved: list[Options] = []
+
+
+def options() -> Options:
+    """Return what :func:`resolve` found when MPI was imported."""
+    return _resolved[0] if _resolved else resolve()
 
 
 def warn_unknown(environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -44,8 +44,6 @@ _LENGTH = struct.Struct("<q")
 _FOLLOWING = _LENGTH.pack(-1).ljust(BLOCK, b"\0")
 """Block of an object that does not fit."""
 
-_is_fast = rc.resolve().fast_reduce
-
 
 class ObjectMethods:
     """Methods of Comm: collectives on Python objects."""
@@ -124,7 +122,7 @@ class ObjectMethods:
         """Reduce to root; operands are combined in the order of ranks."""
         state = self._state
         root = check_root(state, root)
-        if not _is_fast:
+        if not rc.options().fast_reduce:
             objects = self.gather(sendobj, root)
             return None if objects is None else functools.reduce(op, objects)
         with state.lock("reduce"):

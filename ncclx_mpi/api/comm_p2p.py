@@ -26,8 +26,6 @@ from ncclx_mpi.typing import Buffer, BufSpec
 LARGEST_TAG = (1 << 30) - 1
 """Value of the attribute TAG_UB."""
 
-_irecv_bufsz = rc.resolve().irecv_bufsz
-
 
 class PointToPoint:
     """Methods of Comm that move messages between two ranks."""
@@ -330,7 +328,7 @@ def _recv_tag(tag: Any) -> int:
 def _buffer_size(buf: Any) -> int:
     """Bytes of room that the `buf` of an irecv asks for."""
     if buf is None:
-        return _irecv_bufsz
+        return rc.options().irecv_bufsz
     return int(buf) if hasattr(buf, "__index__") else buffers.recv(buf).nbytes
 
 

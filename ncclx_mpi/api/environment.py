@@ -78,7 +78,7 @@ def _start(level: int) -> None:
 
 def default_errhandler() -> Errhandler:
     """What the first communicators and new windows do with errors, which ``rc.errors`` says."""
-    return Errhandler(_HANDLERS[rc.resolve().errors])
+    return Errhandler(_HANDLERS[rc.options().errors])
 
 
 def _at_exit() -> None:

@@ -154,3 +154,16 @@ def test_names_only() -> None:
                 assert member.startswith("_") or not callable(found) or found.__doc__, f"{name}.{member}"
         elif callable(value) and not name.startswith("_"):
             assert type(value).__name__ != "function" or value.__doc__, name
+
+
+def test_settings_of_the_program_reach_a_launcher_that_has_imported_everything(tmp_path: Path) -> None:
+    script = """
+import mpi4py
+mpi4py.rc.irecv_bufsz, mpi4py.rc.fast_reduce = 50_000, False
+from mpi4py import MPI
+options = mpi4py.rc.options()
+assert (options.irecv_bufsz, options.fast_reduce) == (50_000, False)
+assert MPI.COMM_WORLD.allreduce([1]) == [1, 1]
+"""
+    done = run(script, tmp_path, 2)
+    assert done.returncode == 0, done.stderr
