@@ -62,7 +62,8 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
 _MESSAGES_A_TURN = 64
-_DOZE_MICROSECONDS = 100
+_DOZE_SHIFT, _LEAST_DOZE_US, _MOST_DOZE_US = 6, 50, 1000
+"""A rank dozes a 64th of the time it has waited: many waiting ranks must not take the core from the one that computes."""
 _LOOK_AT_CLOCK = 64
 _LOCK_POLLS = 100
 
@@ -294,7 +295,8 @@ def idle(engine, turn, started):  # type: ignore[no-untyped-def]
     if now - started > load64(engine + ENGINE.slice_ticks):
         return AGAIN
     if waited > load64(engine + ENGINE.doze_ticks):
-        usleep(types.uint32(_DOZE_MICROSECONDS))
+        waited_us = waited // load64(engine + ENGINE.ticks_per_us)
+        usleep(types.uint32(min(max(waited_us >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US)))
     return 0
 
 
