@@ -32,7 +32,7 @@ def large_collectives(comm, step):
 def ring(comm, step):
     data = np.full(1 << (step % 20), comm.rank, dtype="u1")
     arrived = np.empty_like(data)
-    comm.Sendrecv(data, (comm.rank + 1) % comm.size, recvbuf=arrived, source=(comm.rank - 1) % comm.size)
+    comm.Sendrecv(data, (comm.rank + 1) % comm.size, 2, arrived, (comm.rank - 1) % comm.size, 2)
 
 
 def requests(comm, step):
@@ -49,11 +49,12 @@ def objects(comm, step):
 
 
 def any_source(comm, step):
+    """The tag names the step: a rank may be two steps ahead of another one, and its message must not be taken for an earlier one."""
     if comm.rank == 0:
         for _ in range(1, comm.size):
-            comm.recv(source=MPI.ANY_SOURCE, tag=9)
+            comm.recv(source=MPI.ANY_SOURCE, tag=100 + step)
     else:
-        comm.ssend(step, dest=0, tag=9)
+        comm.ssend(step, dest=0, tag=100 + step)
 
 
 def communicators(comm, step):
