@@ -41,8 +41,8 @@ _SLICE_US = 50_000
 _DOZE_US = 20_000
 _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
-FAR_TRIP_NS = 200
-"""Flag round trips above this (nanoseconds) mean that the cores share no cache complex: stream what peers read."""
+FAR_TRIP_NS = 280
+"""Shortest flag round trip (nanoseconds) above which the cores share no cache complex: stream what peers read."""
 
 
 class Result(NamedTuple):

@@ -2,14 +2,15 @@
 
 ::
 
-    two ranks    round t:  send chunk t          ->  own shared ring
+    two ranks, small    round t:  send chunk t          ->  own shared ring
                            recv chunk t - 1      =   rank 0's  op  rank 1's         (one of them from the ring)
 
     n ranks      round t:  chunk t of block d    ->  stream r>d
                            own block, chunk t - 1 =  reduced in rank order  ->  recv  and  own shared ring
                            recv, block s, chunk t - 2  <-  shared ring s
 
-Swapping moves the same m bytes between two ranks as sharing would, with one wait less. All results are the bits of
+Swapping moves the same m bytes between two ranks as sharing would, with one wait less; sharing halves the work of reducing, which
+counts from some 128 KiB on. All results are the bits of
 ((0 op 1) op 2) op ..., on every rank. In place is safe: a chunk is written rounds after it was sent.
 T = alpha + m * (2 beta + gamma) for two, 2 alpha + 2 (n - 1) / n * m * 2 beta + (n - 1) / n * m * gamma for n.
 """
@@ -31,6 +32,9 @@ from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import call_reduce, load64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, release
+
+SWAP_BELOW = 128 << 10
+"""Bytes below which two ranks swap their elements."""
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -83,7 +87,7 @@ def _collect_blocks(comm, signature, recv, firsts, itemsize, chunk, turn):  # ty
 def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """Any number of ranks. `chunk` counts elements; `send` == `recv` means in place."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    if size == 2:
+    if size == 2 and count * itemsize < SWAP_BELOW:
         return swap(comm, send, recv, count, itemsize, fn, chunk)
     signature = sign(ALLREDUCE, 0, count * itemsize)
     number = begin_streams(comm, signature)
