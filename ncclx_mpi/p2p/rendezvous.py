@@ -33,13 +33,15 @@ from ncclx_mpi.p2p.layout import (
 from ncclx_mpi.p2p.matching import complete, new_request, release_request
 from numba_kernels.atomics import load64, load_acquire, store64, store_release
 from numba_kernels.jit import kernel
-from numba_kernels.memory import copy, write_shared
+from numba_kernels.memory import copy, stream, write_shared
 from transports.shm.layout import BULK, BULK_BYTES, BULK_SLOTS
 from transports.shm.ring import KIND_BITS, lines_for, push, push_control, room
 
 _SMALLEST_CHUNK = 16 << 10
 _LARGEST_CHUNK = 128 << 10
 CHUNKS_A_STEP = 4
+STREAM_LANDING_FROM = 12 << 20
+"""Bytes of a message from which the receiver writes it past the caches, since it would not stay in them anyway."""
 
 
 @kernel("int64(int64, int64)")
@@ -251,7 +253,11 @@ def _drain(request):  # type: ignore[no-untyped-def]
         offset = done * chunk
         length = min(chunk, wanted - offset)
         if length > 0:
-            copy(address + offset, pipe + BULK.data + (done % depth) * chunk, length)
+            source = pipe + BULK.data + (done % depth) * chunk
+            if nbytes >= STREAM_LANDING_FROM:
+                stream(address + offset, source, length)
+            else:
+                copy(address + offset, source, length)
         done += 1
         budget -= 1
         store_release(pipe + BULK.consumed, done)
