@@ -32,7 +32,7 @@ from ncclx_mpi.p2p.progress import progress
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from numba_kernels.jit import c_address, entry
 from transports.shm.arena import Arena
-from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
+from transports.shm.layout import ABSENT, ALIVE, BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
 from transports.shm.transport import SharedMemory
 
 WORD = 8
@@ -321,13 +321,20 @@ class Engine:
                 raise self.failure(code, what)
         entry(entries.trace_close)(self.address)
 
-    def drain(self, seconds: float = 10.0) -> None:
-        """Let what this rank still owes its peers go out (sends that nobody waits for any more) before it leaves."""
+    def drain(self, seconds: float = 5.0) -> None:
+        """Let what this rank still owes its peers go out (sends that nobody waits for any more) before it leaves.
+
+        A send that no peer ever receives is given up after `seconds`, or as soon as no peer is left.
+        """
         end = time.monotonic() + seconds
-        while self.word("queued") or self.word("active_count") or self.word("plan_count"):
+        while any(self.word(owed) for owed in ("queued", "active_count", "plan_count", "announced")):
             self.progress()
-            if time.monotonic() > end or self.arena.word(HEADER.death):
+            if time.monotonic() > end or self.arena.word(HEADER.death) or not self._has_peers():
                 return
+
+    def _has_peers(self) -> bool:
+        """Whether another rank is, or may still come, alive."""
+        return any(self.arena.state(rank) in (ABSENT, ALIVE) for rank in range(self.size) if rank != self.rank)
 
     def failure(self, code: int, what: str) -> errors.Exception:
         """The exception for what a compiled wait returned."""

@@ -18,6 +18,8 @@ ENGINE = words(
     "peers queued active_first active_count starved_first starved_last bulk_free*4 self_pending "
     # plans of non-blocking collectives, stepped from every progress call through a function pointer
     "plan_step plan_state plan_count "
+    # sends that were announced and are not complete: their receivers still need this rank
+    "announced "
     # trace: the record of the operation that this rank is in
     "current "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)
@@ -41,7 +43,7 @@ REQUEST = words(
     "kind state engine comm context offset peer source tag mode address nbytes "
     "message_bytes status_source status_tag error cancelled sequence "
     "next previous order_next order_previous queue_next action remote bulk chunk done_chunks chunks active_next "
-    "payload detached direct matched",
+    "payload detached direct matched announced",
 )
 
 # kinds of request; a CONTROL request carries three words to a peer whose ring was full

@@ -52,6 +52,9 @@ def complete(request, error):  # type: ignore[no-untyped-def]
     """Mark a request as complete; a detached one goes back to the free list, since nobody will ask for it."""
     if error != 0:
         store64(request + REQUEST.error, error)
+    if load64(request + REQUEST.announced) != 0:
+        engine = load64(request + REQUEST.engine)
+        store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) - 1)
     if load64(request + REQUEST.detached) != 0:
         release_request(load64(request + REQUEST.engine), request)
     else:

@@ -80,6 +80,8 @@ def try_push(engine, peer, request):  # type: ignore[no-untyped-def]
         store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
     elif action == ANNOUNCE:
         push_control(ring, ring_lines, key, tail, context, tag_kind, nbytes, request, load64(request + REQUEST.direct), 0)
+        store64(request + REQUEST.announced, 1)
+        store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) + 1)
     else:
         push_control(
             ring, ring_lines, key, tail, context, tag_kind, nbytes,

@@ -31,3 +31,21 @@ def test_bcast_over_two_gibibytes(comm: Any) -> None:
     comm.Bcast(data, 1)
     assert data[[0, 1 << 31, NBYTES - 1]].tolist() == [11, 22, 33]
     assert np.count_nonzero(data) == 3
+
+
+@pytest.mark.ranks(2)
+def test_forgotten_send_arrives_although_its_rank_has_ended(comm: Any) -> None:
+    """A rank must not leave while a peer still needs what it announced."""
+    import subprocess
+    import sys
+
+    if comm.rank == 1:
+        return
+    program = (
+        "import time; import numpy as np; from mpi4py import MPI; c = MPI.COMM_WORLD\n"
+        "if c.rank == 0: c.Isend(np.full(3_000_000, 7.0), 1)\n"
+        "else: time.sleep(0.5); x = np.zeros(3_000_000); c.Recv(x, 0); assert (x == 7).all(); print('all of it')\n"
+    )
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "60", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stdout) == (0, "all of it\n"), done.stderr
