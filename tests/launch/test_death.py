@@ -56,7 +56,9 @@ def test_ctrl_c():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_the_job(number):
+    before = signal.signal(number, signal.SIG_DFL)  # below nohup it is ignored, and children inherit that
     process, ranks, children = _start_blocked(2)
+    signal.signal(number, before)
     process.send_signal(number)
     process.communicate(timeout=20)
     assert process.returncode == 128 + number
