@@ -191,6 +191,8 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
     for number, place in zip(numbers, places, strict=True):
         if number < 0:
             raise ValueError(f"message: negative count {number}")
+        if number > 0 and memory.is_none:
+            raise ValueError(f"message: buffer is None but count is {number}")
         check_inside(memory.nbytes, place * layout.extent, number, layout)
     return VBuffer(memory.address, numbers, places, memory.datatype, layout, memory.owner, memory.readonly)
 
@@ -245,6 +247,8 @@ def _vector_w(spec: Any, size: int, *, writable: bool) -> WBuffer:
     for number, place, datatype in zip(numbers, places, types, strict=True):
         if number < 0:
             raise ValueError(f"message: negative count {number}")
+        if number > 0 and source is None:
+            raise ValueError(f"message: buffer is None but count is {number}")
         layout = committed(datatype._state, "message")
         if memory is not None:
             check_inside(memory.nbytes, place, number, layout)

@@ -352,3 +352,11 @@ def test_anything_is_resolved_or_refused_properly(spec: Any) -> None:
         except (TypeError, ValueError, KeyError, BufferError, OverflowError, errors.Exception):
             continue
         found.packed()
+
+
+def test_none_with_a_count_is_refused_in_vector_forms() -> None:
+    for counts in ([3, 0], ([3, 0], [1, -1])):
+        with pytest.raises(ValueError, match="buffer is None but count is 3"):
+            buffers.send_vector([None, counts, PREDEFINED["DOUBLE"]], 2)
+    with pytest.raises(ValueError, match="buffer is None but count is 3"):
+        buffers.send_w([None, ([3, 0], [0, 0]), [PREDEFINED["DOUBLE"]] * 2], 2)
