@@ -125,6 +125,7 @@ class Engine:
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._scratch = threading.local()
         self._kept: dict[int, Any] = {}
+        self._comms: list[NativeComm] = []
         self._fill_block()
         self._fill_peers()
         self._start_send = entry(entries.start_send)
@@ -187,7 +188,10 @@ class Engine:
 
     def new_comm(self, context: int, world_ranks: Sequence[int], slot: int = -1) -> NativeComm:
         """The native side of a communicator; `context` is unique in the job and a multiple of 4."""
-        return NativeComm(self, context, world_ranks, slot)
+        comm = NativeComm(self, context, world_ranks, slot)
+        # Pending requests refer to the native block after the program has dropped its last handle; a kilobyte each is kept.
+        self._comms.append(comm)
+        return comm
 
     # Requests ---------------------------------------------------------------------------------------------------
 
