@@ -1,0 +1,181 @@
+"""The table of driver functions: everything that is asked of a GPU goes through one :class:`Driver`.
+
+:class:`numba_kernels.cuda.library.Library` calls the real driver; ``ncclx_mpi.testing.driver_double`` stands in for it where there is no
+GPU. Addresses and streams are plain integers, as the driver has them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+HANDLE_BYTES = 64
+LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
+"""Handles of the default streams; 0 is the legacy one too."""
+
+WAIT_AT_LEAST, WRITE = 1, 2
+"""Kinds of stream memory operation: wait until a 64-bit word, taken cyclically, is at least a value; write it."""
+
+
+class Memory(NamedTuple):
+    """What the driver knows of an address.
+
+    Attributes
+    ----------
+    is_device
+        The CPU cannot read it. Managed memory and pinned host memory can be read.
+    device
+        Ordinal of the GPU in this process; -1 for host memory.
+    base, nbytes
+        The allocation it lies in.
+    buffer_id
+        Number of the allocation, never used again in this process: a freed address that comes back has another.
+    is_exportable
+        Whether other processes may map it.
+    """
+
+    is_device: bool
+    device: int
+    base: int
+    nbytes: int
+    buffer_id: int
+    is_exportable: bool
+
+
+class Step(NamedTuple):
+    """One stream memory operation on the 64-bit word at `address`: :data:`WAIT_AT_LEAST` or :data:`WRITE`."""
+
+    kind: int
+    address: int
+    value: int
+
+
+class Launchable(Protocol):
+    """A compiled kernel: integer parameters of 8 bytes only, addresses among them."""
+
+    name: str
+
+    def cubin(self, arch: tuple[int, int]) -> tuple[bytes, str]:
+        """Machine code for compute capability `arch`, and the name of its entry."""
+
+    def on_cpu(self, threads: int, *arguments: int) -> None:
+        """Do on the CPU what `threads` threads would do on the GPU."""
+
+
+class DriverError(RuntimeError):
+    """A driver function failed.
+
+    Attributes
+    ----------
+    code
+        The driver's number for it.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Driver(ABC):
+    """The driver functions that this project uses. All raise :class:`DriverError`; `device` is an ordinal in this process."""
+
+    @abstractmethod
+    def device_count(self) -> int:
+        """GPUs that this process sees."""
+
+    @abstractmethod
+    def uuid(self, device: int) -> bytes:
+        """16 bytes that name the GPU, whatever its ordinal in a process."""
+
+    @abstractmethod
+    def arch(self, device: int) -> tuple[int, int]:
+        """Compute capability."""
+
+    @abstractmethod
+    def multiprocessors(self, device: int) -> int:
+        """Multiprocessors of the GPU."""
+
+    @abstractmethod
+    def current_device(self) -> int | None:
+        """Device of the calling thread's context, None if it has none."""
+
+    @abstractmethod
+    def use(self, device: int) -> None:
+        """Make the primary context of `device` current in the calling thread."""
+
+    @abstractmethod
+    def memory(self, address: int) -> Memory | None:
+        """What an address is; None for memory that the driver does not know: plain host memory."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> int:
+        """Exportable memory on the current device (``cuMemAlloc``)."""
+
+    @abstractmethod
+    def free(self, address: int) -> None:
+        """Free what :meth:`allocate` returned; waits for the device."""
+
+    @abstractmethod
+    def register_host(self, address: int, nbytes: int) -> None:
+        """Pin host memory for all contexts, so that copies run at full speed and streams may wait for words in it."""
+
+    @abstractmethod
+    def unregister_host(self, address: int) -> None:
+        """Undo :meth:`register_host`."""
+
+    @abstractmethod
+    def export(self, address: int) -> bytes:
+        """Handle of :data:`HANDLE_BYTES` bytes for the allocation that begins at `address`."""
+
+    @abstractmethod
+    def open(self, handle: bytes) -> int:
+        """Map another process's allocation on the current device: the address of its begin. A process cannot open its own."""
+
+    @abstractmethod
+    def close(self, address: int) -> None:
+        """Unmap what :meth:`open` returned."""
+
+    @abstractmethod
+    def create_stream(self) -> int:
+        """A stream of the current device that does not synchronise with the legacy default stream."""
+
+    @abstractmethod
+    def destroy_stream(self, stream: int) -> None:
+        """Give a stream up; what it holds still runs."""
+
+    @abstractmethod
+    def is_idle(self, stream: int) -> bool:
+        """Whether everything enqueued has run. Raises what went wrong in it."""
+
+    @abstractmethod
+    def synchronize(self, stream: int) -> None:
+        """Wait until everything enqueued has run."""
+
+    @abstractmethod
+    def is_capturing(self, stream: int) -> bool:
+        """Whether the stream is being captured into a graph."""
+
+    @abstractmethod
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Enqueue a copy between any two addresses; host memory must be pinned to be copied asynchronously."""
+
+    @abstractmethod
+    def fill(self, target: int, value: int, nbytes: int, stream: int) -> None:
+        """Enqueue writing a byte `nbytes` times to device memory."""
+
+    @abstractmethod
+    def batch(self, stream: int, steps: Sequence[Step]) -> None:
+        """Enqueue stream memory operations, in order, in one call."""
+
+    @abstractmethod
+    def launch(self, kernel: Launchable, stream: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        """Enqueue a kernel on `blocks` blocks of `threads` threads; loads it into the current context at first use."""
+
+    @abstractmethod
+    def record(self, stream: int) -> Any:
+        """An event that is done when what the stream holds now has run; an opaque token."""
+
+    @abstractmethod
+    def wait(self, stream: int, event: Any) -> None:
+        """Enqueue that what follows in `stream` waits for an event of this process."""
