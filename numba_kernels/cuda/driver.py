@@ -179,3 +179,17 @@ class Driver(ABC):
     @abstractmethod
     def wait(self, stream: int, event: Any) -> None:
         """Enqueue that what follows in `stream` waits for an event of this process."""
+
+
+class _Use:
+    driver: Driver | None = None
+
+
+def current() -> Driver | None:
+    """The driver in use; None as long as no memory in this process can be a GPU's."""
+    return _Use.driver
+
+
+def install(driver: Driver | None) -> None:
+    """Use `driver` from now on; None goes back to the machine's own."""
+    _Use.driver = driver
