@@ -32,6 +32,7 @@ from numba.core.dispatcher import Dispatcher
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
 CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
+_DIGEST = "numba_kernels_digest"
 _PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
 
 _entries: dict[str, Kernel] = {}
@@ -100,12 +101,14 @@ class Native:
         return int(self._callback.address)
 
 
-def native(function: Callable[..., Any], signature: str, name: str) -> Native:
+def native(function: Callable[..., Any], signature: str, name: str, digest: str = "") -> Native:
     """Declare a C-callable function, cached on disk under `name`; nothing is compiled before its address is needed.
 
     Generated functions of one factory share their place in the source, so `name` must tell them apart in their module.
+    `digest` names what it is made from where that is not the module of `function`.
     """
     function.__name__ = function.__qualname__ = name
+    function.__dict__[_DIGEST] = digest
     arguments: Any = sigutils.normalize_signature(signature)
     callback: Any = CFunc(function, arguments, locals={}, options={"error_model": "numpy"})
     callback._cache = _NamedCache(function)
@@ -189,10 +192,16 @@ def _private_folder(folder: Path) -> bool:
 
 @functools.cache
 def module_digest(path: str) -> str:
+    """Digest of :func:`sources_digest` and the versions that compile."""
+    return hashlib.sha256(_versions() + sources_digest(path).encode()).hexdigest()[:20]
+
+
+@functools.cache
+def sources_digest(path: str) -> str:
     """Digest of a module's source and of all sources of ours that it imports, directly or not."""
     seen: dict[str, bytes] = {}
     _collect_sources(path, seen)
-    total = hashlib.sha256(_versions())
+    total = hashlib.sha256()
     for name in sorted(seen):
         total.update(name.encode() + b"\0" + seen[name])
     return total.hexdigest()[:20]
@@ -258,7 +267,7 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
     """Puts a function's cache under a folder named by its module's digest; the digest is the stamp."""
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
-        self._digest = module_digest(py_file)
+        self._digest = py_func.__dict__.get(_DIGEST) or module_digest(py_file)
         self._lineno = py_func.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("ncclx_mpi", "numba_kernels", "transports")
 NUMERIC = {"numpy", "numba", "llvmlite"}
 ALLOWED_OUTSIDE = {
-    "numba_kernels": NUMERIC | {"numba_kernels"},
+    "numba_kernels": NUMERIC | {"numba_kernels", "cuda"},
     "transports": NUMERIC | {"numba_kernels", "transports"},
     "ncclx_mpi": NUMERIC | {"numba_kernels", "transports", "ncclx_mpi", "mpi4py", "pytest", "_pytest", "hypothesis", "cloudpickle"},
 }
@@ -97,6 +97,16 @@ def test_only_one_module_defines_atomics() -> None:
     words = ("load_atomic", "store_atomic", "atomic_rmw", "cmpxchg")
     users = {path for package in PACKAGES for path in sources(package) if any(word in path.read_text() for word in words)}
     assert users == {ROOT / "numba_kernels" / "atomics.py"}
+
+
+def test_cuda_is_imported_where_kernels_are_compiled_only() -> None:
+    users = {
+        (path.relative_to(ROOT / "numba_kernels").as_posix(), name.split(".")[0])
+        for path in sources("numba_kernels")
+        for name in imported(path)
+        if name.startswith(("numba.cuda", "cuda."))
+    }
+    assert users == {("cuda/compiler.py", "numba"), ("cuda/ptx.py", "cuda")}
 
 
 def test_real_mpi_is_imported_by_its_bootstrap_only() -> None:

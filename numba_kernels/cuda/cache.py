@@ -1,0 +1,71 @@
+"""Machine code on disk: found by the kernel's name, the digest of its sources, and the architecture.
+
+Folders, in this order: ``$NCCLX_MPI_CUBINS`` (made ahead by ``python -m numba_kernels.compile --output``), ``cubins`` beside this
+file (shipped), and the user's cache, which has a folder for each set of compiler versions. A file whose digest does not fit is never
+taken, so folders may be stale or hold code for other releases.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from numba_kernels import jit
+
+FOLDER_VARIABLE = "NCCLX_MPI_CUBINS"
+_COMPILERS = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvvm-cu12", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
+
+
+def find(name: str, digest: str, arch: tuple[int, int]) -> bytes | None:
+    """Machine code of a kernel; None if no folder has it."""
+    for folder in _folders():
+        try:
+            return (folder / file_name(name, digest, arch)).read_bytes()
+        except OSError:
+            continue
+    return None
+
+
+def keep(name: str, digest: str, arch: tuple[int, int], code: bytes) -> None:
+    """Store machine code in the user's cache."""
+    write(_user_folder(), name, digest, arch, code)
+
+
+def write(folder: Path, name: str, digest: str, arch: tuple[int, int], code: bytes) -> Path:
+    """Store machine code in `folder`. Many ranks may do so at once: a file appears whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / file_name(name, digest, arch)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", delete=False) as file:
+        file.write(code)
+    os.replace(file.name, target)
+    return target
+
+
+def file_name(name: str, digest: str, arch: tuple[int, int]) -> str:
+    """Where a folder keeps the machine code of a kernel."""
+    return f"{name}-{digest}.sm_{arch[0]}{arch[1]}.cubin"
+
+
+def _folders() -> list[Path]:
+    made_ahead = os.environ.get(FOLDER_VARIABLE)
+    return [*([Path(made_ahead)] if made_ahead else []), Path(__file__).with_name("cubins"), _user_folder()]
+
+
+def _user_folder() -> Path:
+    return jit.cache_root() / f"cubins-{_versions()}"
+
+
+@functools.cache
+def _versions() -> str:
+    """Digest of the versions of all that takes part in compiling."""
+    found = []
+    for package in _COMPILERS:
+        try:
+            found.append(f"{package}={version(package)}")
+        except PackageNotFoundError:
+            continue
+    return hashlib.sha256(" ".join(found).encode()).hexdigest()[:12]

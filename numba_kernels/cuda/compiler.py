@@ -1,0 +1,57 @@
+"""From a Python function to PTX, by Numba and NVVM; no GPU is needed.
+
+The only module that imports :mod:`numba.cuda`, and only when a kernel has to be compiled, so that another compiler can take
+its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+from numba import types
+
+from numba_kernels import jit
+from numba_kernels.cuda.ptx import CompilerMissing, renamed
+
+
+def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tuple[int, int], launch_bounds: int) -> str:
+    """Compile `entry`, a function of int64 `parameters`, to PTX whose entry is called `name`.
+
+    Multiplications and additions are not contracted, and subnormals are kept, so results have the bits that the CPU's have.
+
+    Raises
+    ------
+    CompilerMissing
+        numba-cuda or the libraries that it uses are not installed.
+    """
+    try:
+        from numba.cuda import compiler
+    except ImportError as error:
+        raise CompilerMissing(name, arch, str(error)) from error
+    try:
+        with jit.pinned_configuration(), _without_gpu(arch):
+            library, _ = compiler._compile_pyfunc_with_fixup(
+                entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=launch_bounds
+            )
+            library._nvvm_options["fma"] = False
+            (text,) = library.get_asm_strs(cc=arch)
+    except RuntimeError as error:
+        if type(error).__name__ != "DynamicLibNotFoundError":
+            raise
+        raise CompilerMissing(name, arch, str(error).partition("\n")[0]) from error
+    return renamed(text, name)
+
+
+@contextmanager
+def _without_gpu(arch: tuple[int, int]) -> Iterator[None]:
+    """Let Numba compile for `arch`: for functions that a kernel calls, it asks the current GPU what to compile for."""
+    from numba.cuda import dispatcher
+
+    saved = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=arch)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = saved

@@ -1,0 +1,108 @@
+"""PTX texts: assembled to machine code, and examined."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+
+class CompilerMissing(RuntimeError):
+    """A kernel has to be compiled, and what compiles is not installed."""
+
+    def __init__(self, name: str, arch: tuple[int, int], reason: str) -> None:
+        super().__init__(
+            f"kernel {name} must be compiled for sm_{arch[0]}{arch[1]}, and there is no CUDA compiler ({reason}): "
+            "`pip install 'ncclx-mpi[cuda13]'` (or [cuda12]), or make the kernels elsewhere by `python -m numba_kernels.compile`"
+        )
+
+
+class Usage(NamedTuple):
+    """What ptxas tells of a kernel: registers a thread, bytes of stack, bytes of spilled registers stored and loaded."""
+
+    registers: int
+    stack: int
+    spills: int
+
+
+def renamed(text: str, name: str) -> str:
+    """Give the one entry of a PTX text another name."""
+    return text.replace(_entry(text), name)
+
+
+def _entry(text: str) -> str:
+    (entry,) = re.findall(r"\.entry\s+([\w$]+)\s*\(", text)
+    return str(entry)
+
+
+def assemble(text: str, arch: tuple[int, int]) -> bytes:
+    """Machine code, by nvJitLink where it is installed, else by ptxas.
+
+    Raises
+    ------
+    CompilerMissing
+        Neither is installed.
+    """
+    if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core") and _has_jit_linker():
+        from cuda.core import Linker, LinkerOptions, ObjectCode
+
+        options = LinkerOptions(arch=f"sm_{arch[0]}{arch[1]}")
+        return bytes(Linker(ObjectCode.from_ptx(text.encode()), options=options).link("cubin").code)
+    return run_ptxas(text, arch)[0]
+
+
+def _has_jit_linker() -> bool:
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        load_nvidia_dynamic_lib("nvJitLink")
+    except DynamicLibNotFoundError:
+        return False
+    return True
+
+
+def run_ptxas(text: str, arch: tuple[int, int]) -> tuple[bytes, Usage]:
+    """Machine code by ptxas, and what it takes.
+
+    Raises
+    ------
+    CompilerMissing
+        There is no ptxas.
+    ValueError
+        ptxas refuses the text.
+    """
+    program = find_ptxas()
+    if program is None:
+        raise CompilerMissing(_entry(text), arch, "neither nvJitLink nor ptxas is there")
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(text)
+        command = [program, "-v", f"-arch=sm_{arch[0]}{arch[1]}", "-o", str(target), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ValueError(f"ptxas refuses kernel {_entry(text)} for sm_{arch[0]}{arch[1]}: {done.stderr.strip()}")
+        return target.read_bytes(), _usage(done.stdout + done.stderr)
+
+
+def find_ptxas() -> str | None:
+    """Path of ptxas: from the wheel of nvcc, or an installed toolkit."""
+    if importlib.util.find_spec("nvidia"):
+        for place in importlib.util.find_spec("nvidia").submodule_search_locations or ():  # type: ignore[union-attr]
+            for found in sorted(Path(place).glob("*/bin/ptxas"), reverse=True):
+                return str(found)
+    return shutil.which("ptxas")
+
+
+def _usage(log: str) -> Usage:
+    def number(pattern: str) -> int:
+        return sum(int(found) for found in re.findall(pattern, log))
+
+    return Usage(
+        number(r"Used (\d+) registers"),
+        number(r"(\d+) bytes stack frame"),
+        number(r"(\d+) bytes spill (?:stores|loads)"),
+    )
