@@ -6,9 +6,12 @@ GPU. Addresses and streams are plain integers, as the driver has them.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
+
+from numba_kernels.cuda import loaded
 
 HANDLE_BYTES = 64
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
@@ -182,14 +185,36 @@ class Driver(ABC):
 
 
 class _Use:
-    driver: Driver | None = None
+    installed: Driver | None = None
+    machine: Driver | None = None
+    is_tried = False
 
 
 def current() -> Driver | None:
-    """The driver in use; None as long as no memory in this process can be a GPU's."""
-    return _Use.driver
+    """The driver in use, None as long as no memory of this process can be a GPU's.
+
+    That is the machine's own once something in the process has loaded its library, if it finds a GPU; nothing is loaded here.
+    """
+    if _Use.installed is not None:
+        return _Use.installed
+    if _Use.machine is None and not _Use.is_tried:
+        _Use.machine = _find()
+    return _Use.machine
 
 
 def install(driver: Driver | None) -> None:
     """Use `driver` from now on; None goes back to the machine's own."""
-    _Use.driver = driver
+    _Use.installed = driver
+
+
+def _find() -> Driver | None:
+    functions = loaded.library()
+    if functions is None:
+        return None
+    _Use.is_tried = True
+    from numba_kernels.cuda.library import Library
+
+    with contextlib.suppress(DriverError):
+        found = Library(functions)
+        return found if found.device_count() else None
+    return None

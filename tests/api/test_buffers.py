@@ -15,6 +15,8 @@ from ncclx_mpi import buffers, errors
 from ncclx_mpi.api.datatype import PREDEFINED, Datatype, Get_address
 from ncclx_mpi.api.memory import BOTTOM, IN_PLACE, buffer
 from ncclx_mpi.buffers import device
+from numba_kernels.cuda import driver
+from numba_kernels.cuda.driver import Memory
 
 INT, DOUBLE, BYTE = (PREDEFINED[name] for name in ("INT", "DOUBLE", "BYTE"))
 
@@ -208,22 +210,20 @@ def test_bad_interfaces(changes: Any, error: type, text: str) -> None:
 class Driver:
     """As much of the CUDA driver as is asked about an address."""
 
-    def __init__(self, memory_type: int, is_managed: int, status: int = 0) -> None:
-        self.values = {2: memory_type, 8: is_managed}
-        self.status = status
+    def __init__(self, found: Memory | None) -> None:
+        self.found = found
 
-    def cuPointerGetAttribute(self, value: Any, attribute: Any, address: Any) -> int:
-        value._obj.value = self.values[attribute.value]
-        assert address.value == AT
-        return self.status
+    def memory(self, address: int) -> Memory | None:
+        assert address == AT
+        return self.found
 
 
 @pytest.mark.parametrize(
-    ("driver", "is_refused"),
-    [(None, False), (Driver(1, 0), False), (Driver(2, 0), True), (Driver(2, 1), False), (Driver(2, 0, status=1), False)],
+    ("is_device", "is_refused"), [(None, False), (False, False), (True, True)], ids=["unknown", "pinned or managed", "device"]
 )
-def test_the_driver_says_whose_memory_it_is(driver: Any, is_refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_driver", lambda: driver)
+def test_the_driver_says_whose_memory_it_is(is_device: bool | None, is_refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = None if is_device is None else Memory(is_device, 0, AT, 48, 7, True)
+    monkeypatch.setattr(driver, "current", lambda: Driver(found))
     if not is_refused:
         assert buffers.recv(Interface(DATA)).address == AT
         return

@@ -1,0 +1,356 @@
+"""The CUDA driver itself, called through ctypes: ``libcuda.so.1`` and nothing else.
+
+Symbols carry the version that ``cuda.h`` of CUDA 12 and 13 gives a name (``cuMemAlloc`` is ``cuMemAlloc_v2``): the plain names are
+older functions with other arguments. Every context is the device's primary one, which CuPy, Numba, Torch and JAX use too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from numba_kernels.cuda.driver import HANDLE_BYTES, WAIT_AT_LEAST, Driver, DriverError, Launchable, Memory, Step
+
+_NOT_READY = 600
+_NOT_A_POINTER = (1, 3, 4, 201)
+"""What the driver says of an address that is none of its own: invalid value, not (any more) initialised, invalid context."""
+
+_MAJOR, _MINOR, _MULTIPROCESSORS = 75, 76, 16
+_NON_BLOCKING, _NO_TIMING, _PORTABLE_AND_MAPPED, _LAZY_PEER_ACCESS = 1, 2, 3, 1
+_WAIT_64, _WRITE_64 = 4, 5
+_PARAMETERS, _PARAMETER_BYTES, _END = 1, 2, 0
+
+_MEMORY_TYPE, _BUFFER_ID, _IS_MANAGED, _ORDINAL, _IS_EXPORTABLE, _RANGE_START, _RANGE_SIZE = 2, 7, 8, 9, 10, 11, 12
+_ATTRIBUTES = (_MEMORY_TYPE, _BUFFER_ID, _IS_MANAGED, _ORDINAL, _IS_EXPORTABLE, _RANGE_START, _RANGE_SIZE)
+_HOST = 1
+
+
+class _Handle(ctypes.Structure):
+    """``CUipcMemHandle``, which is passed by value."""
+
+    _fields_ = (("reserved", c_ubyte * HANDLE_BYTES),)
+
+
+class _Operation(ctypes.Structure):
+    """``CUstreamBatchMemOpParams``, a union of 48 bytes; waits and writes are laid out alike."""
+
+    _fields_ = (
+        ("operation", c_uint),
+        ("address", c_uint64),
+        ("value", c_uint64),
+        ("flags", c_uint),
+        ("alias", c_uint64),
+        ("unused", c_uint64),
+    )
+
+
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuGetErrorString": (c_int, POINTER(c_char_p)),
+    "cuDeviceGetCount": (POINTER(c_int),),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetUuid_v2": (c_void_p, c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(c_void_p), c_int),
+    "cuCtxGetCurrent": (POINTER(c_void_p),),
+    "cuCtxSetCurrent": (c_void_p,),
+    "cuCtxGetDevice": (POINTER(c_int),),
+    "cuPointerGetAttributes": (c_uint, c_void_p, c_void_p, c_uint64),
+    "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+    "cuMemFree_v2": (c_uint64,),
+    "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
+    "cuMemHostGetDevicePointer_v2": (POINTER(c_uint64), c_void_p, c_uint),
+    "cuMemHostUnregister": (c_void_p,),
+    "cuIpcGetMemHandle": (POINTER(_Handle), c_uint64),
+    "cuIpcOpenMemHandle_v2": (POINTER(c_uint64), _Handle, c_uint),
+    "cuIpcCloseMemHandle": (c_uint64,),
+    "cuStreamCreate": (POINTER(c_void_p), c_uint),
+    "cuStreamDestroy_v2": (c_void_p,),
+    "cuStreamQuery": (c_void_p,),
+    "cuStreamSynchronize": (c_void_p,),
+    "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
+    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
+    "cuStreamBatchMemOp_v2": (c_void_p, c_uint, c_void_p, c_uint),
+    "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
+    "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
+    "cuEventCreate": (POINTER(c_void_p), c_uint),
+    "cuEventRecord": (c_void_p, c_void_p),
+    "cuEventDestroy_v2": (c_void_p,),
+    "cuModuleLoadDataEx": (POINTER(c_void_p), c_char_p, c_uint, c_void_p, c_void_p),
+    "cuModuleGetFunction": (POINTER(c_void_p), c_void_p, c_char_p),
+    "cuLaunchKernel": (c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p),
+}
+"""Argument types of every function that is called; all return a ``CUresult``, 0 for success."""
+
+
+class Library(Driver):
+    """The real driver.
+
+    Parameters
+    ----------
+    functions
+        The loaded library, or anything with callables of the names in :data:`SIGNATURES`.
+
+    Raises
+    ------
+    DriverError
+        The driver cannot be initialised; there is no GPU, as a rule.
+    """
+
+    def __init__(self, functions: Any) -> None:
+        self._functions = {name: _typed(getattr(functions, name), types) for name, types in SIGNATURES.items()}
+        self._scratch = threading.local()
+        self._contexts: dict[int, int] = {}
+        self._loaded: dict[tuple[int, Launchable], _Function] = {}
+        self._guard = threading.Lock()
+        self._call("cuInit", 0)
+        self._devices = [self._int("cuDeviceGet", ordinal) for ordinal in range(self._int("cuDeviceGetCount"))]
+
+    # Devices
+
+    def device_count(self) -> int:
+        """GPUs that this process sees."""
+        return len(self._devices)
+
+    def uuid(self, device: int) -> bytes:
+        """16 bytes that name the GPU (on a partitioned GPU, the partition)."""
+        name = ctypes.create_string_buffer(16)
+        self._call("cuDeviceGetUuid_v2", name, self._devices[device])
+        return name.raw
+
+    def arch(self, device: int) -> tuple[int, int]:
+        """Compute capability."""
+        handle = self._devices[device]
+        return self._int("cuDeviceGetAttribute", _MAJOR, handle), self._int("cuDeviceGetAttribute", _MINOR, handle)
+
+    def multiprocessors(self, device: int) -> int:
+        """Multiprocessors of the GPU."""
+        return self._int("cuDeviceGetAttribute", _MULTIPROCESSORS, self._devices[device])
+
+    def current_device(self) -> int | None:
+        """Device of the calling thread's context, None if it has none."""
+        if not self._pointer("cuCtxGetCurrent"):
+            return None
+        return self._devices.index(self._int("cuCtxGetDevice"))
+
+    def use(self, device: int) -> None:
+        """Make the primary context of `device` current in the calling thread; it is retained for good at first use."""
+        context = self._contexts.get(device)
+        if context is None:
+            with self._guard:
+                context = self._contexts.get(device) or self._pointer("cuDevicePrimaryCtxRetain", self._devices[device])
+                self._contexts[device] = context
+        self._call("cuCtxSetCurrent", context)
+
+    # Memory
+
+    def memory(self, address: int) -> Memory | None:
+        """What an address is; None for memory that the driver does not know."""
+        values, query = self._attributes()
+        ctypes.memset(values, 0, ctypes.sizeof(values))  # some of the values are narrower than the room for them
+        status = self._functions["cuPointerGetAttributes"](len(_ATTRIBUTES), *query, address)
+        if status in _NOT_A_POINTER:
+            return None
+        if status:
+            raise self._error("cuPointerGetAttributes", status)
+        kind, buffer_id, is_managed, ordinal, is_exportable, base, nbytes = values
+        if not kind:
+            return None
+        is_host = kind == _HOST and not is_managed
+        device = -1 if is_host else c_int32(ordinal).value
+        return Memory(not is_host and not is_managed, device, base, nbytes, buffer_id, bool(is_exportable))
+
+    def allocate(self, nbytes: int) -> int:
+        """Exportable memory on the current device."""
+        return self._word("cuMemAlloc_v2", nbytes)
+
+    def free(self, address: int) -> None:
+        """Free what :meth:`allocate` returned; waits for the device."""
+        self._call("cuMemFree_v2", address)
+
+    def register_host(self, address: int, nbytes: int) -> None:
+        """Pin host memory for all contexts, at the same address for kernels and streams as for the CPU."""
+        self._call("cuMemHostRegister_v2", address, nbytes, _PORTABLE_AND_MAPPED)
+        seen = self._word("cuMemHostGetDevicePointer_v2", address, 0)
+        if seen != address:
+            self.unregister_host(address)
+            raise DriverError(
+                801, f"pinned memory at {address:#x} is at {seen:#x} for the GPU; GPUs that need this are not supported"
+            )
+
+    def unregister_host(self, address: int) -> None:
+        """Undo :meth:`register_host`."""
+        self._call("cuMemHostUnregister", address)
+
+    def export(self, address: int) -> bytes:
+        """Handle for the allocation that begins at `address`."""
+        handle = _Handle()
+        self._call("cuIpcGetMemHandle", byref(handle), address)
+        return bytes(handle)
+
+    def open(self, handle: bytes) -> int:
+        """Map another process's allocation on the current device."""
+        return self._word("cuIpcOpenMemHandle_v2", _Handle.from_buffer_copy(handle), _LAZY_PEER_ACCESS)
+
+    def close(self, address: int) -> None:
+        """Unmap what :meth:`open` returned."""
+        self._call("cuIpcCloseMemHandle", address)
+
+    # Streams
+
+    def create_stream(self) -> int:
+        """A stream of the current device that does not synchronise with the legacy default stream."""
+        return self._pointer("cuStreamCreate", _NON_BLOCKING)
+
+    def destroy_stream(self, stream: int) -> None:
+        """Give a stream up; what it holds still runs."""
+        self._call("cuStreamDestroy_v2", stream)
+
+    def is_idle(self, stream: int) -> bool:
+        """Whether everything enqueued has run. Raises what went wrong in it."""
+        status = self._functions["cuStreamQuery"](stream)
+        if status not in (0, _NOT_READY):
+            raise self._error("cuStreamQuery", status)
+        return bool(status == 0)
+
+    def synchronize(self, stream: int) -> None:
+        """Wait until everything enqueued has run."""
+        self._call("cuStreamSynchronize", stream)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether the stream is being captured into a graph."""
+        status = c_int()
+        self._call("cuStreamIsCapturing", stream, byref(status))
+        return status.value != 0
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Enqueue a copy between any two addresses."""
+        self._call("cuMemcpyAsync", target, source, nbytes, stream)
+
+    def fill(self, target: int, value: int, nbytes: int, stream: int) -> None:
+        """Enqueue writing a byte `nbytes` times to device memory."""
+        self._call("cuMemsetD8Async", target, value, nbytes, stream)
+
+    def batch(self, stream: int, steps: Sequence[Step]) -> None:
+        """Enqueue stream memory operations, in order, in one call."""
+        table = (_Operation * len(steps))()
+        for row, (kind, address, value) in zip(table, steps, strict=True):
+            row.operation, row.address, row.value = _WAIT_64 if kind == WAIT_AT_LEAST else _WRITE_64, address, value
+        self._call("cuStreamBatchMemOp_v2", stream, len(steps), table, 0)
+
+    def record(self, stream: int) -> Any:
+        """An event that is done when what the stream holds now has run; it goes with the object."""
+        event = _Event(self, self._pointer("cuEventCreate", _NO_TIMING))
+        self._call("cuEventRecord", event.handle, stream)
+        return event
+
+    def wait(self, stream: int, event: Any) -> None:
+        """Enqueue that what follows in `stream` waits for an event of this process."""
+        self._call("cuStreamWaitEvent", stream, event.handle, 0)
+
+    # Kernels
+
+    def launch(self, kernel: Launchable, stream: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        """Enqueue a kernel; loads it into the current context at first use."""
+        context = self._pointer("cuCtxGetCurrent")
+        function = self._loaded.get((context, kernel)) or self._load(context, kernel)
+        with function.guard:  # the driver reads the parameters while it enqueues
+            extra = function.packed(arguments)
+            self._call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, 0, stream, None, extra)
+
+    def _load(self, context: int, kernel: Launchable) -> _Function:
+        device = self.current_device()
+        if device is None:
+            raise DriverError(201, f"kernel {kernel.name}: the calling thread has no CUDA context")
+        code, entry = kernel.cubin(self.arch(device))
+        with self._guard:
+            found = self._loaded.get((context, kernel))
+            if found is None:
+                module = self._pointer("cuModuleLoadDataEx", code, 0, None, None)
+                found = _Function(self._pointer("cuModuleGetFunction", module, entry.encode()))
+                self._loaded[context, kernel] = found
+        return found
+
+    # Calls
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = self._functions[name](*arguments)
+        if status:
+            raise self._error(name, status)
+
+    def _int(self, name: str, *arguments: Any) -> int:
+        """Call a function that returns an int through its first argument."""
+        found = c_int()
+        self._call(name, byref(found), *arguments)
+        return found.value
+
+    def _word(self, name: str, *arguments: Any) -> int:
+        """Call a function that returns a device address through its first argument."""
+        found = c_uint64()
+        self._call(name, byref(found), *arguments)
+        return found.value
+
+    def _pointer(self, name: str, *arguments: Any) -> int:
+        """Call a function that returns a handle through its first argument."""
+        found = c_void_p()
+        self._call(name, byref(found), *arguments)
+        return found.value or 0
+
+    def _error(self, name: str, status: int) -> DriverError:
+        said = [c_char_p(), c_char_p()]
+        for get, text in zip(("cuGetErrorName", "cuGetErrorString"), said, strict=True):
+            self._functions[get](status, byref(text))
+        title, reason = ((text.value or b"unknown").decode() for text in said)
+        return DriverError(status, f"{name} returned {title} ({status}): {reason}")
+
+    def _attributes(self) -> tuple[Any, tuple[Any, Any]]:
+        """Room for the attributes of an address, the calling thread's own, and what asks for them."""
+        room: tuple[Any, tuple[Any, Any]] | None = getattr(self._scratch, "attributes", None)
+        if room is None:
+            count = len(_ATTRIBUTES)
+            values = (c_uint64 * count)()
+            first = ctypes.addressof(values)
+            pointers = (c_void_p * count)(*range(first, first + 8 * count, 8))
+            room = self._scratch.attributes = values, ((c_int * count)(*_ATTRIBUTES), pointers)
+        return room
+
+
+class _Function:
+    """A kernel in a context, and its parameter block: written anew for each launch, at the same place."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.guard = threading.Lock()
+        self._block: Any = None
+        self._extra: Any = None
+
+    def packed(self, arguments: Sequence[int]) -> Any:
+        """The parameters as ``cuLaunchKernel`` takes them in its last argument."""
+        if self._block is None or len(self._block) != len(arguments):
+            self._block = (c_int64 * len(arguments))()
+            self._size = c_size_t(ctypes.sizeof(self._block))
+            self._extra = (c_void_p * 5)(
+                _PARAMETERS, ctypes.addressof(self._block), _PARAMETER_BYTES, ctypes.addressof(self._size), _END
+            )
+        self._block[:] = arguments
+        return self._extra
+
+
+class _Event:
+    def __init__(self, library: Library, handle: int) -> None:
+        self.handle = handle
+        self._library = library
+
+    def __del__(self) -> None:
+        with contextlib.suppress(DriverError):  # the context may be gone already
+            self._library._call("cuEventDestroy_v2", self.handle)
+
+
+def _typed(function: Any, types: tuple[Any, ...]) -> Any:
+    function.argtypes, function.restype = types, c_int
+    return function
