@@ -90,5 +90,6 @@ def test_a_changed_callee_changes_the_cache_folder(tmp_path, changed):
     edited = {"callee": package / "callee.py", "package": package / "inner" / "__init__.py"}[changed]
     edited.write_text("VALUE = 2\n")
     jit.module_digest.cache_clear()
+    jit.sources_digest.cache_clear()
     jit._scan.cache_clear()
     assert jit.module_digest(str(package / "caller.py")) != before
