@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -82,11 +82,13 @@ def buffer_bytes(point: Point) -> int:
     return (point.nranks + 1) * point.nbytes
 
 
-def sweep(cases: Iterable[str] = COLLECTIVES, ranks: Iterable[int] = SWEEP_RANKS) -> Iterator[Point]:
+def sweep(
+    cases: Iterable[str] = COLLECTIVES, ranks: Iterable[int] = SWEEP_RANKS, sizes: Sequence[int] = SWEEP_BYTES
+) -> Iterator[Point]:
     """Yield every collective from 0 B to 64 MiB in powers of four, with at most 256 MiB a rank."""
     for nranks in ranks:
         for case in cases:
-            for nbytes in SWEEP_BYTES if case != "barrier" else (0,):
+            for nbytes in sizes if case != "barrier" else (0,):
                 point = Point(case, nbytes, nranks)
                 if buffer_bytes(point) <= 256 * MIB:
                     yield point

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,12 +35,16 @@ class Effort:
     seconds
         Time for one point in one run.
     blocks
-        Blocks that one point is timed in.
+        Blocks that one point is timed in, at most.
     """
 
     rounds: int = 7
     seconds: float = 0.2
     blocks: int = 7
+
+
+SWEEP = Effort(rounds=5, seconds=0.02, blocks=5)
+"""For the thousand points of the sweep: some 15 minutes against three peers."""
 
 
 @dataclass
@@ -70,18 +75,33 @@ class Run:
         return asdict(self)
 
 
-def measure(sides: Sequence[Side], groups: Iterable[Sequence[Point]], effort: Effort) -> Iterator[Run]:
-    """Yield the runs: for each round and each group of points (all of one rank count), every side once."""
-    batches = list(groups)
+def measure(
+    sides: Sequence[Side], groups: Iterable[Sequence[Point]], effort: Effort, earlier: Iterable[dict[str, Any]] = ()
+) -> Iterator[Run]:
+    """Yield the runs: for each round and each group of points (all of one rank count), every side once.
+
+    What `earlier` runs (as :meth:`Run.to_json` returns them) hold is not measured again.
+    """
+    batches, known = list(groups), _measured(earlier)
     for number in range(effort.rounds):
         for batch in batches:
             for side in sides:
+                if known[side.name, number].issuperset(batch):
+                    continue
                 run = Run(side.name, batch[0].nranks, number)
                 run.trips.append(flag_round_trip())
                 _carry_out(run, side, batch, effort)
                 run.trips.append(flag_round_trip())
                 run.placement = classify(*run.trips)
                 yield run
+
+
+def _measured(runs: Iterable[dict[str, Any]]) -> dict[tuple[str, int], set[Point]]:
+    """Return the points that each side has in each round."""
+    known: dict[tuple[str, int], set[Point]] = defaultdict(set)
+    for run in runs:
+        known[run["side"], run["round"]].update(Point(got["case"], got["bytes"], got["ranks"]) for got in run["results"])
+    return known
 
 
 def group(points: Iterable[Point], largest: int = 5) -> list[list[Point]]:

@@ -3,7 +3,7 @@
     mpiexec -n 2 python worker.py points.json results.json
 
 ``points.json`` holds ``{"points": [[case, bytes], ...], "seconds": s, "blocks": b}``. Each point is warmed up, then
-timed in `blocks` blocks of as many calls as fit the seconds; a block's time is that of its slowest rank, the result
+timed in up to `blocks` blocks of as many calls as fit the seconds; a block's time is that of its slowest rank, the result
 is the median over the blocks. Calls follow each other without a barrier between them, as in nccl-tests.
 
 Bytes are what one rank contributes to one destination, in float32.
@@ -170,17 +170,26 @@ CASES: dict[str, Callable[[Any, int], Work]] = {
 }
 
 
-def _calls_per_block(comm: Any, timer: timeit.Timer, seconds: float, blocks: int) -> int:
-    """How many calls take a block's share of `seconds`; all ranks use rank 0's figure."""
+def _pace(comm: Any, timer: timeit.Timer, seconds: float, blocks: int) -> tuple[int, int]:
+    """How many blocks of how many calls take `seconds`; all ranks use rank 0's figure.
+
+    A block has four calls at least, so that they overlap as in a program, unless one alone takes a good part of the time.
+    """
     timer.timeit(1)
-    spent, calls = 0.0, 1
-    while True:
+    tries: list[float] = []
+    calls = 1
+    while len(tries) < 2 and calls <= 4096:  # a rank that was held up once would make a fast call look slow
         spent = comm.bcast(timer.timeit(calls))
-        if spent > 0.1 * seconds or calls >= 4096:
+        if spent > 0.25 * seconds:
+            tries.append(spent / calls)
+        else:
+            tries, calls = [], 4 * calls
+        if spent > seconds and calls == 1:
             break
-        calls *= 4
-    each = spent / calls
-    return int(max(4 if each < 0.03 else 1, min(20000, seconds / blocks / each)))
+    each = min(tries, default=spent / calls)
+    least = 4 if each < 0.15 * seconds else 1
+    blocks = max(1, min(blocks, round(seconds / (least * each))))
+    return blocks, int(max(least, min(20000, seconds / blocks / each)))
 
 
 def _wrong(work: Work) -> int:
@@ -199,7 +208,7 @@ def measure(comm: Any, case: str, nbytes: int, seconds: float, blocks: int) -> d
     """
     work = CASES[case](comm, nbytes)
     timer = timeit.Timer(work.call, globals={**work.names, "comm": comm, "MPI": MPI})
-    calls = _calls_per_block(comm, timer, seconds, blocks)
+    blocks, calls = _pace(comm, timer, seconds, blocks)
     mine = []
     for _ in range(blocks):
         comm.Barrier()

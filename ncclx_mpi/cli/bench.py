@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
@@ -18,6 +19,9 @@ from ncclx_mpi.bench import points, report, rounds, sides, summary
 from ncclx_mpi.bench.points import Point
 from ncclx_mpi.cli.main import program_name
 
+_BATCH, _SWEEP_BATCH = 5, 120
+"""Points of one run: few, so that the cores stay where they are; in a sweep so many that starting takes the lesser part of the time."""
+
 _STYLES = {"osu": report.osu, "nccl": report.nccl, "table": report.comparison}
 
 
@@ -27,19 +31,21 @@ def main(args: list[str]) -> int:
     try:
         contestants = [sides.ours(), *_peers(options)]
         wanted = _points(options)
+        runs = _earlier_runs(options)
     except (ValueError, OSError) as error:
         print(f"{program_name()} bench: {error}", file=sys.stderr)
         return 2
-    effort = rounds.Effort(options.rounds, options.seconds, options.blocks)
-    batches = rounds.group(wanted, 40 if options.sweep else 5)
-    runs = []
-    for run in rounds.measure(contestants[1:] if options.peers_only else contestants, batches, effort):
+    effort = _effort(options)
+    batches = rounds.group(wanted, _SWEEP_BATCH if options.sweep else _BATCH)
+    if options.peers_only:
+        contestants = contestants[1:]
+    for run in rounds.measure(contestants, batches, effort, list(runs)):
         runs.append(run.to_json())
         _show_progress(len(runs), effort.rounds * len(batches) * len(contestants), run)
+        if options.json:
+            _save(options.json, runs, effort)
     rows = summary.summarize(runs)
     _print(rows, runs, options)
-    if options.json:
-        _save(options.json, rows, runs, options)
     return _status(rows, runs, options.sweep)
 
 
@@ -52,12 +58,32 @@ def _parse(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--against", default="", metavar="PEER,...", help=f"compare with {', '.join(sides.PEERS)}")
     parser.add_argument("--peer-python", action="append", default=[], metavar="PEER=PATH", help="use this interpreter")
     parser.add_argument("--peers-only", action="store_true", help="leave our own side out")
-    parser.add_argument("--rounds", type=int, default=7, help="times that every side runs, in turn (7)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="time for one point in one run (0.2)")
-    parser.add_argument("--blocks", type=int, default=7, help="blocks that a point is timed in (7)")
+    parser.add_argument("--rounds", type=int, help="times that every side runs, in turn (7, in a sweep 5)")
+    parser.add_argument("--seconds", type=float, help="time for one point in one run (0.2, in a sweep 0.02)")
+    parser.add_argument("--blocks", type=int, help="blocks that a point is timed in, at most (7, in a sweep 5)")
     parser.add_argument("--style", choices=_STYLES, default=None, help="table; default: osu alone, table with peers")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs and the summary")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs and the summary, after every run")
+    parser.add_argument("--resume", action="store_true", help="measure only what the file of --json does not hold yet")
     return parser.parse_args(args)
+
+
+def _effort(options: argparse.Namespace) -> rounds.Effort:
+    """Return the usual effort for the list, or for the sweep, with what the options change."""
+    usual = rounds.SWEEP if options.sweep else rounds.Effort()
+    given = {name: value for name in ("rounds", "seconds", "blocks") if (value := getattr(options, name)) is not None}
+    return dataclasses.replace(usual, **given)
+
+
+def _earlier_runs(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the runs of the file that is resumed; of ranks, cases and sizes beyond this call, too."""
+    if not options.resume:
+        return []
+    if not options.json:
+        raise ValueError("--resume goes on with the file of --json; name it")
+    if not options.json.exists():
+        return []
+    runs: list[dict[str, Any]] = json.loads(options.json.read_text())["runs"]
+    return [run for run in runs if not run["failure"]]
 
 
 def _peers(options: argparse.Namespace) -> list[sides.Side]:
@@ -74,7 +100,7 @@ def _points(options: argparse.Namespace) -> list[Point]:
     ranks = [int(text) for text in options.ranks.split(",") if text]
     nbytes = [points.parse_size(text) for text in options.bytes.split(",") if text]
     if options.sweep:
-        return list(points.sweep(options.case or points.COLLECTIVES, ranks or points.SWEEP_RANKS))
+        return list(points.sweep(options.case or points.COLLECTIVES, ranks or points.SWEEP_RANKS, nbytes or points.SWEEP_BYTES))
     if options.case and nbytes:
         return [Point(case, size, n) for case in options.case for n in ranks or [2] for size in nbytes]
     standard = [
@@ -136,17 +162,19 @@ def _status(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], is_swee
     return int(failed or slow)
 
 
-def _save(path: Path, rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
+def _save(path: Path, runs: Sequence[dict[str, Any]], effort: rounds.Effort) -> None:
     document = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
         "versions": {name: version(name) for name in ("numpy", "numba", "mpi4py")} | {"ncclx_mpi": __version__},
-        "effort": {"rounds": options.rounds, "seconds": options.seconds, "blocks": options.blocks},
-        "summary": [row.to_json() for row in rows],
+        "effort": dataclasses.asdict(effort),
+        "summary": [row.to_json() for row in summary.summarize(runs)],
         "runs": list(runs),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(document, indent=1) + "\n")
+    partial.replace(path)
 
 
 def _machine() -> str:

@@ -1,8 +1,10 @@
 """What the benchmark measures, how it sums up, and what it prints."""
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,11 @@ def test_sizes_are_read(text: str, nbytes: int) -> None:
 def test_wrong_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no size"):
         points.parse_size(text)
+
+
+def test_a_sweep_can_be_cut() -> None:
+    part = list(points.sweep(["bcast", "barrier"], [2], [0, 64]))
+    assert part == [Point("bcast", 0, 2), Point("bcast", 64, 2), Point("barrier", 0, 2)]
 
 
 def test_groups_hold_one_rank_count_each() -> None:
@@ -104,6 +111,17 @@ def test_bench_measures_our_own_side() -> None:
     assert done.returncode == 0, done.stderr
     assert "# allreduce, 2 ranks" in done.stdout
     assert "# barrier, 2 ranks" in done.stdout
+
+
+def test_bench_resumes_with_what_is_missing(tmp_path: Path) -> None:
+    words = ["bench", "bcast", "-n", "2", "--seconds", "0.01", "--rounds", "1", "--json", str(tmp_path / "runs.json"), "--resume"]
+    for sizes, measured in (("0,64", 1), ("64", 0), ("64,256", 1)):
+        command = [sys.executable, "-m", "ncclx_mpi", *words, "-b", sizes]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("# ") == measured
+    runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
+    assert [[result["bytes"] for result in run["results"]] for run in runs] == [[0, 64], [64, 256]]
 
 
 def test_bench_explains_what_it_does_not_know() -> None:
