@@ -1,0 +1,117 @@
+"""Who waits for what, across the processes of a job, when none of them moves any more.
+
+Each double keeps a status page, an anonymous memory file that the others find under ``/proc`` by the job in its name: a counter of what it
+has done, and, once it stands still, a description of what its streams and threads wait for. A process with a blocked
+stream declares a deadlock when no counter of the job has moved and no process has computed for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+_NAME = "driver-double-status"
+_PAGE = 1 << 16
+_HEAD = struct.Struct("<qq")
+_BUSY = 0.5
+_FRAMES = 4
+
+
+class State(NamedTuple):
+    """One process at one time."""
+
+    moves: int
+    cpu_seconds: float
+    text: str
+
+
+class Detector:
+    """Finds deadlocks of a job.
+
+    Parameters
+    ----------
+    job
+        Same in all its processes, and in no other job on the machine.
+    patience
+        Seconds for which nothing moves in a deadlock.
+    """
+
+    def __init__(self, job: str, patience: float) -> None:
+        self._patience = patience
+        self._link = f"/memfd:{_NAME}-{job} (deleted)"
+        self._fd = os.memfd_create(f"{_NAME}-{job}", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, _PAGE)
+        self._page = mmap.mmap(self._fd, _PAGE)
+        self._moves = 0
+        self._before: dict[int, State] = {}
+        self._looked = 0.0
+
+    def move(self) -> None:
+        """Count something that this process did."""
+        self._moves += 1
+        _HEAD.pack_into(self._page, 0, self._moves, 0)
+
+    def look(self, waits: list[str], *, is_blocked: bool) -> str:
+        """Say that this process stands still and what for; the report of a deadlock, if it is one."""
+        now = time.monotonic()
+        if now - self._looked < self._patience:
+            return ""
+        text = "\n".join(f"  {line}" for line in [*waits, f"main thread: {_main_thread()}"]).encode()[: _PAGE - _HEAD.size]
+        self._page[_HEAD.size : _HEAD.size + len(text)] = text
+        _HEAD.pack_into(self._page, 0, self._moves, len(text))
+        before, elapsed = self._before, now - self._looked
+        self._before, self._looked = self._states(), now
+        if is_blocked and _is_still(before, self._before, elapsed):
+            lines = [f"process {pid}:\n{state.text or '  computes or waits on the host'}" for pid, state in self._before.items()]
+            return f"deadlock: nothing has moved for {elapsed:.1f} s\n" + "\n".join(lines)
+        return ""
+
+    def _states(self) -> dict[int, State]:
+        """All processes of the job that have a double."""
+        states = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError, ValueError):
+                page = next((link for link in (folder / "fd").iterdir() if os.readlink(link) == self._link), None)
+                if page is not None:
+                    states[int(folder.name)] = _read(page, _cpu_seconds(folder))
+        return states
+
+    def close(self) -> None:
+        """Leave the job."""
+        self._page.close()
+        os.close(self._fd)
+
+
+def _read(page: Path, cpu_seconds: float) -> State:
+    """What a status page says."""
+    data = page.read_bytes()
+    moves, length = _HEAD.unpack_from(data)
+    return State(moves, cpu_seconds, data[_HEAD.size : _HEAD.size + length].decode())
+
+
+def _is_still(before: dict[int, State], after: dict[int, State], elapsed: float) -> bool:
+    if before.keys() != after.keys():
+        return False
+    return all(
+        before[pid].moves == now.moves and now.cpu_seconds - before[pid].cpu_seconds < _BUSY * elapsed for pid, now in after.items()
+    )
+
+
+def _main_thread() -> str:
+    """Where the main thread is."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = traceback.extract_stack(frame)[-_FRAMES:] if frame is not None else []
+    return " < ".join(f"{place.name} ({Path(place.filename).name}:{place.lineno})" for place in reversed(frames))
+
+
+def _cpu_seconds(folder: Path) -> float:
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
