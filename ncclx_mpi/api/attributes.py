@@ -137,4 +137,4 @@ def _call(function: Any, handle: Handle, number: int, value: Any) -> Any:
             raise errors.error(exception.Get_error_class(), str(exception)) from None
         errors.fail(errors.ERR_OTHER, f"the attribute callback of keyval {number} raised {exception!r}")
     finally:
-        own._state = own._NULL
+        own._become_null()

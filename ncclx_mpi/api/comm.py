@@ -77,7 +77,7 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
         if is_constant(self):
             return
         if is_predefined(self):
-            self._state = _NULL
+            self._become_null()
         elif self:
             self.Free()
 
@@ -183,8 +183,8 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
             made.fill(native, state.errhandler)
             self._copy_to(made, info)
 
-        started, owner, after = communicator.start_duplicate(state.native, fill)
-        return self._refer(made), Request._refer(Collection(started, (owner, self), after))
+        started, after = communicator.start_duplicate(state.native, fill)
+        return self._refer(made), Request._refer(Collection(started, self, after))
 
     def Idup_with_info(self, info: Info) -> tuple[Self, Request]:
         """Nonblocking duplicate a communicator with hints."""
@@ -238,7 +238,7 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
             errors.fail(errors.ERR_COMM, "MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed")
         self._free_attributes()
         self._state.leave()
-        self._state = _NULL
+        self._become_null()
 
     def _free_attributes(self) -> None:
         """Delete what is cached on the communicator."""

@@ -59,6 +59,7 @@ class CommState(State):
         "name",
         "native",
         "rank",
+        "retired",
         "send_buffer",
         "size",
     )
@@ -75,6 +76,7 @@ class CommState(State):
     locks: dict[Hashable, threading.Lock]
     send_buffer: SendBuffer | None
     hidden: Intracomm | None
+    retired: NativeComm
 
     def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "") -> CommState:
         """Make this the state of the communicator `native`."""
@@ -101,9 +103,13 @@ class CommState(State):
         return self.native.world_ranks.index(world_rank)
 
     def leave(self) -> None:
-        """Give up this rank's part of the native communicator, and empty the state."""
+        """Give up this rank's part of the native communicator, and empty the state.
+
+        The native block stays as long as the state: another thread may be inside a call that was given its address.
+        """
         native = self.native
         self.empty()
+        self.retired = native
         return_slot(native)
 
 
@@ -155,8 +161,8 @@ def duplicate(parent: NativeComm) -> NativeComm:
     return parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1]))
 
 
-def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> tuple[Any, Any, Callable[[], None]]:
-    """Start making a communicator of the same ranks; returns the collective, what it needs alive, what to do after it."""
+def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> tuple[collectives.Collective, Callable[[], None]]:
+    """Start making a communicator of the same ranks; returns the collective, and what to do after it."""
     pair = np.empty(2, dtype=np.int64)
     if parent.rank == 0:
         pair[:] = lead(parent.engine, parent.size)
@@ -164,7 +170,9 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
     def after() -> None:
         fill(parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1])))
 
-    return collectives.start_bcast(parent, pair.ctypes.data, pair.nbytes, 0), pair, after
+    started = collectives.start_bcast(parent, pair.ctypes.data, pair.nbytes, 0)
+    started.owner = pair  # the program may forget the request; what is on its way then still lands here
+    return started, after
 
 
 def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:

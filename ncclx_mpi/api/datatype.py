@@ -68,14 +68,14 @@ class Datatype(Handle):
             fail(ERR_TYPE, f"Datatype.Free: {layout.name or 'a predefined datatype'} cannot be freed")
         if layout.attributes:
             attributes.delete_all(_KIND, self, layout.attributes)
-        self._state = None
+        self._become_null()
 
     def free(self) -> None:
         """Release the handle unless it is null; a predefined constant stays as it is."""
         if self._state is None or id(self) in _names:
             return
         if self.is_predefined:
-            self._state = None
+            self._become_null()
             return
         self.Free()
 

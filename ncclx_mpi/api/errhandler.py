@@ -67,7 +67,7 @@ class Errhandler(Handle):
         """Release the handle; objects that use the handler keep it."""
         self._state.kind  # noqa: B018  (raises if it is null)
         if not is_constant(self):
-            self._state = _NULL
+            self._become_null()
 
     def free(self) -> None:
         """Release the handle unless it is null or a constant."""
@@ -117,7 +117,7 @@ class Errhandler(Handle):
             print("Fatal Python error: exception in user-defined error handler function", file=sys.stderr)
             runtime.abort(1)
         finally:
-            own._state = own._NULL
+            own._become_null()
 
 
 Errhandler._ROOT = Errhandler

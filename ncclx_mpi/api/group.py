@@ -58,7 +58,7 @@ class Group(Handle):
         if is_constant(self):
             return
         if is_predefined(self):
-            self._state = _NULL
+            self._become_null()
         elif self:
             self.Free()
 
@@ -68,7 +68,7 @@ class Group(Handle):
         if self._state is not _EMPTY:
             self._state.empty()
         if not is_constant(self):
-            self._state = _NULL
+            self._become_null()
 
     def Get_size(self) -> int:
         """Return the number of processes in a group."""

@@ -92,6 +92,10 @@ class Handle:
         self._state = other._state
         return self
 
+    def _become_null(self) -> None:
+        """Refer to nothing from now on. An assignment in ``Op.Free(Op)`` would change the class, for all operations."""
+        self._state = self._NULL
+
     def __eq__(self, other: object, /) -> bool:
         """Return self==other."""
         if not isinstance(other, self._ROOT):

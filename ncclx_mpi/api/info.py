@@ -74,13 +74,13 @@ class Info(Handle):
         """Release the info object."""
         self._writable("Free")
         self._state.empty()
-        self._state = _NULL
+        self._become_null()
 
     def free(self) -> None:
         """Release the info object unless it is null or predefined."""
         if self and not is_constant(self):
             if self._state.frozen:
-                self._state = _NULL
+                self._become_null()
             else:
                 self.Free()
 

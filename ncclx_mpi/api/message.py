@@ -58,7 +58,7 @@ class Message(Handle):
     def free(self) -> None:
         """Do nothing: a message ends by being received."""
         if self._state is _NO_PROC and not is_constant(self):
-            self._state = _NULL
+            self._become_null()
 
     # Probing
 
@@ -123,14 +123,14 @@ class Message(Handle):
     def _from_nobody(self) -> Request:
         """Return the receive of the message from PROC_NULL, which is complete."""
         if not is_constant(self):
-            self._state = _NULL
+            self._become_null()
         return Request._refer(Operation(NO_PROC))
 
     def _take(self) -> int:
         """Return the engine's handle of the message, which nobody can receive again."""
         message = self._state.message
         self._state.empty()
-        self._state = _NULL
+        self._become_null()
         return message
 
 

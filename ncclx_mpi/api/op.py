@@ -109,7 +109,7 @@ class Op(Handle):
         if is_constant(self):
             return
         if is_predefined(self):
-            self._state = _NULL
+            self._become_null()
         elif self:
             self.Free()
 
@@ -136,7 +136,7 @@ class Op(Handle):
         with _lock:
             _live.discard(self._state)
         self._state.empty()
-        self._state = _NULL
+        self._become_null()
 
     def Is_commutative(self) -> bool:
         """Query reduction operations for their commutativity."""

@@ -147,7 +147,7 @@ class Transfer(Operation):
 
     def release(self) -> None:
         """Give it up; it goes on by itself."""
-        self.engine.free(self.request, (self.owner, self.landing))
+        self.engine.free(self.request, (self.comm, self.owner, self.landing))
         self.empty()
 
     def abandon(self) -> None:
@@ -160,7 +160,7 @@ class Transfer(Operation):
             engine, request = object.__getattribute__(self, "engine"), object.__getattribute__(self, "request")
         except AttributeError:
             return
-        engine.free(request, (self.owner, self.landing))
+        engine.free(request, (self.comm, self.owner, self.landing))
 
 
 class Together(Operation):

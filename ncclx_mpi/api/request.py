@@ -264,7 +264,7 @@ class Request(Handle):
         if not self:
             errors.fail(errors.ERR_REQUEST, "MPI.REQUEST_NULL cannot be freed")
         self._state.release()
-        self._state = _NULL
+        self._become_null()
 
 
 class Prequest(Request):

@@ -152,7 +152,7 @@ class Win(Handle):
         communicator.return_slot(window.comm)
         _open.discard(state)
         state.empty()
-        self._state = _NULL
+        self._become_null()
 
     def free(self) -> None:
         """Call `Free` if not null."""

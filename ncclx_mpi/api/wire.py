@@ -469,7 +469,7 @@ class ObjectReceive(Operation):
         """Give it up; it goes on by itself."""
         self.lock  # noqa: B018  (raises if it is empty already)
         if self.request:
-            self.comm.engine.free(self.request, self.data)
+            self.comm.engine.free(self.request, (self.comm, self.data))
             self.request = 0
         self.empty()
 
@@ -496,7 +496,7 @@ class ObjectReceive(Operation):
         except AttributeError:
             return
         if self.request:
-            comm.engine.free(self.request, self.data)
+            comm.engine.free(self.request, (comm, self.data))
 
 
 def _parse(data: Any, nbytes: int) -> Lead | None:

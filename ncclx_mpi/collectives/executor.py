@@ -10,7 +10,9 @@ lock in hand. A plan that is in a reduction is marked as busy meanwhile, and oth
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -273,6 +275,7 @@ class Collective:
             errors.fail(errors.ERR_REQUEST, f"{self.name} is started again before it is complete; wait for it first")
         if self.comm.word("broken"):
             raise broken(self.comm, self.name)
+        _let_go()
         self._starts += 1
         tag = ((self._number << 8 | (self._starts & 0xFF)) << _NUMBER_BITS) & ((1 << _TAG_BITS) - 1)
         self._block[PLAN.tag // WORD] = tag
@@ -316,7 +319,6 @@ class Collective:
 
     def __del__(self) -> None:
         if getattr(self, "_address", 0) and self._word("state") == RUNNING:
-            _forgotten[:] = [collective for collective in _forgotten if collective.running]
             _forgotten.append(self)
 
     def _word(self, field: str) -> int:
@@ -338,8 +340,17 @@ class Collective:
 
 _quarantine: list[Collective] = []
 """Collectives that were given up while peers still read their buffers."""
-_forgotten: list[Collective] = []
-"""Collectives that run although nobody refers to them any more."""
+_forgotten: deque[Collective] = deque()
+"""Collectives that run although nobody refers to them any more. Finalizers add to it whenever they happen to run."""
+
+
+def _let_go() -> None:
+    """Drop the forgotten collectives that are complete."""
+    for _ in range(len(_forgotten)):
+        with contextlib.suppress(IndexError):  # another thread does the same
+            collective = _forgotten.popleft()
+            if collective.running:
+                _forgotten.append(collective)
 
 
 def broken(comm: NativeComm, name: str) -> errors.Exception:

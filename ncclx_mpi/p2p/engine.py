@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from ncclx_mpi.p2p.layout import (
     OPERATIONS,
     PEER,
     PEER_DEAD,
+    PENDING,
+    REQUEST,
 )
 from ncclx_mpi.p2p.progress import progress
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
@@ -41,6 +44,8 @@ _SLICE_US = 50_000
 _DOZE_US = 20_000
 _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
+_FEW_KEPT = 64
+"""Owners of given-up requests that are kept before the first look at which of them are complete."""
 FAR_TRIP_NS = 280
 """Shortest flag round trip (nanoseconds) above which the cores share no cache complex: stream what peers read."""
 
@@ -61,7 +66,8 @@ class NativeComm:
     Attributes
     ----------
     address : int
-        Address of its ``COMM`` block; valid as long as this object lives.
+        Address of its ``COMM`` block; valid as long as this object lives. Whoever posts a receive, or runs a plan, keeps this
+        object until that is complete, or hands it over with :meth:`Engine.free`.
     context, rank, size, slot : int
         Context id; own rank; number of ranks; index of its collective slot, -1 for none.
     world_ranks : tuple of int
@@ -125,7 +131,7 @@ class Engine:
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._scratch = threading.local()
         self._kept: dict[int, Any] = {}
-        self._comms: list[NativeComm] = []
+        self._reap_at = _FEW_KEPT
         self._fill_block()
         self._fill_peers()
         self._start_send = entry(entries.start_send)
@@ -188,10 +194,7 @@ class Engine:
 
     def new_comm(self, context: int, world_ranks: Sequence[int], slot: int = -1) -> NativeComm:
         """The native side of a communicator; `context` is unique in the job and a multiple of 4."""
-        comm = NativeComm(self, context, world_ranks, slot)
-        # Pending requests refer to the native block after the program has dropped its last handle; a kilobyte each is kept.
-        self._comms.append(comm)
-        return comm
+        return NativeComm(self, context, world_ranks, slot)
 
     # Requests ---------------------------------------------------------------------------------------------------
 
@@ -223,7 +226,7 @@ class Engine:
         """Return when the request is complete. The request stays the caller's, to read and free.
 
         When the wait ends by an exception (Ctrl-C, a dead peer, the deadline) the request is withdrawn first: nothing
-        writes into the buffer any more, and the handle is void. `owner` is kept alive if a send still reads it.
+        writes into the buffer any more, and the handle is void. `owner` is kept alive as long as a send still reads it.
 
         Raises
         ------
@@ -244,7 +247,7 @@ class Engine:
     def withdraw(self, request: int, owner: Any = None) -> None:
         """Give a request up, complete or not; the buffer of a receive is free on return."""
         if not entry(entries.withdraw)(self.address, request) and owner is not None:
-            self._kept[request] = owner
+            self._keep(request, owner)
 
     def result(self, request: int) -> Result:
         """What became of a complete request."""
@@ -254,11 +257,23 @@ class Engine:
         return Result(source, tag, nbytes, error, bool(cancelled))
 
     def free(self, request: int, owner: Any = None) -> None:
-        """Give a request back; one that is not complete goes on, and `owner` of its buffer is kept alive."""
+        """Give a request back; one that is not complete goes on, and `owner` (of its buffer; its communicator) is kept until it is."""
         if not self._free_request(self.address, request) and owner is not None:
-            self._kept[request] = owner
+            self._keep(request, owner)
 
-    adopt = free
+    def _keep(self, request: int, owner: Any) -> None:
+        """Keep `owner` alive until a request that was given up is complete, or somewhat longer."""
+        if len(self._kept) >= self._reap_at:
+            self._reap()
+        self._kept[request] = owner
+
+    def _reap(self) -> None:
+        """Let go of what only complete requests refer to. Other threads and finalizers may keep more meanwhile."""
+        for request in list(self._kept):
+            owner = self._kept.pop(request, None)
+            if _goes_on(request):
+                self._kept.setdefault(request, owner)
+        self._reap_at = 2 * len(self._kept) + _FEW_KEPT
 
     def cancel(self, request: int) -> None:
         """Ask for the cancellation of a request; it still has to be waited for."""
@@ -405,6 +420,12 @@ class Engine:
             pair = _block(entries.STATUS_WORDS * WORD)
             self._scratch.status = pair
         return pair
+
+
+def _goes_on(request: int) -> bool:
+    """Whether a request that was given up is not complete yet; its memory is never returned, only reused."""
+    words = (ctypes.c_int64 * (REQUEST.total // WORD)).from_address(request)
+    return bool(words[REQUEST.state // WORD] == PENDING and words[REQUEST.detached // WORD])
 
 
 def _block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:

@@ -64,6 +64,10 @@ class Epochs:
         self._wait(requests, "Win.Test")
         return True
 
+    def __del__(self) -> None:
+        for request in getattr(self, "_exposed", None) or ():
+            self.engine.free(request, self.comm)
+
     def _expected(self, name: str) -> list[int]:
         if self._exposed is None:
             self._refuse(name, "has not called Post")

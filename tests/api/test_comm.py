@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
+import os
 import pickle
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,11 +82,65 @@ def test_idup(comm: Any) -> None:
 
 @pytest.mark.ranks(2)
 def test_ten_thousand_dups(comm: Any) -> None:
-    for _ in range(10_000):
+    for _ in range(1_000):
         comm.Dup().Free()
+    before = _resident_kilobytes()
+    for _ in range(9_000):
+        comm.Dup().Free()
+    assert _resident_kilobytes() - before < 2_000
     many = [comm.Dup() for _ in range(200)]
     assert all(dup.allreduce(1) == comm.size for dup in many)
     for dup in reversed(many):
+        dup.Free()
+
+
+def _resident_kilobytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+@pytest.mark.ranks(2)
+def test_a_communicator_goes_after_its_pending_receives(comm: Any) -> None:
+    """Freed and forgotten while messages are still to come, its native block is there for them, and not for ever."""
+    count = 50
+    boxes, blocks = [np.zeros(4) for _ in range(count)], []
+    if comm.rank == 0:
+        for box in boxes:
+            dup = comm.Dup()
+            blocks.append(weakref.ref(dup._state.native))
+            dup.Irecv(box, 1)
+            dup.Free()
+        del dup
+        gc.collect()
+        assert all(block() is not None for block in blocks)
+        comm.Barrier()
+        comm.recv(source=1)  # behind the other messages, so these have been received
+        assert all((box == index).all() for index, box in enumerate(boxes))
+        for index in range(200):
+            comm.Issend(boxes[0], 0, index)  # forgotten as well: the engine looks through what it keeps
+        assert all(block() is None for block in blocks)
+    else:
+        dups = [comm.Dup() for _ in boxes]
+        comm.Barrier()
+        for index, dup in enumerate(dups):
+            dup.Send(np.full(4, float(index)), 0)
+            dup.Free()
+        comm.send(None, 0)
+
+
+@pytest.mark.ranks(2)
+def test_a_forgotten_idup_writes_into_nobody_elses_memory(comm: Any) -> None:
+    if comm.rank == 1:
+        comm.Idup()
+        gc.collect()
+        others = [np.full(2, 7) for _ in range(10_000)]
+        comm.send("go", 0)
+        comm.Barrier()
+        assert all((other == 7).all() for other in others)
+    else:
+        comm.recv(source=1)
+        dup, request = comm.Idup()
+        request.Wait()
+        comm.Barrier()
         dup.Free()
 
 
@@ -235,3 +293,13 @@ def test_bad_arguments(comm: Any) -> None:
     with pytest.raises(BufferError):
         comm.Recv(b"abc", 0)
     comm.Barrier()
+
+
+def test_a_class_in_place_of_an_object_stays_as_it_is() -> None:
+    kinds = (MPI.Comm, MPI.Datatype, MPI.Errhandler, MPI.Group, MPI.Info, MPI.Message, MPI.Op, MPI.Request, MPI.Win)
+    for kind in kinds:
+        for free in [getattr(kind, name) for name in ("Free", "free") if hasattr(kind, name)]:
+            for other in kinds:
+                with contextlib.suppress(TypeError, AttributeError):
+                    free(other)
+    assert not any("_state" in vars(kind) for kind in kinds)

@@ -143,6 +143,7 @@ def meet(folder, number):
 
 
 def main(seed, count, folder):
+    faulthandler.enable()
     choice, simple, outcomes = random.Random(seed), [], collections.Counter()
     for number in range(count):
         if number % 100 == 0:
