@@ -26,7 +26,7 @@ LAYERS = [
     {"collectives", "buffers"},
     {"rma"},
     {"rma"},
-    {"api"},
+    {"api", "extensions"},
     {"MPI"},
     {"launch", "testing", "bench"},
     {"cli", "__main__"},

@@ -13,9 +13,10 @@ from ncclx_mpi.api.comm_persistent import PersistentScans
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
+from ncclx_mpi.extensions.alltoallv_dynamic import DynamicAlltoall
 
 
-class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Comm):
+class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, DynamicAlltoall, Comm):
     """Intracommunicator."""
 
     __slots__ = ()

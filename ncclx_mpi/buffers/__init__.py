@@ -3,6 +3,7 @@
 from ncclx_mpi.buffers.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.buffers.source import Source, open_source
 from ncclx_mpi.buffers.spec import (
+    has_counts,
     is_in_place,
     recv,
     recv_vector,
@@ -18,6 +19,7 @@ __all__ = [
     "Source",
     "VBuffer",
     "WBuffer",
+    "has_counts",
     "is_in_place",
     "open_source",
     "recv",

@@ -122,6 +122,11 @@ def recv_w(spec: Any, size: int) -> WBuffer:
     return _vector_w(spec, size, writable=True)
 
 
+def has_counts(spec: Any) -> bool:
+    """Whether a vector form gives counts, rather than leave them to be inferred."""
+    return _split_vector(spec)[1] is not None
+
+
 def is_in_place(spec: Any) -> bool:
     """Whether a send buffer says that the operand is in the receive buffer: IN_PLACE, or None."""
     return spec is None or spec is IN_PLACE

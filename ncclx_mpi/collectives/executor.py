@@ -284,6 +284,10 @@ class Collective:
         entry(start_plan)(self._engine.address, self._address)
         return self
 
+    def step_address(self, index: int) -> int:
+        """Where a step is, for plans whose sizes are filled in by an earlier step."""
+        return int(self._address + PLAN.total + index * STEP.total)
+
     @property
     def running(self) -> bool:
         """Whether it was started and is not complete."""

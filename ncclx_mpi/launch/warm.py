@@ -26,6 +26,7 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.collectives",
     "ncclx_mpi.buffers",
     "ncclx_mpi.api",
+    "ncclx_mpi.extensions",
 )
 _FOUNDATIONS = ("transports.", "ncclx_mpi.p2p.progress.")
 """What all other functions call: compiled before the work is shared out, so that it is compiled once."""

@@ -1,0 +1,4 @@
+"""All-to-all with counts that are read when it executes: planning and copying, for CPU and GPU.
+
+Files: ``layout`` (the structures), ``plan`` (which bytes go where), ``twins`` (the same in NumPy, for tests).
+"""

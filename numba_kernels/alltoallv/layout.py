@@ -1,0 +1,56 @@
+"""What the all-to-all with counts read at execution keeps in memory, in 64-bit words: one definition for Python, CPU and GPU."""
+
+from __future__ import annotations
+
+from numba_kernels.layout import WORD, words
+
+CALL = words(
+    "Call",
+    # who takes part: own rank, ranks, split lengths in one row of the table of splits
+    "rank size segments "
+    # metadata of the caller, read when the operation executes: address and kind (see integer_at)
+    "splits splits_kind indices indices_kind most_indices blocklengths blocklengths_kind "
+    # row of the splits that belongs to peer p: p * row_step; without indices, its segments: `taken` from first + p * first_step on
+    "row_step first first_step taken "
+    # DENSE_SOURCE, DENSE_TARGET
+    "form "
+    # int64[2 * size] each: capacity in elements for each peer, then the address of each peer's area
+    "send_places recv_places itemsize "
+    # where the splits of all ranks go, int64[size * segments]; 0 if they are not wanted
+    "all_splits "
+    # what is told to each peer, and what each told
+    "offers answers "
+    # PAIR for each peer, and RUN[size * most_runs], of what is sent and of what is received
+    "outgoing incoming outgoing_runs incoming_runs most_runs "
+    # pairs with this rank that move nothing because something is wrong
+    "faults "
+    # the host's way: packed memory and its bytes, rows of the exchange, first step of the plan that moves data
+    "packed packed_bytes rows steps",
+)
+
+OFFER = words("Offer", "capacity itemsize form fault segment needed limit")
+"""What a rank tells a peer; the split lengths (a word each) and the set of segments that it sends there (a bit each) follow.
+
+``capacity``: elements that the peer may send here. ``fault``, ``segment``, ``needed``, ``limit``: what is wrong with what it is to get.
+"""
+
+PAIR = words("Pair", "fault segment needed limit source target nbytes runs")
+"""What moves between two ranks: the addresses that offsets of runs count from, as far as this rank knows them, bytes and runs."""
+
+RUN = words("Run", "source target packed nbytes")
+"""One piece without gaps: byte offsets at the sender, at the receiver, and in the stream of all runs of the pair."""
+
+DENSE_SOURCE, DENSE_TARGET = 1, 2
+"""The segments for a peer stand one after another from the begin of its area, without holes for those that are not for it."""
+
+FINE, SPLIT, INDEX, BLOCK, SEND, RECEIVE, ITEM = range(7)
+"""Faults: a split length that is no length; an index that is no segment; a block length that the indices do not have; segments
+that reach beyond the send buffer; ... beyond the room that the receiver gives; elements of different sizes."""
+
+MOST_ELEMENTS = 1 << 48
+"""Sum of the split lengths of a rank above which they are taken for garbage."""
+
+
+def offer_bytes(segments: int) -> int:
+    """Bytes of one offer."""
+    return int(OFFER.total + WORD * (segments + (segments + 63) // 64))
