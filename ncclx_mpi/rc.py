@@ -78,6 +78,13 @@ SETTINGS: dict[str, Setting] = dict(
             ("auto", "streamed", "plain"),
             "how bulk data is written for peers: past the caches or not; auto: by the measured flag round trip",
         ),
+        _ours(
+            "copies",
+            "auto",
+            str,
+            ("auto", "direct", "piped"),
+            "how bulk data moves: copied once by the kernel where it may, or through shared memory; auto: by trying both",
+        ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
     ]
 )

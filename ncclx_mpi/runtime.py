@@ -53,13 +53,14 @@ def start() -> Engine:
         errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
     from ncclx_mpi import bootstrap, rc
     from ncclx_mpi.p2p.engine import Engine
-    from ncclx_mpi.p2p.placement import choose_stores
+    from ncclx_mpi.p2p.placement import choose_copies, choose_stores
 
     membership = bootstrap.join()
     membership.arena.join(membership.rank)
     _job.membership = membership
     _job.engine = Engine(membership.arena, membership.rank, timeout=getattr(rc, "timeout", None))
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
+    choose_copies(_job.engine, getattr(rc, "copies", "auto"))
     choose_stores(_job.engine, getattr(rc, "stores", "auto"))
     return _job.engine
 

@@ -18,6 +18,7 @@ from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
+    AUTO,
     BUCKET,
     BUCKETS,
     COMM,
@@ -160,6 +161,8 @@ class Engine:
             ("ring_lines", self.transport.ring_lines),
             ("eager_max", self.transport.caps.max_eager),
             ("eager_credit", _EAGER_CREDIT),
+            ("token", arena.word(HEADER.key) + self.rank),
+            ("copies", AUTO),
             ("streamed", int(not crowded)),
             ("spins", 1 if crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
@@ -183,6 +186,7 @@ class Engine:
             table[peer, PEER.outbox // WORD] = lane.outbox
             table[peer, PEER.inbox // WORD] = lane.inbox
             table[peer, PEER.world // WORD] = peer
+            table[peer, PEER.control // WORD] = self.arena.base + self.arena.plan.control(peer)
 
     def word(self, field: str) -> int:
         """A word of the native block."""

@@ -35,6 +35,7 @@ from ncclx_mpi.p2p.progress import (
     unlock,
 )
 from ncclx_mpi.p2p.rendezvous import peer_of, push_or_queue, tell
+from ncclx_mpi.p2p.shared import is_reached, revoke
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, ticks
 from numba_kernels.jit import kernel
 from transports.shm.layout import RING
@@ -82,6 +83,8 @@ def post_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[n
         store64(request + REQUEST.action, ANNOUNCE)
         if load64(engine + ENGINE.heap_first) <= address < load64(engine + ENGINE.heap_last):
             store64(request + REQUEST.direct, address - load64(engine + ENGINE.arena))
+        elif is_reached(engine, peer) != 0:
+            store64(request + REQUEST.far, address)
     push_or_queue(engine, peer, request)
     return request
 
@@ -231,7 +234,8 @@ def withdraw(engine, request):  # type: ignore[no-untyped-def]
     """Give up a request in the middle of its wait, so that nothing writes into its buffer any more.
 
     A posted receive is taken back; one whose transfer runs goes on without copying. Returns 1 if the buffer is free
-    now, 0 for a send that still reads it (its owner must be kept until the request is released).
+    now, 0 for a send that still reads it, or a receive that a stopped sender may still write to (its owner must be kept until
+    the request is released).
     """
     lock(engine)
     free = 1
@@ -246,6 +250,8 @@ def withdraw(engine, request):  # type: ignore[no-untyped-def]
     else:
         store64(request + REQUEST.nbytes, 0)
         store64(request + REQUEST.detached, 1)
+        if load64(request + REQUEST.far) != 0 and load64(request + REQUEST.bulk) != 0:
+            free = revoke(engine, request)
     unlock(engine)
     return free
 

@@ -25,12 +25,14 @@ ENGINE = words(
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)
     "wait_word parked*3 "
     # 1: the user has chosen the kind of store; else collectives choose anew now and then
-    "stores_fixed",
+    "stores_fixed "
+    # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (trial.py)
+    "token copies trials*64",
 )
 
 PEER = words(
     "Peer",
-    "outbox tail seen_consumed sent seen_released queue_first queue_last | inbox head published released world | ",
+    "outbox tail seen_consumed sent seen_released queue_first queue_last | inbox head published released world control reach | ",
 )
 
 COMM = words(
@@ -43,7 +45,9 @@ REQUEST = words(
     "kind state engine comm context offset peer source tag mode address nbytes "
     "message_bytes status_source status_tag error cancelled sequence "
     "next previous order_next order_previous queue_next action remote bulk chunk done_chunks chunks active_next "
-    "payload detached direct matched announced",
+    "payload detached direct matched announced "
+    # transfers that both ranks copy (shared.py): address in the other process (0: by the pipe), bytes, number of the grant, trial
+    "far wanted grant trial began",
 )
 
 # kinds of request; a CONTROL request carries three words to a peer whose ring was full
@@ -65,6 +69,9 @@ STANDARD, SYNCHRONOUS, READY, BUFFERED = 0, 1, 2, 3
 DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, FAILED = 0, 1, 2, 3, 4, 5, 6, 1000
 """INTERRUPTED: a signal handler raised; BROKEN: an earlier collective on the communicator was given up.
 From FAILED on, the value less FAILED is an MPI error class."""
+
+AUTO, PIPED, DIRECT = -1, 0, 1
+"""How bulk data between private buffers moves: through the arena, or copied once by the kernel; AUTO: what is faster."""
 
 ERR_TRUNCATE = 14
 

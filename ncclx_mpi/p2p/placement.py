@@ -11,9 +11,11 @@ import time
 
 from ncclx_mpi.p2p.clock import ticks_per_us
 from ncclx_mpi.p2p.engine import FAR_TRIP_NS, Engine
+from ncclx_mpi.p2p.layout import AUTO, DIRECT, ENGINE, PIPED
 from numba_kernels.atomics import load_acquire, pause, store_release, ticks
 from numba_kernels.jit import entry, kernel
-from transports.shm.layout import HEADER
+from transports.shm.cma import allow_peers
+from transports.shm.layout import CONTROL, HEADER
 
 _ROUNDS = 64
 _PATIENCE_US = 20_000
@@ -48,6 +50,14 @@ def bounce(mine, theirs, count, answers, rounds, patience):  # type: ignore[no-u
             least = now - before
         before = now
     return least
+
+
+def choose_copies(engine: Engine, copies: str = "auto") -> None:
+    """Choose how this rank moves bulk data between private buffers, and let peers copy to and from them if it may be direct."""
+    engine.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
+    if copies != "piped":
+        allow_peers()
+        engine.arena.set_word(engine.arena.plan.control(engine.rank) + CONTROL.token_at, engine.address + ENGINE.token)
 
 
 def choose_stores(engine: Engine, stores: str = "auto") -> None:

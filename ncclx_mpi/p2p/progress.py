@@ -147,19 +147,22 @@ def _new_unexpected(engine, context, source, tag, nbytes):  # type: ignore[no-un
 def _arrive_announce(engine, line, source, nbytes):  # type: ignore[no-untyped-def]
     context, tag = load64(line + MESSAGE.context), tag_of(line)
     remote, direct = load64(line + MESSAGE.payload), load64(line + MESSAGE.payload + 8)
+    far = load64(line + MESSAGE.payload + 16)
     receive = take_posted(engine, context, source, tag)
     if receive != 0:
-        _meet(engine, receive, source, tag, nbytes, remote, direct)
+        _meet(engine, receive, source, tag, nbytes, remote, direct, far)
         return
     message = _new_unexpected(engine, context, source, tag, nbytes)
     store64(message + REQUEST.remote, remote)
     store64(message + REQUEST.direct, direct)
+    store64(message + REQUEST.far, far)
     keep_unexpected(engine, message)
 
 
-@kernel("void(int64, int64, int64, int64, int64, int64, int64)")
-def _meet(engine, receive, source, tag, nbytes, remote, direct):  # type: ignore[no-untyped-def]
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _meet(engine, receive, source, tag, nbytes, remote, direct, far):  # type: ignore[no-untyped-def]
     set_status(receive, source, tag, nbytes)
+    store64(receive + REQUEST.far, far)
     store64(receive + REQUEST.remote, remote)
     store64(receive + REQUEST.direct, direct)
     begin_receive(engine, receive)
@@ -347,7 +350,7 @@ def hand_over(engine, message, receive):  # type: ignore[no-untyped-def]
     source, tag = load64(message + REQUEST.source), load64(message + REQUEST.tag)
     nbytes, remote = load64(message + REQUEST.message_bytes), load64(message + REQUEST.remote)
     if remote != 0:
-        _meet(engine, receive, source, tag, nbytes, remote, load64(message + REQUEST.direct))
+        _meet(engine, receive, source, tag, nbytes, remote, load64(message + REQUEST.direct), load64(message + REQUEST.far))
     else:
         capacity, payload = load64(receive + REQUEST.nbytes), load64(message + REQUEST.payload)
         set_status(receive, source, tag, nbytes)

@@ -1,17 +1,19 @@
-"""Large and synchronous messages: announced, matched, then moved through a bulk pipe of the receiver.
+"""Large and synchronous messages: announced, matched, then moved: by both ranks at once, or through a bulk pipe of the receiver.
 
 ::
 
     sender                                   receiver
       ANNOUNCE {nbytes, request} ------------>  matched with a receive (perhaps much later)
-                 <---------------------------- GRANT {request, pipe}          a pipe of the receiver's pool
+                 <---------------------------- GRANT {request, grant, pipe}   a pipe of the receiver's pool
       chunk k -> pipe[k % depth], posted = k+1
                                                posted > k: pipe[k % depth] -> buffer, consumed = k+1
       all posted: send complete                all read: receive complete, pipe back to the pool
 
 No message but the header crosses before the match, so unmatched sends hold no pipe and cannot starve matched ones. A send from
 memory in the arena is announced with its offset: the receiver reads it there, one copy, and answers FINISH, as it does
-for a synchronous message without bytes.
+for a synchronous message without bytes. Private memory is copied by sender and receiver together where the kernel
+lets them and where the receiver has found that faster (:mod:`ncclx_mpi.p2p.shared`, :mod:`ncclx_mpi.p2p.trial`); the pipe then only
+holds the words of that transfer.
 
 Cost: two line transfers more than eager, then nbytes over the slower of the two copies, which run at the same time on two cores.
 """
@@ -20,18 +22,23 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.layout import (
     ANNOUNCE,
+    AUTO,
     CONTROL_MESSAGE,
+    DIRECT,
     EAGER,
     ENGINE,
     ERR_TRUNCATE,
     FINISH,
     GRANT,
     PEER,
+    PIPED,
     REQUEST,
     SEND,
 )
 from ncclx_mpi.p2p.matching import complete, new_request, release_request
-from numba_kernels.atomics import load64, load_acquire, store64, store_release
+from ncclx_mpi.p2p.shared import FINISHED, REFUSED, accept_shared, cut_shared, is_reached, offer_shared, share
+from ncclx_mpi.p2p.trial import next_way, note_time, trial_of
+from numba_kernels.atomics import load64, load_acquire, store64, store_release, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, stream, write_shared
 from transports.shm.layout import BULK, BULK_BYTES, BULK_SLOTS
@@ -79,7 +86,10 @@ def try_push(engine, peer, request):  # type: ignore[no-untyped-def]
         )  # fmt: skip
         store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
     elif action == ANNOUNCE:
-        push_control(ring, ring_lines, key, tail, context, tag_kind, nbytes, request, load64(request + REQUEST.direct), 0)
+        push_control(
+            ring, ring_lines, key, tail, context, tag_kind, nbytes,
+            request, load64(request + REQUEST.direct), load64(request + REQUEST.far),
+        )  # fmt: skip
         store64(request + REQUEST.announced, 1)
         store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) + 1)
     else:
@@ -169,7 +179,6 @@ def begin_receive(engine, receive):  # type: ignore[no-untyped-def]
         tell(engine, peer, FINISH, load64(receive + REQUEST.remote), 0, 0)
         complete(receive, 0)
         return
-    _cut(receive, nbytes)
     for i in range(BULK_SLOTS):
         pipe = load64(engine + ENGINE.bulk_free + 8 * i)
         if pipe != 0:
@@ -191,9 +200,33 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
     store_release(pipe + BULK.posted, 0)
     store_release(pipe + BULK.consumed, 0)
     store64(receive + REQUEST.bulk, pipe)
-    _activate(engine, receive)
     peer = peer_of(engine, load64(receive + REQUEST.peer))
-    tell(engine, peer, GRANT, load64(receive + REQUEST.remote), receive, pipe - load64(engine + ENGINE.arena))
+    _choose_way(engine, receive, peer)
+    grant = 0
+    if load64(receive + REQUEST.far) != 0:
+        grant = offer_shared(pipe, load64(receive + REQUEST.address), load64(receive + REQUEST.wanted))
+        store64(receive + REQUEST.grant, grant)
+    _activate(engine, receive)
+    tell(engine, peer, GRANT, load64(receive + REQUEST.remote), grant, pipe - load64(engine + ENGINE.arena))
+
+
+@kernel("void(int64, int64, int64)")
+def _choose_way(engine, receive, peer):  # type: ignore[no-untyped-def]
+    """Cut the transfer for the way it goes; `far` becomes 0 if that is through the pipe."""
+    nbytes, way = load64(receive + REQUEST.message_bytes), PIPED
+    wanted = min(nbytes, load64(receive + REQUEST.nbytes))
+    if load64(receive + REQUEST.far) != 0 and wanted > 0 and is_reached(engine, peer) != 0:
+        way = load64(engine + ENGINE.copies)
+        if way == AUTO:
+            trial = trial_of(engine + ENGINE.trials, wanted)
+            store64(receive + REQUEST.trial, trial)
+            store64(receive + REQUEST.began, ticks())
+            way = next_way(trial)
+    if way == DIRECT:
+        cut_shared(receive, wanted)
+    else:
+        store64(receive + REQUEST.far, 0)
+        _cut(receive, nbytes)
 
 
 @kernel("void(int64, int64)")
@@ -214,11 +247,16 @@ def _take_back(engine, pipe):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64, int64)")
-def begin_send(engine, request, remote, pipe_offset):  # type: ignore[no-untyped-def]
-    """The receiver has granted a pipe."""
-    store64(request + REQUEST.remote, remote)
-    store64(request + REQUEST.bulk, load64(engine + ENGINE.arena) + pipe_offset)
-    _cut(request, load64(request + REQUEST.nbytes))
+def begin_send(engine, request, grant, pipe_offset):  # type: ignore[no-untyped-def]
+    """The receiver has granted a pipe; `grant` is 0 if all goes through it."""
+    pipe = load64(engine + ENGINE.arena) + pipe_offset
+    store64(request + REQUEST.bulk, pipe)
+    store64(request + REQUEST.far, 0)
+    if grant == 0:
+        _cut(request, load64(request + REQUEST.nbytes))
+    elif accept_shared(request, pipe, grant) == 0:
+        complete(request, 0)
+        return
     _activate(engine, request)
 
 
@@ -267,6 +305,17 @@ def _drain(request):  # type: ignore[no-untyped-def]
     return 1 if done == chunks else 0
 
 
+@kernel("int64(int64, int64, int64)")
+def _step_shared(engine, request, sending):  # type: ignore[no-untyped-def]
+    """Copy a chunk of a transfer without a pipe; 1 when all are copied. What the kernel refused goes through the pipe after all."""
+    outcome = share(request, peer_of(engine, load64(request + REQUEST.peer)), sending)
+    if outcome == REFUSED:
+        store64(request + REQUEST.far, 0)
+        store64(request + REQUEST.trial, 0)
+        _cut(request, load64(request + REQUEST.message_bytes))
+    return 1 if outcome == FINISHED else 0
+
+
 @kernel("void(int64)")
 def step_transfers(engine):  # type: ignore[no-untyped-def]
     """Move every active transfer on by a few chunks."""
@@ -275,11 +324,16 @@ def step_transfers(engine):  # type: ignore[no-untyped-def]
     while request != 0:
         following = load64(request + REQUEST.active_next)
         sending = load64(request + REQUEST.kind) == SEND
-        finished = _feed(engine, request) if sending else _drain(request)
+        if load64(request + REQUEST.far) != 0:
+            finished = _step_shared(engine, request, sending)
+        else:
+            finished = _feed(engine, request) if sending else _drain(request)
         if finished:
             store64(link, following)
             store64(engine + ENGINE.active_count, load64(engine + ENGINE.active_count) - 1)
-            pipe = load64(request + REQUEST.bulk)
+            pipe, trial = load64(request + REQUEST.bulk), load64(request + REQUEST.trial)
+            if trial != 0:
+                note_time(trial, DIRECT if load64(request + REQUEST.far) != 0 else PIPED, ticks() - load64(request + REQUEST.began))
             complete(request, 0)
             if not sending:
                 first = load64(engine + ENGINE.active_first)

@@ -20,8 +20,6 @@ from ncclx_mpi.buffers.layout import Layout, Words
 from ncclx_mpi.buffers.memory import array_words
 
 _MOST_BLOCKS = 1024
-_PR_SET_PTRACER = 0x59616D61
-_ANY = ctypes.c_ulong(-1)
 
 
 class Place(NamedTuple):
@@ -141,11 +139,6 @@ class Private:
             f"the window memory of rank {self.rank} is private, and this system does not let other processes reach it ({why}); "
             "take memory from MPI.Win.Allocate, or give MPI.Win.Create memory from MPI.Alloc_mem",
         )
-
-
-def allow_peers() -> None:
-    """Let the other ranks, which are no descendants, reach this process where the Yama security module asks for leave."""
-    _calls().prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
 
 
 def _after(blocks: Words, nbytes: int) -> Words:

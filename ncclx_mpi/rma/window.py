@@ -20,9 +20,10 @@ from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma import locks
 from ncclx_mpi.rma.epochs import Epochs
-from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach, allow_peers
+from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from numba_kernels.jit import entry
 from numba_kernels.layout import words
+from transports.shm.cma import allow_peers
 
 CONTROL = words("WindowControl", "lock | guard | end")
 _ROW = words("WindowRow", "error is_mapped where size unit control pid token token_at")

@@ -14,6 +14,7 @@ Header words
                    ``bounce_0``, ``bounce_1``: the words it is measured with
 Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
+    ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
     ``records``    number of trace records written; record k is at ``trace + k % TRACE_RECORDS * TRACE.total``
 """
@@ -26,11 +27,11 @@ from numba_kernels.layout import words
 from transports.shm.slots import slot_bytes
 
 MAGIC = 0x6E63636C785F6D70
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 
 HEADER = words("Header", "magic version nranks nbytes creator key | death | dead_count | abort | trip | bounce_0 | bounce_1")
-CONTROL = words("Control", "pid start_time world_rank | state | turns records | wake")
+CONTROL = words("Control", "pid start_time world_rank token_at | state | turns records | wake")
 TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
 TRACE_RECORDS = 1024
 
@@ -39,8 +40,9 @@ ABSENT, ALIVE, FINALIZED, DEAD = range(4)
 RING = words("Ring", "consumed | released | data")
 """``consumed``: lines read (writer: the receiver); ``released``: bytes of eager payload matched (writer: the receiver)."""
 
-BULK = words("Bulk", "posted | consumed | data")
-"""``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver)."""
+BULK = words("Bulk", "posted | consumed | claimed | read | written | target wanted | data")
+"""``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver). The others serve transfers
+without a pipe between the buffers: see :mod:`ncclx_mpi.p2p.shared`."""
 BULK_BYTES = 1 << 20
 BULK_SLOTS = 4
 SLOTS = 128

@@ -1,0 +1,159 @@
+"""Shared transfers: sender and receiver both copy, straight from buffer to buffer, until all is there.
+
+::
+
+    receiver's buffer   | chunk 0 | chunk 1 |  ...  | chunk n-2 | chunk n-1 |
+                          receiver reads -->            <-- sender writes          (process_vm_readv, process_vm_writev)
+
+Each takes the next chunk from its end by counting up one shared word, so whoever has time takes more, one alone can do it all, and no
+chunk is taken twice. A rank that is not in the engine (an ``Isend`` behind which it computes) delays nobody.
+
+=====================  ============  ===========  ==========================================================================
+word of the pipe       written by    polled by    order and meaning
+=====================  ============  ===========  ==========================================================================
+``claimed``            both (CAS)    both         number of the grant << 24 | chunks taken; a stale grant cannot take any
+``read``               receiver      sender       release after the copy: chunks it has read; `REFUSED` if the kernel would not
+``written``            sender        receiver     release after the copy: chunks it has written; `REFUSED` likewise
+``target``, ``wanted`` receiver      nobody       before the grant: where the sender writes, and how many bytes
+=====================  ============  ===========  ==========================================================================
+
+The receiver may lend the pipe on as soon as all chunks are done. The sender finds that out by the number of the grant.
+If the kernel refused a chunk on either side, both see it when all are done, and send the message through the pipe.
+
+T = alpha + m * beta / 2 + m / c * 0.5 us for chunks of c bytes.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.p2p.layout import ENGINE, PEER, PIPED, REQUEST
+from numba_kernels.atomics import compare_exchange, load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
+from numba_kernels.jit import kernel
+from transports.shm.cma import can_reach, read_peer, write_peer
+from transports.shm.layout import BULK, CONTROL, DEAD
+
+RUNNING, FINISHED, REFUSED = 0, 1, 2
+_COUNT_BITS = 24
+_COUNT = (1 << _COUNT_BITS) - 1
+_REFUSED = 1 << 40
+_UNKNOWN, _NO, _YES = 0, 1, 2
+_HALVES_UPTO, _SMALLEST_CHUNK, _LARGEST_CHUNK = 128 << 10, 64 << 10, 512 << 10
+_PATIENCE_US = 1_000_000
+
+
+@kernel("int64(int64, int64)")
+def is_reached(engine, peer):  # type: ignore[no-untyped-def]
+    """Whether the kernel copies between this process and `peer`; found out at the first message."""
+    known = load64(peer + PEER.reach)
+    if known == _UNKNOWN:
+        control = load64(peer + PEER.control)
+        token_at = load_acquire(control + CONTROL.token_at)
+        if token_at == 0:
+            return 0
+        known = _NO
+        if load64(engine + ENGINE.copies) != PIPED:
+            token = load64(engine + ENGINE.key) + load64(peer + PEER.world)
+            known = _YES if can_reach(load64(control + CONTROL.pid), token_at, token) != 0 else _NO
+        store64(peer + PEER.reach, known)
+    return 1 if known == _YES else 0
+
+
+@kernel("void(int64, int64)")
+def cut_shared(request, wanted):  # type: ignore[no-untyped-def]
+    """Cut a shared transfer of `wanted` bytes; both sides cut alike."""
+    chunk = (wanted + 1) // 2 if wanted <= _HALVES_UPTO else min(max(wanted // 8, _SMALLEST_CHUNK), _LARGEST_CHUNK)
+    chunk = (chunk + 63) & ~63
+    store64(request + REQUEST.wanted, wanted)
+    store64(request + REQUEST.chunk, chunk)
+    store64(request + REQUEST.chunks, (wanted + chunk - 1) // chunk)
+    store64(request + REQUEST.done_chunks, 0)
+
+
+@kernel("int64(int64, int64, int64)")
+def offer_shared(pipe, target, wanted):  # type: ignore[no-untyped-def]
+    """Make `pipe` that of a new shared transfer; the receiver holds it. Returns the number of the grant."""
+    grant = (load64(pipe + BULK.claimed) >> _COUNT_BITS) + 1
+    store_release(pipe + BULK.claimed, grant << _COUNT_BITS)
+    store_release(pipe + BULK.read, 0)
+    store_release(pipe + BULK.written, 0)
+    store_release(pipe + BULK.target, target)
+    store_release(pipe + BULK.wanted, wanted)
+    return grant
+
+
+@kernel("int64(int64, int64, int64)")
+def accept_shared(request, pipe, grant):  # type: ignore[no-untyped-def]
+    """The sender has the grant. Returns 1, or 0 if the receiver has read everything and lent the pipe on meanwhile."""
+    target, wanted = load_acquire(pipe + BULK.target), load_acquire(pipe + BULK.wanted)
+    if load_acquire(pipe + BULK.claimed) >> _COUNT_BITS != grant:
+        return 0
+    store64(request + REQUEST.far, target)
+    store64(request + REQUEST.grant, grant)
+    cut_shared(request, wanted)
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def _claim(request, pipe):  # type: ignore[no-untyped-def]
+    """Take a chunk, if there is one: 1, else 0."""
+    grant, chunks = load64(request + REQUEST.grant), load64(request + REQUEST.chunks)
+    seen = load_acquire(pipe + BULK.claimed)
+    while seen >> _COUNT_BITS == grant and seen & _COUNT < chunks:
+        before = compare_exchange(pipe + BULK.claimed, seen, seen + 1)
+        if before == seen:
+            return 1
+        seen = before
+    return 0
+
+
+@kernel("void(int64, int64, int64)")
+def _copy_chunk(request, peer, sending):  # type: ignore[no-untyped-def]
+    pipe, done = load64(request + REQUEST.bulk), load64(request + REQUEST.done_chunks)
+    chunk, wanted = load64(request + REQUEST.chunk), load64(request + REQUEST.wanted)
+    offset = (load64(request + REQUEST.chunks) - 1 - done if sending else done) * chunk
+    length = min(chunk, wanted - offset)
+    near, far = load64(request + REQUEST.address) + offset, load64(request + REQUEST.far) + offset
+    pid = load64(load64(peer + PEER.control) + CONTROL.pid)
+    copied = write_peer(pid, far, near, length) if sending else read_peer(pid, far, near, length)
+    word = pipe + (BULK.written if sending else BULK.read)
+    store64(request + REQUEST.done_chunks, done + 1)
+    store_release(word, (load64(word) + 1) | (0 if copied else _REFUSED))
+
+
+@kernel("int64(int64, int64, int64)")
+def share(request, peer, sending):  # type: ignore[no-untyped-def]
+    """Copy a chunk, if one is left, and say how the transfer is: RUNNING, FINISHED, or REFUSED by the kernel."""
+    pipe = load64(request + REQUEST.bulk)
+    if _claim(request, pipe) != 0:
+        _copy_chunk(request, peer, sending)
+    done = load_acquire(pipe + BULK.read) + load_acquire(pipe + BULK.written)
+    if load_acquire(pipe + BULK.claimed) >> _COUNT_BITS != load64(request + REQUEST.grant):
+        return FINISHED
+    if done & _COUNT < load64(request + REQUEST.chunks):
+        return RUNNING
+    return FINISHED if done < _REFUSED else REFUSED
+
+
+@kernel("int64(int64, int64)")
+def revoke(engine, receive):  # type: ignore[no-untyped-def]
+    """Take the receiver's buffer back from a shared transfer: nobody can claim a chunk any more.
+
+    Waits for the one chunk that the sender may be copying, until it is done, the sender has died, or a second has passed.
+    Returns whether the buffer is free.
+    """
+    pipe, chunks = load64(receive + REQUEST.bulk), load64(receive + REQUEST.chunks)
+    full = (load64(receive + REQUEST.grant) << _COUNT_BITS) | chunks
+    seen = load_acquire(pipe + BULK.claimed)
+    while seen != full:
+        before = compare_exchange(pipe + BULK.claimed, seen, full)
+        if before == seen:
+            break
+        seen = before
+    its = (seen & _COUNT) - load64(receive + REQUEST.done_chunks)
+    store_release(pipe + BULK.read, (chunks - its) | (load64(pipe + BULK.read) & _REFUSED))
+    control = load64(load64(engine + ENGINE.peers) + load64(receive + REQUEST.peer) * PEER.total + PEER.control)
+    started = ticks()
+    while load_acquire(pipe + BULK.written) & _COUNT < its and load_relaxed(control + CONTROL.state) != DEAD:
+        pause()
+        if ticks() - started > _PATIENCE_US * load64(engine + ENGINE.ticks_per_us):
+            return 0
+    return 1

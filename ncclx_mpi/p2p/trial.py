@@ -1,0 +1,55 @@
+"""Choosing between two ways to move bytes by trying both, size by size.
+
+How fast a way is depends on the machine, on where its cores are this minute and on what the caches hold; nothing that could be
+looked up. So of every `PERIOD` transfers of a size class the first few go both ways in turn, and the rest the way that was
+the fastest once. The least time counts: whatever disturbs a transfer makes it slower.
+
+A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
+alike is decided by one of them and published.
+"""
+
+from __future__ import annotations
+
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+
+TRIAL = words("Trial", "count least*2 chosen")
+"""Transfers so far, the least ticks of either way in this period (0: none yet), the way that was chosen."""
+CLASSES = 16
+WORDS = CLASSES * TRIAL.total // 8
+"""Words of a table of trials, one for each size class."""
+TRIES = 4
+PERIOD = 1024
+_SMALLEST_BITS = 15
+
+
+@kernel("int64(int64, int64)")
+def trial_of(table, nbytes):  # type: ignore[no-untyped-def]
+    """The trial of the size class of `nbytes`: powers of two, from 32 KiB."""
+    index = 0
+    while index < CLASSES - 1 and nbytes >> (_SMALLEST_BITS + index) != 0:
+        index += 1
+    return table + index * TRIAL.total
+
+
+@kernel("int64(int64)")
+def next_way(trial):  # type: ignore[no-untyped-def]
+    """The way, 0 or 1, that the next transfer goes."""
+    turn = load64(trial + TRIAL.count) % PERIOD
+    store64(trial + TRIAL.count, load64(trial + TRIAL.count) + 1)
+    if turn == 0:
+        store64(trial + TRIAL.least, 0)
+        store64(trial + TRIAL.least + 8, 0)
+    return turn & 1 if turn < 2 * TRIES else load64(trial + TRIAL.chosen)
+
+
+@kernel("void(int64, int64, int64)")
+def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
+    """A transfer by `way` has taken so many ticks."""
+    least = trial + TRIAL.least + 8 * way
+    if load64(least) == 0 or taken < load64(least):
+        store64(least, taken)
+    first, second = load64(trial + TRIAL.least), load64(trial + TRIAL.least + 8)
+    if first > 0 and second > 0:
+        store64(trial + TRIAL.chosen, 1 if second < first else 0)

@@ -1,0 +1,82 @@
+"""Cross-memory attach: the kernel copies between the private memory of two processes, once, with no buffer in between.
+
+::
+
+    process_vm_readv:   memory of the peer  ->  own memory         process_vm_writev:   own memory  ->  memory of the peer
+
+Linux allows it between processes of one user in one PID namespace, unless a security module (Yama), a seccomp filter or missing
+capabilities forbid it; so each rank finds out by reading a token that the peer has published (:func:`can_reach`). Memory that
+the kernel cannot pin (device mappings, secret memory) is refused for the one buffer, and callers go by the arena then.
+
+Cost: 0.4 to 1 us a call and 50 to 100 ns a page beyond a copy by hand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from numba import types
+
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import allocate, release
+
+_readv = types.ExternalFunction("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
+_writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
+
+_VECTORS = words("Vectors", "local nbytes remote same_nbytes token")
+_PR_SET_PTRACER = 0x59616D61
+_ANY = ctypes.c_ulong(-1)
+
+
+def allow_peers() -> None:
+    """Let the other ranks, which are no descendants, reach this process where the Yama security module asks for leave."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _copy_all(vectors, writing, pid, local, remote, nbytes):  # type: ignore[no-untyped-def]
+    done = 0
+    while done < nbytes:
+        store64(vectors + _VECTORS.local, local + done)
+        store64(vectors + _VECTORS.nbytes, nbytes - done)
+        store64(vectors + _VECTORS.remote, remote + done)
+        store64(vectors + _VECTORS.same_nbytes, nbytes - done)
+        if writing != 0:
+            moved = _writev(types.int32(pid), vectors, 1, vectors + _VECTORS.remote, 1, 0)
+        else:
+            moved = _readv(types.int32(pid), vectors, 1, vectors + _VECTORS.remote, 1, 0)
+        if moved <= 0:
+            return 0
+        done += moved
+    return 1
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def read_peer(pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
+    """Copy `nbytes` at `remote` in process `pid` to `local`. Returns 1, or 0 if the kernel refused some of it."""
+    vectors = allocate(_VECTORS.total)
+    done = _copy_all(vectors, 0, pid, local, remote, nbytes)
+    release(vectors)
+    return done
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def write_peer(pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
+    """Copy `nbytes` at `local` to `remote` in process `pid`. Returns 1, or 0 if the kernel refused some of it."""
+    vectors = allocate(_VECTORS.total)
+    done = _copy_all(vectors, 1, pid, local, remote, nbytes)
+    release(vectors)
+    return done
+
+
+@kernel("int64(int64, int64, int64)")
+def can_reach(pid, token_at, token):  # type: ignore[no-untyped-def]
+    """Whether the process that holds `token` at `token_at` is `pid` here, and the kernel copies from it."""
+    vectors = allocate(_VECTORS.total)
+    found = vectors + _VECTORS.token
+    done = _copy_all(vectors, 0, pid, found, token_at, 8)
+    same = done != 0 and load64(found) == token
+    release(vectors)
+    return 1 if same else 0
