@@ -361,6 +361,14 @@ def test_an_error_takes_the_violations_along() -> None:
     assert "past the end" in found.value.__notes__[0]
 
 
+def test_a_closed_double_refuses_calls() -> None:
+    with Double() as driver:
+        driver.use(0)
+        address = driver.allocate(8)
+    with pytest.raises(DriverError, match="closed"):
+        driver.free(address)
+
+
 # Capture
 
 
@@ -593,3 +601,24 @@ def test_only_exportable_memory_is_exported_and_peer_access_is_needed(driver: Do
         with pytest.raises(DriverError) as found:
             other.open(driver.export(driver.allocate(10)))
     assert found.value.code == 217
+
+
+# Ranks
+
+
+@pytest.mark.ranks(2)
+def test_a_deadlock_interrupts_a_rank_that_waits_for_a_message(comm: Any) -> None:
+    words = np.zeros(1, np.int64)
+    if comm.rank == 0:
+        with pytest.raises(KeyboardInterrupt) as found, Double(patience=0.7) as driver:
+            driver.use(0)
+            driver.register_host(address_of(words), 8)
+            driver.batch(0, [Step(WAIT_AT_LEAST, address_of(words), 1)])
+            comm.recv(source=1)
+        report = found.value.__notes__[0]
+        assert "is at least 1, which holds 0" in report
+        assert report.count("process ") == report.count("< recv (") == 2
+        comm.send("over", dest=1)
+    else:
+        with Double(patience=0.7):
+            assert comm.recv(source=0) == "over"

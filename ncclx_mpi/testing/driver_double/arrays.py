@@ -189,9 +189,15 @@ class DeviceArray:
 
 
 class SendOnlyArray(DeviceArray):
-    """An array of a library whose arrays never change, as JAX's."""
+    """An array of a library whose arrays never change, and that shows no streams: it passes for one of JAX."""
 
+    __module__ = "jaxlib"
     is_readonly = True
+
+    def block_until_ready(self) -> Self:
+        """Wait until the array has its values."""
+        self.driver.finish(current_stream())
+        return self
 
 
 def in_use() -> Double:

@@ -22,7 +22,7 @@ _NAME = "driver-double-status"
 _PAGE = 1 << 16
 _HEAD = struct.Struct("<qq")
 _BUSY = 0.5
-_FRAMES = 4
+_FRAMES = 8
 
 
 class State(NamedTuple):
@@ -68,8 +68,8 @@ class Detector:
         self._page[_HEAD.size : _HEAD.size + len(text)] = text
         _HEAD.pack_into(self._page, 0, self._moves, len(text))
         before, elapsed = self._before, now - self._looked
-        self._before, self._looked = self._states(), now
-        if is_blocked and _is_still(before, self._before, elapsed):
+        self._before, self._looked = self._states() if is_blocked else {}, now
+        if before and _is_still(before, self._before, elapsed):
             lines = [f"process {pid}:\n{state.text or '  computes or waits on the host'}" for pid, state in self._before.items()]
             return f"deadlock: nothing has moved for {elapsed:.1f} s\n" + "\n".join(lines)
         return ""

@@ -38,7 +38,7 @@ from numba_kernels.cuda.driver import WAIT_AT_LEAST, WRITE, Driver, DriverError,
 from numba_kernels.jit import entry
 
 CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_UNJOINED, CAPTURE_ISOLATION, CAPTURE_IMPLICIT = 900, 901, 904, 905, 906
-INVALID_DEVICE, NO_PEER_ACCESS = 101, 217
+DEINITIALIZED, INVALID_DEVICE, NO_PEER_ACCESS = 4, 101, 217
 
 _WORD = 8
 _THREADS_ON_CPU = 128
@@ -109,6 +109,7 @@ class Double(Driver):
         self._has_peer_access = has_peer_access
         self._patience = patience
         self._pid = os.getpid()
+        self._is_closed = False
         self._detector = Detector(job or str(os.getppid()), patience)
         self._space = Space(garbage=1 + seed % 200)
         self._executor = Executor(seed, self._violate, self._on_stalled)
@@ -139,6 +140,7 @@ class Double(Driver):
         finally:
             table.install(None)
             sys.setswitchinterval(self._switch_interval)
+            self._is_closed = True
             self._executor.close()
             self._space.close()
             self._detector.close()
@@ -399,6 +401,8 @@ class Double(Driver):
         if os.getpid() != self._pid:
             raise Violation(f"{name}: this process was forked from one that has a CUDA context")
         with self._executor.changed:
+            if self._is_closed:
+                raise DriverError(DEINITIALIZED, f"{name}: the double is closed")
             self._raise_violations()
             self._detector.move()
             if name:

@@ -20,7 +20,7 @@ from ncclx_mpi.testing.driver_double.memory import Fault
 _PAUSES = (0.0, 20e-6, 100e-6, 400e-6)
 _SLOWNESS = (0.0, 1.0, 1.0, 6.0)
 _LONGEST = 5e-3
-_POLL, _LONGEST_POLL, _IDLE_POLL = 50e-6, 1e-3, 1.0
+_POLL, _LONGEST_POLL, _IDLE_POLL = 50e-6, 1e-3, 0.25
 
 
 @dataclass(eq=False)
