@@ -1,6 +1,9 @@
-"""Tests with ``@pytest.mark.ranks(...)`` run on several ranks: see :mod:`ncclx_mpi.testing.plugin`."""
+"""Tests with ``@pytest.mark.ranks(...)`` run on several ranks: see :mod:`ncclx_mpi.testing.plugin`; those with ``gpu`` where there is one."""
 
 from __future__ import annotations
+
+import ctypes
+import functools
 
 import pytest
 
@@ -9,6 +12,26 @@ pytest_plugins = ["ncclx_mpi.testing.plugin"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="robustness tests at full length: 200 kills, 10,000 bad calls ...")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a GPU; skipped without")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not has_gpu():
+        pytest.skip("there is no GPU")
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether the CUDA driver is there and finds a GPU."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
+I64 = ir.IntType(64)
 VECTOR = 16
 """Bytes of the widest access."""
 
@@ -84,31 +84,31 @@ def _register(scalar: Scalar) -> Any:
     return ir.IntType(16) if scalar.nbytes == 1 else scalar.storage
 
 
-def emit_load_words(builder: Any, address: Any) -> list[Any]:
-    """Emit the load of 16 bytes as four 32-bit words, from an address that is a multiple of 16."""
+def emit_load_vector(builder: Any, address: Any, word: Scalar) -> list[Any]:
+    """Emit the load of 16 bytes as words, from an address that is a multiple of 16."""
+    count = VECTOR // word.nbytes
     if is_gpu(builder):
-        words = assembly(
-            builder,
-            "ld.global.v4.u32 {$0, $1, $2, $3}, [$4];",
-            ir.LiteralStructType([I32] * 4),
-            "=r,=r,=r,=r,l",
-            [address],
-            accesses_memory=True,
-        )
-        return [builder.extract_value(words, i) for i in range(4)]
-    first = builder.inttoptr(address, I32.as_pointer())
-    return [builder.load(builder.gep(first, [I64(i)])) for i in range(4)]
+        registers = ", ".join(f"${i}" for i in range(count))
+        text = f"ld.global.v{count}.{word.suffix} {{{registers}}}, [${count}];"
+        constraints = ",".join([f"={word.constraint}"] * count + ["l"])
+        result = ir.LiteralStructType([word.storage] * count)
+        words = assembly(builder, text, result, constraints, [address], accesses_memory=True)
+        return [builder.extract_value(words, i) for i in range(count)]
+    first = builder.inttoptr(address, word.storage.as_pointer())
+    return [builder.load(builder.gep(first, [I64(i)])) for i in range(count)]
 
 
-def emit_store_words(builder: Any, address: Any, words: list[Any]) -> None:
-    """Emit the store of four 32-bit words to an address that is a multiple of 16."""
+def emit_store_vector(builder: Any, address: Any, words: list[Any], word: Scalar) -> None:
+    """Emit the store of 16 bytes as words, to an address that is a multiple of 16."""
     if is_gpu(builder):
-        text = "st.global.v4.u32 [$0], {$1, $2, $3, $4};"
-        assembly(builder, text, ir.VoidType(), "l,r,r,r,r", [address, *words], accesses_memory=True)
+        registers = ", ".join(f"${i + 1}" for i in range(len(words)))
+        text = f"st.global.v{len(words)}.{word.suffix} [$0], {{{registers}}};"
+        constraints = ",".join(["l"] + [word.constraint] * len(words))
+        assembly(builder, text, ir.VoidType(), constraints, [address, *words], accesses_memory=True)
         return
-    first = builder.inttoptr(address, I32.as_pointer())
-    for i in range(4):
-        builder.store(words[i], builder.gep(first, [I64(i)]))
+    first = builder.inttoptr(address, word.storage.as_pointer())
+    for i, value in enumerate(words):
+        builder.store(value, builder.gep(first, [I64(i)]))
 
 
 def _make_load(scalar: Scalar) -> Any:
@@ -151,7 +151,7 @@ def load_vector(typingctx: Any, address: Any) -> Any:
     """Four uint32 from an address that is a multiple of 16."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return context.make_tuple(builder, sig.return_type, emit_load_words(builder, args[0]))
+        return context.make_tuple(builder, sig.return_type, emit_load_vector(builder, args[0], SCALARS["u32"]))
 
     return types.UniTuple(types.uint32, 4)(types.int64), codegen
 
@@ -161,7 +161,8 @@ def store_vector(typingctx: Any, address: Any, words: Any) -> Any:
     """Four uint32 to an address that is a multiple of 16."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit_store_words(builder, args[0], [builder.extract_value(args[1], i) for i in range(4)])
+        words = [builder.extract_value(args[1], i) for i in range(4)]
+        emit_store_vector(builder, args[0], words, SCALARS["u32"])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.UniTuple(types.uint32, 4)), codegen

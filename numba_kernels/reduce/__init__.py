@@ -10,13 +10,13 @@ fine. Where a choice is left open, MPICH's is taken:
 - ``min`` and ``max`` take ``high`` if it is strictly better, else ``low``: a NaN or a zero of either sign wins as
   the lower operand and loses as the higher one.
 - ``minloc`` and ``maxloc`` take the lower index of equal values, and ``low`` if it is strictly better, else ``high``.
-- Integers wrap. float16 is computed in float32 and rounded to nearest even. Complex products are the plain formula, as
+- Integers wrap. float16 and bfloat16 are computed in float32 and rounded to nearest even. Complex products are the plain formula, as
   in NumPy, without the search for infinities in a NaN result that C compilers add (Annex G).
 - Logical operations give 0 or 1 of the operand's type; every nonzero operand is true, NaN too.
 - ``replace`` gives ``low`` (the operand that comes in), ``no_op`` gives ``high`` (what is there).
 
-Files: ``elements`` (operations on one element, for any loop), ``cells`` (element types in memory), ``loop`` (the CPU
-loop), ``native`` (compiling and caching), ``twins`` (the same in NumPy: for tests and for long double).
+Files: ``elements`` (operations on one element, for any loop), ``cells`` (element types in memory), ``narrow`` (floats of 8
+and 16 bits), ``loop`` (the CPU loop), ``native`` (compiling and caching), ``twins`` (the same in NumPy: for tests and for long double).
 """
 
 from numba_kernels.reduce.cells import dtype

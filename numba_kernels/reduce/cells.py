@@ -1,6 +1,7 @@
-"""Element types as they lie in memory: how the CPU loop loads and stores them, and their NumPy types.
+"""Element types: their bits in memory, what operations compute with, and their NumPy types.
 
-Loads and stores assume no alignment; vector code for aligned and unaligned addresses is equally fast.
+Loops load and store integers of :attr:`Field.part`; a field makes the value of them and back, so that one definition serves the CPU,
+which accesses elements, and the GPU, which accesses 16 bytes at once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from numba_kernels.reduce import half
+from numba_kernels.reduce.narrow import FORMATS, Format, narrow, narrow_half, widen, widen_half
 
 _INDEX = np.dtype(np.intc)
 _SCALARS: dict[str, Any] = {
     "bool": np.bool_,
     "f16": np.float16,
+    "bf16": np.uint16,
+    "e4m3": np.uint8,
+    "e5m2": np.uint8,
     "f32": np.float32,
     "f64": np.float64,
     "f80": np.longdouble,
@@ -29,13 +33,13 @@ _SCALARS: dict[str, Any] = {
     "c160": np.clongdouble,
 } | {f"{sign}{bits}": f"{sign}{bits // 8}" for sign in "iu" for bits in (8, 16, 32, 64)}
 
-Access = Callable[[Any], Any]
-"""Takes a load or store instruction, attaches what is known about it, gives it back."""
-
 
 @functools.cache
 def dtype(kind: str) -> np.dtype[Any]:
-    """NumPy type of the element type `kind`; pairs are C structs with fields ``value`` and ``index``."""
+    """NumPy type of the element type `kind`; pairs are C structs with fields ``value`` and ``index``.
+
+    What NumPy does not have (bf16 and the floats of 8 bits) is its bits as an unsigned integer.
+    """
     value, _, index = kind.partition(",")
     if not index:
         scalar: np.dtype[Any] = np.dtype(_SCALARS[value])
@@ -45,12 +49,26 @@ def dtype(kind: str) -> np.dtype[Any]:
 
 
 class Field(NamedTuple):
-    """One component of a cell: its Numba type, and how it gets out of memory and back."""
+    """One component of a cell.
+
+    Attributes
+    ----------
+    kind
+        Numba type to compute with.
+    offset
+        Where it begins, in bytes.
+    part, parts
+        LLVM integer type that it is loaded as, and how many of them.
+    decode, encode
+        ``decode(builder, integers)`` is the value; ``encode(builder, value)`` are the integers.
+    """
 
     kind: Any
     offset: int
-    load: Callable[[Any, Any, Access], Any]
-    store: Callable[[Any, Any, Any, Access], None]
+    part: Any
+    parts: int
+    decode: Callable[[Any, list[Any]], Any]
+    encode: Callable[[Any, Any], list[Any]]
 
 
 class Cell(NamedTuple):
@@ -66,74 +84,65 @@ class Cell(NamedTuple):
 
 
 def cell(kind: str) -> Cell:
-    """How a native kernel reads and writes elements of the type `kind`."""
+    """How the CPU loop reads and writes elements of the type `kind`."""
     layout = dtype(kind)
+    if kind in FORMATS:
+        return Cell(layout.itemsize, (narrow_field(FORMATS[kind], kind == "f16" and has_half_conversions()),))
     if layout.fields is None:
-        return Cell(layout.itemsize, (_field(layout, 0),))
+        return Cell(layout.itemsize, (field(layout, 0),))
     parts = [layout.fields[name] for name in ("value", "index")]
-    return Cell(layout.itemsize, tuple(_field(part[0], part[1]) for part in parts))
+    return Cell(layout.itemsize, tuple(field(part[0], part[1]) for part in parts))
 
 
-def _field(scalar: np.dtype[Any], offset: int) -> Field:
+def field(scalar: np.dtype[Any], offset: int) -> Field:
+    """A number as NumPy has it."""
     if scalar.kind == "c":
         return _complex_field(scalar.itemsize // 2)
-    if scalar == np.float16:
-        return half_field(has_half_conversions())
+    part = ir.IntType(scalar.itemsize * 8)
     if scalar.kind == "f":
+        storage = _floating(scalar.itemsize)
         kind = types.float32 if scalar.itemsize == 4 else types.float64
-        return _plain_field(kind, _floating(scalar.itemsize), offset)
-    signed = scalar.kind == "i"
-    bits = scalar.itemsize * 8
-    return _plain_field(types.Integer.from_bitwidth(bits, signed), ir.IntType(bits), offset)
+        return Field(
+            kind,
+            offset,
+            part,
+            1,
+            lambda builder, integers: builder.bitcast(integers[0], storage),
+            lambda builder, value: [builder.bitcast(value, part)],
+        )
+    kind = types.Integer.from_bitwidth(scalar.itemsize * 8, scalar.kind == "i")
+    return Field(kind, offset, part, 1, lambda builder, integers: integers[0], lambda builder, value: [value])
 
 
 def _floating(nbytes: int) -> Any:
     return ir.FloatType() if nbytes == 4 else ir.DoubleType()
 
 
-def _plain_field(kind: Any, storage: Any, offset: int) -> Field:
-    def load(builder: Any, address: Any, access: Access) -> Any:
-        return access(builder.load(builder.bitcast(address, storage.as_pointer())))
-
-    def store(builder: Any, value: Any, address: Any, access: Access) -> None:
-        access(builder.store(value, builder.bitcast(address, storage.as_pointer())))
-
-    return Field(kind, offset, load, store)
-
-
 def _complex_field(part_bytes: int) -> Field:
-    storage = _floating(part_bytes)
-    value_type = ir.LiteralStructType([storage, storage])
+    part, storage = ir.IntType(part_bytes * 8), _floating(part_bytes)
 
-    def load(builder: Any, address: Any, access: Access) -> Any:
-        parts = builder.bitcast(address, storage.as_pointer())
-        value = ir.Constant(value_type, ir.Undefined)
+    def decode(builder: Any, integers: list[Any]) -> Any:
+        value = ir.Constant(ir.LiteralStructType([storage, storage]), ir.Undefined)
         for i in range(2):
-            part = access(builder.load(builder.gep(parts, [ir.Constant(ir.IntType(64), i)])))
-            value = builder.insert_value(value, part, i)
+            value = builder.insert_value(value, builder.bitcast(integers[i], storage), i)
         return value
 
-    def store(builder: Any, value: Any, address: Any, access: Access) -> None:
-        parts = builder.bitcast(address, storage.as_pointer())
-        for i in range(2):
-            part = builder.gep(parts, [ir.Constant(ir.IntType(64), i)])
-            access(builder.store(builder.extract_value(value, i), part))
+    def encode(builder: Any, value: Any) -> list[Any]:
+        return [builder.bitcast(builder.extract_value(value, i), part) for i in range(2)]
 
-    return Field(types.complex64 if part_bytes == 4 else types.complex128, 0, load, store)
+    return Field(types.complex64 if part_bytes == 4 else types.complex128, 0, part, 2, decode, encode)
 
 
-def half_field(in_hardware: bool) -> Field:
-    """A float16 in memory that is a float32 to the operation; converted by instructions, or by integer code."""
-    bits = ir.IntType(16)
-    widen, narrow = (half.widen_in_hardware, half.narrow_in_hardware) if in_hardware else (half.widen, half.narrow)
+def narrow_field(form: Format, in_hardware: bool) -> Field:
+    """A narrow float in memory that is a float32 to the operation; float16 may be converted by the CPU's instructions."""
 
-    def load(builder: Any, address: Any, access: Access) -> Any:
-        return widen(builder, access(builder.load(builder.bitcast(address, bits.as_pointer()))))
+    def decode(builder: Any, integers: list[Any]) -> Any:
+        return widen_half(builder, integers[0]) if in_hardware else widen(builder, integers[0], form)
 
-    def store(builder: Any, value: Any, address: Any, access: Access) -> None:
-        access(builder.store(narrow(builder, value), builder.bitcast(address, bits.as_pointer())))
+    def encode(builder: Any, value: Any) -> list[Any]:
+        return [narrow_half(builder, value) if in_hardware else narrow(builder, value, form)]
 
-    return Field(types.float32, 0, load, store)
+    return Field(types.float32, 0, ir.IntType(form.bits), 1, decode, encode)
 
 
 @functools.cache

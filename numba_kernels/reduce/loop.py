@@ -17,11 +17,14 @@ from numba.core import cgutils
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-from numba_kernels.reduce.cells import Access, Cell
+from numba_kernels.reduce.cells import Cell, Field
 
 I64 = ir.IntType(64)
 SIGNATURE = "void(int64, int64, int64, int64)"
 """What every reduction looks like to C: out, low, high, count."""
+
+Access = Callable[[Any], Any]
+"""Takes a load or store instruction, attaches what is known about it, gives it back."""
 
 
 def over(element: Callable[..., Any], cell: Cell) -> Any:
@@ -36,7 +39,7 @@ def over(element: Callable[..., Any], cell: Cell) -> Any:
                 offset = builder.mul(index, I64(cell.nbytes), flags=("nsw",))
                 operands = _load(builder, cell, builder.gep(low, [offset]), access)
                 operands += _load(builder, cell, builder.gep(high, [offset]), access)
-                values = _apply(context, builder, element, cell, operands)
+                values = apply(context, builder, element, cell.kinds, operands)
                 _store(builder, cell, values, builder.gep(out, [offset]), access)
 
             _independent_iterations(builder, args[3], body)
@@ -48,17 +51,27 @@ def over(element: Callable[..., Any], cell: Cell) -> Any:
 
 
 def _load(builder: Any, cell: Cell, address: Any, access: Access) -> list[Any]:
-    return [field.load(builder, builder.gep(address, [I64(field.offset)]), access) for field in cell.fields]
+    values = []
+    for field in cell.fields:
+        parts = [access(builder.load(part)) for part in _parts(builder, field, address)]
+        values.append(field.decode(builder, parts))
+    return values
 
 
 def _store(builder: Any, cell: Cell, values: list[Any], address: Any, access: Access) -> None:
     for field, value in zip(cell.fields, values, strict=True):
-        field.store(builder, value, builder.gep(address, [I64(field.offset)]), access)
+        for part, target in zip(field.encode(builder, value), _parts(builder, field, address), strict=True):
+            access(builder.store(part, target))
 
 
-def _apply(context: Any, builder: Any, element: Callable[..., Any], cell: Cell, operands: list[Any]) -> list[Any]:
-    """Compile `element` into the loop. Its result is cast to the type of the cell, as C assignment does."""
-    kinds = cell.kinds
+def _parts(builder: Any, field: Field, address: Any) -> list[Any]:
+    """Pointers to the integers that a field is made of."""
+    first = builder.bitcast(builder.gep(address, [I64(field.offset)]), field.part.as_pointer())
+    return [builder.gep(first, [I64(k)]) for k in range(field.parts)]
+
+
+def apply(context: Any, builder: Any, element: Callable[..., Any], kinds: tuple[Any, ...], operands: list[Any]) -> list[Any]:
+    """Compile `element` into a loop over fields of `kinds`. Its result is cast to their types, as C assignment does."""
     result = kinds[0] if len(kinds) == 1 else types.Tuple(kinds)
     value = context.compile_internal(builder, element, signature(result, *kinds, *kinds), operands)
     return [value] if len(kinds) == 1 else list(cgutils.unpack_tuple(builder, value))

@@ -33,7 +33,7 @@ def address(op: str, kind: str) -> int:
     """
     if kind in _WITHOUT_KERNEL or not defined(op, kind):
         return 0
-    return _compiled(op, _same_machine_code(op, kind)).address
+    return _compiled(op, same_machine_code(op, kind)).address
 
 
 def warm(common_only: bool = True) -> int:
@@ -42,7 +42,7 @@ def warm(common_only: bool = True) -> int:
     return sum(address(op, kind) != 0 for op, kind in names)
 
 
-def _same_machine_code(op: str, kind: str) -> str:
+def same_machine_code(op: str, kind: str) -> str:
     """The type to compile `op` for: signs matter to order alone, and copies see nothing but the size."""
     if op in COPIES:
         return _COPIED_AS[dtype(kind).itemsize]

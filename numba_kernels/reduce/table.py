@@ -5,11 +5,11 @@ from __future__ import annotations
 BOOLEAN = ("bool",)
 SIGNED = ("i8", "i16", "i32", "i64")
 UNSIGNED = ("u8", "u16", "u32", "u64")
-FLOATS = ("f16", "f32", "f64", "f80")
+FLOATS = ("f16", "bf16", "f32", "f64", "f80")
 COMPLEX = ("c64", "c128", "c160")
 PAIRS = ("f32,i32", "f64,i32", "f80,i32", "i64,i32", "i16,i32", "i32,i32")
 TYPES = BOOLEAN + SIGNED + UNSIGNED + FLOATS + COMPLEX + PAIRS
-"""All element types: C bool, integers, floats (f80: long double), complex, and C structs {value; int index}."""
+"""All element types: C bool, integers, floats (bf16: bfloat16, f80: long double), complex, and C structs {value; int index}."""
 
 _ARITHMETIC = ("sum", "prod")
 _ORDER = ("min", "max")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_kernels.reduce.narrow import FORMATS, numpy_narrow, numpy_widen
 from numba_kernels.reduce.table import defined
 
 Array = NDArray[Any]
@@ -73,6 +74,10 @@ def numpy_twin(op: str, kind: str) -> Twin:
 
     def twin(out: Array, low: Array, high: Array) -> None:
         with np.errstate(all="ignore"):
-            out[...] = operate(low, high)
+            if kind == "bf16":
+                form = FORMATS[kind]
+                out[...] = numpy_narrow(operate(numpy_widen(low, form), numpy_widen(high, form)), form)
+            else:
+                out[...] = operate(low, high)
 
     return twin

@@ -40,6 +40,16 @@ def test_sum_and_max_of_every_type(comm: Any, code: str) -> None:
 
 
 @pytest.mark.ranks(2, 3)
+def test_bfloat16(comm: Any) -> None:
+    """Every step is rounded to 8 bits: what is added to 256 is lost when it comes one by one."""
+    bits = (np.array([256.0 if comm.rank == 0 else 1.0, comm.rank + 1.5], np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    result = np.zeros_like(bits)
+    comm.Allreduce([bits, 2, MPI.BFLOAT16_T], [result, 2, MPI.BFLOAT16_T], MPI.SUM)
+    values = (result.astype(np.uint32) << 16).view(np.float32)
+    assert values.tolist() == [256.0, sum(rank + 1.5 for rank in range(comm.size))]
+
+
+@pytest.mark.ranks(2, 3)
 def test_maxloc(comm: Any) -> None:
     kinds = [(MPI.DOUBLE_INT, "f8"), (MPI.FLOAT_INT, "f4"), (MPI.LONG_INT, "i8"), (MPI.TWOINT, "i4"), (MPI.SHORT_INT, "i2")]
     for datatype, code in kinds:

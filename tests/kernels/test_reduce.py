@@ -11,6 +11,7 @@ import pytest
 from numba_kernels import reduce
 from numba_kernels.reduce import cells, loop, native
 from numba_kernels.reduce.elements import OPERATIONS
+from numba_kernels.reduce.narrow import FORMATS
 from numba_kernels.reduce.table import COMPLEX, FLOATS, PAIRS
 
 C_FUNCTION = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
@@ -39,8 +40,13 @@ def crossed(left, right):
     return np.repeat(left, len(right)), np.tile(right, len(left))
 
 
-def operands(kind):
-    """Low and high operands: all pairs for 8 bits, all values with some partners for 16, special values beyond."""
+def upper_halves(values):
+    """bfloat16 of float32, rounded towards zero."""
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def operands(kind, stride=4):
+    """Low and high operands: all pairs for 8 bits, all values with every `stride`-th partner for 16, special values beyond."""
     dtype = reduce.dtype(kind)
     if kind in PAIRS:
         values = special_values(dtype["value"])
@@ -53,7 +59,8 @@ def operands(kind):
         return crossed(every, every)
     if dtype.itemsize == 2:
         every = np.arange(65536, dtype=np.uint16).view(dtype)
-        low, high = crossed(every, special_values(dtype)[::4])
+        partners = upper_halves(special_values(np.dtype(np.float32))) if kind == "bf16" else special_values(dtype)
+        low, high = crossed(every, partners[::stride])
         return np.concatenate([low, high]), np.concatenate([high, low])
     if dtype.kind == "c":
         parts = special_values(np.dtype(f"f{dtype.itemsize // 2}"))[::3]
@@ -94,8 +101,10 @@ def twin_of(op, kind, low, high):
     return expected
 
 
-def assert_same(got, expected):
+def assert_same(got, expected, kind=""):
     """Equal bits; any NaN equals any NaN."""
+    if kind == "bf16":
+        got, expected = ((bits.astype(np.uint32) << 16).view(np.float32) for bits in (got, expected))
     if got.dtype.fields:
         for name in got.dtype.names:
             assert_same(got[name], expected[name])
@@ -118,15 +127,15 @@ def test_native_kernel_equals_its_numpy_twin(op, kind):
     low, high = operands(kind)
     expected = twin_of(op, kind, low, high)
     for placement in PLACEMENTS:
-        assert_same(run(function, low, high, placement, 0), expected)
+        assert_same(run(function, low, high, placement, 0), expected, kind)
     for placement, count, offset in product(PLACEMENTS, (0, 1, 2, 13, 257), (0, 1, 4)):
         got = run(function, low[-count:][:count], high[-count:][:count], placement, offset)
-        assert_same(got, expected[-count:][:count])
+        assert_same(got, expected[-count:][:count], kind)
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "land"])
 def test_half_precision_without_the_instructions(op):
-    layout = cells.Cell(2, (cells.half_field(in_hardware=False),))
+    layout = cells.Cell(2, (cells.narrow_field(FORMATS["f16"], in_hardware=False),))
     function = C_FUNCTION(native.declare(f"{op}_portable_half", OPERATIONS[op], layout).address)
     low, high = operands("f16")
     assert_same(run(function, low, high, "apart", 1), twin_of(op, "f16", low, high))
