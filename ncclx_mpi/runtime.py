@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from ncclx_mpi import errors
 
@@ -23,6 +23,7 @@ class _Job:
     membership: Membership | None = None
     finalized = False
     at_exit: Callable[[], None] | None = None
+    before_leaving: ClassVar[list[Callable[[], None]]] = []
 
 
 _job = _Job()
@@ -31,6 +32,11 @@ _job = _Job()
 def at_exit(function: Callable[[], None]) -> None:
     """Call `function` at the end of the program, after the exit handlers that the program registers itself."""
     _job.at_exit = function
+
+
+def before_leaving(function: Callable[[], None]) -> None:
+    """Call `function` when this process leaves its job in order, while the arena is still there and nothing is under way."""
+    _job.before_leaving.append(function)
 
 
 @atexit.register  # when this module is imported, before the program is: handlers run in the opposite order
@@ -104,6 +110,8 @@ def finish() -> None:
         return
     assert _job.engine is not None and _job.membership is not None
     _job.engine.drain()
+    for function in _job.before_leaving:
+        function()
     _job.membership.arena.finalized(_job.engine.rank)
     _job.membership.close()
     _job.engine = None

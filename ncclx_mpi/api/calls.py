@@ -18,7 +18,12 @@ from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same, native
 from ncclx_mpi.api.operations import Collection, Persistent
 from ncclx_mpi.api.request import Prequest, Request
-from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place, packing
+from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place
+from ncclx_mpi.buffers.buffer import Copy
+from ncclx_mpi.device import routes
+
+Blocks = VBuffer | WBuffer
+Operand = Buffer | Blocks
 
 IN_PLACE = 0
 """Address that stands for a buffer that is not there."""
@@ -31,81 +36,98 @@ _NOWHERE = _nothing.ctypes.data
 class Call:
     """A collective on resolved buffers.
 
+    Parameters
+    ----------
+    name
+        Function of :mod:`ncclx_mpi.collectives`.
+    bind
+        Makes the function's arguments after the communicator, with :meth:`reading` and :meth:`writing`, once they are needed.
+    sent, received
+        What this rank gives and gets; None where it gives in place, or its argument does not matter.
+    root, op
+        Of collectives that have one.
+
     Attributes
     ----------
-    name, arguments
-        Function of :mod:`ncclx_mpi.collectives` and its arguments after the communicator.
     before
-        Copies of non-contiguous operands into packed memory; already made once, repeated when a persistent call starts again.
+        Copies of scattered or device operands into packed memory, made each time the call starts.
     after
         Copies of packed results to where they belong.
     owner
         What keeps all memory alive.
     """
 
-    __slots__ = ("after", "arguments", "before", "name", "owner")
+    __slots__ = ("after", "before", "bind", "name", "op", "owner", "received", "root", "sent")
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        bind: Callable[[Call], tuple[Any, ...]],
+        sent: Operand | None = None,
+        received: Operand | None = None,
+        root: int = 0,
+        op: Op | None = None,
+    ) -> None:
         self.name = name
-        self.arguments: tuple[Any, ...] = ()
+        self.bind = bind
+        self.sent = sent
+        self.received = received
+        self.root = root
+        self.op = op
         self.before: list[Callable[[], None]] = []
         self.after: list[Callable[[], None]] = []
-        self.owner: list[Any] = []
+        self.owner: list[Any] = [] if op is None else [op._state]
 
-    def reading(self, buffer: Buffer) -> int:
-        """Return the address of packed elements to read."""
-        address, owner = buffer.packed()
-        self.owner.append(owner)
-        if not buffer.contiguous:
-            self.before.append(_packing(buffer, address))
-        return address or _NOWHERE
+    def reading(self, buffer: Buffer | None) -> int:
+        """Return the address of packed elements to read, IN_PLACE for None."""
+        if buffer is None:
+            return IN_PLACE
+        if buffer.is_direct:
+            self.owner.append(buffer.owner)
+            return buffer.address or _NOWHERE
+        return self._read(buffer.copy()).address
 
-    def writing(self, buffer: Buffer, *, filled: bool = False) -> int:
-        """Return the address of packed elements to write; `filled`: they are read first."""
-        address, owner, finish = buffer.landing(filled)
-        self.owner.append(owner)
-        if not buffer.contiguous:
-            if filled:
-                self.before.append(_packing(buffer, address))
-            self.after.append(lambda: finish(buffer.nbytes))
-        return address or _NOWHERE
+    def writing(self, buffer: Buffer | None, *, filled: bool = False) -> int:
+        """Return the address of packed elements to write, IN_PLACE for None; `filled`: they are read first."""
+        if buffer is None:
+            return IN_PLACE
+        if buffer.is_direct:
+            self.owner.append(buffer.owner)
+            return buffer.address or _NOWHERE
+        return self._write(buffer.copy(), buffer.owner, filled).address
 
-    def reading_blocks(self, blocks: VBuffer | WBuffer) -> tuple[int, list[int]]:
+    def reading_blocks(self, blocks: Blocks) -> tuple[int, list[int]]:
         """Return the address of packed blocks to read, and the offset of each."""
-        address, offsets, owner = blocks.packed()
-        self.owner.append(owner)
-        self._repack(blocks, address, offsets)
-        return address or _NOWHERE, offsets
+        if isinstance(blocks, VBuffer) and blocks.is_direct:
+            self.owner.append(blocks.owner)
+            return blocks.address or _NOWHERE, blocks.offsets
+        copy = self._read(blocks.copy())
+        return copy.address, copy.offsets
 
-    def writing_blocks(self, blocks: VBuffer | WBuffer, *, filled: bool = False) -> tuple[int, list[int]]:
+    def writing_blocks(self, blocks: Blocks, *, filled: bool = False) -> tuple[int, list[int]]:
         """Return the address of packed blocks to write, and the offset of each; `filled`: they are read first."""
-        address, offsets, owner, finish = blocks.landing(filled)
-        self.owner.append(owner)
-        self.after.append(finish)
+        if isinstance(blocks, VBuffer) and blocks.is_direct:
+            self.owner.append(blocks.owner)
+            return blocks.address or _NOWHERE, blocks.offsets
+        copy = self._write(blocks.copy(), blocks.owner, filled)
+        return copy.address, copy.offsets
+
+    def _read(self, copy: Copy) -> Copy:
+        self.owner.append(copy)
+        self.before.append(copy.load)
+        return copy
+
+    def _write(self, copy: Copy, owner: Any, filled: bool) -> Copy:
+        self.owner.append((copy, owner))
         if filled:
-            self._repack(blocks, address, offsets)
-        return address or _NOWHERE, offsets
+            self.before.append(copy.load)
+        self.after.append(copy.store)
+        return copy
 
-    def _repack(self, blocks: VBuffer | WBuffer, address: int, offsets: list[int]) -> None:
-        if isinstance(blocks, WBuffer) or not blocks.contiguous:
-            for rank, offset in enumerate(offsets):
-                self.before.append(_packing(blocks.block(rank), address + offset))
-
-
-def _packing(buffer: Buffer, target: int) -> Callable[[], None]:
-    """Return what packs a buffer to `target`."""
-    origin = buffer.address - buffer.layout.true_lb if buffer.contiguous else buffer.address
-
-    def pack() -> None:
-        packing.pack(buffer.layout, origin, buffer.count, target)
-
-    return pack
-
-
-def _whole(buffer: Buffer, blocks: int) -> Buffer:
-    """Return all `blocks` equal blocks, of which `buffer` counts one, as one buffer."""
-    origin = buffer.address - buffer.layout.true_lb if buffer.contiguous else buffer.address
-    return Buffer(origin, buffer.count * blocks, buffer.datatype, buffer.layout, buffer.owner, buffer.readonly)
+    @property
+    def is_on_device(self) -> bool:
+        """Whether some of its memory is a GPU's."""
+        return any(operand is not None and operand.device is not None for operand in (self.sent, self.received))
 
 
 # The three flavours -----------------------------------------------------------------------------------------------
@@ -122,31 +144,43 @@ _PREPARE = {name: getattr(collectives, f"prepare_{name}") for name in _BLOCKING}
 
 def run(state: CommState, call: Call) -> None:
     """Carry a call out."""
-    _BLOCKING[call.name](state.native, *call.arguments)
+    if call.is_on_device and routes.take(state.native, call.name, call.sent, call.received, call.root, _operation_name(call.op)):
+        return
+    arguments = call.bind(call)
+    for copy in call.before:
+        copy()
+    _BLOCKING[call.name](state.native, *arguments)
     for finish in call.after:
         finish()
 
 
 def start(state: CommState, call: Call) -> Request:
     """Start a call."""
-    collective = _PREPARE[call.name](state.native, *call.arguments)
-    collective.owner = call
-    collective.start()
-    return Request._refer(Collection(collective, call, _finishing(call)))
+    return Request._refer(_starter(state, call)())
 
 
 def prepare(state: CommState, call: Call) -> Prequest:
     """Prepare a call for being started many times."""
-    collective = _PREPARE[call.name](state.native, *call.arguments)
+    return Prequest._refer(Persistent(_starter(state, call)))
+
+
+def _starter(state: CommState, call: Call) -> Callable[[], Collection]:
+    """Return what starts a call, each time from its operands as they are then."""
+    collective = _PREPARE[call.name](state.native, *call.bind(call))
     collective.owner = call
 
     def begin() -> Collection:
-        for pack in call.before:
-            pack()
+        for copy in call.before:
+            copy()
         collective.start()
         return Collection(collective, call, _finishing(call))
 
-    return Prequest._refer(Persistent(begin))
+    return begin
+
+
+def _operation_name(op: Op | None) -> str | None:
+    """Name of a predefined operation in lower case, None for all others."""
+    return None if op is None or op._state.user else op._state.name.lower()
 
 
 def _finishing(call: Call) -> Callable[[], None] | None:
@@ -183,111 +217,121 @@ def _check_block(name: str, sent: int, expected: int) -> None:
 def barrier(state: CommState) -> Call:
     """Arguments of Barrier."""
     state.native  # noqa: B018  (raises if it is null or was freed)
-    return Call("barrier")
+    return Call("barrier", lambda call: ())
 
 
 def bcast(state: CommState, buf: Any, root: int) -> Call:
     """Arguments of Bcast."""
-    root, call = check_root(state, root), Call("bcast")
+    root = check_root(state, root)
     if state.rank == root:
-        buffer = buffers.send(buf)
-        address = call.reading(buffer)
-    else:
-        buffer = buffers.recv(buf)
-        address = call.writing(buffer)
-    call.arguments = (address, buffer.nbytes, root)
-    return call
+        sent = buffers.send(buf)
+        return Call("bcast", lambda call: (call.reading(sent), sent.nbytes, root), sent, None, root)
+    received = buffers.recv(buf)
+    return Call("bcast", lambda call: (call.writing(received), received.nbytes, root), None, received, root)
 
 
 def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Gather."""
-    root, call = check_root(state, root), Call("gather")
+    root = check_root(state, root)
     if state.rank != root:
-        sent = buffers.send(sendbuf)
-        call.arguments = (call.reading(sent), sent.nbytes, IN_PLACE, root)
-        return call
-    received = buffers.recv(recvbuf, state.size)
-    send = _read_unless_in_place(call, sendbuf, received.nbytes)
-    recv = call.writing(_whole(received, state.size), filled=send == IN_PLACE)
-    call.arguments = (send, received.nbytes, recv, root)
-    return call
+        own = buffers.send(sendbuf)
+        return Call("gather", lambda call: (call.reading(own), own.nbytes, IN_PLACE, root), own, None, root)
+    block = buffers.recv(recvbuf, state.size)
+    sent, received = _given("gather", sendbuf, block.nbytes), block.times(state.size)
+    return Call(
+        "gather",
+        lambda call: (call.reading(sent), block.nbytes, call.writing(received, filled=sent is None), root),
+        sent,
+        received,
+        root,
+    )
 
 
 def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Gatherv."""
-    root, call = check_root(state, root), Call("gatherv")
+    root = check_root(state, root)
     if state.rank != root:
-        sent = buffers.send(sendbuf)
-        call.arguments = (call.reading(sent), sent.nbytes, IN_PLACE, [], [], root)
-        return call
+        own = buffers.send(sendbuf)
+        return Call("gatherv", lambda call: (call.reading(own), own.nbytes, IN_PLACE, [], [], root), own, None, root)
     received = buffers.recv_vector(recvbuf, state.size)
     sizes = received.sizes
-    send = _read_unless_in_place(call, sendbuf, sizes[root])
-    recv, offsets = call.writing_blocks(received, filled=send == IN_PLACE)
-    call.arguments = (send, sizes[root], recv, sizes, offsets, root)
-    return call
+    sent = _given("gatherv", sendbuf, sizes[root])
+
+    def bind(call: Call) -> tuple[Any, ...]:
+        recv, offsets = call.writing_blocks(received, filled=sent is None)
+        return call.reading(sent), sizes[root], recv, sizes, offsets, root
+
+    return Call("gatherv", bind, sent, received, root)
 
 
 def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Scatter."""
-    root, call = check_root(state, root), Call("scatter")
+    root = check_root(state, root)
     if state.rank != root:
-        received = buffers.recv(recvbuf)
-        call.arguments = (IN_PLACE, call.writing(received), received.nbytes, root)
-        return call
-    sent = buffers.send(sendbuf, state.size)
-    recv = _write_unless_in_place(call, recvbuf, sent.nbytes)
-    call.arguments = (call.reading(_whole(sent, state.size)), recv, sent.nbytes, root)
-    return call
+        own = buffers.recv(recvbuf)
+        return Call("scatter", lambda call: (IN_PLACE, call.writing(own), own.nbytes, root), None, own, root)
+    block = buffers.send(sendbuf, state.size)
+    received, sent = _wanted("scatter", recvbuf, block.nbytes), block.times(state.size)
+    return Call("scatter", lambda call: (call.reading(sent), call.writing(received), block.nbytes, root), sent, received, root)
 
 
 def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Scatterv."""
-    root, call = check_root(state, root), Call("scatterv")
+    root = check_root(state, root)
     if state.rank != root:
-        received = buffers.recv(recvbuf)
-        call.arguments = (IN_PLACE, [], [], call.writing(received), received.nbytes, root)
-        return call
+        own = buffers.recv(recvbuf)
+        return Call("scatterv", lambda call: (IN_PLACE, [], [], call.writing(own), own.nbytes, root), None, own, root)
     sent = buffers.send_vector(sendbuf, state.size)
     sizes = sent.sizes
-    send, offsets = call.reading_blocks(sent)
-    recv = _write_unless_in_place(call, recvbuf, sizes[root])
-    call.arguments = (send, sizes, offsets, recv, sizes[root], root)
-    return call
+    received = _wanted("scatterv", recvbuf, sizes[root])
+
+    def bind(call: Call) -> tuple[Any, ...]:
+        send, offsets = call.reading_blocks(sent)
+        return send, sizes, offsets, call.writing(received), sizes[root], root
+
+    return Call("scatterv", bind, sent, received, root)
 
 
 def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Allgather."""
-    size, call = state.size, Call("allgather")
-    received = buffers.recv(recvbuf, size)
-    send = _read_unless_in_place(call, sendbuf, received.nbytes)
-    recv = call.writing(_whole(received, size), filled=send == IN_PLACE)
-    call.arguments = (send, received.nbytes, recv)
-    return call
+    block = buffers.recv(recvbuf, state.size)
+    sent, received = _given("allgather", sendbuf, block.nbytes), block.times(state.size)
+    return Call(
+        "allgather",
+        lambda call: (call.reading(sent), block.nbytes, call.writing(received, filled=sent is None)),
+        sent,
+        received,
+    )
 
 
 def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Allgatherv."""
-    size, call = state.size, Call("allgatherv")
-    received = buffers.recv_vector(recvbuf, size)
+    received = buffers.recv_vector(recvbuf, state.size)
     sizes = received.sizes
-    send = _read_unless_in_place(call, sendbuf, sizes[state.rank])
-    recv, offsets = call.writing_blocks(received, filled=send == IN_PLACE)
-    call.arguments = (send, sizes[state.rank], recv, sizes, offsets)
-    return call
+    own = sizes[state.rank]
+    sent = _given("allgatherv", sendbuf, own)
+
+    def bind(call: Call) -> tuple[Any, ...]:
+        recv, offsets = call.writing_blocks(received, filled=sent is None)
+        return call.reading(sent), own, recv, sizes, offsets
+
+    return Call("allgatherv", bind, sent, received)
 
 
 def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Alltoall."""
-    size, call, send = state.size, Call("alltoall"), IN_PLACE
-    received = buffers.recv(recvbuf, size)
+    block, sent = buffers.recv(recvbuf, state.size), None
     if not is_in_place(sendbuf):
-        sent = buffers.send(sendbuf, size)
-        _check_block("alltoall", sent.nbytes, received.nbytes)
-        send = call.reading(_whole(sent, size))
-    recv = call.writing(_whole(received, size), filled=send == IN_PLACE)
-    call.arguments = (send, recv, received.nbytes)
-    return call
+        given = buffers.send(sendbuf, state.size)
+        _check_block("alltoall", given.nbytes, block.nbytes)
+        sent = given.times(state.size)
+    received = block.times(state.size)
+    return Call(
+        "alltoall",
+        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), block.nbytes),
+        sent,
+        received,
+    )
 
 
 def alltoallv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
@@ -304,72 +348,84 @@ def alltoallw(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     return _exchange(state, sent, received)
 
 
-def _exchange(state: CommState, sent: VBuffer | WBuffer | None, received: VBuffer | WBuffer) -> Call:
-    call, sizes = Call("alltoallv"), received.sizes
-    if sent is None:
-        recv, offsets = call.writing_blocks(received, filled=True)
-        call.arguments = (IN_PLACE, sizes, offsets, recv, sizes, offsets)
-        return call
-    _check_block("alltoall", sent.sizes[state.rank], sizes[state.rank])
-    send, send_offsets = call.reading_blocks(sent)
-    recv, offsets = call.writing_blocks(received)
-    call.arguments = (send, sent.sizes, send_offsets, recv, sizes, offsets)
-    return call
+def _exchange(state: CommState, sent: Blocks | None, received: Blocks) -> Call:
+    sizes = received.sizes
+    if sent is not None:
+        _check_block("alltoall", sent.sizes[state.rank], sizes[state.rank])
+
+    def bind(call: Call) -> tuple[Any, ...]:
+        recv, offsets = call.writing_blocks(received, filled=sent is None)
+        if sent is None:
+            return IN_PLACE, sizes, offsets, recv, sizes, offsets
+        send, send_offsets = call.reading_blocks(sent)
+        return send, sent.sizes, send_offsets, recv, sizes, offsets
+
+    return Call("alltoallv", bind, sent, received)
 
 
 def reduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op, root: int) -> Call:
     """Arguments of Reduce."""
-    root, call = check_root(state, root), Call("reduce")
+    root = check_root(state, root)
     if state.rank == root:
-        send, recv, count, rest = _operands(call, sendbuf, recvbuf, op)
-        call.arguments = (send, recv, count, *rest, root)
-        return call
+        return _reduction("reduce", sendbuf, recvbuf, op, root)
     sent = buffers.send(sendbuf)
-    call.arguments = (call.reading(sent), IN_PLACE, sent.count, *_operation(call, op, sent), root)
-    return call
+    operation = _operation(op, sent)
+    return Call("reduce", lambda call: (call.reading(sent), IN_PLACE, sent.count, *operation, root), sent, None, root, op)
 
 
 def allreduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Allreduce."""
-    return _reduction(state, "allreduce", sendbuf, recvbuf, op)
+    state.native  # noqa: B018  (raises if it is null or was freed)
+    return _reduction("allreduce", sendbuf, recvbuf, op)
 
 
 def scan(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Scan."""
-    return _reduction(state, "scan", sendbuf, recvbuf, op)
+    state.native  # noqa: B018  (raises if it is null or was freed)
+    return _reduction("scan", sendbuf, recvbuf, op)
 
 
 def exscan(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Exscan."""
-    return _reduction(state, "exscan", sendbuf, recvbuf, op)
+    state.native  # noqa: B018  (raises if it is null or was freed)
+    return _reduction("exscan", sendbuf, recvbuf, op)
 
 
 def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Reduce_scatter_block."""
-    size, call = state.size, Call("reduce_scatter_block")
+    size, sent = state.size, None
     if is_in_place(sendbuf):
-        received = buffers.recv(recvbuf, size)
-        send, recv = IN_PLACE, call.writing(_whole(received, size), filled=True)
+        block = buffers.recv(recvbuf, size)
+        received = block.times(size)
     else:
-        received = buffers.recv(recvbuf)
-        sent = buffers.send(sendbuf, size)
-        check_same(sent, received)
-        send, recv = call.reading(_whole(sent, size)), call.writing(received)
-    call.arguments = (send, recv, received.count, *_operation(call, op, received))
-    return call
+        block = received = buffers.recv(recvbuf)
+        given = buffers.send(sendbuf, size)
+        check_same(given, received)
+        sent = given.times(size)
+    operation = _operation(op, received)
+    return Call(
+        "reduce_scatter_block",
+        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), block.count, *operation),
+        sent,
+        received,
+        op=op,
+    )
 
 
 def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: Op) -> Call:
     """Arguments of Reduce_scatter; without counts, ranks tell each other theirs first."""
-    call = Call("reduce_scatter")
     received = buffers.recv(recvbuf)
     sent = None if is_in_place(sendbuf) else buffers.send(sendbuf)
     counts = _receive_counts(state, recvcounts, received.count, is_known=sent is None)
     _check_sums(state, sent, received, counts)
-    send = IN_PLACE if sent is None else call.reading(sent)
-    recv = call.writing(received, filled=sent is None)
-    call.arguments = (send, recv, counts, *_operation(call, op, received))
-    return call
+    operation = _operation(op, received)
+    return Call(
+        "reduce_scatter",
+        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), counts, *operation),
+        sent,
+        received,
+        op=op,
+    )
 
 
 def _receive_counts(state: CommState, given: Sequence[int] | None, own: int, *, is_known: bool) -> list[int]:
@@ -398,48 +454,43 @@ def _check_sums(state: CommState, sent: Buffer | None, received: Buffer, counts:
         raise ValueError(f"mismatch in receive count {received.count} and counts[{rank}] {counts[rank]}")
 
 
-def _reduction(state: CommState, name: str, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
-    state.native  # noqa: B018  (raises if it is null or was freed)
-    call = Call(name)
-    send, recv, count, rest = _operands(call, sendbuf, recvbuf, op)
-    call.arguments = (send, recv, count, *rest)
-    return call
-
-
-def _operands(call: Call, sendbuf: Any, recvbuf: Any, op: Op) -> tuple[int, int, int, tuple[int, int, bool]]:
-    """Resolve both buffers of a reduction: addresses, count, and what :func:`_operation` returns."""
+def _reduction(name: str, sendbuf: Any, recvbuf: Any, op: Op, root: int | None = None) -> Call:
+    """Resolve both buffers of a reduction."""
     received = buffers.recv(recvbuf)
-    if is_in_place(sendbuf):
-        send = IN_PLACE
-    else:
-        sent = buffers.send(sendbuf)
+    sent = None if is_in_place(sendbuf) else buffers.send(sendbuf)
+    if sent is not None:
         check_same(sent, received)
-        send = call.reading(sent)
+    rest = _operation(op, received) if root is None else (*_operation(op, received), root)
     # Exscan leaves rank 0's result buffer as it is, so that has to survive the way through packed memory
-    recv = call.writing(received, filled=send == IN_PLACE or call.name == "exscan")
-    return send, recv, received.count, _operation(call, op, received)
+    filled = sent is None or name == "exscan"
+    return Call(
+        name,
+        lambda call: (call.reading(sent), call.writing(received, filled=filled), received.count, *rest),
+        sent,
+        received,
+        root or 0,
+        op,
+    )
 
 
-def _operation(call: Call, op: Op, buffer: Buffer) -> tuple[int, int, bool]:
+def _operation(op: Op, buffer: Buffer) -> tuple[int, int, bool]:
     """Bytes of an element, reduction function, and whether it commutes."""
-    fn = native(op, buffer.datatype)
-    call.owner.append(op._state)
-    return buffer.itemsize, fn, op._state.commute
+    return buffer.itemsize, native(op, buffer.datatype), op._state.commute
 
 
-def _read_unless_in_place(call: Call, sendbuf: Any, expected: int) -> int:
-    """Return the address of what a rank contributes, of `expected` bytes, or IN_PLACE."""
+def _given(name: str, sendbuf: Any, expected: int) -> Buffer | None:
+    """Resolve what a rank contributes, of `expected` bytes; None in place."""
     if is_in_place(sendbuf):
-        return IN_PLACE
+        return None
     sent = buffers.send(sendbuf)
-    _check_block(call.name, sent.nbytes, expected)
-    return call.reading(sent)
+    _check_block(name, sent.nbytes, expected)
+    return sent
 
 
-def _write_unless_in_place(call: Call, recvbuf: Any, expected: int) -> int:
-    """Return the address of where a rank's block goes, of `expected` bytes, or IN_PLACE."""
+def _wanted(name: str, recvbuf: Any, expected: int) -> Buffer | None:
+    """Resolve where a rank's block of `expected` bytes goes; None in place."""
     if is_in_place(recvbuf):
-        return IN_PLACE
+        return None
     received = buffers.recv(recvbuf)
-    _check_block(call.name, expected, received.nbytes)
-    return call.writing(received)
+    _check_block(name, expected, received.nbytes)
+    return received

@@ -16,7 +16,7 @@ import numpy as np
 from ncclx_mpi import runtime
 from ncclx_mpi.api.handle import PUBLIC, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.buffers.device import CPU, ON_HOST
+from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_HOST
 from ncclx_mpi.buffers.memory import ORIGIN, SPACE, array_words
 from ncclx_mpi.buffers.places import (
     BOTTOM,
@@ -27,6 +27,7 @@ from ncclx_mpi.buffers.places import (
     InPlaceType,
 )
 from ncclx_mpi.buffers.source import Source, open_source
+from ncclx_mpi.device.memory import at as device_memory
 from ncclx_mpi.errors import ERR_ARG, ERR_NO_MEM, fail
 
 __all__ = [
@@ -105,7 +106,8 @@ class buffer(_Base):  # type: ignore[misc]
             raise ValueError("expecting non-NULL address")
         if not ORIGIN <= place <= len(SPACE) - size and size:
             raise ValueError(f"no memory of {size} bytes can be at address {place:#x}")
-        return buffer._over(place, size, bool(readonly), None, None)
+        lent = device_memory(place) if size else None
+        return buffer._over(place, size, bool(readonly), None, None, CUDA if lent is not None and lent.known.is_device else CPU)
 
     @property
     def address(self) -> int:

@@ -21,6 +21,7 @@ from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant, is_predefined
 from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.buffers import packing
+from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
@@ -214,7 +215,7 @@ def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
 
     def apply(out: int, low: int, high: int, count: int) -> None:
         nbytes = count * element.itemsize
-        twin(*(np.frombuffer(buffer.fromaddress(at, nbytes), dtype=element) for at in (out, low, high)))
+        twin(*(memory_view(at, nbytes).view(element) for at in (out, low, high)))
 
     return _callback(apply)
 
@@ -229,8 +230,8 @@ def _user_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
         first = bytearray(ctypes.string_at(low, nbytes)) if out == low else None
         if out != high:
             ctypes.memmove(out, high, nbytes)
-        inbuf = buffer(first) if first is not None else buffer.fromaddress(low, nbytes)
-        inoutbuf = buffer.fromaddress(out, nbytes)
+        inbuf = buffer(first) if first is not None else buffer._over(low, nbytes, False, None, None)
+        inoutbuf = buffer._over(out, nbytes, False, None, None)
         handle = Datatype(shaped)
         if laid_out:
             _call_laid_out(function, inbuf, inoutbuf, handle, count)

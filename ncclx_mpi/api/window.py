@@ -101,6 +101,12 @@ class Win(Handle):
             if is_bottom(memory):
                 return Part(0, 0, unit)
             found = buffers.open_source(memory, writable=True, with_format=False)
+            if found.lent is not None:
+                errors.fail(
+                    errors.ERR_ARG,
+                    f"Win.Create: the memory is GPU {found.lent.device}'s, and windows are of host memory; take a host array for "
+                    "the window (device arrays can be put from and got into)",
+                )
             return Part(found.address, found.nbytes, unit, (memory, found.owner))
 
         return cls._make(comm, prepare, WIN_FLAVOR_CREATE, info)

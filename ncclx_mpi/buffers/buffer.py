@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclx_mpi.buffers import packing
+from ncclx_mpi.buffers import packing, staged
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.staged import Piece
+from ncclx_mpi.device.memory import DeviceMemory
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
@@ -17,29 +19,33 @@ if TYPE_CHECKING:
 Finish = Callable[[int], None]
 
 
-class Buffer:
-    """`count` elements of one datatype.
+class Elements:
+    """Memory of elements of one datatype.
 
     Attributes
     ----------
     address
         Of the first byte if the elements are contiguous, else of the origin of the first element.
-    nbytes
-        Bytes when packed; what a message of it is long.
     owner
         Keeps the memory alive and in place.
+    device
+        The GPU's memory that it lies in, None for the host's.
+    is_direct
+        Whether the memory itself is the packed elements, for the CPU: contiguous and the host's.
     """
 
-    __slots__ = ("address", "contiguous", "count", "datatype", "layout", "nbytes", "owner", "readonly")
+    __slots__ = ("address", "contiguous", "datatype", "device", "is_direct", "layout", "owner", "readonly")
 
-    def __init__(self, address: int, count: int, datatype: Datatype, layout: Layout, owner: Any, readonly: bool) -> None:
-        self.count = count
+    def __init__(
+        self, address: int, datatype: Datatype, layout: Layout, owner: Any, readonly: bool, device: DeviceMemory | None
+    ) -> None:
         self.datatype = datatype
         self.layout = layout
-        self.nbytes = count * layout.packed
         self.owner = owner
         self.readonly = readonly
+        self.device = device
         self.contiguous = layout.contiguous
+        self.is_direct = self.contiguous and device is None
         self.address = address + layout.true_lb if self.contiguous else address
 
     @property
@@ -52,11 +58,47 @@ class Buffer:
         """Address of offset 0 of the first element, which need not be in the buffer."""
         return self.address - self.layout.true_lb if self.contiguous else self.address
 
+
+class Buffer(Elements):
+    """`count` elements of one datatype.
+
+    Attributes
+    ----------
+    nbytes
+        Bytes when packed; what a message of it is long.
+    """
+
+    __slots__ = ("count", "nbytes")
+
+    def __init__(
+        self,
+        address: int,
+        count: int,
+        datatype: Datatype,
+        layout: Layout,
+        owner: Any,
+        readonly: bool,
+        device: DeviceMemory | None = None,
+    ) -> None:
+        super().__init__(address, datatype, layout, owner, readonly, device)
+        self.count = count
+        self.nbytes = count * layout.packed
+
+    def times(self, blocks: int) -> Buffer:
+        """All `blocks` equal blocks, of which this one is the first, as one buffer."""
+        return Buffer(self.origin, self.count * blocks, self.datatype, self.layout, self.owner, self.readonly, self.device)
+
+    def copy(self) -> Copy:
+        """Room for the packed elements, elsewhere."""
+        return Copy([self])
+
     def packed(self) -> tuple[int, Any]:
-        """Address of the packed elements, and what keeps it valid: the memory itself where that is contiguous."""
-        if self.contiguous:
+        """Address of the packed elements, and what keeps it valid: the memory itself where that is direct."""
+        if self.is_direct:
             return self.address, self.owner
-        return self._copy()
+        copy = self.copy()
+        copy.load()
+        return copy.address, copy.owner
 
     def landing(self, filled: bool = False) -> tuple[int, Any, Finish]:
         """Address for packed elements to arrive at, what keeps it valid, and what to call with their bytes then.
@@ -66,34 +108,24 @@ class Buffer:
         filled
             The packed elements are there already, as operands of a reduction in place.
         """
-        if self.contiguous:
+        if self.is_direct:
             return self.address, self.owner, _nothing
-        address, temporary = self._copy() if filled else _temporary(self.nbytes)
-        layout, target, owner = self.layout, self.address, self.owner
-
-        def finish(nbytes: int) -> None:
-            packing.unpack(layout, address, nbytes, target)
-
-        return address, (temporary, owner), finish
-
-    def _copy(self) -> tuple[int, Any]:
-        address, temporary = _temporary(self.nbytes)
-        packing.pack(self.layout, self.address, self.count, address)
-        return address, temporary
+        copy = self.copy()
+        if filled:
+            copy.load()
+        return copy.address, (copy.owner, self.owner), copy.store
 
 
-class VBuffer:
-    """Blocks of one datatype, one for each rank, at displacements in extents.
+class VBuffer(Elements):
+    """Blocks of one datatype, one for each rank, at displacements in extents from :attr:`address`.
 
     Attributes
     ----------
-    address
-        Of displacement 0, in the sense of :class:`Buffer`.
     counts, displs
         In elements and extents, one for each rank.
     """
 
-    __slots__ = ("address", "contiguous", "counts", "datatype", "displs", "layout", "owner", "readonly")
+    __slots__ = ("counts", "displs")
 
     def __init__(
         self,
@@ -104,20 +136,11 @@ class VBuffer:
         layout: Layout,
         owner: Any,
         readonly: bool,
+        device: DeviceMemory | None = None,
     ) -> None:
+        super().__init__(address, datatype, layout, owner, readonly, device)
         self.counts = counts
         self.displs = displs
-        self.datatype = datatype
-        self.layout = layout
-        self.owner = owner
-        self.readonly = readonly
-        self.contiguous = layout.contiguous
-        self.address = address + layout.true_lb if self.contiguous else address
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one packed element."""
-        return self.layout.packed
 
     @property
     def nbytes(self) -> int:
@@ -129,49 +152,31 @@ class VBuffer:
         """Bytes of each block when packed."""
         return [count * self.layout.packed for count in self.counts]
 
+    @property
+    def offsets(self) -> list[int]:
+        """Bytes from :attr:`address` to each block, where elements are contiguous."""
+        return [displ * self.layout.extent for displ in self.displs]
+
     def block(self, rank: int) -> Buffer:
         """The block of one rank."""
-        origin = self.address - self.layout.true_lb if self.contiguous else self.address
-        return Buffer(
-            origin + self.displs[rank] * self.layout.extent,
-            self.counts[rank],
-            self.datatype,
-            self.layout,
-            self.owner,
-            self.readonly,
-        )
+        start = self.origin + self.displs[rank] * self.layout.extent
+        return Buffer(start, self.counts[rank], self.datatype, self.layout, self.owner, self.readonly, self.device)
 
-    def packed(self) -> tuple[int, list[int], Any]:
-        """Address of packed blocks, offset of each in bytes, and what keeps it valid."""
-        if self.contiguous:
-            return self.address, [displ * self.layout.extent for displ in self.displs], self.owner
-        return self._copy()
-
-    def landing(self, filled: bool = False) -> tuple[int, list[int], Any, Callable[[], None]]:
-        """Address for packed blocks to arrive at, offset of each, what keeps it valid, what to call when all are there."""
-        if self.contiguous:
-            address, offsets, owner = self.packed()
-            return address, offsets, owner, _done
-        if filled:
-            address, offsets, temporary = self._copy()
-        else:
-            offsets, total = _offsets(self.sizes)
-            address, temporary = _temporary(total)
-        blocks = [self.block(rank) for rank in range(len(self.counts))]
-        return address, offsets, (temporary, self.owner), _unpack_all(address, offsets, blocks)
-
-    def _copy(self) -> tuple[int, list[int], Any]:
-        return _pack_all([self.block(rank) for rank in range(len(self.counts))])
+    def copy(self) -> Copy:
+        """Room for the packed blocks, elsewhere."""
+        return Copy([self.block(rank) for rank in range(len(self.counts))])
 
 
 class WBuffer:
     """Blocks of different datatypes, one for each rank, at displacements in bytes."""
 
-    __slots__ = ("blocks", "owner")
+    __slots__ = ("blocks", "device", "owner")
+    is_direct = False
 
-    def __init__(self, blocks: list[Buffer], owner: Any) -> None:
+    def __init__(self, blocks: list[Buffer], owner: Any, device: DeviceMemory | None = None) -> None:
         self.blocks = blocks
         self.owner = owner
+        self.device = device
 
     @property
     def sizes(self) -> list[int]:
@@ -182,53 +187,67 @@ class WBuffer:
         """The block of one rank."""
         return self.blocks[rank]
 
-    def packed(self) -> tuple[int, list[int], Any]:
-        """Address of packed blocks, offset of each in bytes, and what keeps it valid."""
-        return _pack_all(self.blocks)
+    def copy(self) -> Copy:
+        """Room for the packed blocks, elsewhere."""
+        return Copy(self.blocks)
 
-    def landing(self, filled: bool = False) -> tuple[int, list[int], Any, Callable[[], None]]:
-        """Address for packed blocks to arrive at, offset of each, what keeps it valid, what to call when all are there."""
-        if filled:
-            address, offsets, temporary = _pack_all(self.blocks)
+
+class Copy:
+    """Packed bytes that stand for blocks which the engine cannot use where they are: scattered, or in a GPU's memory.
+
+    Attributes
+    ----------
+    address, offsets
+        Of the packed bytes, and where each block is in them.
+    owner
+        Keeps them alive and in place; pinned memory for blocks of a GPU.
+    """
+
+    __slots__ = ("_blocks", "_device", "address", "offsets", "owner")
+
+    def __init__(self, blocks: list[Buffer]) -> None:
+        self._blocks = blocks
+        self._device = next((block.device for block in blocks if block.device is not None), None)
+        self.offsets, total = _offsets(blocks)
+        self.owner: Any
+        if self._device is None:
+            self.owner = np.empty(max(total, 1), np.uint8)
+            self.address = array_words(self.owner)[0]
         else:
-            offsets, total = _offsets(self.sizes)
-            address, temporary = _temporary(total)
-        return address, offsets, (temporary, self.owner), _unpack_all(address, offsets, self.blocks)
+            self.owner = staged.lease(self._device, total)
+            self.address = self.owner.address
+
+    def load(self) -> None:
+        """Pack the blocks."""
+        if self._device is not None:
+            staged.read(self._device, self._pieces(), self.owner)
+            return
+        for offset, block in zip(self.offsets, self._blocks, strict=True):
+            packing.pack(block.layout, block.origin, block.count, self.address + offset)
+
+    def store(self, nbytes: int = -1) -> None:
+        """Unpack to the blocks; of a single one perhaps the first `nbytes` bytes only."""
+        if self._device is not None:
+            staged.write(self._device, self._pieces(nbytes), self.owner)
+            return
+        for offset, block in zip(self.offsets, self._blocks, strict=True):
+            packing.unpack(block.layout, self.address + offset, block.nbytes if nbytes < 0 else nbytes, block.origin)
+
+    def _pieces(self, nbytes: int = -1) -> list[Piece]:
+        return [
+            Piece(block.layout, block.origin, block.nbytes if nbytes < 0 else nbytes, self.address + offset)
+            for offset, block in zip(self.offsets, self._blocks, strict=True)
+        ]
 
 
 def _nothing(nbytes: int) -> None:
     """Data arrived where it belongs."""
 
 
-def _done() -> None:
-    """All blocks arrived where they belong."""
-
-
-def _temporary(nbytes: int) -> tuple[int, Any]:
-    memory = np.empty(max(nbytes, 1), np.uint8)
-    return array_words(memory)[0], memory
-
-
-def _offsets(sizes: list[int]) -> tuple[list[int], int]:
-    """Offsets of blocks one after the other, and their sum."""
+def _offsets(blocks: list[Buffer]) -> tuple[list[int], int]:
+    """Offsets of blocks one after the other, and bytes of all."""
     offsets, total = [], 0
-    for size in sizes:
+    for block in blocks:
         offsets.append(total)
-        total += size
+        total += block.nbytes
     return offsets, total
-
-
-def _pack_all(blocks: list[Buffer]) -> tuple[int, list[int], Any]:
-    offsets, total = _offsets([block.nbytes for block in blocks])
-    address, temporary = _temporary(total)
-    for offset, block in zip(offsets, blocks, strict=True):
-        packing.pack(block.layout, block.origin, block.count, address + offset)
-    return address, offsets, temporary
-
-
-def _unpack_all(address: int, offsets: list[int], blocks: list[Buffer]) -> Callable[[], None]:
-    def finish() -> None:
-        for offset, block in zip(offsets, blocks, strict=True):
-            packing.unpack(block.layout, address + offset, block.nbytes, block.origin)
-
-    return finish

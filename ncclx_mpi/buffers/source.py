@@ -2,6 +2,9 @@
 
 The order, the accepted layouts (C or Fortran contiguous) and the types of errors are mpi4py's. An :class:`Export`
 holds the object's buffer, so that a bytearray cannot be resized while a message is under way.
+
+Whose memory an address is, the CUDA driver says where the process has loaded it, never the protocol that offers the address:
+objects over host memory speak those for GPU arrays too.
 """
 
 from __future__ import annotations
@@ -16,10 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncclx_mpi.buffers import dlpack
-from ncclx_mpi.buffers.device import CPU, CUDA, check_host
+from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.places import BottomType, BufferAutomaticType, InPlaceType
+from ncclx_mpi.device import staging
+from ncclx_mpi.device.memory import DeviceMemory, check_readable
+from ncclx_mpi.device.streams import library_of, stream_of
+from numba_kernels.cuda import driver as drivers
 
 _WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x00D8
 READ_ONLY = "buffer is not writable: the array is read-only (array.flags.writeable)"
@@ -27,7 +34,17 @@ _NDARRAY = np.ndarray
 
 
 class Source(NamedTuple):
-    """Memory of an object; `format` is None for bytes of no type."""
+    """Memory of an object.
+
+    Attributes
+    ----------
+    format
+        None for bytes of no type.
+    device
+        Type of the device that the object says it is on.
+    lent
+        The GPU's memory that it is in, None if the CPU can use it as it is.
+    """
 
     address: int
     nbytes: int
@@ -36,6 +53,7 @@ class Source(NamedTuple):
     itemsize: int
     owner: Any
     device: int
+    lent: DeviceMemory | None = None
 
 
 _get_buffer = ctypes.pythonapi.PyObject_GetBuffer
@@ -92,16 +110,33 @@ def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:
     """
     if type(obj) is _NDARRAY:
         return _open_array(obj, writable=writable, with_format=with_format)
+    if writable and library_of(type(obj)) == "jax":
+        raise BufferError("JAX arrays are immutable: they can be sent, but nothing can be received into them")
     try:
-        return _open_export(obj, writable=writable, with_format=with_format)
+        found = _open_export(obj, writable=writable, with_format=with_format)
     except Exception:
         if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
             found = Source(*dlpack.open_tensor(obj, writable=writable))
-            check_host(found.address, found.device, "dlpack")
-            return found
-        if hasattr(obj, "__cuda_array_interface__"):
-            return _open_interface(obj, writable=writable, with_format=with_format)
-        raise
+        elif hasattr(obj, "__cuda_array_interface__"):
+            found = _open_interface(obj, writable=writable, with_format=with_format)
+        else:
+            raise
+    return found if found.device == CPU else _located(found, obj)
+
+
+def _located(found: Source, obj: Any) -> Source:
+    """Find out whose memory it is that an object says is a GPU's."""
+    check_kind(found.device)
+    driver = drivers.current()
+    if found.device not in ON_GPU or not found.nbytes or driver is None:
+        return found
+    known = driver.memory(found.address)
+    if known is None:
+        check_readable(found.address, found.nbytes)
+    if known is None or known.device < 0:
+        return found
+    array = getattr(obj, "obj", obj) if isinstance(obj, _NDARRAY) else obj
+    return found._replace(lent=DeviceMemory(driver, known, found.address, stream_of(array, known.device)))
 
 
 def _open_array(array: np.ndarray[Any, Any], *, writable: bool, with_format: bool) -> Source:
@@ -140,11 +175,12 @@ def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
     flags = _ANY_CONTIGUOUS | (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0)
     _get_buffer(obj, ctypes.addressof(export), flags)
     code = export.format.decode() if with_format and export.format else None
-    return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), CPU)
+    device = getattr(obj, "_device", CPU) if isinstance(obj, _NDARRAY) else CPU  # MPI.buffer, over any memory
+    return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), device)
 
 
 def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
-    """Open a CUDA array interface, if its memory is the host's."""
+    """Open a CUDA array interface."""
     name = "__cuda_array_interface__"
     interface: dict[str, Any] = obj.__cuda_array_interface__
     pointer, readonly = interface["data"]
@@ -171,7 +207,6 @@ def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
     if pointer is None and count == 0:
         pointer = 0
     code, address = _INTERFACE_FORMATS.get(typestr[1:]), _pointer(pointer)
-    check_host(address, CUDA, name)
     return Source(address, count * itemsize, bool(readonly), code, itemsize, obj, CUDA)
 
 
@@ -219,14 +254,32 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -
 
 @contextmanager
 def reading(obj: Any) -> Iterator[Source]:
-    """The memory of an object, to read from."""
-    yield open_source(obj, writable=False, with_format=False)
+    """The memory of an object, to read from; a copy of a GPU's."""
+    found = open_source(obj, writable=False, with_format=False)
+    yield found if found.lent is None else _copied(found)
 
 
 @contextmanager
 def writing(obj: Any) -> Iterator[Source]:
-    """The memory of an object, to write to."""
-    yield open_source(obj, writable=True, with_format=False)
+    """The memory of an object, to write to; of a GPU's a copy, which is put back at the end."""
+    found = open_source(obj, writable=True, with_format=False)
+    if found.lent is None:
+        yield found
+        return
+    copy = _copied(found)
+    yield copy
+    with found.lent.in_order(copy.owner) as driver:
+        driver.copy(found.address, copy.address, found.nbytes, found.lent.stream.handle)
+
+
+def _copied(found: Source) -> Source:
+    """A copy in pinned memory of what is in a GPU's."""
+    assert found.lent is not None
+    with found.lent.current() as driver:
+        room = staging.lease(driver, found.nbytes)
+    with found.lent.in_order(room) as driver:
+        driver.copy(room.address, found.address, found.nbytes, found.lent.stream.handle)
+    return found._replace(address=room.address, owner=(room, found.owner), device=CPU, lent=None)
 
 
 def content(found: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -21,6 +21,8 @@ from ncclx_mpi.buffers.layout import Layout, committed
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.places import BOTTOM, IN_PLACE
 from ncclx_mpi.buffers.source import check_byte_order, is_source, open_source
+from ncclx_mpi.device.memory import DeviceMemory
+from ncclx_mpi.device.memory import at as device_memory
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
@@ -58,6 +60,7 @@ class _Memory(NamedTuple):
     readonly: bool
     datatype: Datatype
     is_none: bool
+    device: DeviceMemory | None
 
 
 def send(spec: Any, blocks: int = 1) -> Buffer:
@@ -148,7 +151,8 @@ def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
         if number > 0 and memory.is_none:
             raise ValueError(f"message: buffer is None but count is {number}")
     check_inside(memory.nbytes, offset, number * max(blocks, 1), layout)
-    return Buffer(memory.address + offset, number, memory.datatype, layout, memory.owner, memory.readonly)
+    device = _device(memory, layout, offset, number)
+    return Buffer(memory.address + offset, number, memory.datatype, layout, memory.owner, memory.readonly, device)
 
 
 def _split_simple(spec: Any) -> tuple[Any, Any, Any, Any]:
@@ -199,7 +203,9 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
         if number > 0 and memory.is_none:
             raise ValueError(f"message: buffer is None but count is {number}")
         check_inside(memory.nbytes, place * layout.extent, number, layout)
-    return VBuffer(memory.address, numbers, places, memory.datatype, layout, memory.owner, memory.readonly)
+    used = next((rank for rank, number in enumerate(numbers) if number), 0)
+    device = _device(memory, layout, places[used] * layout.extent, numbers[used])
+    return VBuffer(memory.address, numbers, places, memory.datatype, layout, memory.owner, memory.readonly, device)
 
 
 def _split_vector(spec: Any) -> tuple[Any, Any, Any, Any]:
@@ -258,8 +264,9 @@ def _vector_w(spec: Any, size: int, *, writable: bool) -> WBuffer:
         if memory is not None:
             check_inside(memory.nbytes, place, number, layout)
         base = 0 if memory is None else memory.address
-        blocks.append(Buffer(base + place, number, datatype, layout, memory, not writable))
-    return WBuffer(blocks, memory)
+        device = _device_at(layout, place, number) if memory is None else memory.lent
+        blocks.append(Buffer(base + place, number, datatype, layout, memory, not writable, device))
+    return WBuffer(blocks, memory, next((block.device for block in blocks if block.device is not None), None))
 
 
 def target(spec: Any, origin: Buffer) -> tuple[int, int, Datatype]:
@@ -279,7 +286,7 @@ def target(spec: Any, origin: Buffer) -> tuple[int, int, Datatype]:
 
 def _open(source: Any, kind: Any, *, writable: bool) -> _Memory:
     if is_bottom(source):
-        return _Memory(0, -1, None, False, as_datatype(kind), source is None)
+        return _Memory(0, -1, None, False, as_datatype(kind), source is None, None)
     try:
         found = open_source(source, writable=writable, with_format=kind is None)
     except TypeError:
@@ -287,7 +294,17 @@ def _open(source: Any, kind: Any, *, writable: bool) -> _Memory:
             raise
         raise TypeError(f"{_EXPECT_BUFFER}, got {type(source).__name__}") from None
     datatype = _datatype_of(source, found.format) if kind is None else as_datatype(kind)
-    return _Memory(found.address, found.nbytes, found.owner, found.readonly, datatype, False)
+    return _Memory(found.address, found.nbytes, found.owner, found.readonly, datatype, False, found.lent)
+
+
+def _device(memory: _Memory, layout: Layout, offset: int, count: int) -> DeviceMemory | None:
+    """The GPU memory that elements are in, which for plain addresses nobody has said yet."""
+    return memory.device if memory.nbytes >= 0 else _device_at(layout, offset, count)
+
+
+def _device_at(layout: Layout, address: int, count: int) -> DeviceMemory | None:
+    """The GPU memory in which the first of some elements at an address begins."""
+    return device_memory(address + int(layout.blocks[0, 0])) if count and layout.packed else None
 
 
 def _datatype_of(source: Any, code: str | None) -> Datatype:

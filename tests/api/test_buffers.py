@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from ncclx_mpi import buffers, errors
 from ncclx_mpi.api.datatype import PREDEFINED, Datatype, Get_address
 from ncclx_mpi.api.memory import BOTTOM, IN_PLACE, buffer
-from ncclx_mpi.buffers import device
-from numba_kernels.cuda import driver
-from numba_kernels.cuda.driver import Memory
 
 INT, DOUBLE, BYTE = (PREDEFINED[name] for name in ("INT", "DOUBLE", "BYTE"))
 
@@ -207,30 +204,6 @@ def test_bad_interfaces(changes: Any, error: type, text: str) -> None:
         buffers.recv(Interface(DATA, **changes))
 
 
-class Driver:
-    """As much of the CUDA driver as is asked about an address."""
-
-    def __init__(self, found: Memory | None) -> None:
-        self.found = found
-
-    def memory(self, address: int) -> Memory | None:
-        assert address == AT
-        return self.found
-
-
-@pytest.mark.parametrize(
-    ("is_device", "is_refused"), [(None, False), (False, False), (True, True)], ids=["unknown", "pinned or managed", "device"]
-)
-def test_the_driver_says_whose_memory_it_is(is_device: bool | None, is_refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = None if is_device is None else Memory(is_device, 0, AT, 48, 7, True)
-    monkeypatch.setattr(driver, "current", lambda: Driver(found))
-    if not is_refused:
-        assert buffers.recv(Interface(DATA)).address == AT
-        return
-    with pytest.raises(BufferError, match="GPU memory.* copy it to the host"):
-        buffers.recv(Interface(DATA))
-
-
 def test_other_devices_are_refused() -> None:
     class Elsewhere(Tensor):
         def __dlpack_device__(self) -> tuple[int, int]:
@@ -238,10 +211,6 @@ def test_other_devices_are_refused() -> None:
 
     with pytest.raises(BufferError, match="type 14"):
         buffers.send(Elsewhere(DATA, is_old=True))
-
-
-def test_without_a_driver_there_is_no_gpu_memory() -> None:
-    assert not device.is_device_memory(AT)
 
 
 def test_interface_description_is_ignored_with_a_warning() -> None:
@@ -285,7 +254,8 @@ def test_memory_stays_in_place_while_a_buffer_is_held() -> None:
 def test_vector_forms(spec: Any, counts: list[int], displs: list[int]) -> None:
     found = buffers.send_vector(spec, 4)
     assert (found.counts, found.displs) == (counts, displs)
-    address, offsets, _owner = found.packed()
+    assert found.is_direct
+    address, offsets = found.address, found.offsets
     assert (address, offsets) == (AT, [8 * displ for displ in displs])
     assert found.sizes == [8 * count for count in counts]
 
@@ -294,12 +264,13 @@ def test_vectors_of_derived_types_pack_and_land() -> None:
     pairs = INT.Create_vector(2, 1, 2).Create_resized(0, 16).Commit()
     source, target = np.arange(16, dtype=np.int32), np.zeros(16, np.int32)
     sending = buffers.send_vector([source, [1, 2], [3, 0], pairs], 2)
-    _address, offsets, packed = sending.packed()
-    assert packed.view(np.int32).tolist() == [12, 14, 0, 2, 4, 6]
-    assert offsets == [0, 8]
-    _address, offsets, (landed, _), finish = buffers.recv_vector([target, [1, 2], [3, 0], pairs], 2).landing()
-    landed[:] = packed
-    finish()
+    packed = sending.copy()
+    packed.load()
+    assert packed.owner.view(np.int32).tolist() == [12, 14, 0, 2, 4, 6]
+    assert packed.offsets == [0, 8]
+    landed = buffers.recv_vector([target, [1, 2], [3, 0], pairs], 2).copy()
+    landed.owner[:] = packed.owner
+    landed.store()
     assert target.nonzero()[0].tolist() == [2, 4, 6, 12, 14]
 
 
@@ -307,8 +278,9 @@ def test_blocks_of_different_types() -> None:
     data = np.zeros(16, np.uint8)
     data[:8] = range(8)
     found = buffers.send_w([data, [2, 1], [4, 0], [PREDEFINED["SHORT"], INT]], 2)
-    _address, offsets, packed = found.packed()
-    assert (packed.tolist(), offsets, found.sizes) == ([4, 5, 6, 7, 0, 1, 2, 3], [0, 4], [4, 4])
+    packed = found.copy()
+    packed.load()
+    assert (packed.owner.tolist(), packed.offsets, found.sizes) == ([4, 5, 6, 7, 0, 1, 2, 3], [0, 4], [4, 4])
     assert [block.count for block in buffers.recv_w([data, [INT, BYTE]], 2).blocks] == [1, 1]
 
 
@@ -351,7 +323,7 @@ def test_anything_is_resolved_or_refused_properly(spec: Any) -> None:
             found = resolve(spec)
         except (TypeError, ValueError, KeyError, BufferError, OverflowError, errors.Exception):
             continue
-        found.packed()
+        found.copy().load()
 
 
 def test_none_with_a_count_is_refused_in_vector_forms() -> None:

@@ -1,0 +1,153 @@
+"""Pinned host memory through which device arrays travel: pieces of this rank's part of the arena, registered with the driver.
+
+Peers read it without a copy, as they read ``MPI.Alloc_mem``, and the GPU copies to and from it at full speed. Registering costs
+hundreds of microseconds, so what was registered is kept and lent again::
+
+    | slab, 4 MiB: 4 KiB | 16 KiB | 64 KiB | ...  carved once, by size class |     | one block of its own, from 1 MiB on |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import numpy as np
+
+from ncclx_mpi import errors, runtime
+from numba_kernels.cuda import driver as drivers
+from numba_kernels.cuda.driver import Driver, DriverError
+
+_PAGE = 4096
+_SLAB = 4 << 20
+_LARGEST_CARVED = 1 << 20
+IDLE_MAX = 256 << 20
+"""Bytes of large blocks that stay pinned while nobody uses them."""
+
+
+class Lease:
+    """A piece of pinned memory; given back when nothing refers to it any more.
+
+    Attributes
+    ----------
+    address, nbytes
+        Where it is, and how large at least.
+    """
+
+    __slots__ = ("__weakref__", "_pool", "address", "nbytes")
+
+    def __init__(self, pool: Pool, address: int, nbytes: int) -> None:
+        self._pool = pool
+        self.address = address
+        self.nbytes = nbytes
+
+    def __del__(self) -> None:
+        self._pool.idle.setdefault(self.nbytes, []).append(self.address)
+
+
+class Pool:
+    """All pinned memory of this process.
+
+    Attributes
+    ----------
+    idle
+        Addresses of blocks that nobody uses, by size.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.idle: dict[int, list[int]] = {}
+        self._regions: dict[int, Any] = {}
+        self._slab = self._slab_end = 0
+        self._guard = threading.Lock()
+
+    def lease(self, nbytes: int) -> Lease:
+        """Lend `nbytes` bytes, page-aligned; a device must be current.
+
+        Raises
+        ------
+        Exception
+            ERR_NO_MEM: there is no memory left, or the driver cannot pin it.
+        """
+        size = _size_class(nbytes)
+        try:
+            return Lease(self, self.idle[size].pop(), size)
+        except (KeyError, IndexError):
+            pass
+        with self._guard:
+            try:
+                address = self._carve(size) if size <= _LARGEST_CARVED else self._reserve(size)
+            except (MemoryError, DriverError) as error:
+                errors.fail(errors.ERR_NO_MEM, f"no {size} bytes of pinned memory for a GPU array: {error}")
+        return Lease(self, address, size)
+
+    def unpin(self) -> None:
+        """Take back what was registered; the memory stays, since peers may still read it."""
+        for address in self._regions:
+            with contextlib.suppress(DriverError):  # its context may be gone by now, and the registration with it
+                self.driver.unregister_host(address)
+
+    def _carve(self, size: int) -> int:
+        if self._slab + size > self._slab_end:
+            self._slab = self._reserve(_SLAB)
+            self._slab_end = self._slab + _SLAB
+        self._slab += size
+        return self._slab - size
+
+    def _reserve(self, size: int) -> int:
+        """Address of newly pinned memory, after enough of what is idle was given up."""
+        large = sorted((each for each in self.idle if each > _LARGEST_CARVED), reverse=True)
+        excess = sum(each * len(self.idle[each]) for each in large) + size - IDLE_MAX
+        for each in large:
+            while excess > 0 and self.idle[each]:
+                self._release(self.idle[each].pop())
+                excess -= each
+        raw, owner = _allocate(size + _PAGE)
+        address = -(-raw // _PAGE) * _PAGE
+        self.driver.register_host(address, size)
+        self._regions[address] = owner
+        return address
+
+    def _release(self, address: int) -> None:
+        owner = self._regions.pop(address)
+        self.driver.unregister_host(address)
+        if callable(owner):
+            owner()
+
+
+class _Process:
+    pool: Pool | None = None
+
+
+def lease(driver: Driver, nbytes: int) -> Lease:
+    """Lend pinned memory; see :meth:`Pool.lease`."""
+    pool = _Process.pool
+    if pool is None or pool.driver is not driver:
+        pool = _Process.pool = Pool(driver)
+    return pool.lease(nbytes)
+
+
+def _unpin() -> None:
+    pool, _Process.pool = _Process.pool, None
+    if pool is not None and pool.driver is drivers.current():
+        pool.unpin()
+
+
+runtime.before_leaving(_unpin)
+
+
+def _size_class(nbytes: int) -> int:
+    """The smallest of four sizes a doubling that holds `nbytes`."""
+    unit = max(_PAGE, (1 << (nbytes - 1).bit_length()) >> 3)
+    return max(-(-nbytes // unit), 1) * unit
+
+
+def _allocate(nbytes: int) -> tuple[int, Any]:
+    """Address and what frees it: in this rank's part of the arena, or private while there is none."""
+    if runtime.is_active():
+        engine = runtime.engine()
+        heap = engine.arena.open_heap(engine.rank)
+        address = heap.allocate(nbytes)
+        return address, lambda: heap.free(address)
+    private = np.empty(nbytes, np.uint8)
+    return private.ctypes.data, private
