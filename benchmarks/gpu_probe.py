@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
+from numba_kernels.cuda import cache
 from numba_kernels.cuda.driver import WAIT_AT_LEAST, WRITE, Driver, DriverError, Step
 from numba_kernels.cuda.intrinsics import load_i64, store_i64
 from numba_kernels.cuda.kernel import Kernel
@@ -40,6 +41,7 @@ from numba_kernels.cuda.library import Library
 from numba_kernels.cuda.loaded import NAME
 
 MIB = 1 << 20
+HOPPER = 9, 0
 TOTAL_SECONDS = 225
 LIMIT_SECONDS = 20.0
 """How long anything is waited for; a stream that is still blocked then is released by the host."""
@@ -84,6 +86,10 @@ class Sizes:
 
 def main(arguments: list[str]) -> None:
     options = parser().parse_args(arguments)
+    if options.compile_to:
+        for kernel in (EMPTY, EMPTY_16, STIR):
+            print(cache.write(Path(options.compile_to), kernel.name, kernel.digest, HOPPER, kernel.compile(HOPPER)))
+        return
     if options.section:
         print(json.dumps(run_section(options.section)))
         return
@@ -108,6 +114,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=f"some of: {', '.join(SECTIONS)}")
     made.add_argument("--json", metavar="FILE", help="write all facts there")
+    made.add_argument(
+        "--compile-to", metavar="FOLDER", help="compile its kernels ahead, for $NCCLX_MPI_CUBINS where there is no NVVM"
+    )
     made.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
     return made
 
