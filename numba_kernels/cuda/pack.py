@@ -1,7 +1,7 @@
 """Packing on the GPU: the bytes of a derived datatype to and from one contiguous stream.
 
-A typemap is what :mod:`numba_kernels.pack` takes: blocks of (byte offset, byte count) of one element, and the extent from element to
-element. It is planned once, on the host, into one of two forms::
+A typemap is what :mod:`numba_kernels.pack` takes: blocks of (byte offset, byte count) of one element, and the extent from element
+to element. It is planned once, on the host, into one of two forms::
 
     lattice   equal blocks at up to three regular distances: columns, faces of 3-D arrays, most of what programs make
               +--+  .  +--+  .  +--+         n0 blocks, s0 bytes apart        place of unit u of the stream, by arithmetic:
@@ -10,11 +10,12 @@ element. It is planned once, on the host, into one of two forms::
 
     table     anything else: rows of (place in the element, place in its stream), found by halving
 
-Thread t moves units t, t + threads, ... of the stream, so neighbours in a warp write (or read) neighbouring units of the stream, and those
-of the memory as close together as the datatype has them: every 32-byte sector that a lattice touches is touched by one warp, but at
-its ends. A unit is the widest of 16, 8, 4, 2 and 1 bytes that all places are multiples of. Two loads are under way at a time.
+Thread t moves units t, t + threads, ... of the stream, so neighbours in a warp write (or read) neighbouring units of the stream, and
+those of the memory as close together as the datatype has them: every 32-byte sector that a lattice touches is touched by one warp,
+but at its ends. A unit is the widest of 16, 8, 4, 2 and 1 bytes that all places are multiples of. Two loads are under way at a time.
 
-Bytes moved: those of the stream once, those of the touched sectors once; a table adds 16 bytes for each step of the search, which neighbours share.
+Bytes moved: those of the stream once, those of the touched sectors once; a table adds 16 bytes for each step of the search, which
+neighbours share.
 
 ============  =======================  =============================
 what          who writes it            who reads it
