@@ -10,9 +10,10 @@ to element. It is planned once, on the host, into one of two forms::
 
     table     anything else: rows of (place in the element, place in its stream), found by halving
 
-Thread t moves units t, t + threads, ... of the stream, so neighbours in a warp write (or read) neighbouring units of the stream, and
-those of the memory as close together as the datatype has them: every 32-byte sector that a lattice touches is touched by one warp,
-but at its ends. A unit is the widest of 16, 8, 4, 2 and 1 bytes that all places are multiples of. Two loads are under way at a time.
+Thread t moves units t, t + threads, ... of the stream, so neighbours in a warp write (or read) neighbouring units of the stream,
+and those of the memory as close together as the datatype has them: every 32-byte sector that a lattice touches is touched by one
+warp, but at its ends. A unit is the widest of 16, 8, 4, 2 and 1 bytes that all places are multiples of. Two loads are under way at
+a time.
 
 Bytes moved: those of the stream once, those of the touched sectors once; a table adds 16 bytes for each step of the search, which
 neighbours share.
@@ -60,9 +61,9 @@ WIDTHS = tuple(_ACCESS)
 
 
 class Level(NamedTuple):
-    """`count` times the same, `stride` bytes apart."""
+    """`times` the same, `stride` bytes apart."""
 
-    count: int
+    times: int
     stride: int
 
 
@@ -133,7 +134,8 @@ class Typemap:
 def places(blocks: Words, extent: int, count: int) -> Words:
     """The NumPy twin: where each byte of the stream lies, relative to the address of the elements."""
     one = np.concatenate([np.arange(0), *(np.arange(offset, offset + nbytes) for offset, nbytes in blocks.tolist())])
-    return (np.arange(count)[:, None] * extent + one).reshape(-1)
+    found: Words = (np.arange(count)[:, None] * extent + one).reshape(-1)
+    return found
 
 
 # Planning ---------------------------------------------------------------------------------------------------------
@@ -158,8 +160,8 @@ def _lattice(blocks: Words, extent: int, count: int) -> _Lattice | None:
     if count > 1:
         if not levels and extent == nbytes:
             nbytes *= count
-        elif levels and extent == levels[-1].count * levels[-1].stride:
-            levels[-1] = Level(levels[-1].count * count, levels[-1].stride)
+        elif levels and extent == levels[-1].times * levels[-1].stride:
+            levels[-1] = Level(levels[-1].times * count, levels[-1].stride)
         else:
             levels.append(Level(count, extent))
     if len(levels) > _LEVELS:
