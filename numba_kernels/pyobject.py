@@ -14,7 +14,7 @@ Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the el
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -32,7 +32,7 @@ NONE = -1
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 # Offsets in bytes: PyObject, PyVarObject, PyListObject, PyTupleObject, PyArrayObject, PyArray_Descr
-_OB_TYPE, _OB_SIZE, _LIST_ITEMS, _TUPLE_ITEMS = 8, 16, 24, 24
+OB_TYPE, OB_SIZE, LIST_ITEMS, TUPLE_ITEMS = 8, 16, 24, 24
 _DATA, _NDIM, _DIMENSIONS, _DESCRIPTOR, _FLAGS = 16, 24, 32, 56, 64
 _BYTEORDER, _TYPE_NUMBER = 26, 28
 _C_CONTIGUOUS, _F_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
@@ -50,6 +50,7 @@ llvm.add_symbol("ncclx_mpi_ndarray_type", id(np.ndarray))
 llvm.add_symbol("ncclx_mpi_list_type", id(list))
 llvm.add_symbol("ncclx_mpi_tuple_type", id(tuple))
 llvm.add_symbol("ncclx_mpi_int_type", id(int))
+llvm.add_symbol("ncclx_mpi_none", id(None))
 llvm.add_symbol("ncclx_mpi_element_table", _registered.ctypes.data)
 llvm.add_symbol("ncclx_mpi_itemsizes", _ITEMSIZES.ctypes.data)
 
@@ -147,6 +148,90 @@ def index_of(typingctx: Any, argument: Any) -> Any:
     return types.int64(index_argument), codegen
 
 
+class ObjectArgument(types.Type):  # type: ignore[misc]
+    """Any object, as its address: for :mod:`numba_kernels.pysequence`, which looks into lists and tuples. Borrowed for the call."""
+
+    def __init__(self) -> None:
+        super().__init__(name="ncclx_mpi_object_argument")
+
+
+object_argument = ObjectArgument()
+
+
+@register_default(ObjectArgument)
+class _ObjectArgumentModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, I64)
+
+
+@unbox(ObjectArgument)
+def _unbox_object_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
+    return NativeValue(c.builder.ptrtoint(obj, I64))
+
+
+@intrinsic
+def object_of(typingctx: Any, argument: Any) -> Any:
+    """The address of the object of an :class:`ObjectArgument`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return args[0]
+
+    return types.int64(object_argument), codegen
+
+
+class _Emitter(NamedTuple):
+    """What :class:`_Reader` needs, outside of an unboxing."""
+
+    builder: Any
+
+
+@intrinsic
+def read_array(typingctx: Any, obj: Any, target: Any) -> Any:
+    """Write the five fields of the array at address `obj` to `target` (int64[5]); ``element`` is NONE if it is no plain ndarray."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        reader = _Reader(_Emitter(builder))
+        out = {name: cgutils.alloca_once_value(builder, ir.Constant(I64, 0)) for name in _FIELDS}
+        builder.store(ir.Constant(I64, NONE), out["element"])
+        with builder.if_then(reader.has_type(args[0], "ncclx_mpi_ndarray_type"), likely=True):
+            reader.read_array(args[0], ir.Constant(I64, NONE), out)
+        for position, name in enumerate(_FIELDS):
+            place = builder.add(args[1], ir.Constant(I64, 8 * position))
+            builder.store(builder.load(out[name]), builder.inttoptr(place, I64.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def element_named(typingctx: Any, obj: Any) -> Any:
+    """NumPy type number registered for the object at address `obj`, NONE if there is none."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _Reader(_Emitter(builder)).lookup(args[0])
+
+    return types.int64(types.int64), codegen
+
+
+def _make_symbol(name: str) -> Any:
+    @intrinsic
+    def symbol(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return _Reader(_Emitter(builder)).symbol(name)
+
+        return types.int64(), codegen
+
+    return symbol
+
+
+list_type = _make_symbol("ncclx_mpi_list_type")
+tuple_type = _make_symbol("ncclx_mpi_tuple_type")
+int_type = _make_symbol("ncclx_mpi_int_type")
+none_object = _make_symbol("ncclx_mpi_none")
+item_sizes = _make_symbol("ncclx_mpi_itemsizes")
+"""Address of the bytes of an element by NumPy type number."""
+
+
 class _Reader:
     """Emits the reads of object fields."""
 
@@ -169,17 +254,17 @@ class _Reader:
         return self.builder.load(self.builder.inttoptr(place, kind.as_pointer()))
 
     def has_type(self, obj: Any, name: str) -> Any:
-        return self.builder.icmp_unsigned("==", self.load(obj, _OB_TYPE), self.symbol(name))
+        return self.builder.icmp_unsigned("==", self.load(obj, OB_TYPE), self.symbol(name))
 
     def open_pair(self, obj: Any, target: Any, asked: Any) -> None:
         """``[array, type]`` or ``(array, type)`` with a registered type: go on with the array, remember the type."""
         builder = self.builder
         is_list, is_tuple = self.has_type(obj, "ncclx_mpi_list_type"), self.has_type(obj, "ncclx_mpi_tuple_type")
         with builder.if_then(builder.or_(is_list, is_tuple), likely=False):
-            two = builder.icmp_signed("==", self.load(obj, _OB_SIZE), ir.Constant(I64, 2))
+            two = builder.icmp_signed("==", self.load(obj, OB_SIZE), ir.Constant(I64, 2))
             with builder.if_then(two):
-                inline = builder.add(builder.ptrtoint(obj, I64), ir.Constant(I64, _TUPLE_ITEMS))
-                items = builder.select(is_list, self.load(obj, _LIST_ITEMS), inline)
+                inline = builder.add(builder.ptrtoint(obj, I64), ir.Constant(I64, TUPLE_ITEMS))
+                items = builder.select(is_list, self.load(obj, LIST_ITEMS), inline)
                 found = self.lookup(self.load(items, 8))
                 with builder.if_then(builder.icmp_signed(">=", found, ir.Constant(I64, 0))):
                     builder.store(found, asked)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclx_mpi.api import calls, fast, fast_vector
+from ncclx_mpi.api import calls, fast
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
+from ncclx_mpi.collectives.fast_vector import TYPED
+from ncclx_mpi.collectives.lines import ALLTOALL, GATHER, SCATTER
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
 
@@ -40,8 +42,10 @@ class Collectives:
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Gather vector data to one member of a group."""
-        if not fast_vector.gatherv(self._state, sendbuf, recvbuf, root):
-            calls.run(self._state, calls.gatherv(self._state, sendbuf, recvbuf, root))
+        state = self._state
+        code = fast.exchange_vectors(state.address, GATHER, sendbuf, recvbuf, root)
+        if code and fast.settle(state, code, "gatherv"):
+            calls.run(state, calls.gatherv(state, sendbuf, recvbuf, root))
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter data from one member to all members of a group."""
@@ -52,8 +56,10 @@ class Collectives:
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter vector data from one member to all members of a group."""
-        if not fast_vector.scatterv(self._state, sendbuf, recvbuf, root):
-            calls.run(self._state, calls.scatterv(self._state, sendbuf, recvbuf, root))
+        state = self._state
+        code = fast.exchange_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
+        if code and fast.settle(state, code, "scatterv"):
+            calls.run(state, calls.scatterv(state, sendbuf, recvbuf, root))
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
         """Gather data to all members of a group."""
@@ -64,8 +70,10 @@ class Collectives:
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """Gather vector data to all members of a group."""
-        if not fast_vector.allgatherv(self._state, sendbuf, recvbuf):
-            calls.run(self._state, calls.allgatherv(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.allgatherv_arrays(state.address, sendbuf, recvbuf)
+        if code and fast.settle(state, code, "allgatherv"):
+            calls.run(state, calls.allgatherv(state, sendbuf, recvbuf))
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
         """Exchange a block of data between all members of a group."""
@@ -76,12 +84,17 @@ class Collectives:
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """Exchange vector data between all members of a group."""
-        if not fast_vector.alltoallv(self._state, sendbuf, recvbuf):
-            calls.run(self._state, calls.alltoallv(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.exchange_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
+        if code and fast.settle(state, code, "alltoallv"):
+            calls.run(state, calls.alltoallv(state, sendbuf, recvbuf))
 
     def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
         """Exchange data of different types between all members of a group."""
-        calls.run(self._state, calls.alltoallw(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.exchange_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
+        if code and fast.settle(state, code, "alltoallw"):
+            calls.run(state, calls.alltoallw(state, sendbuf, recvbuf))
 
     def Reduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> None:
         """Reduce to one member of a group."""
@@ -109,7 +122,10 @@ class Collectives:
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM
     ) -> None:
         """Reduce and scatter the result."""
-        calls.run(self._state, calls.reduce_scatter(self._state, sendbuf, recvbuf, recvcounts, op))
+        state = self._state
+        code = fast.reduce_scatter_arrays(state.address, sendbuf, recvbuf, recvcounts, fast.table_of(op))
+        if code and fast.settle(state, code, "reduce_scatter", op, recvbuf):
+            calls.run(state, calls.reduce_scatter(state, sendbuf, recvbuf, recvcounts, op))
 
 
 class Scans:

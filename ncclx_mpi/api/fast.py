@@ -42,6 +42,9 @@ _KERNELS = {
         routes.gather_arrays,
         routes.scatter_arrays,
         vectors.scan_arrays,
+        vectors.exchange_vectors,
+        vectors.allgatherv_arrays,
+        vectors.reduce_scatter_arrays,
     )
 }
 
@@ -74,6 +77,9 @@ alltoall_arrays = _binding("alltoall_arrays")
 gather_arrays = _binding("gather_arrays")
 scatter_arrays = _binding("scatter_arrays")
 scan_arrays = _binding("scan_arrays")
+exchange_vectors = _binding("exchange_vectors")
+allgatherv_arrays = _binding("allgatherv_arrays")
+reduce_scatter_arrays = _binding("reduce_scatter_arrays")
 
 _none = np.zeros(routes.ELEMENTS, dtype=np.int64)
 _NONE = _none.ctypes.data

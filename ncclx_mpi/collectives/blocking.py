@@ -21,6 +21,7 @@ from ncclx_mpi.collectives.allreduce import slot_large as allreduce_large
 from ncclx_mpi.collectives.allreduce import slot_small as allreduce_small
 from ncclx_mpi.collectives.alltoall import slot_large as alltoall_large
 from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
+from ncclx_mpi.collectives.alltoall import slot_vector as alltoall_vector
 from ncclx_mpi.collectives.barrier import slot_small as barrier_small
 from ncclx_mpi.collectives.bcast import slot_small as bcast_small
 from ncclx_mpi.collectives.executor import Collective, broken, raise_code
@@ -128,18 +129,17 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> None:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    if select.algorithm(lines.ALLGATHER, comm.slot >= 0, 0) == PLAN:
+    algorithm = select.algorithm(lines.ALLGATHER, comm.slot >= 0, max(counts))
+    if algorithm == PLAN:
         return _run(prepare.prepare_allgatherv(comm, send, nbytes, recv, counts, offsets))
     table = np.empty((comm.size, 2), dtype=np.int64)
     table[:, 0] = np.add(offsets, recv)
     table[:, 1] = counts
-    code = entry(allgather_large.spread)(
-        comm.address,
-        lines.ALLGATHER,
-        0,
-        send or int(table[comm.rank, 0]),
-        table.ctypes.data,
-    )
+    source = send or int(table[comm.rank, 0])
+    if algorithm == SMALL:
+        code = entry(allgather_small.allgatherv)(comm.address, source, table.ctypes.data)
+    else:
+        code = entry(allgather_large.spread)(comm.address, lines.ALLGATHER, 0, source, table.ctypes.data)
     check(comm, code, "allgatherv")
 
 
@@ -281,7 +281,7 @@ def _reduction(kind: int, comm: NativeComm, count: int, itemsize: int) -> str:
 
 
 def _exchange(comm: NativeComm, kind: int, root: int, table: Table, name: str) -> None:
-    check(comm, entry(alltoall_large.exchange)(comm.address, kind, root, table.ctypes.data, 0), name)
+    check(comm, entry(alltoall_vector.exchange)(comm.address, kind, root, table.ctypes.data), name)
 
 
 def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:

@@ -20,14 +20,14 @@ from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
 from ncclx_mpi.collectives.barrier.slot_small import barrier
 from ncclx_mpi.collectives.bcast import slot_small as bcast_small
 from ncclx_mpi.collectives.gather import slot_small as gather_small
-from ncclx_mpi.collectives.lines import ALLGATHER, ALLREDUCE, ALLTOALL, BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER
+from ncclx_mpi.collectives.lines import ALLGATHER, ALLREDUCE, ALLTOALL, BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER, give_gil
 from ncclx_mpi.collectives.reduce import slot_large as reduce_large
 from ncclx_mpi.collectives.reduce import slot_small as reduce_small
 from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
 from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
 from ncclx_mpi.collectives.scatter import slot_small as scatter_small
 from ncclx_mpi.collectives.select import chunk_items, on_lines
-from ncclx_mpi.p2p.gil import enter_gil, leave_gil
+from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -46,14 +46,6 @@ from numba_kernels.pyobject import (
 SLOW = -1
 ELEMENTS = 24
 """Entries of a table of reduction functions."""
-
-_KEEP_GIL = 128 << 10
-"""Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
-
-
-@kernel("int64(int64)")
-def _give_gil(nbytes):  # type: ignore[no-untyped-def]
-    return leave_gil() if nbytes > _KEEP_GIL else 0
 
 
 @kernel("int64(int64, int64)")
@@ -81,10 +73,11 @@ def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
         return SLOW
     if writable_of(argument) == 0 and _is_root(comm, root) == 0:
         return SLOW
-    if on_lines(BCAST, nbytes) != 0:
-        return bcast_small.bcast(comm, address, nbytes, root)
-    state = _give_gil(nbytes)
-    code = allgather_large.bcast(comm, address, nbytes, root)
+    state = give_gil(nbytes)
+    if on_lines(comm, BCAST, nbytes) != 0:
+        code = bcast_small.bcast(comm, address, nbytes, root)
+    else:
+        code = allgather_large.bcast(comm, address, nbytes, root)
     enter_gil(state)
     return code
 
@@ -100,11 +93,12 @@ def allreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-de
         return SLOW
     itemsize = itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
-    if on_lines(ALLREDUCE, nbytes) != 0:
-        return allreduce_small.allreduce(comm, source, target, count, itemsize, function)
-    state = _give_gil(nbytes)
-    chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
-    code = allreduce_large.allreduce(comm, source, target, count, itemsize, function, chunk)
+    state = give_gil(nbytes)
+    if on_lines(comm, ALLREDUCE, nbytes) != 0:
+        code = allreduce_small.allreduce(comm, source, target, count, itemsize, function)
+    else:
+        chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
+        code = allreduce_large.allreduce(comm, source, target, count, itemsize, function, chunk)
     enter_gil(state)
     return code
 
@@ -126,11 +120,12 @@ def reduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-un
         return SLOW
     itemsize = itemsize_of(send)
     source, count = address_of(send), nbytes // itemsize
-    if on_lines(REDUCE, nbytes) != 0:
-        return reduce_small.reduce(comm, source, target, count, itemsize, function, root)
-    state = _give_gil(nbytes)
-    chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
-    code = reduce_large.reduce(comm, source, target, count, itemsize, function, root, chunk)
+    state = give_gil(nbytes)
+    if on_lines(comm, REDUCE, nbytes) != 0:
+        code = reduce_small.reduce(comm, source, target, count, itemsize, function, root)
+    else:
+        chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
+        code = reduce_large.reduce(comm, source, target, count, itemsize, function, root, chunk)
     enter_gil(state)
     return code
 
@@ -146,12 +141,13 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
         return SLOW
     itemsize = itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
-    if on_lines(REDUCE_SCATTER, nbytes * size) != 0:
+    state = give_gil(nbytes * size)
+    if on_lines(comm, REDUCE_SCATTER, nbytes * size) != 0:
         first = count * load64(comm + COMM.rank)
-        return reduce_scatter_small.reduce_scatter(comm, source, target, count * size, first, count, itemsize, function)
-    state = _give_gil(nbytes * size)
-    chunk = chunk_items(size, nbytes, itemsize)
-    code = reduce_scatter_large.reduce_scatter_block(comm, source, target, count, itemsize, function, chunk)
+        code = reduce_scatter_small.reduce_scatter(comm, source, target, count * size, first, count, itemsize, function)
+    else:
+        chunk = chunk_items(size, nbytes, itemsize)
+        code = reduce_scatter_large.reduce_scatter_block(comm, source, target, count, itemsize, function, chunk)
     enter_gil(state)
     return code
 
@@ -165,10 +161,11 @@ def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     if nbytes * load64(comm + COMM.size) != nbytes_of(recv) or load64(comm + COMM.slot) == 0:
         return SLOW
     source, target = address_of(send), address_of(recv)
-    if on_lines(ALLGATHER, nbytes) != 0:
-        return allgather_small.allgather(comm, source, nbytes, target)
-    state = _give_gil(nbytes)
-    code = allgather_large.allgather(comm, source, nbytes, target)
+    state = give_gil(nbytes)
+    if on_lines(comm, ALLGATHER, nbytes) != 0:
+        code = allgather_small.allgather(comm, source, nbytes, target)
+    else:
+        code = allgather_large.allgather(comm, source, nbytes, target)
     enter_gil(state)
     return code
 
@@ -182,10 +179,11 @@ def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     if total != nbytes_of(send) or total // itemsize_of(recv) % size != 0 or load64(comm + COMM.slot) == 0:
         return SLOW
     source, target, nbytes = address_of(send), address_of(recv), total // size
-    if on_lines(ALLTOALL, total) != 0:
-        return alltoall_small.alltoall(comm, source, target, nbytes)
-    state = _give_gil(total)
-    code = alltoall_large.alltoall(comm, source, target, nbytes)
+    state = give_gil(total)
+    if on_lines(comm, ALLTOALL, total) != 0:
+        code = alltoall_small.alltoall(comm, source, target, nbytes)
+    else:
+        code = alltoall_large.alltoall(comm, source, target, nbytes)
     enter_gil(state)
     return code
 
@@ -203,10 +201,11 @@ def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
         if nbytes * load64(comm + COMM.size) != nbytes_of(recv):
             return SLOW
         target = address_of(recv)
-    if on_lines(GATHER, nbytes) != 0:
-        return gather_small.gather(comm, address_of(send), nbytes, target, root)
-    state = _give_gil(nbytes)
-    code = alltoall_large.gather(comm, address_of(send), nbytes, target, root)
+    state = give_gil(nbytes)
+    if on_lines(comm, GATHER, nbytes) != 0:
+        code = gather_small.gather(comm, address_of(send), nbytes, target, root)
+    else:
+        code = alltoall_large.gather(comm, address_of(send), nbytes, target, root)
     enter_gil(state)
     return code
 
@@ -224,9 +223,10 @@ def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
         if element_of(recv) != element_of(send) or nbytes * size != nbytes_of(send):
             return SLOW
         source = address_of(send)
-    if on_lines(SCATTER, nbytes * size) != 0:
-        return scatter_small.scatter(comm, source, address_of(recv), nbytes, root)
-    state = _give_gil(nbytes * size)
-    code = alltoall_large.scatter(comm, source, address_of(recv), nbytes, root)
+    state = give_gil(nbytes * size)
+    if on_lines(comm, SCATTER, nbytes * size) != 0:
+        code = scatter_small.scatter(comm, source, address_of(recv), nbytes, root)
+    else:
+        code = alltoall_large.scatter(comm, source, address_of(recv), nbytes, root)
     enter_gil(state)
     return code

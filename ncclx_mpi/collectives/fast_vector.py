@@ -1,137 +1,186 @@
-"""Blocking collectives with counts, and scans, of plain arrays: checked and laid out in one compiled call.
+"""Blocking collectives with counts, and scans, of plain arrays: checked, laid out and carried out in one compiled call.
 
-As in :mod:`ncclx_mpi.collectives.fast`, whatever is not plain or not valid returns SLOW with nothing done. Collectives with counts take two
-calls: one writes the table of blocks, the other (``exchange``, ``spread``) carries it out, and is compiled once for all of them.
-
-Counts come as the address of int64[2 * size]: a count for each rank, then an offset for each, in elements.
+As in :mod:`ncclx_mpi.collectives.fast`, whatever is not plain or not valid returns SLOW with nothing done. Counts, offsets and types are
+read from the Python objects themselves (:mod:`numba_kernels.pysequence`).
 """
 
 from __future__ import annotations
 
 from numba import types
 
+from ncclx_mpi.collectives.allgather import slot_large as allgather_large
+from ncclx_mpi.collectives.allgather import slot_small as allgather_small
 from ncclx_mpi.collectives.allgather.slot_large import BLOCK
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
+from ncclx_mpi.collectives.alltoall.slot_vector import exchange
 from ncclx_mpi.collectives.fast import SLOW
-from ncclx_mpi.collectives.lines import SCAN
+from ncclx_mpi.collectives.lines import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCAN, SCATTER, give_gil
+from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
+from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
 from ncclx_mpi.collectives.scan import slot_large, slot_small
 from ncclx_mpi.collectives.select import chunk_items, on_lines
-from ncclx_mpi.p2p.gil import enter_gil, leave_gil
+from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, fill, release
 from numba_kernels.pyobject import (
     NONE,
     address_of,
     array_argument,
     element_of,
+    index_argument,
+    index_of,
     itemsize_of,
     nbytes_of,
+    object_argument,
+    object_of,
     writable_of,
 )
+from numba_kernels.pysequence import VECTOR, read_block, read_integers, read_typed_vector, read_vector
 
-_KEEP_GIL = 128 << 10
+TYPED = -1
+"""What :func:`exchange_vectors` takes as its kind for an alltoallw."""
 
 
-@kernel("int64(int64, int64, int64)")
-def _fits(counts, size, elements):  # type: ignore[no-untyped-def]
-    """Whether every block lies within `elements` elements."""
+@kernel("void(int64, int64, int64, int64)")
+def _place(rows, column, vector, size):  # type: ignore[no-untyped-def]
+    """Write address and bytes of each block of a vector to the two words at `column` of each row."""
+    address = load64(vector + VECTOR.address)
     for other in range(size):
-        count, offset = load64(counts + 8 * other), load64(counts + 8 * (size + other))
-        if count < 0 or offset < 0 or offset + count > elements:
-            return 0
-    return 1
+        row = rows + other * ROW.total + column
+        store64(row, address + load64(vector + VECTOR.total + 8 * (size + other)))
+        store64(row + 8, load64(vector + VECTOR.total + 8 * other))
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _place_one(rows, column, other, vector):  # type: ignore[no-untyped-def]
+    """Write the one block that this rank sends to, or receives from, rank `other`."""
+    row = rows + other * ROW.total + column
+    store64(row, load64(vector + VECTOR.address))
+    store64(row + 8, load64(vector + VECTOR.nbytes))
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _read_side(spec, kind, is_vector, size, vector):  # type: ignore[no-untyped-def]
+    """Read what one side of an exchange gives: the element type number, or NONE."""
+    if kind == TYPED:
+        return read_typed_vector(spec, size, vector)
+    return read_vector(spec, size, vector) if is_vector != 0 else read_block(spec, vector)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64)")
-def _place(rows, field, address, counts, size, itemsize):  # type: ignore[no-untyped-def]
-    """Write address and bytes of each block to the two words at `field` of each row."""
-    for other in range(size):
-        row = rows + other * ROW.total + field
-        store64(row, address + load64(counts + 8 * (size + other)) * itemsize)
-        store64(row + 8, load64(counts + 8 * other) * itemsize)
+def _place_side(rows, column, is_vector, size, root, vector):  # type: ignore[no-untyped-def]
+    if is_vector != 0:
+        _place(rows, column, vector, size)
+    else:
+        _place_one(rows, column, root, vector)
 
 
-@kernel("void(int64, int64, int64, int64, int64)")
-def _place_one(rows, field, other, address, nbytes):  # type: ignore[no-untyped-def]
-    row = rows + other * ROW.total + field
-    store64(row, address)
-    store64(row + 8, nbytes)
-
-
-@kernel("int64(int64, int64)")
-def _clear(comm, rows):  # type: ignore[no-untyped-def]
-    """Empty rows for all ranks; 0 if the communicator has no slot."""
-    for word in range(load64(comm + COMM.size) * ROW.total // 8):
-        store64(rows + 8 * word, 0)
-    return load64(comm + COMM.slot)
-
-
-@kernel(types.int64(types.int64, array_argument, types.int64, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
-def lay_out_alltoallv(comm, send, send_counts, recv, counts, rows):  # type: ignore[no-untyped-def]
-    """Write the rows of an alltoallv: 0 or SLOW."""
-    size = load64(comm + COMM.size)
-    if _clear(comm, rows) == 0 or element_of(recv) == NONE or element_of(recv) != element_of(send) or writable_of(recv) == 0:
-        return SLOW
-    itemsize = itemsize_of(recv)
-    if _fits(send_counts, size, nbytes_of(send) // itemsize) == 0 or _fits(counts, size, nbytes_of(recv) // itemsize) == 0:
-        return SLOW
-    own = 8 * load64(comm + COMM.rank)
-    if load64(send_counts + own) != load64(counts + own):
-        return SLOW
-    _place(rows, ROW.send, address_of(send), send_counts, size, itemsize)
-    _place(rows, ROW.recv, address_of(recv), counts, size, itemsize)
-    return 0
-
-
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
-def lay_out_gatherv(comm, send, recv, counts, root, rows):  # type: ignore[no-untyped-def]
-    """Write the rows of a gatherv; `recv` and `counts` matter at the root only: 0 or SLOW."""
-    size, rank, nbytes = load64(comm + COMM.size), load64(comm + COMM.rank), nbytes_of(send)
-    if _clear(comm, rows) == 0 or element_of(send) == NONE or root < 0 or root >= size:
-        return SLOW
-    if rank == root:
-        if counts == 0 or element_of(recv) != element_of(send) or writable_of(recv) == 0:
-            return SLOW
-        itemsize = itemsize_of(recv)
-        if _fits(counts, size, nbytes_of(recv) // itemsize) == 0 or load64(counts + 8 * rank) * itemsize != nbytes:
-            return SLOW
-        _place(rows, ROW.recv, address_of(recv), counts, size, itemsize)
-    _place_one(rows, ROW.send, root, address_of(send), nbytes)
-    return 0
-
-
-@kernel(types.int64(types.int64, array_argument, types.int64, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
-def lay_out_scatterv(comm, send, counts, recv, root, rows):  # type: ignore[no-untyped-def]
-    """Write the rows of a scatterv; `send` and `counts` matter at the root only: 0 or SLOW."""
-    size, rank, nbytes = load64(comm + COMM.size), load64(comm + COMM.rank), nbytes_of(recv)
-    if _clear(comm, rows) == 0 or element_of(recv) == NONE or writable_of(recv) == 0 or root < 0 or root >= size:
-        return SLOW
-    if rank == root:
-        if counts == 0 or element_of(recv) != element_of(send):
-            return SLOW
-        itemsize = itemsize_of(recv)
-        if _fits(counts, size, nbytes_of(send) // itemsize) == 0 or load64(counts + 8 * rank) * itemsize != nbytes:
-            return SLOW
-        _place(rows, ROW.send, address_of(send), counts, size, itemsize)
-    _place_one(rows, ROW.recv, root, address_of(recv), nbytes)
-    return 0
-
-
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
-def lay_out_allgatherv(comm, send, recv, counts, blocks):  # type: ignore[no-untyped-def]
-    """Write the blocks of an allgatherv: the address of the own one, or SLOW."""
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _lay_out(comm, kind, send, recv, root, rows, sent, received):  # type: ignore[no-untyped-def]
+    """Write the rows of an exchange, with `sent` and `received` to work in: 0 or SLOW."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    if load64(comm + COMM.slot) == 0 or element_of(recv) == NONE or element_of(recv) != element_of(send) or writable_of(recv) == 0:
+    fill(rows, 0, size * ROW.total)
+    gives, takes = 1 if kind != SCATTER or rank == root else 0, 1 if kind != GATHER or rank == root else 0
+    element, its_element = NONE, NONE
+    if gives != 0:
+        element = _read_side(send, kind, 1 if kind != GATHER else 0, size, sent)
+        if element == NONE:
+            return SLOW
+        _place_side(rows, ROW.send, 1 if kind != GATHER else 0, size, root, sent)
+    if takes != 0:
+        its_element = _read_side(recv, kind, 1 if kind != SCATTER else 0, size, received)
+        if its_element == NONE or load64(received + VECTOR.writable) == 0:
+            return SLOW
+        _place_side(rows, ROW.recv, 1 if kind != SCATTER else 0, size, root, received)
+    own = rows + rank * ROW.total
+    if gives != 0 and takes != 0 and (element != its_element or load64(own + ROW.send_bytes) != load64(own + ROW.recv_bytes)):
         return SLOW
-    itemsize = itemsize_of(recv)
-    if _fits(counts, size, nbytes_of(recv) // itemsize) == 0 or load64(counts + 8 * rank) * itemsize != nbytes_of(send):
+    return 0
+
+
+@kernel(types.int64(types.int64, types.int64, object_argument, object_argument, index_argument), is_entry=True, nogil=False)
+def exchange_vectors(comm, kind, send, recv, root_rank):  # type: ignore[no-untyped-def]
+    """Alltoallv, alltoallw (`kind` TYPED), gatherv or scatterv of plain arrays: 0, SLOW, or the code of a failure.
+
+    As in MPI, the vector of a gatherv or scatterv matters at the root only.
+    """
+    size, root = load64(comm + COMM.size), index_of(root_rank)
+    if load64(comm + COMM.slot) == 0 or root < 0 or root >= size:
         return SLOW
+    vector_bytes = VECTOR.total + 16 * size
+    rows = allocate(size * ROW.total + 2 * vector_bytes)
+    sent = rows + size * ROW.total
+    code = _lay_out(comm, kind, object_of(send), object_of(recv), root, rows, sent, sent + vector_bytes)
+    if code == 0:
+        code = exchange(comm, ALLTOALL if kind == TYPED else kind, root, rows)
+    release(rows)
+    return code
+
+
+@kernel("int64(int64, int64, int64)")
+def _lay_out_blocks(vector, size, table):  # type: ignore[no-untyped-def]
+    """Write the blocks of an allgatherv; returns the bytes of the longest."""
+    longest = 0
     for other in range(size):
-        block = blocks + other * BLOCK.total
-        store64(block + BLOCK.recv, address_of(recv) + load64(counts + 8 * (size + other)) * itemsize)
-        store64(block + BLOCK.nbytes, load64(counts + 8 * other) * itemsize)
-    return address_of(send)
+        block, nbytes = table + other * BLOCK.total, load64(vector + VECTOR.total + 8 * other)
+        store64(block + BLOCK.recv, load64(vector + VECTOR.address) + load64(vector + VECTOR.total + 8 * (size + other)))
+        store64(block + BLOCK.nbytes, nbytes)
+        longest = max(longest, nbytes)
+    return longest
+
+
+@kernel(types.int64(types.int64, array_argument, object_argument), is_entry=True, nogil=False)
+def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
+    """Allgatherv of plain arrays: 0, SLOW, or the code of a failure."""
+    size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), SLOW
+    if load64(comm + COMM.slot) == 0:
+        return SLOW
+    table = allocate(size * BLOCK.total + VECTOR.total + 16 * size)
+    vector = table + size * BLOCK.total
+    element = read_vector(object_of(recv), size, vector)
+    is_plain = element != NONE and element == element_of(send) and load64(vector + VECTOR.writable) != 0
+    if is_plain and load64(vector + VECTOR.total + 8 * rank) == nbytes_of(send):
+        if on_lines(comm, ALLGATHER, _lay_out_blocks(vector, size, table)) != 0:
+            code = allgather_small.allgatherv(comm, address_of(send), table)
+        else:
+            code = allgather_large.spread(comm, ALLGATHER, 0, address_of(send), table)
+    release(table)
+    return code
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, object_argument, types.int64), is_entry=True, nogil=False)
+def reduce_scatter_arrays(comm, send, recv, counts, functions):  # type: ignore[no-untyped-def]
+    """Reduce_scatter of plain arrays: 0, SLOW, or the code of a failure."""
+    size, rank, element = load64(comm + COMM.size), load64(comm + COMM.rank), element_of(recv)
+    if element == NONE or element != element_of(send) or writable_of(recv) == 0 or load64(comm + COMM.slot) == 0:
+        return SLOW
+    function, itemsize = load64(functions + 8 * element), itemsize_of(recv)
+    if function == 0:
+        return SLOW
+    firsts = allocate(8 * (size + 1) + VECTOR.total)
+    code = read_integers(object_of(counts), size, firsts, firsts + 8 * (size + 1)) - 1
+    first = 0
+    for other in range(size + 1):
+        count = load64(firsts + 8 * other)
+        store64(firsts + 8 * other, first)
+        first += count
+    total, first = load64(firsts + 8 * size), load64(firsts + 8 * rank)
+    count = load64(firsts + 8 * rank + 8) - first
+    if code != 0 or total * itemsize != nbytes_of(send) or count * itemsize != nbytes_of(recv):
+        code = SLOW
+    else:
+        source, target = address_of(send), address_of(recv)
+        state = give_gil(total * itemsize)
+        if on_lines(comm, REDUCE_SCATTER, total * itemsize) != 0:
+            code = reduce_scatter_small.reduce_scatter(comm, source, target, total, first, count, itemsize, function)
+        else:
+            chunk = chunk_items(size, total // size * itemsize, itemsize)
+            code = reduce_scatter_large.reduce_scatter(comm, source, target, firsts, itemsize, function, chunk)
+        enter_gil(state)
+    release(firsts)
+    return code
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
@@ -145,13 +194,14 @@ def scan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unty
         return SLOW
     itemsize = itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
-    if on_lines(SCAN, nbytes) != 0:
-        return slot_small.scan(comm, source, target, count, itemsize, function, exclusive)
-    state = leave_gil() if nbytes > _KEEP_GIL else 0
-    chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
-    if exclusive != 0:
-        code = slot_large.exscan(comm, source, target, count, itemsize, function, chunk)
+    state = give_gil(nbytes)
+    if on_lines(comm, SCAN, nbytes) != 0:
+        code = slot_small.scan(comm, source, target, count, itemsize, function, exclusive)
     else:
-        code = slot_large.scan(comm, source, target, count, itemsize, function, chunk)
+        chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
+        if exclusive != 0:
+            code = slot_large.exscan(comm, source, target, count, itemsize, function, chunk)
+        else:
+            code = slot_large.scan(comm, source, target, count, itemsize, function, chunk)
     enter_gil(state)
     return code

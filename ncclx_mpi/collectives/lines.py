@@ -6,7 +6,8 @@
     rank 1:  line {number, signature, payload}  --+-->   of the ranks it needs (acquire), in rank order;
     rank 2:  line {number, signature, payload}  --'      payloads over 48 bytes stand in the rank's buffer in the slot
 
-A collective is :func:`begin` (publish), :func:`arrive` for each rank that is needed, :func:`end`. The *number* counts the collectives of the
+A collective is :func:`begin` (publish), :func:`arrive` for each rank that is needed, :func:`end`; one in which a rank neither gives nor needs
+anything is :func:`pass_by`. The *number* counts the collectives of the
 communicator; the *signature* says which collective, how many bytes and which root the rank called with, so that ranks that disagree get
 an error instead of a hang. Words, writers and memory orders: :mod:`transports.shm.slots`.
 
@@ -19,22 +20,26 @@ T = alpha (one line transfer, 0.1-0.2 us) + (n - 1) * m * beta for m bytes read 
 
 from __future__ import annotations
 
+from ncclx_mpi.p2p.gil import leave_gil
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import copy, write_shared
+from numba_kernels.memory import copy, move, write_shared
 from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of
 
-SCRATCH = words("Scratch", "known record streams offender own_signature its_signature", start=COMM.scratch)
-"""Private words of a communicator: see the module's text for ``known``; the others tell Python what a mismatch was about."""
+SCRATCH = words("Scratch", "known published passed record streams offender own_signature its_signature", start=COMM.scratch)
+"""Private words of a communicator: see the module's text for ``known``; ``published`` is the last collective whose line is written,
+``passed`` the signature of the last one that was passed by; the last three tell Python what a mismatch was about."""
 
 BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_SCATTER, SCAN, EXSCAN = range(7, 18)
 """Kinds of collective: the numbers of trace records."""
 
 ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = 7, 14, 15
+_KEEP_GIL = 128 << 10
+"""Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
 _ROOT_BITS, _ROOT_SHIFT, _BYTES_SHIFT = 12, 8, 20
 
 
@@ -65,6 +70,12 @@ def _look_up_known(comm, needed):  # type: ignore[no-untyped-def]
     return 0
 
 
+@kernel("int64(int64)")
+def give_gil(nbytes):  # type: ignore[no-untyped-def]
+    """Give the GIL away for a collective that copies `nbytes`, if that is worth it; returns what enter_gil needs."""
+    return leave_gil() if nbytes > _KEEP_GIL else 0
+
+
 @kernel("void(int64)")
 def give_up(comm):  # type: ignore[no-untyped-def]
     """Mark the communicator as broken, here and for those who wait in it."""
@@ -72,22 +83,19 @@ def give_up(comm):  # type: ignore[no-untyped-def]
     store_release(load64(comm + COMM.slot) + SLOT.broken, 1 + load64(comm + COMM.rank))
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
-    """Start a collective and publish `nbytes` of payload for it. Returns its number, or minus the code of a failure."""
+@kernel("int64(int64, int64)")
+def _trace(comm, signature):  # type: ignore[no-untyped-def]
+    root = (signature >> _ROOT_SHIFT) & ((1 << _ROOT_BITS) - 1)
+    engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
+    return trace_begin(engine, signature & 0xFF, context, root, 0, signature >> _BYTES_SHIFT)
+
+
+@kernel("int64(int64, int64, int64)")
+def enter(comm, signature, nbytes):  # type: ignore[no-untyped-def]
+    """Start a collective in which this rank will publish `nbytes`. Returns its number, or minus the code of a failure."""
     if load64(comm + COMM.broken) != 0:
         return -BROKEN
-    engine, slot = load64(comm + COMM.engine), load64(comm + COMM.slot)
-    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    record = trace_begin(
-        engine,
-        signature & 0xFF,
-        load64(comm + COMM.context),
-        (signature >> _ROOT_SHIFT) & ((1 << _ROOT_BITS) - 1),
-        0,
-        signature >> _BYTES_SHIFT,
-    )
-    store64(comm + SCRATCH.record, record)
+    store64(comm + SCRATCH.record, _trace(comm, signature))
     number = load64(comm + COMM.sequence) + 1
     needed = number - (DEPTH if nbytes <= MID else BIGS)
     if load64(comm + SCRATCH.known) < needed:
@@ -96,16 +104,65 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
             give_up(comm)
             return -code
     store64(comm + COMM.sequence, number)
-    line = line_of(slot, rank, number)
-    store64(line + LINE.signature, signature)
-    if nbytes > INLINE:
-        write_shared(buffer_of(slot, size, rank, number, nbytes), address, nbytes, load64(engine + ENGINE.streamed))
-    elif nbytes == 8:
-        store64(line + LINE.payload, load64(address))
-    elif nbytes > 0:
-        copy(line + LINE.payload, address, nbytes)
-    store_release(line + LINE.stamp, number)
+    if load64(comm + SCRATCH.published) < number - 1:
+        _publish_passed(comm, number)
+    store64(line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number) + LINE.signature, signature)
     return number
+
+
+@kernel("void(int64, int64)")
+def _publish_passed(comm, number):  # type: ignore[no-untyped-def]
+    """Publish the collectives that were passed by before `number`: whoever waits for one of them called something else."""
+    slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
+    for passed in range(max(load64(comm + SCRATCH.published) + 1, number - DEPTH + 1), number):
+        line = line_of(slot, rank, passed)
+        store64(line + LINE.signature, load64(comm + SCRATCH.passed))
+        store_release(line + LINE.stamp, passed)
+
+
+@kernel("void(int64, int64)")
+def publish(comm, number):  # type: ignore[no-untyped-def]
+    """Announce collective `number`: its payload is written."""
+    store64(comm + SCRATCH.published, number)
+    store_release(line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number) + LINE.stamp, number)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
+    """Start a collective and publish `nbytes` of payload for it. Returns its number, or minus the code of a failure."""
+    number = enter(comm, signature, nbytes)
+    if number < 0:
+        return number
+    slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
+    if nbytes > INLINE:
+        streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+        write_shared(buffer_of(slot, load64(comm + COMM.size), rank, number, nbytes), address, nbytes, streamed)
+    elif nbytes == 8:
+        store64(line_of(slot, rank, number) + LINE.payload, load64(address))
+    elif nbytes > 0:
+        copy(line_of(slot, rank, number) + LINE.payload, address, nbytes)
+    publish(comm, number)
+    return number
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def pass_by(comm, signature, target, source, nbytes):  # type: ignore[no-untyped-def]
+    """A whole collective in which this rank neither gives nor needs anything: there are no bytes, or there is nobody else.
+
+    Copies the rank's own `nbytes`, unless source or target is 0. Nobody waits for its line, so it is published with the next
+    one only, and its slot in the ring of lines need not be free yet: empty collectives cost no meeting. 0 or the code of a failure.
+    """
+    if load64(comm + COMM.broken) != 0:
+        return BROKEN
+    record = _trace(comm, signature)
+    number = load64(comm + COMM.sequence) + 1
+    store64(comm + COMM.sequence, number)
+    store64(comm + SCRATCH.passed, signature)
+    if nbytes > 0 and source != 0 and target != 0 and source != target:
+        move(target, source, nbytes)
+    store_release(done_of(load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)), number)
+    trace_end(record)
+    return 0
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -117,6 +174,24 @@ def arrive(comm, other, number, signature):  # type: ignore[no-untyped-def]
     if code != 0:
         return code
     return check_signature(comm, other, signature, load64(line + LINE.signature))
+
+
+@kernel("int64(int64, int64, int64)")
+def signed_bytes(comm, other, number):  # type: ignore[no-untyped-def]
+    """The bytes in the signature of rank `other`, which has arrived."""
+    return load64(line_of(load64(comm + COMM.slot), other, number) + LINE.signature) >> _BYTES_SHIFT
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def arrive_with_any(comm, other, number, signature):  # type: ignore[no-untyped-def]
+    """As :func:`arrive`, where rank `other` may have signed any number of bytes."""
+    slot = load64(comm + COMM.slot)
+    line = line_of(slot, other, number)
+    code = wait_word(comm, line + LINE.stamp, number, slot + SLOT.broken)
+    if code != 0:
+        return code
+    its = load64(line + LINE.signature)
+    return check_signature(comm, other, signature ^ (((signature ^ its) >> _BYTES_SHIFT) << _BYTES_SHIFT), its)
 
 
 @kernel("int64(int64, int64, int64, int64)")

@@ -21,6 +21,8 @@ from ncclx_mpi.collectives.lines import (
     SCATTER,
 )
 from ncclx_mpi.collectives.streams import piece_of
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from transports.shm.slots import BIG, LEAST_CHUNK, split_chunk_bytes
 
@@ -50,10 +52,10 @@ LARGEST_ITEM = LEAST_CHUNK
 """Bytes of an element up to which reductions are cut into chunks of whole elements."""
 
 
-@kernel("int64(int64, int64)")
-def on_lines(kind, published):  # type: ignore[no-untyped-def]
-    """Whether a collective in which each rank publishes `published` bytes goes by lines."""
-    return 1 if published <= _UPTO[kind] else 0
+@kernel("int64(int64, int64, int64)")
+def on_lines(comm, kind, published):  # type: ignore[no-untyped-def]
+    """Whether a collective in which each rank publishes `published` bytes goes by lines; a rank that is alone passes by them."""
+    return 1 if published <= _UPTO[kind] or load64(comm + COMM.size) == 1 else 0
 
 
 def algorithm(kind: int, has_slot: bool, published: int) -> str:

@@ -10,7 +10,7 @@ T = alpha + (n - 1) * m * (beta + gamma); for m * n beyond some 100 KB `slot_lar
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import ALLREDUCE, SCRATCH, begin, end, reduce_upto, sign
+from ncclx_mpi.collectives.lines import ALLREDUCE, SCRATCH, begin, end, pass_by, reduce_upto, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -21,6 +21,8 @@ def allreduce(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped
     """`count` * `itemsize` at most ``BIG``; `send` == `recv` means in place."""
     nbytes = count * itemsize
     signature = sign(ALLREDUCE, 0, nbytes)
+    if nbytes == 0 or load64(comm + COMM.size) == 1:
+        return pass_by(comm, signature, recv, send, nbytes)
     number = begin(comm, signature, send, nbytes)
     if number < 0:
         return -number

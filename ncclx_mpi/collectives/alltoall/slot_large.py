@@ -1,4 +1,4 @@
-"""Alltoall(v), gather(v) and scatter(v) on split streams: every rank writes a stream to each rank it sends to.
+"""Alltoall, gather and scatter on split streams: every rank writes a stream to each rank it sends to.
 
 ::
 
@@ -6,7 +6,7 @@
               rank r  <-- chunk t - 1 ---------  stream s>r      for s = r - 1, r - 2, ...
 
 A gather is an alltoall in which only the blocks for the root are not empty, a scatter one in which only the blocks of the root are not.
-Chunks of a pair depend on the bytes of that pair only, which both sides know, so any counts will do. In place works
+Chunks of a pair depend on the bytes of that pair only, which both sides know, so any counts will do (`slot_vector`). In place works
 because chunk t of a block is sent a round before chunk t is received over it.
 
 T = alpha + 2 m * beta / min(cores, n) a rank: each byte is copied in by its sender and out by its receiver, at the same time.
@@ -92,11 +92,17 @@ def _receive_round(comm, kind, root, table, turn, total):  # type: ignore[no-unt
 
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
-    """Carry out the table of `ROW`, one for each rank. `total` is what all ranks gave alike (0 in v-variants)."""
-    rank = load64(comm + COMM.rank)
+    """Carry out the table of `ROW`, one for each rank. `total` is what all ranks gave alike."""
     number = begin_streams(comm, sign(kind, root, total))
     if number < 0:
         return -number
+    return end(comm, number, stream_rows(comm, kind, root, table))
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def stream_rows(comm, kind, root, table):  # type: ignore[no-untyped-def]
+    """Move the blocks of a table of `ROW` between the ranks, and the own one. 0 or the code of a failure."""
+    rank = load64(comm + COMM.rank)
     code, rounds = 0, _rounds(comm, table)
     state = leave_gil() if rounds > SHORT_ROUNDS else 0
     own = table + rank * ROW.total
@@ -111,7 +117,7 @@ def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
         if code != 0:
             break
     enter_gil(state)
-    return end(comm, number, code)
+    return code
 
 
 @kernel("void(int64, int64, int64, int64, int64)")

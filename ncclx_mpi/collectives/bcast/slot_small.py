@@ -9,7 +9,7 @@ T = alpha + m * beta. Others publish their signature too, so that the root sees 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import BCAST, arrive, begin, end, payload, sign
+from ncclx_mpi.collectives.lines import BCAST, arrive, begin, end, pass_by, payload, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -20,6 +20,8 @@ from numba_kernels.memory import copy
 def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
     """`nbytes` at most ``BIG``."""
     signature = sign(BCAST, root, nbytes)
+    if nbytes == 0 or load64(comm + COMM.size) == 1:
+        return pass_by(comm, signature, 0, 0, 0)
     is_root = load64(comm + COMM.rank) == root
     number = begin(comm, signature, address, nbytes if is_root else 0)
     if number < 0:
@@ -31,6 +33,6 @@ def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
         source = payload(comm, root, number, nbytes)
         if nbytes == 8:
             store64(address, load64(source))
-        elif nbytes > 0:
+        else:
             copy(address, source, nbytes)
     return end(comm, number, code)

@@ -5,7 +5,7 @@ T = alpha + (n - 1) * m * beta at the root, nothing to wait for elsewhere.
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import GATHER, arrive, begin, end, payload, sign
+from ncclx_mpi.collectives.lines import GATHER, arrive, begin, end, pass_by, payload, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -17,6 +17,8 @@ def gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
     """`nbytes` at most ``BIG``; `send` = 0 at the root means in place."""
     signature = sign(GATHER, root, nbytes)
     rank = load64(comm + COMM.rank)
+    if nbytes == 0 or load64(comm + COMM.size) == 1:
+        return pass_by(comm, signature, recv, send, nbytes)
     number = begin(comm, signature, send, 0 if rank == root else nbytes)
     if number < 0:
         return -number

@@ -5,7 +5,7 @@ T = alpha + (n - 1) * m * (beta + gamma) at the root, nothing to wait for elsewh
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import REDUCE, begin, end, reduce_upto, sign
+from ncclx_mpi.collectives.lines import REDUCE, begin, end, pass_by, reduce_upto, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -16,6 +16,8 @@ def reduce(comm, send, recv, count, itemsize, fn, root):  # type: ignore[no-unty
     """`count` * `itemsize` at most ``BIG``; `send` == `recv` at the root means in place."""
     nbytes = count * itemsize
     signature = sign(REDUCE, root, nbytes)
+    if nbytes == 0 or load64(comm + COMM.size) == 1:
+        return pass_by(comm, signature, recv, send, nbytes)
     number = begin(comm, signature, send, nbytes)
     if number < 0:
         return -number

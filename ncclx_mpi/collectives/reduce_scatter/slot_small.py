@@ -5,7 +5,7 @@ T = alpha + m * beta for the publishing, (n - 1) / n * m * (beta + gamma) for th
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import REDUCE_SCATTER, SCRATCH, begin, end, reduce_upto, sign
+from ncclx_mpi.collectives.lines import REDUCE_SCATTER, SCRATCH, begin, end, pass_by, reduce_upto, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -16,6 +16,8 @@ def reduce_scatter(comm, send, recv, total, first, count, itemsize, fn):  # type
     """The own block is `count` of `total` elements, from `first`; in all at most ``BIG`` bytes. `recv` may be `send`."""
     nbytes = total * itemsize
     signature = sign(REDUCE_SCATTER, 0, nbytes)
+    if nbytes == 0 or load64(comm + COMM.size) == 1:
+        return pass_by(comm, signature, recv, send, nbytes)
     number = begin(comm, signature, send, nbytes)
     if number < 0:
         return -number

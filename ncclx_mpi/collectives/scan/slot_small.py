@@ -5,7 +5,7 @@ One round instead of a chain of n. T = alpha + r * m * (beta + gamma).
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import EXSCAN, SCAN, begin, end, reduce_upto, sign
+from ncclx_mpi.collectives.lines import EXSCAN, SCAN, begin, end, pass_by, reduce_upto, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -16,6 +16,8 @@ def scan(comm, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-u
     """`count` * `itemsize` at most ``BIG``; `exclusive` = 1 leaves the own elements out, and `recv` of rank 0 as it is."""
     nbytes = count * itemsize
     signature = sign(EXSCAN if exclusive != 0 else SCAN, 0, nbytes)
+    if nbytes == 0 or load64(comm + COMM.size) == 1:
+        return pass_by(comm, signature, recv, send, 0 if exclusive != 0 else nbytes)
     number = begin(comm, signature, send, nbytes)
     if number < 0:
         return -number

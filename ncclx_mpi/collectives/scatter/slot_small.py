@@ -5,7 +5,7 @@ T = alpha + n * m * beta.
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import SCATTER, arrive, begin, end, payload, sign
+from ncclx_mpi.collectives.lines import SCATTER, arrive, begin, end, pass_by, payload, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -16,6 +16,8 @@ from numba_kernels.memory import copy, move
 def scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
     """`nbytes` times the number of ranks at most ``BIG``; `recv` = 0 at the root means in place."""
     signature = sign(SCATTER, root, nbytes)
+    if nbytes == 0 or load64(comm + COMM.size) == 1:
+        return pass_by(comm, signature, recv, send, nbytes)
     rank, published = load64(comm + COMM.rank), nbytes * load64(comm + COMM.size)
     number = begin(comm, signature, send, published if rank == root else 0)
     if number < 0:

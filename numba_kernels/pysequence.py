@@ -1,0 +1,227 @@
+"""Buffers with counts straight from Python objects into compiled code: ``[array, counts]`` and its longer forms.
+
+What costs 0.5 us and more in Python (unpacking a specification, checking each count, keeping a copy in native memory) costs some
+nanoseconds an item here. Everything is exact: lists and tuples (no subclasses) of ints (no subclasses), or a one-dimensional array
+of int32 or int64. Whatever else comes returns NONE, and the caller resolves it in Python, or says what is wrong with it.
+
+All functions take addresses of Python objects (:data:`numba_kernels.pyobject.object_argument`) and need the GIL.
+
+Sequences of integers::
+
+    [3, 1, 2]   (3, 1, 2)   np.array([3, 1, 2])
+
+Vectors, blocks of one array, one for each rank::
+
+    array                            equal blocks
+    [array, counts]                  blocks one after another
+    [array, (counts, offsets)]       offsets in elements, or None
+    ... with a registered element type as the last item: [array, counts, type], [array, counts, offsets, type]
+
+Typed vectors, where each block has an element type of its own and offsets are bytes::
+
+    [array, (counts, offsets), types]   [array, counts, offsets, types]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from numba_kernels.atomics import load32, load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.pyobject import (
+    LIST_ITEMS,
+    NONE,
+    OB_SIZE,
+    OB_TYPE,
+    TUPLE_ITEMS,
+    element_named,
+    int_type,
+    item_sizes,
+    list_type,
+    none_object,
+    read_array,
+    tuple_type,
+)
+
+VECTOR = words("Vector", "address nbytes element itemsize writable")
+"""What is known of an array; in a vector the bytes of each block follow, and then the byte offset of each."""
+_MOST = 1 << 40
+"""Integers beyond this are left to Python, so that products with item sizes fit a word."""
+_INT32, _INT64, _LONGLONG = (np.dtype(kind).num for kind in (np.int32, np.int64, np.longlong))
+
+_as_longlong = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
+_error_occurred = types.ExternalFunction("PyErr_Occurred", types.intp())
+_clear_error = types.ExternalFunction("PyErr_Clear", types.void())
+
+
+@kernel("int64(int64)")
+def _items_of(sequence):  # type: ignore[no-untyped-def]
+    """Address of the items of a list or tuple; 0 for anything else."""
+    kind = load64(sequence + OB_TYPE)
+    if kind == list_type():
+        return load64(sequence + LIST_ITEMS)
+    return sequence + TUPLE_ITEMS if kind == tuple_type() else 0
+
+
+@kernel("int64(int64, int64)")
+def _item(sequence, index):  # type: ignore[no-untyped-def]
+    return load64(_items_of(sequence) + 8 * index)
+
+
+@kernel("int64(int64)")
+def _is_pair(sequence):  # type: ignore[no-untyped-def]
+    """Whether a specification has a tuple of two here, which is (counts, offsets)."""
+    return 1 if load64(sequence + OB_TYPE) == tuple_type() and load64(sequence + OB_SIZE) == 2 else 0
+
+
+@kernel("int64(int64)")
+def _integer(item):  # type: ignore[no-untyped-def]
+    """The value of an int, or one beyond `_MOST`."""
+    if load64(item + OB_TYPE) != int_type():
+        return _MOST
+    value = _as_longlong(item)
+    if value == -1 and _error_occurred() != 0:
+        _clear_error()
+        return _MOST
+    return value
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def read_integers(sequence, length, target, fields):  # type: ignore[no-untyped-def]
+    """Write the `length` integers of a sequence to `target`: 1, or 0 if it is none of those above. `fields`: a `VECTOR` to work in."""
+    items = _items_of(sequence)
+    itemsize = 8
+    if items == 0:
+        read_array(sequence, fields)
+        element, itemsize = load64(fields + VECTOR.element), load64(fields + VECTOR.itemsize)
+        if element not in (_INT32, _INT64, _LONGLONG) or load64(fields + VECTOR.nbytes) != length * itemsize:
+            return 0
+    elif load64(sequence + OB_SIZE) != length:
+        return 0
+    for index in range(length):
+        if items != 0:
+            value = _integer(load64(items + 8 * index))
+        else:
+            place = load64(fields) + itemsize * index
+            value = load32(place) if itemsize == 4 else load64(place)
+        if value < 0 or value >= _MOST:
+            return 0
+        store64(target + 8 * index, value)
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def _even_counts(length, vector):  # type: ignore[no-untyped-def]
+    """Counts of the equal blocks of the whole array; 0 if it has no equal ones."""
+    nbytes, itemsize = load64(vector + VECTOR.nbytes), load64(vector + VECTOR.itemsize)
+    for index in range(length):
+        store64(vector + VECTOR.total + 8 * index, nbytes // itemsize // length)
+    return 1 if nbytes % (itemsize * length) == 0 else 0
+
+
+@kernel("void(int64, int64)")
+def _one_after_another(length, vector):  # type: ignore[no-untyped-def]
+    counts, offset = vector + VECTOR.total, 0
+    for index in range(length):
+        store64(counts + 8 * (length + index), offset)
+        offset += load64(counts + 8 * index)
+
+
+@kernel("int64(int64, int64, int64)")
+def _as_bytes(length, vector, itemsize):  # type: ignore[no-untyped-def]
+    """Turn counts and offsets, in elements, into bytes: 1, or 0 if a block does not lie in the array."""
+    counts, nbytes = vector + VECTOR.total, load64(vector + VECTOR.nbytes)
+    for index in range(length):
+        count, place = load64(counts + 8 * index) * itemsize, load64(counts + 8 * (length + index)) * itemsize
+        if place + count > nbytes:
+            return 0
+        store64(counts + 8 * index, count)
+        store64(counts + 8 * (length + index), place)
+    return 1
+
+
+@kernel("int64(int64, int64, int64)")
+def _open(array, kind, vector):  # type: ignore[no-untyped-def]
+    """Read an array, as one of elements that `kind` names unless that is 0: the element type number, or NONE."""
+    read_array(array, vector)
+    if kind != 0 and load64(vector + VECTOR.element) != NONE:
+        element = element_named(kind)
+        store64(vector + VECTOR.element, element)
+        store64(vector + VECTOR.itemsize, load64(item_sizes() + 8 * max(element, 0)))
+    return load64(vector + VECTOR.element)
+
+
+@kernel("int64(int64, int64, int64)")
+def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
+    """Read `length` blocks of one array into `vector`, a `VECTOR` and two words a block.
+
+    Returns the element type number, or NONE. Only what is valid is taken: every block lies in the array.
+    """
+    items = _items_of(spec)
+    array, counts, offsets, kind = spec, 0, 0, 0
+    if items != 0:
+        given = load64(spec + OB_SIZE)
+        if given < 2 or given > 4:
+            return NONE
+        array, counts = load64(items), load64(items + 8)
+        if given == 2 and element_named(counts) != NONE:
+            kind, counts = counts, 0
+        elif given < 4 and load64(counts + OB_TYPE) == tuple_type():
+            if _is_pair(counts) == 0:
+                return NONE
+            offsets, counts = _item(counts, 1), _item(counts, 0)
+        if given == 4:
+            offsets = load64(items + 16)
+        if given > 2:
+            kind = load64(items + 8 * (given - 1))
+    if offsets == none_object():
+        offsets = 0
+    places = vector + VECTOR.total
+    if counts != 0 and read_integers(counts, length, places, vector) == 0:
+        return NONE
+    if offsets != 0 and read_integers(offsets, length, places + 8 * length, vector) == 0:
+        return NONE
+    element = _open(array, kind, vector)
+    if element == NONE or (counts == 0 and _even_counts(length, vector) == 0):
+        return NONE
+    if offsets == 0:
+        _one_after_another(length, vector)
+    return element if _as_bytes(length, vector, load64(vector + VECTOR.itemsize)) != 0 else NONE
+
+
+@kernel("int64(int64, int64, int64)")
+def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
+    """As :func:`read_vector`, for blocks with types of their own. Returns 0, or NONE."""
+    items = _items_of(spec)
+    given = load64(spec + OB_SIZE) if items != 0 else 0
+    if given != 3 and given != 4:
+        return NONE
+    counts, offsets, kinds = load64(items + 8), load64(items + 16), load64(items + 8 * (given - 1))
+    if given == 3:
+        if _is_pair(counts) == 0:
+            return NONE
+        offsets, counts = _item(counts, 1), _item(counts, 0)
+    places, named = vector + VECTOR.total, _items_of(kinds)
+    if read_integers(counts, length, places, vector) == 0 or read_integers(offsets, length, places + 8 * length, vector) == 0:
+        return NONE
+    if named == 0 or load64(kinds + OB_SIZE) != length or _open(load64(items), 0, vector) == NONE:
+        return NONE
+    for index in range(length):
+        element = element_named(load64(named + 8 * index))
+        if element == NONE:
+            return NONE
+        store64(places + 8 * index, load64(places + 8 * index) * load64(item_sizes() + 8 * element))
+    return 0 if _as_bytes(length, vector, 1) != 0 else NONE
+
+
+@kernel("int64(int64, int64)")
+def read_block(spec, vector):  # type: ignore[no-untyped-def]
+    """Read ``array`` or ``[array, type]`` into a `VECTOR`: the element type number, or NONE."""
+    items = _items_of(spec)
+    if items == 0:
+        return _open(spec, 0, vector)
+    if load64(spec + OB_SIZE) != 2 or _open(load64(items), load64(items + 8), vector) == NONE:
+        return NONE
+    return NONE if load64(vector + VECTOR.nbytes) % load64(vector + VECTOR.itemsize) != 0 else load64(vector + VECTOR.element)
