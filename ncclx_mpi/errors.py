@@ -160,11 +160,17 @@ class Exception(RuntimeError):
 
     __module__ = "ncclx_mpi.MPI"
     _text: str | None = None
+    _origin: Any = None
+    """The communicator whose pending operation ended with this error."""
 
     def __init__(self, ierr: int = SUCCESS, /) -> None:
         """Make the error with this code."""
         code = ierr.__index__()
         super().__init__(code if code >= SUCCESS else ERR_UNKNOWN)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle code and text; the communicator means nothing elsewhere."""
+        return type(self), self.args, {name: value for name, value in vars(self).items() if name != "_origin"}
 
     def __int__(self) -> int:
         """Return ``int(self)``."""

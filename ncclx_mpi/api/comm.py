@@ -340,6 +340,7 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
         self._state.native  # noqa: B018  (raises if it is null or was freed)
         self._state.errhandler = Errhandler._usable(_KIND, errhandler)
         handling.use(errhandler, Comm, self._CREATED)
+        handling.use_in_waits(errhandler, Request, self._CREATED)
 
     def Call_errhandler(self, errorcode: int) -> None:
         """Call the error handler installed on a communicator."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,7 @@ class CommState(State):
     def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "") -> CommState:
         """Make this the state of the communicator `native`."""
         self.native = native
+        native.owner = weakref.ref(self)
         self.address = native.address
         self.rank = native.rank
         self.size = native.size
@@ -92,6 +94,15 @@ class CommState(State):
         self.send_buffer = None
         self.hidden = None
         return self
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether it was not freed."""
+        try:
+            object.__getattribute__(self, "address")
+        except AttributeError:
+            return False
+        return True
 
     def lock(self, key: Hashable) -> threading.Lock:
         """The lock for one purpose; object collectives use one each, so that threads do not mix their messages."""

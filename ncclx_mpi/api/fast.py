@@ -120,7 +120,7 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
     what, capacity = f"receive from rank {source}, tag {tag}", int(_words()[1])
     if code == messages.WRONG:
         from_rank, its_tag, nbytes, error = status_words()[:4].tolist()
-        raise_error(Result(from_rank, its_tag, nbytes, error, False), state.rank, what, capacity)
+        raise_error(Result(from_rank, its_tag, nbytes, error, False), state.native, what, capacity)
     operation: Operation = Transfer(state.native, code, buf, what, capacity)
     operation.wait()
     if status is not None:

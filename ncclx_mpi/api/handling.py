@@ -50,10 +50,43 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *args, **kwargs)
         except errors.Exception as exception:
-            code = int(exception)
-            if self and code not in _handled:
-                _handled.append(code)
-                self._state.errhandler._call(self, code)
+            if self:
+                _handle(exception, self)
+            raise
+
+    return guarded
+
+
+def _handle(exception: errors.Exception, handle: Any) -> None:
+    """Call the error handler of what `handle` refers to, unless this error was handled."""
+    code = int(exception)
+    if code not in _handled:
+        _handled.append(code)
+        handle._state.errhandler._call(handle, code)
+
+
+def use_in_waits(errhandler: Errhandler, requests: type, communicators: Any) -> None:
+    """See to it that waiting for and testing `requests` calls the error handler of the communicator that one belongs to."""
+    if errhandler == ERRORS_RETURN or requests in _guarded:
+        return
+    _guarded.add(requests)
+    for name, found in list(vars(requests).items()):
+        if name.lower().startswith(("wait", "test")):
+            is_bound = isinstance(found, classmethod)
+            guarded = _guard_wait(found.__func__ if is_bound else found, communicators)
+            setattr(requests, name, classmethod(guarded) if is_bound else guarded)
+
+
+def _guard_wait(method: Callable[..., Any], communicators: Any) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except errors.Exception as exception:
+            origin = exception._origin or getattr(exception.__cause__, "_origin", None)
+            state = origin and origin.owner()
+            if state is not None and state.is_valid:
+                _handle(exception, communicators._refer(state))
             raise
 
     return guarded

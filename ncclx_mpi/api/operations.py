@@ -1,15 +1,15 @@
 """What requests stand for: one class for each kind of operation that can be waited for.
 
 An operation is used in this order: ``wait()`` or ``poll()`` until it is done, ``fill(status)`` as often as wanted, then
-``finish()`` once, which delivers the result and empties the operation. Emptied, it is invalid for every request that still
-refers to it.
+``finish()`` once, which delivers the result and empties the operation (``settle()`` if a received object is not wanted). Emptied,
+it is invalid for every request that still refers to it.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclx_mpi import errors
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
@@ -57,6 +57,10 @@ class Operation(State):
     def finish(self) -> Any:
         """Deliver what a done operation brought, and empty it."""
         self.empty()
+
+    def settle(self) -> None:
+        """As :meth:`finish`, but make no Python object of what has come."""
+        self.finish()
 
     def cancel(self) -> None:
         """Ask for its cancellation."""
@@ -107,7 +111,8 @@ class Transfer(Operation):
         """Return when it is done."""
         try:
             self.engine.wait(self.request, self.what, self.owner)
-        except BaseException:
+        except BaseException as error:
+            blame(error, self.comm)
             self.empty()
             raise
 
@@ -132,11 +137,11 @@ class Transfer(Operation):
             return
         result, landing = self.engine.result(self.request), self.landing
         self.engine.free(self.request)
-        rank, what, capacity = self.comm.rank, self.what, self.capacity
+        comm, what, capacity = self.comm, self.what, self.capacity
         owner = self.owner  # emptied, the operation lets go of the memory that is about to be unpacked
         self.empty()
         if result.error:
-            raise_error(result, rank, what, capacity)
+            raise_error(result, comm, what, capacity)
         if landing is not None and not result.cancelled:
             landing(result.nbytes)
         del owner
@@ -226,11 +231,19 @@ class Collection(Operation):
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        return self.collective.test()
+        try:
+            return self.collective.test()
+        except errors.Exception as error:
+            blame(error, self.collective.comm)
+            raise
 
     def wait(self) -> None:
         """Return when it is done."""
-        self.collective.wait()
+        try:
+            self.collective.wait()
+        except BaseException as error:
+            blame(error, self.collective.comm)
+            raise
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -403,12 +416,20 @@ def write_status(status: Status, result: Result) -> None:
     status._fill(result.source, result.tag, result.nbytes, result.cancelled)
 
 
-def raise_error(result: Result, rank: int, what: str, capacity: int) -> None:
+def raise_error(result: Result, comm: NativeComm, what: str, capacity: int) -> NoReturn:
     """Raise the MPI error that a completed receive ended with."""
+    rank, text = comm.rank, ""
     if result.error == errors.ERR_TRUNCATE:
-        errors.fail(
-            errors.ERR_TRUNCATE,
+        text = (
             f"rank {rank} <- {result.source}, tag {result.tag} ({what}): the buffer has {capacity} bytes, the message "
-            f"{result.nbytes}; make the receive buffer or its count larger",
+            f"{result.nbytes}; make the receive buffer or its count larger"
         )
-    errors.fail(result.error, f"rank {rank}: {what} (peer {result.source}, tag {result.tag}) failed")
+    error = errors.error(result.error, text or f"rank {rank}: {what} (peer {result.source}, tag {result.tag}) failed")
+    blame(error, comm)
+    raise error
+
+
+def blame(error: BaseException, comm: NativeComm) -> None:
+    """Note the communicator whose operation ended with an error: its error handler is the one to call."""
+    if isinstance(error, errors.Exception):
+        error._origin = comm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import errors, runtime
@@ -14,6 +15,10 @@ from ncclx_mpi.api.status import Status
 
 _NULL = Operation()
 _NULL.empty()
+
+Deliver = Callable[[Operation], Any]
+_finish, _settle = methodcaller("finish"), methodcaller("settle")
+"""How a done operation ends: lower-case methods want the object that it brought, upper-case ones don't."""
 
 
 class Request(Handle):
@@ -44,12 +49,12 @@ class Request(Handle):
 
     def Wait(self, status: Status | None = None) -> Literal[True]:
         """Wait for a non-blocking operation to complete."""
-        self.wait(status)
+        _wait(self, status, _settle)
         return True
 
     def Test(self, status: Status | None = None) -> bool:
         """Test for the completion of a non-blocking operation."""
-        return self.test(status)[0]
+        return _test(self, status, _settle)[0]
 
     def Get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -64,24 +69,11 @@ class Request(Handle):
 
     def wait(self, status: Status | None = None) -> Any:
         """Wait for a non-blocking operation to complete; return the object received, if any."""
-        if not _is_active(self):
-            _fill_empty(status)
-            return None
-        try:
-            self._state.wait()
-        except BaseException:
-            _void(self)
-            raise
-        return _retire(self, status)
+        return _wait(self, status, _finish)
 
     def test(self, status: Status | None = None) -> tuple[bool, Any | None]:
         """Test for the completion of a non-blocking operation; return the object received, if any."""
-        if not _is_active(self):
-            _fill_empty(status)
-            return True, None
-        if not self._state.poll():
-            return False, None
-        return True, _retire(self, status)
+        return _test(self, status, _finish)
 
     def get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -92,12 +84,12 @@ class Request(Handle):
     @classmethod
     def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
         """Wait for any previously initiated request to complete."""
-        return cls.waitany(requests, status)[0]
+        return _wait_any(requests, status, _settle)[0]
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
         """Test for completion of any previously initiated request."""
-        return cls.testany(requests, status)[:2]
+        return _test_any(requests, status, _settle)[:2]
 
     @classmethod
     def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
@@ -114,30 +106,12 @@ class Request(Handle):
     @classmethod
     def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, Any]:
         """Wait for any previously initiated request to complete; return its object too."""
-        found = (UNDEFINED, False)
-
-        def is_one_done() -> bool:
-            nonlocal found
-            found = _first_done(requests)
-            return found[1]
-
-        _wait_until(is_one_done, _checked(requests), "waitany")
-        index = found[0]
-        if index == UNDEFINED:
-            _fill_empty(status)
-            return UNDEFINED, None
-        return index, _retire(requests[index], status)
+        return _wait_any(requests, status, _finish)
 
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any | None]:
         """Test for completion of any previously initiated request; return its object too."""
-        index, flag = _first_done(_checked(requests))
-        if not flag:
-            return UNDEFINED, False, None
-        if index == UNDEFINED:
-            _fill_empty(status)
-            return UNDEFINED, True, None
-        return index, True, _retire(requests[index], status)
+        return _test_any(requests, status, _finish)
 
     @classmethod
     def get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
@@ -149,13 +123,13 @@ class Request(Handle):
     @classmethod
     def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> Literal[True]:
         """Wait for all previously initiated requests to complete."""
-        cls.waitall(requests, statuses)
+        _wait_all(requests, statuses, _settle)
         return True
 
     @classmethod
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Test for completion of all previously initiated requests."""
-        return cls.testall(requests, statuses)[0]
+        return _test_all(requests, statuses, _settle)[0]
 
     @classmethod
     def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
@@ -172,24 +146,12 @@ class Request(Handle):
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
         """Wait for all previously initiated requests to complete; return their objects."""
-        if any(request._state.is_stepped for request in _checked(requests)):
-            _wait_until(lambda: _all_done(requests), requests, "waitall")
-            return _retire_many(requests, range(len(requests)), statuses)
-        for request in requests:
-            if _is_active(request):
-                try:
-                    request._state.wait()
-                except BaseException:
-                    _void(*requests)
-                    raise
-        return _retire_many(requests, range(len(requests)), statuses)
+        return _wait_all(requests, statuses, _finish)
 
     @classmethod
     def testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> tuple[bool, list[Any] | None]:
         """Test for completion of all previously initiated requests; return their objects."""
-        if not _all_done(_checked(requests)):
-            return False, None
-        return True, _retire_many(requests, range(len(requests)), statuses)
+        return _test_all(requests, statuses, _finish)
 
     @classmethod
     def get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
@@ -201,12 +163,12 @@ class Request(Handle):
     @classmethod
     def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Wait for some previously initiated requests to complete."""
-        return cls.waitsome(requests, statuses)[0]
+        return _wait_some(requests, statuses, _settle)[0]
 
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Test for completion of some previously initiated requests."""
-        return cls.testsome(requests, statuses)[0]
+        return _test_some(requests, statuses, _settle)[0]
 
     @classmethod
     def Get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -224,23 +186,14 @@ class Request(Handle):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Wait for some previously initiated requests to complete; return their objects too."""
-        indices: list[int] | None = None
-
-        def are_some_done() -> bool:
-            nonlocal indices
-            indices = _all_now_done(requests)
-            return indices is None or bool(indices)
-
-        _wait_until(are_some_done, _checked(requests), "waitsome")
-        return (None, None) if indices is None else (indices, _retire_many(requests, indices, statuses))
+        return _wait_some(requests, statuses, _finish)
 
     @classmethod
     def testsome(
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Test for completion of some previously initiated requests; return their objects too."""
-        indices = _all_now_done(_checked(requests))
-        return (None, None) if indices is None else (indices, _retire_many(requests, indices, statuses))
+        return _test_some(requests, statuses, _finish)
 
     @classmethod
     def get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -357,13 +310,101 @@ def _fill_empty(status: Status | None) -> None:
         status.error = errors.SUCCESS
 
 
-def _retire(request: Request, status: Status | None) -> Any:
+def _wait(request: Request, status: Status | None, deliver: Deliver) -> Any:
+    if not _is_active(request):
+        _fill_empty(status)
+        return None
+    try:
+        request._state.wait()
+    except BaseException:
+        _void(request)
+        raise
+    return _retire(deliver, request, status)
+
+
+def _test(request: Request, status: Status | None, deliver: Deliver) -> tuple[bool, Any | None]:
+    if not _is_active(request):
+        _fill_empty(status)
+        return True, None
+    if not request._state.poll():
+        return False, None
+    return True, _retire(deliver, request, status)
+
+
+def _wait_any(requests: Sequence[Request], status: Status | None, deliver: Deliver) -> tuple[int, Any]:
+    found = (UNDEFINED, False)
+
+    def is_one_done() -> bool:
+        nonlocal found
+        found = _first_done(requests)
+        return found[1]
+
+    _wait_until(is_one_done, _checked(requests), "waitany")
+    index = found[0]
+    if index == UNDEFINED:
+        _fill_empty(status)
+        return UNDEFINED, None
+    return index, _retire(deliver, requests[index], status)
+
+
+def _test_any(requests: Sequence[Request], status: Status | None, deliver: Deliver) -> tuple[int, bool, Any | None]:
+    index, flag = _first_done(_checked(requests))
+    if not flag:
+        return UNDEFINED, False, None
+    if index == UNDEFINED:
+        _fill_empty(status)
+        return UNDEFINED, True, None
+    return index, True, _retire(deliver, requests[index], status)
+
+
+def _wait_all(requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver) -> list[Any]:
+    if any(request._state.is_stepped for request in _checked(requests)):
+        _wait_until(lambda: _all_done(requests), requests, "waitall")
+        return _retire_many(deliver, requests, range(len(requests)), statuses)
+    for request in requests:
+        if _is_active(request):
+            try:
+                request._state.wait()
+            except BaseException:
+                _void(*requests)
+                raise
+    return _retire_many(deliver, requests, range(len(requests)), statuses)
+
+
+def _test_all(requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver) -> tuple[bool, list[Any] | None]:
+    if not _all_done(_checked(requests)):
+        return False, None
+    return True, _retire_many(deliver, requests, range(len(requests)), statuses)
+
+
+def _wait_some(
+    requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver
+) -> tuple[list[int] | None, list[Any] | None]:
+    indices: list[int] | None = None
+
+    def are_some_done() -> bool:
+        nonlocal indices
+        indices = _all_now_done(requests)
+        return indices is None or bool(indices)
+
+    _wait_until(are_some_done, _checked(requests), "waitsome")
+    return (None, None) if indices is None else (indices, _retire_many(deliver, requests, indices, statuses))
+
+
+def _test_some(
+    requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver
+) -> tuple[list[int] | None, list[Any] | None]:
+    indices = _all_now_done(_checked(requests))
+    return (None, None) if indices is None else (indices, _retire_many(deliver, requests, indices, statuses))
+
+
+def _retire(deliver: Deliver, request: Request, status: Status | None) -> Any:
     """Deliver what a done request brought; the request is null from now on, unless it is persistent."""
     operation = request._state
     try:
         if status is not None:
             operation.fill(status)
-        return operation.finish()
+        return deliver(operation)
     finally:
         if not operation.is_persistent:
             request._state = _NULL
@@ -427,7 +468,7 @@ def _all_now_done(requests: Sequence[Request]) -> list[int] | None:
     return [index for index in active if requests[index]._state.poll()] if active else None
 
 
-def _retire_many(requests: Sequence[Request], indices: Sequence[int], statuses: list[Status] | None) -> list[Any]:
+def _retire_many(deliver: Deliver, requests: Sequence[Request], indices: Sequence[int], statuses: list[Status] | None) -> list[Any]:
     """Deliver what done requests brought, each error in its status.
 
     Raises
@@ -443,7 +484,7 @@ def _retire_many(requests: Sequence[Request], indices: Sequence[int], statuses: 
         if status is not None:
             results.append(status)
         try:
-            objects.append(_retire(requests[index], status) if _is_active(requests[index]) else None)
+            objects.append(_retire(deliver, requests[index], status) if _is_active(requests[index]) else None)
         except errors.Exception as exception:
             failure = failure or exception
             if status is not None:

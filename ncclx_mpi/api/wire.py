@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.api.operations import Operation, Together, Transfer, raise_error, write_status
+from ncclx_mpi.api.operations import Operation, Together, Transfer, blame, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p import objects
@@ -395,7 +395,8 @@ class ObjectReceive(Operation):
     def _wait_lead(self) -> None:
         try:
             self.comm.engine.wait(self.request, "receive of an object", self.data)
-        except BaseException:
+        except BaseException as error:
+            blame(error, self.comm)
             self.request = 0
             raise
 
@@ -445,20 +446,34 @@ class ObjectReceive(Operation):
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
-        result, data, parts, place, rank = self.result, self.data, self.parts, self.place, self.comm.rank
+        place = self.place
+        found = self._end()
+        if found is None:
+            return None
+        obj = load(*found)
+        if place is not None:
+            put_back(place)
+        return obj
+
+    def settle(self) -> None:
+        """Empty it; what has come is dropped without being looked at, as nobody could have it."""
+        place = self.place
+        if self._end() is not None and place is not None:
+            put_back(place)
+
+    def _end(self) -> tuple[Any, list[Any]] | None:
+        """Empty it, and return the pickle and the buffers that have come, None if it was cancelled."""
+        result, data, parts, comm = self.result, self.data, self.parts, self.comm
         assert result is not None
         frames = [part.owner for part in parts]
         self.empty()
         for part in parts:
             part.finish()
         if result.error:
-            raise_error(result, rank, "receive of an object", len(data))
+            raise_error(result, comm, "receive of an object", len(data))
         if result.cancelled:
             return None
-        obj = load(data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes], frames)
-        if place is not None:
-            put_back(place)
-        return obj
+        return (data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes]), frames
 
     def cancel(self) -> None:
         """Ask for its cancellation."""

@@ -73,7 +73,11 @@ class NativeComm:
         Context id; own rank; number of ranks; index of its collective slot, -1 for none.
     world_ranks : tuple of int
         World rank of each rank.
+    owner : weakref
+        To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
     """
+
+    owner: Callable[[], Any] = staticmethod(lambda: None)
 
     def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int) -> None:
         self.engine = engine

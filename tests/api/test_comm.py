@@ -266,6 +266,33 @@ def test_error_handlers(comm: Any) -> None:
     dup.Free()
 
 
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("method", ["Wait", "wait", "Test", "test", "Waitany", "waitall", "Testsome"])
+def test_error_handlers_in_waits(comm: Any, method: str) -> None:
+    """The handler of the communicator that a request came from is called, once; a copy of it has inherited the handler."""
+    seen: list[tuple[str, int]] = []
+    dup = comm.Dup()
+    dup.Set_errhandler(MPI.Comm.Create_errhandler(lambda handle, code: seen.append((handle.name, MPI.Get_error_class(code)))))
+    other = dup.Dup()
+    other.name = "other"
+    request = other.Irecv(np.zeros(1), 0, 3)
+    other.Isend(np.zeros(4), 0, 3)
+    with pytest.raises(MPI.Exception, match="has 8 bytes, the message 32") as failure:
+        if hasattr(MPI.Request, f"Get_status_{method[4:].lower()}"):
+            getattr(MPI.Request, method)([request])
+        else:
+            getattr(request, method)()
+    wanted = MPI.ERR_IN_STATUS if method in ("waitall", "Testsome") else MPI.ERR_TRUNCATE
+    assert seen == [("other", wanted)] and not request
+    assert "has 8 bytes" in str(pickle.loads(pickle.dumps(failure.value)))
+    request = other.Irecv(np.zeros(1), 0, 3)
+    other.Isend(np.zeros(4), 0, 3)
+    other.Free()
+    with pytest.raises(MPI.Exception, match="has 8 bytes, the message 32"):
+        request.Wait()
+    dup.Free()
+
+
 @pytest.mark.ranks(3)
 def test_bad_arguments(comm: Any) -> None:
     data = np.zeros(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 from typing import Any
 
@@ -183,3 +184,28 @@ def test_copies_share_one_operation(comm: Any) -> None:
     with pytest.raises(MPI.Exception) as failure:
         copy.wait()
     assert failure.value.Get_error_class() == MPI.ERR_REQUEST
+
+
+@pytest.mark.ranks(1)
+def test_upper_case_waits_make_no_object(comm: Any) -> None:
+    """Nobody could have it, so a message that is no pickle is no error to them."""
+    status = MPI.Status()
+    for wait in (
+        MPI.Request.Wait,
+        MPI.Request.Test,
+        lambda request, status: MPI.Request.Waitany([request], status) == 0,
+        lambda request, status: MPI.Request.Waitall([request], [status]),
+        lambda request, status: MPI.Request.Testsome([request], [status]) == [0],
+    ):
+        request = comm.irecv(source=0)
+        comm.Send(b"no pickle", 0, 5)
+        assert wait(request, status) and not request and request.wait() is None
+        assert (status.tag, status.count) == (5, 9)
+    request = comm.irecv(source=0)
+    comm.Send(b"no pickle", 0, 5)
+    with pytest.raises(pickle.UnpicklingError):
+        request.wait()
+    large = [np.arange(100_000), "and more"]
+    request, sending = comm.irecv(source=0), comm.isend(large, 0)
+    assert request.Wait(status) and status.count > 800_000
+    sending.wait()
