@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 
-from ncclx_mpi.collectives.alltoall import slot_large, slot_small
+from ncclx_mpi.collectives.alltoall import slot_large, slot_small, slot_vector
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.lines import ALLTOALL
@@ -140,14 +140,14 @@ def exchange(comm, call):  # type: ignore[no-untyped-def]
     planning.offer(0, 1, call)
     size, nbytes = load64(call + CALL.size), offer_size(load64(call + CALL.segments))
     offers, answers = load64(call + CALL.offers), load64(call + CALL.answers)
-    if on_lines(ALLTOALL, size * nbytes) != 0:
+    if on_lines(comm, ALLTOALL, size * nbytes) != 0:
         code = slot_small.alltoall(comm, offers, answers, nbytes)
     else:
         code = slot_large.alltoall(comm, offers, answers, nbytes)
     if code != 0:
         return code
     _lay_out(call)
-    code = slot_large.exchange(comm, ALLTOALL, 0, load64(call + CALL.rows), 0)
+    code = slot_vector.exchange(comm, ALLTOALL, 0, load64(call + CALL.rows))
     if code == 0:
         _land(call)
     return code
