@@ -150,9 +150,10 @@ def test_work_of_one_stream_runs_in_order(seed: int) -> None:
 def _order(seed: int) -> list[tuple[int, int]]:
     """In which order operations of four streams run: numbers of stream and operation."""
     order: list[tuple[int, int]] = []
-    with Double(seed) as driver:
+    with Double() as driver:
         driver.use(0)
         streams = [driver.create_stream() for _ in range(4)]
+        driver.reseed(seed)
         with driver.held():
             for k in range(5):
                 for number, stream in enumerate(streams):

@@ -50,9 +50,6 @@ def test_sections_of_the_probe(section: str) -> None:
     shrink()
     with Double(3) as driver:
         driver.use(0)
-        if section == "two":
-            facts = gpu_probe.two(driver, open_double)
-        else:
-            facts = gpu_probe.SECTIONS[section](driver)
+        facts = gpu_probe.two(driver, open_double) if section == "two" else gpu_probe.SECTIONS[section](driver)
     assert len(facts) > 3
     assert not [key for key in facts if "failed" in key], facts

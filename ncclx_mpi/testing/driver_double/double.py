@@ -164,6 +164,12 @@ class Double(Driver):
         finally:
             self._executor.hold(False)
 
+    def reseed(self, seed: int) -> None:
+        """Run all streams empty, then choose by another seed: many runs of one program in one process."""
+        self.drain()
+        self._executor.reseed(seed)
+        self._choices = np.random.default_rng(seed)
+
     # Devices
 
     def device_count(self) -> int:

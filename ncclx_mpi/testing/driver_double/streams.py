@@ -111,9 +111,8 @@ class Executor:
     def __init__(self, seed: int, on_fault: Callable[[str], None], on_stalled: Callable[[bool], None]) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.progress = 0
-        self._random = random.Random(seed)
-        self._pause = self._random.choice(_PAUSES)
         self._streams: list[Stream] = []
+        self.reseed(seed)
         self._on_fault = on_fault
         self._on_stalled = on_stalled
         self._started = time.monotonic()
@@ -121,6 +120,14 @@ class Executor:
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="driver double", daemon=True)
         self._thread.start()
+
+    def reseed(self, seed: int) -> None:
+        """Draw from another seed from now on."""
+        with self.changed:
+            self._random = random.Random(seed)
+            self._pause = self._random.choice(_PAUSES)
+            for stream in self._streams:
+                stream.slowness = self._random.choice(_SLOWNESS)
 
     def stream(self, handle: int, device: int, *, is_blocking: bool) -> Stream:
         """A new stream; the caller holds the lock."""

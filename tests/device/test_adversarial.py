@@ -1,0 +1,113 @@
+"""Calls on device arrays under streams that run as late and as much out of order as they may: no wrong byte, no deadlock.
+
+Each rank has other delays and another current stream in each run; the seed that a failure names repeats the run's choices.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ncclx_mpi import MPI
+from ncclx_mpi.testing.driver_double import DeviceArray, Double
+from ncclx_mpi.testing.driver_double.arrays import using
+from tests.device.cases import CASES, FLAVOURS, Make, doing
+from tests.device.messages import MESSAGES, spoil
+
+LENGTHS = (0, 1, 7, 64, 1000, 5000, 40_000)
+CALLS = [*((name, flavour) for name in CASES for flavour in FLAVOURS), *((name, "message") for name in MESSAGES)]
+SEEDS, SEEDS_IN_FULL = 40, 1000
+
+
+def late(values: npt.NDArray[Any]) -> DeviceArray:
+    """An array that holds something else until its stream has come to two operations."""
+    array = DeviceArray(values.shape, values.dtype)
+    array.fill_later(-5)
+    array.later(lambda target: np.copyto(target, values), "late values")
+    return array
+
+
+def then_spoil(do: Callable[..., None]) -> Callable[..., None]:
+    """Let what was sent be overwritten as soon as a collective is over."""
+
+    def carry_out(name: str, *arguments: Any, **named: Any) -> None:
+        do(name, *arguments, **named)
+        sent = arguments[0][0] if isinstance(arguments[0], list) else arguments[0]
+        if name != "Bcast" and sent is not None and sent is not MPI.IN_PLACE:
+            spoil(sent)
+
+    return carry_out
+
+
+def work(comm: Any, name: str, flavour: str, make: Make, length: int) -> list[Any]:
+    if flavour == "message":
+        return MESSAGES[name](comm, make, length)
+    return CASES[name](comm, then_spoil(doing(comm, flavour)), make, length)
+
+
+def values_of(found: Any) -> Any:
+    """Values of an array, or of a list of them, on the host."""
+    if isinstance(found, list):
+        return [values_of(each) for each in found]
+    return found.get() if isinstance(found, DeviceArray) else np.array(found)
+
+
+def check(comm: Any, driver: Double, seed: int, wanted: dict[Any, Any]) -> None:
+    """One run: three calls, chosen alike on all ranks, with kinds of arrays and streams chosen by each."""
+    common, mine = random.Random(seed), random.Random(1000 * seed + comm.rank)
+    driver.reseed(64 * seed + comm.rank)
+    streams = [0, driver.create_stream(), driver.create_stream(is_blocking=True)]
+    for name, flavour in common.choices(CALLS, k=3):
+        length = common.choice(LENGTHS)
+        key = name, flavour, length
+        if key not in wanted:
+            wanted[key] = values_of(work(comm, *key[:2], np.array, length))
+        make = late if mine.random() < 0.8 else np.array
+        with using(mine.choice(streams)):
+            found = values_of(work(comm, name, flavour, make, length))
+            for one, other in zip(found, wanted[key], strict=True):
+                np.testing.assert_equal(one, other, err_msg=f"seed {seed}: {flavour} {name} of {length}")
+    for stream in streams[1:]:
+        driver.destroy_stream(stream)
+
+
+@pytest.mark.ranks(2, 3, 4, timeout=600)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
+def test_no_order_of_streams_breaks_a_call(comm: Any, is_shared: bool, full: bool) -> None:
+    if is_shared:
+        driver = Double(comm.rank)
+    else:
+        visible = [(comm.rank + k) % comm.size for k in range(comm.size)]
+        driver = Double(comm.rank, devices=comm.size, visible=visible)
+    wanted: dict[Any, Any] = {}
+    with driver:
+        driver.use(0)
+        for seed in range(SEEDS_IN_FULL if full else SEEDS):
+            try:
+                check(comm, driver, seed, wanted)
+            except BaseException as error:
+                error.add_note(f"in the run of seed {seed}")
+                raise
+
+
+@pytest.mark.ranks(2)
+def test_calls_are_complete_on_return(comm: Any) -> None:
+    """What was received can be read from any stream, whatever was enqueued where before the call."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        mine, other = driver.create_stream(), driver.create_stream()
+        for seed in range(30):
+            driver.reseed(2 * seed + comm.rank)
+            values = np.arange(3000.0) + seed
+            with using(mine):
+                sent, summed, received = late(values + comm.rank), late(np.zeros(3000)), late(np.zeros(3000))
+                comm.Allreduce(sent, summed)
+                comm.Sendrecv(sent, 1 - comm.rank, recvbuf=received)
+            with using(other):
+                np.testing.assert_array_equal(summed.get(), 2 * values + 1)
+                np.testing.assert_array_equal(received.get(), values + 1 - comm.rank)
