@@ -13,6 +13,7 @@ user's functions and would leave the engine without atomics.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -207,6 +208,15 @@ def sources_digest(path: str) -> str:
     return total.hexdigest()[:20]
 
 
+def folder_name(path: str) -> str:
+    """Name of the folder in the cache that holds the compiled functions of a module."""
+    return _folder_of(module_digest(path))
+
+
+def _folder_of(digest: str) -> str:
+    return f"{sys.implementation.cache_tag}-{digest}"
+
+
 @functools.cache
 def _versions() -> bytes:
     return version("llvmlite").encode() + version("numba").encode()
@@ -271,7 +281,7 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         self._lineno = py_func.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
-        return str(cache_root() / f"{sys.implementation.cache_tag}-{self._digest}")
+        return str(cache_root() / _folder_of(self._digest))
 
     def get_source_stamp(self) -> tuple[str]:
         return (self._digest,)
@@ -292,6 +302,11 @@ class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled function for later; a folder that was removed meanwhile, or a full disk, costs only the next start."""
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)
 
 
 class _NamedCache(_Cache):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ncclx_mpi.launch import process
+from ncclx_mpi.launch import process, prune
 
 _ENGINE_PACKAGES = (
     "numba_kernels",
@@ -30,8 +30,6 @@ _ENGINE_PACKAGES = (
 )
 _FOUNDATIONS = ("transports.", "ncclx_mpi.p2p.progress.")
 """What all other functions call: compiled before the work is shared out, so that it is compiled once."""
-
-_MARK = "complete-"
 
 
 def import_engine() -> None:
@@ -62,7 +60,7 @@ def _mark() -> Path:
     for declared in sorted(jit.entries(), key=lambda kernel: kernel.name):
         total.update(f"{declared.name} {declared.signature} {jit.module_digest(_file_of(declared))}".encode())
     total.update(jit.module_digest(str(reduce_native.__file__)).encode())
-    return jit.cache_root() / f"{_MARK}{total.hexdigest()[:20]}"
+    return jit.cache_root() / f"{prune.MARK}{total.hexdigest()[:20]}"
 
 
 def _file_of(declared: Any) -> str:
@@ -85,6 +83,7 @@ def warm_up(announce: bool = True) -> float:
 
     import_engine()
     if is_warm():
+        prune.note_use(_mark())
         return 0.0
     start = time.monotonic()
     with _one_at_a_time(jit.cache_root() / "lock"):
@@ -98,7 +97,7 @@ def warm_up(announce: bool = True) -> float:
                 flush=True,
             )
         if _compile_all():
-            _mark().touch(mode=0o600)
+            prune.write_mark(_mark())
     seconds = time.monotonic() - start
     if announce:
         print(f"ncclx_mpi: compiled in {seconds:.1f} s", file=sys.stderr, flush=True)

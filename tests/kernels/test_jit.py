@@ -93,3 +93,17 @@ def test_a_changed_callee_changes_the_cache_folder(tmp_path, changed):
     jit.sources_digest.cache_clear()
     jit._scan.cache_clear()
     assert jit.module_digest(str(package / "caller.py")) != before
+
+
+REMOVED = """
+import shutil
+from numba_kernels import jit, memory
+from numba_kernels.atomics import load64
+shutil.rmtree(jit.cache_root())
+memory.write_shared.compile(())
+print(len(memory.write_shared.overloads))
+"""
+
+
+def test_a_cache_that_is_removed_meanwhile_is_no_error(tmp_path):
+    assert python(REMOVED, tmp_path) == ["1"]

@@ -1,0 +1,86 @@
+"""What old versions left in the cache of compiled functions goes.
+
+The mark of a complete version lists the folders that it uses, and its time says when it was last started, to the day::
+
+    complete-4f6e...       cpython-311-0c78... and others, one a line: one mark a version, Python and processor
+    cpython-311-0c78...    one folder a module and digest of its sources
+
+Marks that were not used for a month go, and all but the newest few, with every folder that only they list. A folder that no mark
+lists belongs to somebody who compiles just now, or on demand: it goes a month after the last write. Processes that run keep what
+they have loaded; a function that one of them needs later from a folder that has gone is compiled again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from numba_kernels import jit
+
+MARK = "complete-"
+_DAY = 86_400.0
+_UNUSED_SECONDS = 30 * _DAY
+_MOST_VERSIONS = 8
+_FOLDER = re.compile(r"[a-z]+-\d+-[0-9a-f]{20}")
+"""Names of the folders that :mod:`numba_kernels.jit` makes; whatever else is in the cache is somebody else's."""
+
+
+def write_mark(mark: Path) -> None:
+    """Note that the cache is complete for what this process has imported, and prune what others left."""
+    mark.touch(mode=0o600)
+    mark.write_text("\n".join(sorted(_folders_of_this_process())))
+    prune(mark.parent)
+
+
+def note_use(mark: Path) -> None:
+    """Note that a complete version was started; at most once a day, as starting shall not write."""
+    with contextlib.suppress(OSError):
+        if time.time() - mark.stat().st_mtime > _DAY:
+            os.utime(mark)
+
+
+def prune(root: Path) -> None:
+    """Remove what no version uses that was started lately."""
+    now = time.time()
+    used, listed = set[str](), set[str]()
+    marks = sorted(root.glob(f"{MARK}*"), key=_modified, reverse=True)
+    for index, mark in enumerate(marks):
+        folders = mark.read_text().split()
+        listed.update(folders)
+        if index >= _MOST_VERSIONS or now - _modified(mark) > _UNUSED_SECONDS:
+            mark.unlink(missing_ok=True)
+        else:
+            used.update(folders)
+    for folder in root.iterdir():
+        is_old = folder.name in listed or now - _modified(folder) > _UNUSED_SECONDS
+        if is_old and folder.name not in used and _FOLDER.fullmatch(folder.name):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; under its name it is there whole, or not at all."""
+    doomed = folder.with_name(f"removed-{os.getpid()}-{folder.name}")
+    with contextlib.suppress(OSError):
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _modified(path: Path) -> float:
+    """When a file was last written, 0 if it has gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _folders_of_this_process() -> Iterator[str]:
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name.split(".")[0] in jit.PACKAGES and path is not None:
+            yield jit.folder_name(path)
