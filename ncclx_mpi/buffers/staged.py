@@ -1,22 +1,41 @@
 """Elements in GPU memory to and from packed bytes in pinned host memory: what a device array takes part in a call with.
 
-Contiguous elements are one copy each. Of others, the range that they span is copied and packed by the CPU where it is dense, else
-each of their blocks by itself. What arrives goes block by block: the gaps between belong to the program, and may change meanwhile.
+Contiguous elements are one copy each. Others are packed by a kernel, which reads and writes pinned memory itself. Without a compiler for
+it they are packed by the CPU: the range that they span is copied where it is dense, else each of their blocks by itself. What arrives
+then goes block by block, since the gaps between belong to the program and may change meanwhile.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.device import staging
 from ncclx_mpi.device.memory import DeviceMemory
+from numba_kernels.cuda.driver import Driver
+from numba_kernels.cuda.ptx import CompilerMissing
+
+if TYPE_CHECKING:
+    from numba_kernels.cuda.pack import Typemap
+
+_FEW = 8
+"""So many blocks are copied one by one: about the cost of a kernel."""
+
+_THREADS, _BLOCKS_EACH = 512, 2
+"""Threads a block, and blocks a multiprocessor at most: a few reach the speed of the bus."""
 
 _WINDOW = 4 << 20
 _DENSE = 16
-"""A range is copied whole if at least one byte in so many is wanted."""
+"""A range is copied whole by the CPU's way if at least one byte in so many is wanted."""
+
+
+class _Compiler:
+    is_missing = False
 
 
 class Piece(NamedTuple):
@@ -40,22 +59,27 @@ class Piece(NamedTuple):
 
 def read(memory: DeviceMemory, pieces: Sequence[Piece], keep: Any) -> None:
     """Copy elements to packed bytes, after what the array's stream holds; complete on return."""
-    with memory.in_order(keep) as driver:
+    left = []
+    keeps = [keep]
+    with memory.in_order(keeps) as driver:
         for piece in pieces:
-            if not _is_packed_here(piece.layout):
+            if _is_few(piece):
                 for at, packed, nbytes in _blocks(piece):
                     driver.copy(packed, at, nbytes, memory.stream.handle)
-    for piece in pieces:
-        if _is_packed_here(piece.layout):
-            _read_ranges(memory, piece)
+            elif not _launch(driver, memory, piece, False, keeps):
+                left.append(piece)
+    for piece in left:
+        _read_without_kernel(memory, piece, keep)
 
 
 def write(memory: DeviceMemory, pieces: Sequence[Piece], keep: Any) -> None:
     """Copy packed bytes to elements, after what the array's stream holds; complete on return."""
-    with memory.in_order(keep) as driver:
+    keeps = [keep]
+    with memory.in_order(keeps) as driver:
         for piece in pieces:
-            for at, packed, nbytes in _blocks(piece):
-                driver.copy(at, packed, nbytes, memory.stream.handle)
+            if _is_few(piece) or not _launch(driver, memory, piece, True, keeps):
+                for at, packed, nbytes in _blocks(piece):
+                    driver.copy(at, packed, nbytes, memory.stream.handle)
 
 
 def lease(memory: DeviceMemory, nbytes: int) -> staging.Lease:
@@ -64,15 +88,56 @@ def lease(memory: DeviceMemory, nbytes: int) -> staging.Lease:
         return staging.lease(driver, nbytes)
 
 
-def _is_packed_here(layout: Layout) -> bool:
+def _is_few(piece: Piece) -> bool:
+    """Whether copying block by block is the fastest way."""
+    layout = piece.layout
+    return layout.contiguous or -(-piece.nbytes // layout.packed) * len(layout.blocks) <= _FEW
+
+
+def _launch(driver: Driver, memory: DeviceMemory, piece: Piece, unpacking: bool, keeps: list[Any]) -> bool:
+    """Enqueue a kernel that packs or unpacks; False if there is none. `keeps` gets what it reads."""
+    if _Compiler.is_missing:
+        return False
+    typemap = _typemap(piece.layout, -(-piece.nbytes // piece.layout.packed))
+    table = 0
+    if typemap.table is not None:
+        room = staging.lease(driver, typemap.table.nbytes)
+        ctypes.memmove(room.address, typemap.table.ctypes.data, typemap.table.nbytes)
+        keeps.append(room)
+        table = room.address
+    launch = typemap.launch(piece.origin, piece.packed, unpacking=unpacking, nbytes=piece.nbytes, table=table)
+    blocks = min(-(-launch.units // _THREADS), _BLOCKS_EACH * driver.multiprocessors(memory.device))
+    try:
+        driver.launch(launch.kernel, memory.stream.handle, blocks, _THREADS, launch.arguments)
+    except CompilerMissing as missing:
+        _Compiler.is_missing = True
+        warnings.warn(
+            f"derived datatypes of GPU arrays are packed by the CPU, which is slow: {missing}", RuntimeWarning, stacklevel=2
+        )
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=64)
+def _typemap(layout: Layout, count: int) -> Typemap:
+    from numba_kernels.cuda.pack import Typemap  # kernels are declared when the first one is needed
+
+    return Typemap(layout.blocks, layout.extent, count)
+
+
+def _read_without_kernel(memory: DeviceMemory, piece: Piece, keep: Any) -> None:
+    if _is_dense(piece.layout):
+        _read_ranges(memory, piece)
+        return
+    with memory.in_order(keep) as driver:
+        for at, packed, nbytes in _blocks(piece):
+            driver.copy(packed, at, nbytes, memory.stream.handle)
+
+
+def _is_dense(layout: Layout) -> bool:
     """Whether the range that elements span is worth being copied whole."""
     span = layout.true_ub - layout.true_lb
-    return (
-        not layout.contiguous
-        and 0 < layout.extent <= _WINDOW
-        and span <= _WINDOW
-        and max(span, layout.extent) <= _DENSE * layout.packed
-    )
+    return 0 < layout.extent <= _WINDOW and span <= _WINDOW and max(span, layout.extent) <= _DENSE * layout.packed
 
 
 def _read_ranges(memory: DeviceMemory, piece: Piece) -> None:
@@ -80,8 +145,6 @@ def _read_ranges(memory: DeviceMemory, piece: Piece) -> None:
     layout, count = piece.layout, piece.nbytes // piece.layout.packed
     span = layout.true_ub - layout.true_lb
     step = min(count, (_WINDOW - span) // layout.extent + 1)
-    if not count:
-        return
     bounce = lease(memory, (step - 1) * layout.extent + span)
     for first in range(0, count, step):
         number = min(step, count - first)
