@@ -6,6 +6,7 @@ its place.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -26,14 +27,16 @@ def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tu
     CompilerMissing
         numba-cuda or the libraries that it uses are not installed.
     """
-    try:
-        from numba.cuda import compiler
-    except ImportError as error:
-        raise CompilerMissing(name, arch, str(error)) from error
+    if importlib.util.find_spec("numba_cuda") is None:
+        # What Numba itself still has under the name numba.cuda is older, and cannot.
+        raise CompilerMissing(name, arch, "numba-cuda is not installed")
+    from numba.cuda import compiler
+
     try:
         with jit.pinned_configuration(), _without_gpu(arch):
+            # One block a multiprocessor suffices: asked for nothing, ptxas spills registers to make room for more.
             library, _ = compiler._compile_pyfunc_with_fixup(
-                entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=launch_bounds
+                entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=(launch_bounds, 1)
             )
             library._nvvm_options["fma"] = False
             (text,) = library.get_asm_strs(cc=arch)

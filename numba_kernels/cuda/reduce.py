@@ -3,7 +3,7 @@
 ::
 
       source_0  |..[ 16 ][ 16 ][ 16 ] .. [ 16 ]..|     thread t combines vector t, t + threads, ...: one 16-byte load a source,
-      source_1  |..[ 16 ][ 16 ][ 16 ] .. [ 16 ]..|     one 16-byte store; all loads are issued before the first operation
+      source_1  |..[ 16 ][ 16 ][ 16 ] .. [ 16 ]..|     one 16-byte store; 8 sources are loaded before the first operation
          :       ^^                             ^^
       target    |..[ 16 ][ 16 ][ 16 ] .. [ 16 ]..|     head and tail (up to 15 bytes each): one element a thread
 
@@ -52,6 +52,8 @@ from numba_kernels.reduce.native import same_machine_code
 Array = NDArray[Any]
 
 SOURCES = range(2, 17)
+IN_FLIGHT = 8
+"""Sources that are loaded before the first of them is combined; more would not fit the registers."""
 TINY_FLOATS = ("e4m3", "e5m2")
 """Floats of 8 bits: 4 bits of exponent and 3 of mantissa without infinity, or 5 and 2."""
 
@@ -143,7 +145,7 @@ Parts = list[Any]
 
 
 def _combine(
-    fold: Callable[[Any, Any, list[Parts]], Parts],
+    fold: Callable[[Any, Any, list[Any], list[Parts]], list[Any]],
     load: Callable[[Any, Any, Field], Parts],
     store: Callable[[Any, Any, Parts, Field], None],
     layout: Field,
@@ -155,8 +157,12 @@ def _combine(
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             offset, target, sources = args
             addresses = [builder.add(offset, builder.extract_value(sources, i)) for i in range(sig.args[2].count)]
-            operands = [load(builder, address, layout) for address in addresses]
-            store(builder, builder.add(offset, target), fold(context, builder, operands), layout)
+            values: list[Any] = []
+            for first in range(0, len(addresses), IN_FLIGHT):
+                operands = [load(builder, address, layout) for address in addresses[first : first + IN_FLIGHT]]
+                values = fold(context, builder, values, operands)
+            result = [part for value in values for part in layout.encode(builder, value)]
+            store(builder, builder.add(offset, target), result, layout)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, sources), codegen
@@ -164,21 +170,21 @@ def _combine(
     return combine
 
 
-def _fold(element: Callable[..., Any], layout: Field, rounds: bool) -> Callable[[Any, Any, list[Parts]], Parts]:
-    """Apply `element` to the sources' operands in order, lane by lane."""
+def _fold(element: Callable[..., Any], layout: Field, rounds: bool) -> Callable[[Any, Any, list[Any], list[Parts]], list[Any]]:
+    """Apply `element` to the values so far, none at first, and the sources' operands in order, lane by lane."""
 
-    def lane(context: Any, builder: Any, operands: list[Parts]) -> Parts:
-        low = layout.decode(builder, operands[0])
-        for parts in operands[1:]:
-            (low,) = apply(context, builder, element, (layout.kind,), [low, layout.decode(builder, parts)])
-            if rounds:
-                low = layout.decode(builder, layout.encode(builder, low))
-        return layout.encode(builder, low)
+    def step(context: Any, builder: Any, low: Any, parts: Parts) -> Any:
+        (low,) = apply(context, builder, element, (layout.kind,), [low, layout.decode(builder, parts)])
+        return layout.decode(builder, layout.encode(builder, low)) if rounds else low
 
-    def fold(context: Any, builder: Any, operands: list[Parts]) -> Parts:
+    def fold(context: Any, builder: Any, values: list[Any], operands: list[Parts]) -> list[Any]:
         result = []
-        for first in range(0, len(operands[0]), layout.parts):
-            result += lane(context, builder, [parts[first : first + layout.parts] for parts in operands])
+        for lane in range(len(operands[0]) // layout.parts):
+            of_sources = [parts[lane * layout.parts : (lane + 1) * layout.parts] for parts in operands]
+            low = values[lane] if values else layout.decode(builder, of_sources.pop(0))
+            for parts in of_sources:
+                low = step(context, builder, low, parts)
+            result.append(low)
         return result
 
     return fold
@@ -299,12 +305,12 @@ def numpy_twin(op: str, typecode: str) -> Callable[[Array, Sequence[Array]], Non
 
 
 def _kernels() -> Iterator[Kernel]:
-    for op, kind in product(OPERATIONS, (*reduce.TYPES, *TINY_FLOATS)):
-        for sources in (2, 16):
-            found = kernel_for(op, kind, sources)
-            if found is not None:
-                yield found
+    for sources, kind, op in product(SOURCES, (*reduce.TYPES, *TINY_FLOATS), OPERATIONS):
+        found = kernel_for(op, kind, sources)
+        if found is not None:
+            yield found
 
 
 KERNELS = tuple(dict.fromkeys(_kernels()))
-"""One of the fewest and one of the most sources for every operation and type."""
+REPORTED = tuple(kernel for kernel in KERNELS if kernel.parameters - 2 in (min(SOURCES), max(SOURCES)))
+"""The fewest and the most sources, for every operation and type."""

@@ -1,0 +1,138 @@
+"""The command that compiles kernels ahead and reports on them, and what it knows of loops."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from numba_kernels import compile as command
+from numba_kernels.atomics import load64
+from numba_kernels.cuda import cache, ptx, reduce
+from numba_kernels.cuda.intrinsics import load_i64, store_i64
+from numba_kernels.cuda.kernel import Kernel
+from numba_kernels.cuda.loops import Ending, endings
+
+needs_compiler = pytest.mark.skipif(not importlib.util.find_spec("numba_cuda"), reason="numba-cuda is not installed")
+without_compiler = pytest.mark.skipif(bool(importlib.util.find_spec("numba_cuda")), reason="numba-cuda is installed")
+COUNTS, POLLS, NEVER = Ending.COUNTS, Ending.POLLS, Ending.NEVER
+ROOT = Path(__file__).parents[2]
+
+COUNTED = "L1: add.s64 %rd1, %rd1, 8; setp.lt.s64 %p1, %rd1, %rd9; @%p1 bra L1;"
+COUNTED_BY_A_COPY = "L1: mov.u64 %rd2, %rd3; add.s64 %rd3, %rd2, 1; setp.lt.s64 %p1, %rd3, %rd9; @%p1 bra L1;"
+HOISTED = "ld.global.u64 %rd1, [%rd9]; setp.lt.s64 %p1, %rd1, %rd8; L1: @%p1 bra L1;"
+HOISTED_BUT_RECOMPUTED = "ld.global.u64 %rd1, [%rd9]; L1: setp.lt.s64 %p1, %rd1, %rd8; @%p1 bra L1;"
+POLLED = """L1:
+    // begin inline asm
+    ld.acquire.sys.global.u64 %rd1, [%rd9];
+    // end inline asm
+    setp.lt.s64 %p1, %rd1, %rd8; @%p1 bra L1;"""
+POLLED_BY_EXCHANGE = "L1: atom.acq_rel.sys.global.exch.b64 %rd1, [%rd9], %rd8; setp.ne.s64 %p1, %rd1, 0; @%p1 bra L1;"
+POLLED_CLOCK = "L1: mov.u64 %rd1, %globaltimer; setp.lt.s64 %p1, %rd1, %rd8; @%p1 bra L1;"
+LOADS_WITHOUT_LOOKING = "L1: ld.global.u64 %rd1, [%rd9]; st.global.u64 [%rd7], %rd1; @%p1 bra L1;"
+NO_EXIT = "L1: st.global.u64 [%rd7], %rd1; bra.uni L1;"
+EXIT_IN_THE_MIDDLE = """L1: ld.global.u64 %rd1, [%rd9]; setp.eq.s64 %p1, %rd1, 0; @%p1 bra L2;
+    st.u64 [%rd7], %rd1; bra.uni L1;
+L2: mov.u64 %rd2, 0;"""
+POLL_IN_A_COUNT = """L1: mov.u64 %rd2, 0;
+L2: ld.global.u64 %rd1, [%rd9]; setp.eq.s64 %p1, %rd1, 0; @%p1 bra L2;
+    add.s64 %rd3, %rd3, 1; setp.lt.s64 %p2, %rd3, %rd8; @%p2 bra L1;"""
+BODY_OUT_OF_LINE = "bra.uni L2; L1: add.s64 %rd1, %rd1, 1; bra.uni L2; L2: setp.lt.s64 %p1, %rd1, %rd9; @%p1 bra L1;"
+VECTOR_LOAD = "L1: ld.global.v2.u64 {%rd1, %rd2}, [%rd9]; setp.eq.s64 %p1, %rd2, 0; @%p1 bra L1;"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("mov.u64 %rd1, 0;", []),
+        (COUNTED, [COUNTS]), (COUNTED_BY_A_COPY, [COUNTS]), (BODY_OUT_OF_LINE, [COUNTS]),
+        (POLLED, [POLLS]), (POLLED_BY_EXCHANGE, [POLLS]), (POLLED_CLOCK, [POLLS]), (EXIT_IN_THE_MIDDLE, [POLLS]), (VECTOR_LOAD, [POLLS]),
+        (HOISTED, [NEVER]), (HOISTED_BUT_RECOMPUTED, [NEVER]), (LOADS_WITHOUT_LOOKING, [NEVER]), (NO_EXIT, [NEVER]),
+        (POLL_IN_A_COUNT, [COUNTS, POLLS]),
+    ],
+)  # fmt: skip
+def test_what_ends_a_loop(body, expected):
+    text = f".visible .entry k(\n.param .u64 k_param_0\n)\n{{\n.reg .b64 %rd<10>;\n{body.replace('; ', ';' + chr(10))}\nret;\n}}\n"
+    assert sorted(endings(text), key=str) == sorted(expected, key=str)
+
+
+def waits_on_a_plain_load(thread, threads, word, value):
+    while load64(word) < value:
+        pass
+    store_i64(word + 8, 1)
+
+
+def waits(thread, threads, word, value):
+    while load_i64(word) < value:
+        pass
+    store_i64(word + 8, 1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", [(8, 0), (9, 0), (10, 0)])
+def test_a_load_that_was_moved_out_of_its_loop_is_found(arch):
+    assert endings(Kernel("test_hoisted", waits_on_a_plain_load, parameters=2).ptx(arch)) == [NEVER]
+    assert endings(Kernel("test_waits", waits, parameters=2).ptx(arch)) == [POLLS]
+    loops = endings(reduce.kernel_for("sum", "f32", 3).ptx(arch))
+    assert loops and set(loops) == {COUNTS}
+
+
+def test_all_modules_with_kernels_are_found():
+    kernels = {kernel.name: kernel for kernel in command.find_kernels(reported=False)}
+    assert kernels["reduce_sum_f32_5"] is reduce.kernel_for("sum", "f32", 5)
+    reported = {kernel.name for kernel in command.find_kernels(reported=True)}
+    assert "reduce_sum_f32_2" in reported and "reduce_sum_f32_5" not in reported and reported < kernels.keys()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        command.Row("k", (9, 0), ptx.Usage(8, 16, 0)),
+        command.Row("k", (9, 0), ptx.Usage(8, 0, 4)),
+        command.Row("k", (9, 0), calls=1),
+        command.Row("k", (9, 0), endless=1),
+        command.Row("k", (9, 0), error="does not compile"),
+    ],
+)
+def test_status_says_that_a_rule_is_broken(row, monkeypatch, capsys):
+    clean = command.Row("reduce_sum_f32_2", (9, 0), ptx.Usage(30, 0, 0), polling=1)
+    monkeypatch.setattr(command, "_compiled", lambda *_: iter([clean]))
+    assert command.main(["--report", "--only", "reduce_sum_f32_2"]) == 0
+    monkeypatch.setattr(command, "_compiled", lambda *_: iter([clean, row]))
+    assert command.main(["--report", "--only", "reduce_sum_f32_2"]) == 1
+    assert "k for sm_90" in capsys.readouterr().err
+
+
+def test_bad_options(capsys):
+    assert command.main(["--only", "no_such_kernel"]) == 1
+    assert "'no_such_kernel'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["--arch", "hopper"])
+
+
+def compile_one(*options):
+    arguments = [sys.executable, "-m", "numba_kernels.compile", "--only", "reduce_sum_f32_2", "--jobs", "1", *options]
+    return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+@without_compiler
+def test_a_missing_compiler_is_reported():
+    done = compile_one("--arch", "sm_90", "--report")
+    assert done.returncode == 1
+    assert "pip install 'ncclx-mpi[cuda13]'" in done.stderr and "Traceback" not in done.stderr
+
+
+@needs_compiler
+def test_compiled_ahead_and_found(tmp_path, monkeypatch):
+    done = compile_one("--arch", "sm_80,sm_90", "--report", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    header, row, summary = done.stdout.splitlines()
+    assert header.split()[:2] == ["kernel", "sm_80/sm_90"] and row.split()[0] == "reduce_sum_f32_2"
+    assert row.split()[2:] == ["0", "0", "0", "0", "0"] and summary.startswith("1 kernels for 2 architectures")
+    assert len(list(tmp_path.iterdir())) == 2
+    kernel = reduce.kernel_for("sum", "f32", 2)
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(Kernel, "compile", lambda *_: pytest.fail("it was compiled again"))
+    for arch in ((8, 0), (9, 0)):
+        assert kernel.cubin(arch)[0].startswith(b"\x7fELF")
