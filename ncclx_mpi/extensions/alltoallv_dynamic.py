@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ncclx_mpi import buffers, collectives, errors
 from ncclx_mpi.api.info import INFO_NULL, Info
@@ -29,7 +30,7 @@ from ncclx_mpi.collectives.alltoall import dynamic
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
 from ncclx_mpi.typing import Buffer, BufSpecV
 from numba_kernels.alltoallv import layout
-from numba_kernels.alltoallv.layout import CALL, DENSE_SOURCE, DENSE_TARGET, PAIR, RUN
+from numba_kernels.alltoallv.layout import CALL, DENSE_SOURCE, DENSE_TARGET, PAIR
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
 
@@ -150,7 +151,7 @@ class DynamicAlltoall:
         indices: Buffer | None = None,
         blocklengths: Buffer | None = None,
     ) -> None:
-        """Send segments back to the ranks that they came from: the inverse of :meth:`Alltoallv_dynamic`, forms *split* and *indices*.
+        """Send segments back to the ranks that they came from: the inverse of :meth:`Alltoallv_dynamic` but for *plain*.
 
         Every segment goes from where dispatch put it to where dispatch took it from, so that dispatch and combine give back the
         input where each segment went to one rank. (The inverse of the *plain* form is the plain form, with the column of this
@@ -277,36 +278,27 @@ class Exchange:
                 f"rank {state.rank}: {_NAME}: elements of {send.itemsize} bytes are sent, but there is room for elements of "
                 f"{recv.itemsize} bytes; both buffers need one element size",
             )
-        size, most_runs = state.size, (segments + 1) // 2
+        size = state.size
         self.rank, self.size = state.rank, size
         self.owner = (send.owner, recv.owner, splits.owner, choice, all_splits.owner)
         self.offer_bytes = layout.offer_bytes(segments)
-        places = np.array([send.capacities, send.addresses, recv.capacities, recv.addresses], np.int64)
-        tables = {
-            "offers": size * self.offer_bytes,
-            "answers": size * self.offer_bytes,
-            "outgoing": size * PAIR.total,
-            "incoming": size * PAIR.total,
-            "outgoing_runs": size * most_runs * RUN.total,
-            "incoming_runs": size * most_runs * RUN.total,
-            "rows": size * ROW.total,
-            "send_places": places.nbytes,
-        }
+        tables = layout.tables(size, segments) | {"rows": size * ROW.total}
         self._words = np.empty((CALL.total + sum(tables.values())) // WORD, np.int64)
         self._words[: CALL.total // WORD] = 0
-        self._words[len(self._words) - places.size :] = places.reshape(-1)
         self.address = at = self._words.ctypes.data
         at += CALL.total
         for name, nbytes in tables.items():
             self.set_word(name, at)
             at += nbytes
+        self._table("send_places", 2 * size)[:] = [*send.capacities, *send.addresses]
+        self._table("recv_places", 2 * size)[:] = [*recv.capacities, *recv.addresses]
         for name, value in (
             ("rank", self.rank), ("size", size), ("segments", segments), ("form", form), ("itemsize", send.itemsize),
-            ("splits", splits.address), ("splits_kind", splits.kind), ("row_step", row_step), ("most_runs", most_runs),
+            ("splits", splits.address), ("splits_kind", splits.kind), ("row_step", row_step),
+            ("most_runs", layout.most_runs(segments)),
             ("indices", choice.indices.address), ("indices_kind", choice.indices.kind), ("most_indices", choice.indices.length),
             ("blocklengths", choice.blocklengths.address), ("blocklengths_kind", choice.blocklengths.kind),
-            ("first", choice.first), ("first_step", choice.step), ("taken", choice.taken),
-            ("recv_places", at - places.nbytes // 2), ("all_splits", all_splits.address),
+            ("first", choice.first), ("first_step", choice.step), ("taken", choice.taken), ("all_splits", all_splits.address),
         ):  # fmt: skip
             self.set_word(name, value)
 
@@ -321,6 +313,11 @@ class Exchange:
     def set_word(self, field: str, value: int) -> None:
         """Set a word of ``CALL``."""
         self._words[getattr(CALL, field) // WORD] = value
+
+    def _table(self, name: str, words: int) -> npt.NDArray[np.int64]:
+        """A table that a word of ``CALL`` refers to."""
+        first = (self.word(name) - self.address) // WORD
+        return self._words[first : first + words]
 
     def prepare(self, state: CommState) -> Callable[[], Collection]:
         """Return what starts it, as often as it is complete."""
@@ -354,8 +351,7 @@ class Exchange:
         """Source, destination and words of every pair with this rank."""
         found = []
         for name in ("outgoing", "incoming"):
-            first = (self.word(name) - self.address) // WORD
-            rows = self._words[first : first + self.size * PAIR.total // WORD].reshape(self.size, -1).tolist()
+            rows = self._table(name, self.size * PAIR.total // WORD).reshape(self.size, -1).tolist()
             for peer, row in enumerate(rows):
                 if name == "outgoing":
                     found.append((self.rank, peer, row))

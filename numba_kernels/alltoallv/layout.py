@@ -31,7 +31,7 @@ CALL = words(
 OFFER = words("Offer", "capacity itemsize form fault segment needed limit")
 """What a rank tells a peer; the split lengths (a word each) and the set of segments that it sends there (a bit each) follow.
 
-``capacity``: elements that the peer may send here. ``fault``, ``segment``, ``needed``, ``limit``: what is wrong with what it is to get.
+``capacity``: elements that the peer may send here. ``fault``, ``segment``, ``needed``, ``limit``: what is wrong about it.
 """
 
 PAIR = words("Pair", "fault segment needed limit source target nbytes runs")
@@ -54,3 +54,23 @@ MOST_ELEMENTS = 1 << 48
 def offer_bytes(segments: int) -> int:
     """Bytes of one offer."""
     return int(OFFER.total + WORD * (segments + (segments + 63) // 64))
+
+
+def most_runs(segments: int) -> int:
+    """Runs that a pair can have: neighbours join, so there is a segment between any two."""
+    return (segments + 1) // 2
+
+
+def tables(size: int, segments: int) -> dict[str, int]:
+    """Bytes of the tables that a call refers to, by the word of ``CALL`` that has their address."""
+    runs = size * most_runs(segments) * RUN.total
+    return {
+        "offers": size * offer_bytes(segments),
+        "answers": size * offer_bytes(segments),
+        "outgoing": size * PAIR.total,
+        "incoming": size * PAIR.total,
+        "outgoing_runs": runs,
+        "incoming_runs": runs,
+        "send_places": 2 * size * WORD,
+        "recv_places": 2 * size * WORD,
+    }

@@ -157,24 +157,27 @@ def _walk(offer, segments, itemsize, runs):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64)")
+def _write_offer(call, told, peer):  # type: ignore[no-untyped-def]
+    store_i64(told + OFFER.capacity, load_i64(load_i64(call + CALL.recv_places) + 8 * peer))
+    store_i64(told + OFFER.itemsize, load_i64(call + CALL.itemsize))
+    store_i64(told + OFFER.form, load_i64(call + CALL.form))
+    _object(told, FINE, 0, 0, 0)
+    _write_splits(call, told, peer)
+    if load_i64(told + OFFER.fault) == FINE:
+        _write_choice(call, told, peer)
+    if load_i64(told + OFFER.fault) == FINE:
+        end = _walk(told, load_i64(call + CALL.segments), 0, 0)[1]
+        limit = load_i64(load_i64(call + CALL.send_places) + 8 * peer)
+        if end > limit:
+            _object(told, SEND, 0, end, limit)
+
+
+@kernel("void(int64, int64, int64)")
 def offer(thread, threads, call):  # type: ignore[no-untyped-def]
     """Write what is told to each peer."""
-    size, segments, form = load_i64(call + CALL.size), load_i64(call + CALL.segments), load_i64(call + CALL.form)
-    send, recv = load_i64(call + CALL.send_places), load_i64(call + CALL.recv_places)
     peer = thread
-    while peer < size:
-        told = load_i64(call + CALL.offers) + peer * offer_size(segments)
-        store_i64(told + OFFER.capacity, load_i64(recv + 8 * peer))
-        store_i64(told + OFFER.itemsize, load_i64(call + CALL.itemsize))
-        store_i64(told + OFFER.form, form)
-        _object(told, FINE, 0, 0, 0)
-        _write_splits(call, told, peer)
-        if load_i64(told + OFFER.fault) == FINE:
-            _write_choice(call, told, peer)
-        if load_i64(told + OFFER.fault) == FINE:
-            end = _walk(told, segments, 0, 0)[1]
-            if end > load_i64(send + 8 * peer):
-                _object(told, SEND, 0, end, load_i64(send + 8 * peer))
+    while peer < load_i64(call + CALL.size):
+        _write_offer(call, load_i64(call + CALL.offers) + peer * offer_size(load_i64(call + CALL.segments)), peer)
         peer += threads
 
 

@@ -36,7 +36,7 @@ def runs(splits: Sequence[int], chosen: Collection[int], dense_source: bool, den
         else:
             found.append((packed if dense_source else place, packed if dense_target else place, length))
         packed += length
-        place + length
+        end = place + length
     return found
 
 

@@ -1,0 +1,144 @@
+"""Moving the runs of all pairs on the GPU, in one launch whose size nobody knows beforehand.
+
+::
+
+    pair 0  | run 0      | run 1 |   run 2            |        stream of its runs, cut into tiles whatever the runs are
+            |  tile 0  |  tile 1  |  tile 2  | tile 3 |        team (warp) t takes tiles t, t + teams, ... of each pair,
+    pair 1  | run 0                       |                    finds the first run of a tile by halving, and goes on from there
+            |  tile 0  |  tile 1  | til 2 |
+
+How many bytes there are stands in memory, where :func:`numba_kernels.alltoallv.plan.plan` left it; so tiles are cut on the GPU:
+small enough that all teams have one, large enough that the search costs little. Lanes of a team access neighbouring 16 bytes where
+source and target lie alike with respect to them, else 4, else single bytes.
+
+One body serves three uses, by the offsets of a run that it takes: packing into a stream (``source`` to ``packed``), landing
+from one (``packed`` to ``target``), and straight from area to area (``source`` to ``target``).
+
+==========  ==============================  ================================
+what        who writes it                   who reads it
+==========  ==============================  ================================
+pairs,      the plan, in an earlier launch  every team
+runs
+targets     one team a tile; runs never     nobody in the same launch
+            overlap
+==========  ==============================  ================================
+
+There are no flags. Bytes moved: each once read and once written, and 32 bytes for each step of the search. The CPU moves the same
+runs by ``memcpy`` (:mod:`ncclx_mpi.collectives.alltoall.dynamic`). The NumPy twin is :func:`numba_kernels.alltoallv.twins.moved`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba_kernels.alltoallv import plan
+from numba_kernels.alltoallv.layout import PAIR, RUN
+from numba_kernels.cuda.intrinsics import (
+    VECTOR,
+    load_i64,
+    load_u8,
+    load_u32,
+    load_vector,
+    store_u8,
+    store_u32,
+    store_vector,
+)
+from numba_kernels.cuda.kernel import Kernel, helper
+
+_WARP = 32
+_LEAST_TILE, _MOST_TILE = 1024, 16384
+_BESIDE = 37
+"""How many teams further the tiles of the next pair begin, so that small pairs do not all fall to the same teams."""
+
+
+@helper
+def _copy_bytes(lane, lanes, target, source, nbytes):  # type: ignore[no-untyped-def]
+    i = lane
+    while i < nbytes:
+        store_u8(target + i, load_u8(source + i))
+        i += lanes
+
+
+def _copy_by(width: int, load: Any, store: Any) -> Any:
+    """Return a copy by units of `width` bytes between two places that lie alike with respect to them."""
+
+    @helper
+    def copy(lane, lanes, target, source, nbytes):  # type: ignore[no-untyped-def]
+        head = min(-source & (width - 1), nbytes)
+        _copy_bytes(lane, lanes, target, source, head)
+        units = (nbytes - head) // width
+        here, there = source + head, target + head
+        i = lane
+        while i + lanes < units:
+            value, following = load(here + i * width), load(here + (i + lanes) * width)
+            store(there + i * width, value)
+            store(there + (i + lanes) * width, following)
+            i += 2 * lanes
+        if i < units:
+            store(there + i * width, load(here + i * width))
+        done = head + units * width
+        _copy_bytes(lane, lanes, target + done, source + done, nbytes - done)
+
+    return copy
+
+
+_copy_vectors = _copy_by(VECTOR, load_vector, store_vector)
+_copy_words = _copy_by(4, load_u32, store_u32)
+
+
+@helper
+def _first_run(runs, count, position):  # type: ignore[no-untyped-def]
+    """Index of the run that holds a position of the stream."""
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if load_i64(runs + middle * RUN.total + RUN.packed) <= position:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@helper
+def _copy_tile(lane, lanes, pair, runs, position, end, source_field, target_field):  # type: ignore[no-untyped-def]
+    """Move the part of a pair's stream from `position` to `end`."""
+    run = runs + _first_run(runs, load_i64(pair + PAIR.runs), position) * RUN.total
+    while position < end:
+        inside = position - load_i64(run + RUN.packed)
+        nbytes = min(load_i64(run + RUN.nbytes) - inside, end - position)
+        source = load_i64(pair + PAIR.source) + load_i64(run + source_field) + inside
+        target = load_i64(pair + PAIR.target) + load_i64(run + target_field) + inside
+        unlike = source ^ target
+        if unlike & (VECTOR - 1) == 0:
+            _copy_vectors(lane, lanes, target, source, nbytes)
+        elif unlike & 3 == 0:
+            _copy_words(lane, lanes, target, source, nbytes)
+        else:
+            _copy_bytes(lane, lanes, target, source, nbytes)
+        position += nbytes
+        run += RUN.total
+
+
+def copy(thread, threads, pairs, size, runs, most_runs, source_field, target_field):  # type: ignore[no-untyped-def]
+    """Move the runs of `size` pairs; the fields of ``RUN`` that are offsets from the addresses of the pair are named last."""
+    lanes = min(_WARP, threads)
+    teams, team, lane = threads // lanes, thread // lanes, thread % lanes
+    if team >= teams:
+        return
+    for index in range(size):
+        pair = pairs + index * PAIR.total
+        nbytes = load_i64(pair + PAIR.nbytes)
+        tile = min(max(nbytes // teams & -_LEAST_TILE, _LEAST_TILE), _MOST_TILE)
+        position = (team + index * _BESIDE) % teams * tile
+        while position < nbytes:
+            end = min(position + tile, nbytes)
+            _copy_tile(lane, lanes, pair, runs + index * most_runs * RUN.total, position, end, source_field, target_field)
+            position += teams * tile
+
+
+# A peer is a thread, so few are needed; blocks of one warp leave each of them registers enough.
+OFFER = Kernel("alltoallv_offer", plan.offer, parameters=1, launch_bounds=_WARP)
+PLAN = Kernel("alltoallv_plan", plan.plan, parameters=1, launch_bounds=_WARP)
+COPY = Kernel("alltoallv_copy", copy, parameters=6)
+
+KERNELS = (OFFER, PLAN, COPY)
