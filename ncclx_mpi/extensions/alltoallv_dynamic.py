@@ -26,6 +26,7 @@ from ncclx_mpi.api.operations import Collection, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.buffers import Buffer as Resolved
 from ncclx_mpi.buffers import VBuffer
+from ncclx_mpi.buffers.buffer import Copy
 from ncclx_mpi.collectives.alltoall import dynamic
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
 from ncclx_mpi.typing import Buffer, BufSpecV
@@ -209,24 +210,26 @@ class DynamicAlltoall:
 
 
 class _Integers(NamedTuple):
-    """An array of integers of the caller; `kind` as in :func:`numba_kernels.alltoallv.plan.integer_at`."""
+    """An array of integers of the caller; `kind` as in :func:`numba_kernels.alltoallv.plan.integer_at`, `copy` of a GPU's."""
 
     address: int
     kind: int
     length: int
     owner: Any
+    copy: Copy | None = None
 
 
 _NO_INTEGERS = _Integers(0, WORD, 0, None)
 
 
 class _Side(NamedTuple):
-    """Room for each peer in one buffer: elements, and address of the begin."""
+    """Room for each peer in one buffer: elements, and address of the begin; in a copy, if the buffer is a GPU's."""
 
     capacities: list[int]
     addresses: list[int]
     itemsize: int
     owner: Any
+    copy: Copy | None = None
 
 
 class _Choice(NamedTuple):
@@ -281,6 +284,9 @@ class Exchange:
         size = state.size
         self.rank, self.size = state.rank, size
         self.owner = (send.owner, recv.owner, splits.owner, choice, all_splits.owner)
+        read = (send.copy, recv.copy, splits.copy, choice.indices.copy, choice.blocklengths.copy)
+        self._read = [copy for copy in read if copy is not None]
+        self._written = [copy for copy in (recv.copy, all_splits.copy) if copy is not None]
         self.offer_bytes = layout.offer_bytes(segments)
         tables = layout.tables(size, segments) | {"rows": size * ROW.total}
         self._words = np.empty((CALL.total + sum(tables.values())) // WORD, np.int64)
@@ -327,14 +333,22 @@ class Exchange:
 
         def begin() -> Collection:
             if not collective.running:  # else the start below says what is wrong
+                self.load()
                 entry(dynamic.offer)(self.address)
             collective.start()
-            return Collection(collective, self, self.check)
+            return Collection(collective, self, self.finish)
 
         return begin
 
-    def check(self) -> None:
-        """Raise what went wrong with pairs of this rank, if anything did."""
+    def load(self) -> None:
+        """Copy what is in a GPU's memory to where it is read."""
+        for copy in self._read:
+            copy.load()
+
+    def finish(self) -> None:
+        """Copy what arrived to a GPU's memory, and raise what went wrong with pairs of this rank, if anything did."""
+        for copy in self._written:
+            copy.store()
         if not self.word("faults"):
             return
         found = [(source, target, pair) for source, target, pair in self._pairs() if pair[PAIR.fault // WORD] != layout.FINE]
@@ -375,8 +389,9 @@ _TEXTS = {
 def _run(state: CommState, exchange: Exchange) -> None:
     """Carry it out."""
     if state.native.slot >= 0:
+        exchange.load()
         collectives.check(state.native, entry(dynamic.exchange)(state.address, exchange.address), _NAME)
-        exchange.check()
+        exchange.finish()
     else:
         Request._refer(exchange.prepare(state)()).Wait()
 
@@ -464,19 +479,27 @@ def _integers(array: Any, name: str, *, writable: bool = False) -> _Integers:
         raise TypeError(f"{_NAME}: {name} must be an array of integers, its elements are {found.format!r}")
     if found.nbytes and found.address % abs(kind):
         raise ValueError(f"{_NAME}: {name} is not aligned to its elements; pass a copy of the array")
-    return _Integers(found.address, kind, found.nbytes // abs(kind), found.owner)
+    copy = None
+    if found.lent is not None:
+        copy = (buffers.recv if writable else buffers.send)(array).copy()
+    return _Integers(found.address if copy is None else copy.address, kind, found.nbytes // abs(kind), found.owner, copy)
 
 
 def _areas(vector: VBuffer) -> _Side:
     """Room for each peer, as a vector form gives it."""
     itemsize = _element(vector)
+    if vector.device is not None:
+        copy = vector.copy()
+        return _Side(vector.counts, [copy.address + offset for offset in copy.offsets], itemsize, vector.owner, copy)
     addresses = [vector.address + displ * itemsize for displ in vector.displs]
     return _Side(vector.counts, addresses, itemsize, vector.owner)
 
 
 def _one_area(buffer: Resolved, size: int) -> _Side:
     """One buffer for all peers."""
-    return _Side([buffer.count] * size, [buffer.address] * size, _element(buffer), buffer.owner)
+    itemsize, copy = _element(buffer), None if buffer.device is None else buffer.copy()
+    address = buffer.address if copy is None else copy.address
+    return _Side([buffer.count] * size, [address] * size, itemsize, buffer.owner, copy)
 
 
 def _element(buffer: Resolved | VBuffer) -> int:
