@@ -131,7 +131,7 @@ def _print_table(rows: list[Row], arches: list[Arch]) -> None:
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    for name, group in by_name.items():
+    for name, group in sorted(by_name.items()):
         columns = [[row.usage.registers for row in group], [row.usage.stack for row in group], [row.usage.spills for row in group]]
         columns += [[row.calls for row in group], [row.polling for row in group], [row.endless for row in group]]
         cells = [_joined(column) for column in columns]

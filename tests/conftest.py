@@ -1,9 +1,13 @@
-"""Tests with ``@pytest.mark.ranks(...)`` run on several ranks: see :mod:`ncclx_mpi.testing.plugin`; those with ``gpu`` where there is one."""
+"""Tests with ``@pytest.mark.ranks(...)`` run on several ranks: see :mod:`ncclx_mpi.testing.plugin`.
+
+Those with ``gpu`` run where there is a GPU, those with ``compiler`` where numba-cuda is installed, which needs no GPU.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 
 import pytest
 
@@ -16,11 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped without")
+    config.addinivalue_line("markers", "compiler: compiles GPU kernels; skipped without numba-cuda")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not has_gpu():
         pytest.skip("there is no GPU")
+    if item.get_closest_marker("compiler") and not importlib.util.find_spec("numba_cuda"):
+        pytest.skip("numba-cuda is not installed")
 
 
 @functools.cache

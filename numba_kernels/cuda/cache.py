@@ -17,7 +17,10 @@ from pathlib import Path
 from numba_kernels import jit
 
 FOLDER_VARIABLE = "NCCLX_MPI_CUBINS"
-_COMPILERS = ("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvvm-cu12", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
+_COMPILERS = (
+    *("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc"),
+    *("nvidia-nvjitlink-cu12", "nvidia-cuda-nvcc-cu12"),
+)
 
 
 def find(name: str, digest: str, arch: tuple[int, int]) -> bytes | None:

@@ -14,7 +14,6 @@ from numba_kernels.cuda.intrinsics import load_i64, store_i64
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.loops import Ending, endings
 
-needs_compiler = pytest.mark.skipif(not importlib.util.find_spec("numba_cuda"), reason="numba-cuda is not installed")
 without_compiler = pytest.mark.skipif(bool(importlib.util.find_spec("numba_cuda")), reason="numba-cuda is installed")
 COUNTS, POLLS, NEVER = Ending.COUNTS, Ending.POLLS, Ending.NEVER
 ROOT = Path(__file__).parents[2]
@@ -69,7 +68,7 @@ def waits(thread, threads, word, value):
     store_i64(word + 8, 1)
 
 
-@needs_compiler
+@pytest.mark.compiler
 @pytest.mark.parametrize("arch", [(8, 0), (9, 0), (10, 0)])
 def test_a_load_that_was_moved_out_of_its_loop_is_found(arch):
     assert endings(Kernel("test_hoisted", waits_on_a_plain_load, parameters=2).ptx(arch)) == [NEVER]
@@ -123,7 +122,7 @@ def test_a_missing_compiler_is_reported():
     assert "pip install 'ncclx-mpi[cuda13]'" in done.stderr and "Traceback" not in done.stderr
 
 
-@needs_compiler
+@pytest.mark.compiler
 def test_compiled_ahead_and_found(tmp_path, monkeypatch):
     done = compile_one("--arch", "sm_80,sm_90", "--report", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,6 @@ import pytest
 from numba_kernels.cuda import cache, kernel, ptx
 from numba_kernels.cuda.intrinsics import load_f32, load_i64, load_u8, load_vector, store_f32, store_i64, store_u8, store_vector
 
-needs_compiler = pytest.mark.skipif(not importlib.util.find_spec("numba_cuda"), reason="numba-cuda is not installed")
 ROOT = Path(__file__).parents[2]
 
 
@@ -131,7 +130,7 @@ def test_nothing_of_cuda_is_imported_with_the_kernels():
     assert done.stdout.strip() == "[]"
 
 
-@needs_compiler
+@pytest.mark.compiler
 @pytest.mark.parametrize("arch", [(8, 0), (9, 0), (10, 0)])
 def test_compiled_without_a_gpu(arch):
     text = ACCESS.ptx(arch)
@@ -143,14 +142,14 @@ def test_compiled_without_a_gpu(arch):
     assert code.startswith(b"\x7fELF") and usage.stack == usage.spills == 0 < usage.registers
 
 
-@needs_compiler
+@pytest.mark.compiler
 def test_phases_are_separated_by_a_barrier():
     text = DOUBLE_AND_REVERSE.ptx((9, 0))
     assert text.count("bar.sync") == 1 and "bar.sync" not in DOUBLE.ptx((9, 0))
     assert ".maxntid 512" in text
 
 
-@needs_compiler
+@pytest.mark.compiler
 def test_assembled_with_either_tool(monkeypatch):
     assert ptx.assemble(DOUBLE.ptx((9, 0)), (9, 0)).startswith(b"\x7fELF")
     monkeypatch.setattr(ptx, "_has_jit_linker", lambda: False)
@@ -160,7 +159,7 @@ def test_assembled_with_either_tool(monkeypatch):
         ptx.assemble(DOUBLE.ptx((9, 0)), (9, 0))
 
 
-@needs_compiler
+@pytest.mark.compiler
 def test_ptxas_says_what_is_wrong():
     with pytest.raises(ValueError, match="ptxas refuses kernel test_double for sm_90"):
         ptx.run_ptxas(DOUBLE.ptx((9, 0)).replace("ret;", "return;"), (9, 0))

@@ -1,6 +1,5 @@
 """Reductions over many sources: the kernels on the CPU, and on a GPU where there is one, against their NumPy twins and the engine's."""
 
-import importlib.util
 import re
 from itertools import product
 
@@ -17,7 +16,6 @@ from tests.kernels.test_reduce import C_FUNCTION, assert_same, operands
 
 KINDS = (*reduce.TYPES, *cuda_reduce.TINY_FLOATS)
 SUPPORTED = [(op, kind) for kind, op in product(KINDS, OPERATIONS) if cuda_reduce.is_supported(op, kind)]
-needs_compiler = pytest.mark.skipif(not importlib.util.find_spec("numba_cuda"), reason="numba-cuda is not installed")
 
 
 @pytest.fixture(scope="module", params=MACHINES)
@@ -179,7 +177,7 @@ def test_types_with_the_same_code_share_a_kernel():
     assert len(names) == len(set(names))
 
 
-@needs_compiler
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("op", "kind", "wanted", "unwanted"),
     [
