@@ -17,9 +17,16 @@ from pathlib import Path
 from numba_kernels import jit
 
 FOLDER_VARIABLE = "NCCLX_MPI_CUBINS"
+_LAYOUT = 1
 _COMPILERS = (
-    *("numba", "llvmlite", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc"),
-    *("nvidia-nvjitlink-cu12", "nvidia-cuda-nvcc-cu12"),
+    "numba",
+    "llvmlite",
+    "numba-cuda",
+    "nvidia-nvvm",
+    "nvidia-nvjitlink",
+    "nvidia-cuda-nvcc",
+    "nvidia-nvjitlink-cu12",
+    "nvidia-cuda-nvcc-cu12",
 )
 
 
@@ -59,7 +66,7 @@ def _folders() -> list[Path]:
 
 
 def _user_folder() -> Path:
-    return jit.cache_root() / f"cubins-{_versions()}"
+    return jit.cache_root() / f"cubins-{_LAYOUT}-{_versions()}"
 
 
 @functools.cache
@@ -71,4 +78,4 @@ def _versions() -> str:
             found.append(f"{package}={version(package)}")
         except PackageNotFoundError:
             continue
-    return hashlib.sha256(" ".join(found).encode()).hexdigest()[:12]
+    return hashlib.sha256(" ".join(found).encode()).hexdigest()[:20]

@@ -163,3 +163,8 @@ def test_assembled_with_either_tool(monkeypatch):
 def test_ptxas_says_what_is_wrong():
     with pytest.raises(ValueError, match="ptxas refuses kernel test_double for sm_90"):
         ptx.run_ptxas(DOUBLE.ptx((9, 0)).replace("ret;", "return;"), (9, 0))
+
+
+def test_the_users_folder_is_one_that_is_pruned():
+    """Old folders leave the cache by their names: letters, a number, 20 hexadecimal digits."""
+    assert re.fullmatch(r"[a-z]+-\d+-[0-9a-f]{20}", cache._user_folder().name)
