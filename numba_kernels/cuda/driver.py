@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from numba_kernels.cuda import loaded
 
 HANDLE_BYTES = 64
+_NO_DEVICE, _NO_LIBRARY = 100, 302
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
 """Handles of the default streams; 0 is the legacy one too."""
 
@@ -207,14 +208,31 @@ def install(driver: Driver | None) -> None:
     _Use.installed = driver
 
 
-def _find() -> Driver | None:
-    functions = loaded.library()
+def find() -> Driver:
+    """The driver in use, else the machine's own, whose library is loaded for it.
+
+    Raises
+    ------
+    DriverError
+        There is no driver, or no GPU.
+    """
+    if _Use.installed is not None:
+        return _Use.installed
+    functions = loaded.load()
     if functions is None:
-        return None
-    _Use.is_tried = True
+        raise DriverError(_NO_LIBRARY, f"no CUDA driver is installed ({loaded.NAME})")
     from numba_kernels.cuda.library import Library
 
+    found = Library(functions)
+    if not found.device_count():
+        raise DriverError(_NO_DEVICE, "the CUDA driver shows this process no GPU; see CUDA_VISIBLE_DEVICES")
+    return found
+
+
+def _find() -> Driver | None:
+    if loaded.library() is None:
+        return None
+    _Use.is_tried = True
     with contextlib.suppress(DriverError):
-        found = Library(functions)
-        return found if found.device_count() else None
+        return find()
     return None

@@ -51,3 +51,10 @@ def library() -> Any:
                 _Search.found = ctypes.CDLL(NAME, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
             _Search.adds = adds.value
     return _Search.found
+
+
+def load() -> Any:
+    """The CUDA driver's functions, loaded if nothing has done so; None where there is no driver."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(NAME)
+    return library()

@@ -12,6 +12,7 @@ def test_no_driver_without_a_gpu_and_the_installed_one_until_it_is_taken_away() 
     driver.install(double)
     try:
         assert driver.current() is double
+        assert driver.find() is double
     finally:
         driver.install(None)
     assert driver.current() is None

@@ -34,6 +34,7 @@ class Functions:
         self.steps: list[tuple[int, int, int, int]] = []
         self.parameters: list[int] = []
         self.current = 0
+        self.devices = 2
         for name, types in library.SIGNATURES.items():
             callback = ctypes.CFUNCTYPE(ctypes.c_int, *types)(self._noted(name))
             setattr(self, name, callback)
@@ -63,7 +64,7 @@ class Functions:
         text[0] = b"its reason"
 
     def _cuDeviceGetCount(self, found: Any) -> None:
-        found[0] = 2
+        found[0] = self.devices
 
     def _cuDeviceGet(self, found: Any, ordinal: int) -> None:
         found[0] = ordinal
@@ -293,6 +294,7 @@ def no_driver_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_machines_own_driver_is_used_once_it_is_loaded(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     assert driver.current() is None
     monkeypatch.setattr(loaded, "library", lambda: functions)
+    monkeypatch.setattr(loaded, "load", lambda: functions)
     found = driver.current()
     assert isinstance(found, Library)
     assert driver.current() is found
@@ -305,6 +307,19 @@ def test_a_driver_without_gpu_is_none_and_says_why(functions: Functions, monkeyp
         Library(functions)
     assert caught.value.code == 100
     monkeypatch.setattr(loaded, "library", lambda: functions)
+    monkeypatch.setattr(loaded, "load", lambda: functions)
     assert driver.current() is None
     assert driver.current() is None
     assert functions.count("cuInit") == 2
+
+
+@pytest.mark.usefixtures("no_driver_yet")
+def test_who_looks_for_a_gpu_is_told_why_there_is_none(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "load", lambda: None)
+    with pytest.raises(DriverError, match="no CUDA driver is installed"):
+        driver.find()
+    monkeypatch.setattr(loaded, "load", lambda: functions)
+    assert isinstance(driver.find(), Library)
+    functions.devices = 0
+    with pytest.raises(DriverError, match="shows this process no GPU"):
+        driver.find()
