@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,12 @@ from ncclx_mpi.api.operations import Collection, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.buffers import Buffer as Resolved
 from ncclx_mpi.buffers import VBuffer
-from ncclx_mpi.buffers.buffer import Copy
 from ncclx_mpi.collectives.alltoall import dynamic
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
+from ncclx_mpi.extensions.mirror import Mirror, Range
 from ncclx_mpi.typing import Buffer, BufSpecV
 from numba_kernels.alltoallv import layout
-from numba_kernels.alltoallv.layout import CALL, DENSE_SOURCE, DENSE_TARGET, PAIR
+from numba_kernels.alltoallv.layout import CALL, DENSE_SOURCE, DENSE_TARGET, OFFER, PAIR, RUN
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
 
@@ -69,7 +69,7 @@ class DynamicAlltoall:
         of ranks. Segment ``r`` begins at displacement ``r`` and goes to rank ``r``. It arrives at the begin of the area of its
         sender.
 
-        *split*: `sendbuf` without counts, no `indices`, and ``n`` a multiple ``k`` of the number of ranks. Segments stand one
+        *split*: `sendbuf` without counts, no `indices`, and ``n`` is ``k`` times the number of ranks. Segments stand one
         after another; rank ``r`` gets segments ``r * k`` to ``(r + 1) * k - 1``, one after another from the begin of the area of
         their sender.
 
@@ -104,9 +104,14 @@ class DynamicAlltoall:
         TypeError, ValueError, BufferError
             What is passed cannot be used, on this rank: nothing was sent.
 
-        Notes ----- Metadata (`splits`, `indices`, `blocklengths`) are arrays of any integer type, aligned. They are read when the
-        operation executes: in this call, or whenever a persistent request is started, not when it was made. Ranks that pass
-        different ``n`` get ERR_TRUNCATE, and the communicator is broken then.
+        Notes
+        -----
+        Each array may be the host's or a GPU's. Those of a GPU are copied through the host, after what their stream holds, and the
+        call is complete when all has arrived.
+
+        Metadata (`splits`, `indices`, `blocklengths`) are arrays of any integer type, aligned. They are read when the operation
+        executes: in this call, or whenever a persistent request is started, not when it was made. Ranks that pass different ``n``
+        get ERR_TRUNCATE, and the communicator is broken then.
 
         Time: one alltoall of 56 + 8 n bytes, then one alltoallv of what is really there. Segments that are neighbours at the sender
         travel as one piece.
@@ -210,26 +215,30 @@ class DynamicAlltoall:
 
 
 class _Integers(NamedTuple):
-    """An array of integers of the caller; `kind` as in :func:`numba_kernels.alltoallv.plan.integer_at`, `copy` of a GPU's."""
+    """An array of integers of the caller, or its mirror; `kind` as in :func:`numba_kernels.alltoallv.plan.integer_at`."""
 
     address: int
     kind: int
     length: int
     owner: Any
-    copy: Copy | None = None
+    mirror: Mirror | None = None
+
+    def ranges(self) -> list[Range]:
+        """All of it, in a GPU's memory."""
+        return [] if self.mirror is None else [(self.address - self.mirror.shift, self.length * abs(self.kind))]
 
 
 _NO_INTEGERS = _Integers(0, WORD, 0, None)
 
 
 class _Side(NamedTuple):
-    """Room for each peer in one buffer: elements, and address of the begin; in a copy, if the buffer is a GPU's."""
+    """Room for each peer in one buffer, or in its mirror: elements, and address of the begin."""
 
     capacities: list[int]
     addresses: list[int]
     itemsize: int
     owner: Any
-    copy: Copy | None = None
+    mirror: Mirror | None
 
 
 class _Choice(NamedTuple):
@@ -283,10 +292,8 @@ class Exchange:
             )
         size = state.size
         self.rank, self.size = state.rank, size
-        self.owner = (send.owner, recv.owner, splits.owner, choice, all_splits.owner)
-        read = (send.copy, recv.copy, splits.copy, choice.indices.copy, choice.blocklengths.copy)
-        self._read = [copy for copy in read if copy is not None]
-        self._written = [copy for copy in (recv.copy, all_splits.copy) if copy is not None]
+        self._send, self._recv, self._all_splits = send, recv, all_splits
+        self._metadata = (splits, choice.indices, choice.blocklengths)
         self.offer_bytes = layout.offer_bytes(segments)
         tables = layout.tables(size, segments) | {"rows": size * ROW.total}
         self._words = np.empty((CALL.total + sum(tables.values())) // WORD, np.int64)
@@ -333,24 +340,62 @@ class Exchange:
 
         def begin() -> Collection:
             if not collective.running:  # else the start below says what is wrong
-                self.load()
-                entry(dynamic.offer)(self.address)
+                self.read()
             collective.start()
             return Collection(collective, self, self.finish)
 
         return begin
 
-    def load(self) -> None:
-        """Copy what is in a GPU's memory to where it is read."""
-        for copy in self._read:
-            copy.load()
+    def run(self, state: CommState) -> None:
+        """Carry it out on the slot of the communicator."""
+        if self.is_on_device:
+            self.read()
+        collectives.check(state.native, entry(dynamic.exchange)(state.address, self.address), _NAME)
+        self.finish()
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether some of its memory is a GPU's."""
+        return any(part.mirror is not None for part in (self._send, self._recv, self._all_splits, *self._metadata))
+
+    def read(self) -> None:
+        """Read the metadata, and what they say will be sent of a buffer on a GPU."""
+        for integers in self._metadata:
+            if integers.mirror is not None:
+                integers.mirror.load(integers.ranges())
+        entry(dynamic.offer)(self.address)
+        mirror = self._send.mirror
+        if mirror is not None:
+            offers = self._table("offers", self.size * self.offer_bytes // WORD).reshape(self.size, -1)
+            lengths = offers[:, OFFER.total // WORD :][:, : self.word("segments")]
+            used: dict[int, int] = {}
+            for peer in np.flatnonzero(offers[:, OFFER.fault // WORD] == layout.FINE).tolist():
+                elements = min(int(lengths[peer].sum()), self._send.capacities[peer])
+                address = self._send.addresses[peer] - mirror.shift
+                used[address] = max(used.get(address, 0), elements * self._send.itemsize)
+            mirror.load(used.items())
 
     def finish(self) -> None:
-        """Copy what arrived to a GPU's memory, and raise what went wrong with pairs of this rank, if anything did."""
-        for copy in self._written:
-            copy.store()
-        if not self.word("faults"):
-            return
+        """Copy what arrived for buffers on a GPU to them, then raise what went wrong with pairs of this rank, if anything did."""
+        if self._recv.mirror is not None:
+            self._recv.mirror.store(self._landed(self._recv.mirror.shift))
+        if self._all_splits.mirror is not None:
+            self._all_splits.mirror.store(self._all_splits.ranges())
+        if self.word("faults"):
+            self._raise_fault()
+
+    def _landed(self, shift: int) -> list[Range]:
+        """What the runs of all sources have filled, in a GPU's memory."""
+        pairs = self._table("incoming", self.size * PAIR.total // WORD).reshape(self.size, -1)
+        most_runs, width = self.word("most_runs"), RUN.total // WORD
+        runs = self._table("incoming_runs", self.size * most_runs * width).reshape(self.size, most_runs, width)
+        return [
+            (int(pair[PAIR.target // WORD] + run[RUN.target // WORD]) - shift, int(run[RUN.nbytes // WORD]))
+            for pair, rows in zip(pairs, runs, strict=True)
+            for run in rows[: pair[PAIR.runs // WORD]]
+        ]
+
+    def _raise_fault(self) -> NoReturn:
         found = [(source, target, pair) for source, target, pair in self._pairs() if pair[PAIR.fault // WORD] != layout.FINE]
         source, target, pair = found[0]
         more = f" (and {len(found) - 1} more such pairs)" if len(found) > 1 else ""
@@ -389,9 +434,7 @@ _TEXTS = {
 def _run(state: CommState, exchange: Exchange) -> None:
     """Carry it out."""
     if state.native.slot >= 0:
-        exchange.load()
-        collectives.check(state.native, entry(dynamic.exchange)(state.address, exchange.address), _NAME)
-        exchange.finish()
+        exchange.run(state)
     else:
         Request._refer(exchange.prepare(state)()).Wait()
 
@@ -479,27 +522,33 @@ def _integers(array: Any, name: str, *, writable: bool = False) -> _Integers:
         raise TypeError(f"{_NAME}: {name} must be an array of integers, its elements are {found.format!r}")
     if found.nbytes and found.address % abs(kind):
         raise ValueError(f"{_NAME}: {name} is not aligned to its elements; pass a copy of the array")
-    copy = None
+    address, mirror = found.address, None
     if found.lent is not None:
-        copy = (buffers.recv if writable else buffers.send)(array).copy()
-    return _Integers(found.address if copy is None else copy.address, kind, found.nbytes // abs(kind), found.owner, copy)
+        mirror = Mirror(found.lent, found.address, found.nbytes)
+        address += mirror.shift
+    return _Integers(address, kind, found.nbytes // abs(kind), found.owner, mirror)
 
 
 def _areas(vector: VBuffer) -> _Side:
     """Room for each peer, as a vector form gives it."""
     itemsize = _element(vector)
-    if vector.device is not None:
-        copy = vector.copy()
-        return _Side(vector.counts, [copy.address + offset for offset in copy.offsets], itemsize, vector.owner, copy)
     addresses = [vector.address + displ * itemsize for displ in vector.displs]
-    return _Side(vector.counts, addresses, itemsize, vector.owner)
+    return _side(vector.counts, addresses, itemsize, vector)
 
 
 def _one_area(buffer: Resolved, size: int) -> _Side:
     """One buffer for all peers."""
-    itemsize, copy = _element(buffer), None if buffer.device is None else buffer.copy()
-    address = buffer.address if copy is None else copy.address
-    return _Side([buffer.count] * size, [address] * size, itemsize, buffer.owner, copy)
+    return _side([buffer.count] * size, [buffer.address] * size, _element(buffer), buffer)
+
+
+def _side(capacities: list[int], addresses: list[int], itemsize: int, buffer: Resolved | VBuffer) -> _Side:
+    """Room for each peer in a buffer; a mirror stands for one on a GPU."""
+    if buffer.device is None:
+        return _Side(capacities, addresses, itemsize, buffer.owner, None)
+    first = min(addresses)
+    end = max(address + capacity * itemsize for address, capacity in zip(addresses, capacities, strict=True))
+    mirror = Mirror(buffer.device, first, end - first)
+    return _Side(capacities, [address + mirror.shift for address in addresses], itemsize, buffer.owner, mirror)
 
 
 def _element(buffer: Resolved | VBuffer) -> int:

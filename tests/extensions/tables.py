@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,8 @@ class Table:
         total = max(at + room for at, room in zip(self.places[rank], self.room[rank], strict=True))
         return np.arange(1, total + 1).astype(self.dtype) + self.dtype.type(10 * rank)
 
-    def send_spec(self, rank: int) -> Any:
-        array = self.sendbuf(rank)
+    def send_spec(self, rank: int, make: Callable[[np.ndarray], Any]) -> Any:
+        array = make(self.sendbuf(rank))
         return [array, (self.room[rank], self.places[rank])] if self.form == PLAIN else array
 
     def metadata(self, rank: int) -> tuple[Any, ...]:

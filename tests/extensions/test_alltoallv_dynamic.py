@@ -39,20 +39,24 @@ def persistent(comm: Any, name: str, *args: Any) -> None:
 FLAVOURS = {"blocking": blocking, "nonblocking": nonblocking, "persistent": persistent}
 
 
-def check(comm: Any, table: Table, call: Call) -> None:
-    """Carry a table out and compare what is there afterwards, holes and guards included."""
+def check(comm: Any, table: Table, call: Call, make: Callable[[Any], Any] = np.array, get: Callable[[Any], Any] = np.array) -> None:
+    """Carry a table out and compare what is there afterwards, holes and guards included.
+
+    `make` turns values into arrays of the kind to test, `get` such arrays into values.
+    """
     rank = comm.rank
-    out = table.recvbuf(rank)
-    recv = [out, (table.capacities[rank], table.displacements(rank))]
-    every = np.full((comm.size, len(table.splits[0])), -1)
+    received, told = make(table.recvbuf(rank)), make(np.full((comm.size, len(table.splits[0])), -1))
+    recv = [received, (table.capacities[rank], table.displacements(rank))]
+    metadata = [None if each is None else make(each) for each in table.metadata(rank)]
     faults = table.faults(rank)
     try:
-        call(comm, "Alltoallv_dynamic", table.send_spec(rank), recv, *table.metadata(rank), every)
+        call(comm, "Alltoallv_dynamic", table.send_spec(rank, make), recv, *metadata, told)
     except MPI.Exception as error:
         assert error.error_class == MPI.ERR_TRUNCATE
         assert any(f"from rank {source} to rank {target}" in str(error) for source, target in faults), str(error)
     else:
         assert not faults
+    out, every = get(received), get(told)
     assert (every == np.array(table.splits)).all()
     assert out.tobytes() == table.received(rank).tobytes()
 
