@@ -86,6 +86,7 @@ SETTINGS: dict[str, Setting] = dict(
             "how bulk data moves: copied once by the kernel where it may, or through shared memory; auto: by trying both",
         ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
+        _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),
     ]
 )
 

@@ -60,6 +60,7 @@ def start() -> Engine:
     from ncclx_mpi import bootstrap, rc
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.placement import choose_copies, choose_stores
+    from numba_kernels.cuda import cache
 
     membership = bootstrap.join()
     membership.arena.join(membership.rank)
@@ -68,6 +69,7 @@ def start() -> Engine:
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     choose_copies(_job.engine, getattr(rc, "copies", "auto"))
     choose_stores(_job.engine, getattr(rc, "stores", "auto"))
+    cache.use_folder(getattr(rc, "cubins", ""))
     return _job.engine
 
 

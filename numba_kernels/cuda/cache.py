@@ -1,8 +1,8 @@
 """Machine code on disk: found by the kernel's name, the digest of its sources, and the architecture.
 
-Folders, in this order: ``$NCCLX_MPI_CUBINS`` (made ahead by ``python -m numba_kernels.compile --output``), ``cubins`` beside this
-file (shipped), and the user's cache, which has a folder for each set of compiler versions. A file whose digest does not fit is never
-taken, so folders may be stale or hold code for other releases.
+Folders, in this order: ``$NCCLX_MPI_CUBINS`` or that of :func:`use_folder` (made ahead by ``python -m numba_kernels.compile --output``),
+``cubins`` beside this file (shipped), and the user's cache, which has a folder for each set of compiler versions. A file whose digest
+does not fit is never taken, so folders may be stale or hold code for other releases.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ _COMPILERS = (
     "nvidia-nvjitlink-cu12",
     "nvidia-cuda-nvcc-cu12",
 )
+
+
+_made_ahead: list[Path] = []
+
+
+def use_folder(folder: str) -> None:
+    """Look for machine code in `folder` first, unless the environment names another; empty: nowhere else."""
+    _made_ahead[:] = [Path(folder)] if folder else []
 
 
 def find(name: str, digest: str, arch: tuple[int, int]) -> bytes | None:
@@ -61,8 +69,8 @@ def file_name(name: str, digest: str, arch: tuple[int, int]) -> str:
 
 
 def _folders() -> list[Path]:
-    made_ahead = os.environ.get(FOLDER_VARIABLE)
-    return [*([Path(made_ahead)] if made_ahead else []), Path(__file__).with_name("cubins"), _user_folder()]
+    named = os.environ.get(FOLDER_VARIABLE)
+    return [*([Path(named)] if named else _made_ahead), Path(__file__).with_name("cubins"), _user_folder()]
 
 
 def _user_folder() -> Path:

@@ -1,6 +1,7 @@
 """Kernels for the GPU: the same body on the CPU, compiled without a GPU where numba-cuda is installed, cached on disk."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -102,6 +103,11 @@ def test_machine_code_is_found_where_it_was_put(tmp_path, monkeypatch):
     assert DOUBLE.cubin((9, 0))[0] == b"cached"
     cache.write(tmp_path / "ahead", "test_double", DOUBLE.digest, (9, 0), b"made ahead")
     assert DOUBLE.cubin((9, 0))[0] == b"made ahead"
+    monkeypatch.delenv(cache.FOLDER_VARIABLE)
+    assert DOUBLE.cubin((9, 0))[0] == b"cached"
+    monkeypatch.setattr(cache, "_made_ahead", [])
+    cache.use_folder(str(tmp_path / "ahead"))
+    assert DOUBLE.cubin((9, 0))[0] == b"made ahead"
     cache.write(tmp_path / "ahead", "test_double", "another digest", (8, 0), b"stale")
     assert DOUBLE.cubin((8, 0))[0] == b"code for 80"
 
@@ -168,3 +174,15 @@ def test_ptxas_says_what_is_wrong():
 def test_the_users_folder_is_one_that_is_pruned():
     """Old folders leave the cache by their names: letters, a number, 20 hexadecimal digits."""
     assert re.fullmatch(r"[a-z]+-\d+-[0-9a-f]{20}", cache._user_folder().name)
+
+
+def test_a_program_names_the_folder_of_kernels():
+    code = (
+        "import ncclx_mpi.rc; ncclx_mpi.rc.cubins = '/made/ahead'\n"
+        "from ncclx_mpi import MPI\n"
+        "from numba_kernels.cuda import cache\n"
+        "print(cache._folders()[0])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != cache.FOLDER_VARIABLE}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
+    assert done.stdout.strip() == "/made/ahead"
