@@ -10,7 +10,7 @@ from numba import types
 
 from ncclx_mpi.collectives.allgather import slot_large as allgather_large
 from ncclx_mpi.collectives.allgather import slot_small as allgather_small
-from ncclx_mpi.collectives.allgather.slot_large import BLOCK
+from ncclx_mpi.collectives.allgather.direct import BLOCK
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
 from ncclx_mpi.collectives.alltoall.slot_vector import exchange
 from ncclx_mpi.collectives.fast import SLOW

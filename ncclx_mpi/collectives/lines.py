@@ -21,14 +21,15 @@ T = alpha (one line transfer, 0.1-0.2 us) + (n - 1) * m * beta for m bytes read 
 from __future__ import annotations
 
 from ncclx_mpi.p2p.gil import leave_gil
-from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED
+from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
 from ncclx_mpi.p2p.waiting import wait_word
-from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, store_release
+from numba_kernels.atomics import call_reduce, full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, move, write_shared
-from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of
+from transports.shm.layout import CONTROL, DEAD
+from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of, pushing_of
 
 SCRATCH = words("Scratch", "known published passed record streams offender own_signature its_signature", start=COMM.scratch)
 """Private words of a communicator: see the module's text for ``known``; ``published`` is the last collective whose line is written,
@@ -78,9 +79,16 @@ def give_gil(nbytes):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64)")
 def give_up(comm):  # type: ignore[no-untyped-def]
-    """Mark the communicator as broken, here and for those who wait in it."""
+    """Mark the communicator as broken, here and for those who wait in it. On return nobody writes into buffers of this rank."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
     store64(comm + COMM.broken, 1)
-    store_release(load64(comm + COMM.slot) + SLOT.broken, 1 + load64(comm + COMM.rank))
+    store_release(slot + SLOT.broken, 1 + rank)
+    full_fence()
+    peers, world = load64(load64(comm + COMM.engine) + ENGINE.peers), load64(comm + COMM.world)
+    for other in range(size):
+        control = load64(peers + load64(world + 8 * other) * PEER.total + PEER.control)
+        while other != rank and load_acquire(pushing_of(slot, size, other)) != 0 and load_relaxed(control + CONTROL.state) != DEAD:
+            pause()
 
 
 @kernel("int64(int64, int64)")

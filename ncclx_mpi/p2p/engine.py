@@ -30,6 +30,7 @@ from ncclx_mpi.p2p.layout import (
     PEER,
     PEER_DEAD,
     PENDING,
+    REFUSED,
     REQUEST,
 )
 from ncclx_mpi.p2p.progress import progress
@@ -380,6 +381,12 @@ class Engine:
             return errors.error(
                 errors.ERR_PENDING,
                 f"rank {self.rank}: {what} did not complete within NCCLX_MPI_TIMEOUT = {self.timeout:g} s\n" + self.who_waits(),
+            )
+        if code == REFUSED:
+            return errors.error(
+                errors.ERR_BUFFER,
+                f"rank {self.rank}: {what} was given up because the system copied the beginning of a buffer between processes and "
+                "refused the rest; set NCCLX_MPI_COPIES=piped",
             )
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
 

@@ -37,7 +37,9 @@ PEER = words(
 
 COMM = words(
     "Comm",
-    "engine context rank size world local slot sequence broken plans scratch*64",
+    "engine context rank size world local slot sequence broken plans scratch*64 "
+    # what the ranks agreed on, and trials of four kinds of collective (collectives/ways.py)
+    "| ways*272",
 )
 
 REQUEST = words(
@@ -66,8 +68,9 @@ ANY_SOURCE, ANY_TAG, PROC_NULL = -2, -1, -1
 STANDARD, SYNCHRONOUS, READY, BUFFERED = 0, 1, 2, 3
 
 # what a compiled step returns
-DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, FAILED = 0, 1, 2, 3, 4, 5, 6, 1000
-"""INTERRUPTED: a signal handler raised; BROKEN: an earlier collective on the communicator was given up.
+DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, REFUSED, FAILED = 0, 1, 2, 3, 4, 5, 6, 7, 1000
+"""INTERRUPTED: a signal handler raised; BROKEN: an earlier collective on the communicator was given up; REFUSED: the kernel copied
+some of a buffer for a peer, and not the rest.
 From FAILED on, the value less FAILED is an MPI error class."""
 
 AUTO, PIPED, DIRECT = -1, 0, 1

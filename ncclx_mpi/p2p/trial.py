@@ -53,3 +53,21 @@ def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
     first, second = load64(trial + TRIAL.least), load64(trial + TRIAL.least + 8)
     if first > 0 and second > 0:
         store64(trial + TRIAL.chosen, 1 if second < first else 0)
+
+
+@kernel("int64(int64)")
+def is_trial(trial):  # type: ignore[no-untyped-def]
+    """Whether the transfer that last asked for its way went it as a trial."""
+    return 1 if (load64(trial + TRIAL.count) - 1) % PERIOD < 2 * TRIES else 0
+
+
+@kernel("int64(int64)")
+def has_verdict(trial):  # type: ignore[no-untyped-def]
+    """Whether the next transfer is the first one after the trials of a period."""
+    return 1 if load64(trial + TRIAL.count) % PERIOD == 2 * TRIES else 0
+
+
+@kernel("void(int64, int64)")
+def settle(trial, way):  # type: ignore[no-untyped-def]
+    """All further transfers of the period go by `way`, which another rank found the faster."""
+    store64(trial + TRIAL.chosen, way)

@@ -10,6 +10,7 @@ import pytest
 
 from ncclx_mpi import collectives
 from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.trial import TRIES
 from tests.collectives.cases import CASES
 from tests.collectives.forked import run_ranks
 
@@ -74,8 +75,20 @@ def test_many_at_once_complete_in_any_order(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_blocking_with_rings_that_wrap(size: int) -> None:
-    run_ranks(size, run_cases, blocking, (700_001,))
+@pytest.mark.parametrize("copies", ["direct", "piped"])
+def test_blocking_with_rings_that_wrap(size: int, copies: str) -> None:
+    run_ranks(size, run_cases, blocking, (700_001,), copies=copies)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_blocking_by_direct_copies(size: int) -> None:
+    run_ranks(size, run_cases, blocking, (4099, 5000, 20_001, 70_003), copies="direct")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_trials_and_verdict(size: int) -> None:
+    """As many calls as take both ways to be tried, the verdict, and some more."""
+    run_ranks(size, run_cases, blocking, (20_001,) * (2 * TRIES + 3))
 
 
 @pytest.mark.parametrize("size", [2, 3])

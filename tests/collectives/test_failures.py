@@ -116,14 +116,14 @@ def test_the_deadline_ends_a_wait(work: Callable[[NativeComm], None]) -> None:
 
 def interrupted(comm: NativeComm, work: Callable[[NativeComm], None], with_slot: bool) -> None:
     if comm.rank == 0:
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             work(comm)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 3
         raises(errors.ERR_OTHER, lambda: collectives.barrier(comm))
     elif with_slot:
-        time.sleep(0.5)
+        time.sleep(1.5)
         with pytest.raises(errors.Exception, match="Make a new communicator"):
             work(comm)  # a barrier that rank 0 had entered may still complete, the next one cannot
             work(comm)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
 import time
 from typing import Any
 
@@ -13,8 +10,8 @@ import pytest
 
 from ncclx_mpi import MPI, runtime
 from ncclx_mpi.p2p.layout import AUTO, DIRECT, PIPED
+from tests.secret import secret_memory
 
-_SYS_MEMFD_SECRET = 447
 CONTEXT = 1 << 40
 WAYS = pytest.mark.parametrize("way", [AUTO, DIRECT, PIPED])
 
@@ -107,16 +104,6 @@ def test_withdrawn_receive_is_written_no_more(comm: Any, way: int) -> None:
         comm.Barrier()
         answer = comm.sendrecv(pattern(100_000, comm.rank), 1 - comm.rank, source=1 - comm.rank)
         assert (answer == pattern(100_000, 1 - comm.rank)).all()
-
-
-def secret_memory(nbytes: int) -> Any:
-    """Memory that the kernel copies for nobody."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    file = libc.syscall(_SYS_MEMFD_SECRET, 0)
-    if file < 0:
-        pytest.skip("no memfd_secret here")
-    os.ftruncate(file, nbytes)
-    return np.frombuffer(mmap.mmap(file, nbytes), np.uint8)
 
 
 @pytest.mark.ranks(2)

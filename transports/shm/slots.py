@@ -15,6 +15,7 @@ word                   written by      polled by        order and meaning
 =====================  ==============  ===============  =====================================================================
 ``LINE.stamp``         its rank        all others       release after signature and payload: collective number q is published
 ``done``               its rank        writers          release: it has read all it needs of the collectives up to this number
+``pushing``            its rank        who gives up     beside ``done``; fenced before ``broken`` is read: it writes into buffers of others
 ``bounce``             its rank        its neighbour    release: counts up while the two measure their round trip
 ``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
 ``RING.consumed``      reader          writer           release after reading: chunks read since the lease
@@ -84,6 +85,12 @@ def line_of(slot, rank, number):  # type: ignore[no-untyped-def]
 def done_of(slot, size, rank):  # type: ignore[no-untyped-def]
     """The word that says up to which collective `rank` has read everything."""
     return slot + _PAGE + size * DEPTH * _LINES_APART + rank * _WORDS_APART
+
+
+@kernel("int64(int64, int64, int64)")
+def pushing_of(slot, size, rank):  # type: ignore[no-untyped-def]
+    """The word that says whether `rank` has the kernel write into memory of others."""
+    return done_of(slot, size, rank) + 8
 
 
 @kernel("int64(int64, int64, int64)")

@@ -11,6 +11,9 @@ T = alpha + n * m * beta a rank: m bytes written, (n - 1) * m read.
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.allgather import direct
+from ncclx_mpi.collectives.allgather.direct import BLOCK
+from ncclx_mpi.collectives.direct import UNREACHED
 from ncclx_mpi.collectives.lines import ALLGATHER, BCAST, end, sign
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
@@ -23,21 +26,40 @@ from ncclx_mpi.collectives.streams import (
     put_shared,
     take_shared,
 )
+from ncclx_mpi.collectives.ways import SPREADS, choose_way, note_way
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import load64, store64
+from ncclx_mpi.p2p.layout import COMM, DIRECT
+from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.layout import words
 from numba_kernels.memory import allocate, release
 from transports.shm.slots import SHARED_CHUNK
-
-BLOCK = words("Block", "recv nbytes")
-"""Where the block of one rank goes, and its size."""
 
 
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def spread(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
-    """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes."""
+    """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes.
+
+    Allgathers go by direct copies where that is faster.
+    """
+    if kind != ALLGATHER:
+        return _stream(comm, kind, root, send, table)
+    size, total = load64(comm + COMM.size), 0
+    for other in range(size):
+        total += load64(table + other * BLOCK.total + BLOCK.nbytes)
+    signature = sign(kind, root, total)
+    way = choose_way(comm, signature, SPREADS, total // size)
+    if way < 0:
+        return -way
+    began = ticks()
+    code = direct.allgather(comm, signature, send, table, total) if way == DIRECT else UNREACHED
+    if code == UNREACHED:
+        code = _stream(comm, kind, root, send, table)
+    note_way(comm, SPREADS, total // size, way, ticks() - began)
+    return code
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _stream(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     longest, total = 0, 0
     for other in range(size):

@@ -5,7 +5,7 @@ T = alpha + (n - 1) * m * beta.
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.allgather.slot_large import BLOCK
+from ncclx_mpi.collectives.allgather.direct import BLOCK
 from ncclx_mpi.collectives.lines import ALLGATHER, SCRATCH, arrive, begin, end, pass_by, payload, sign
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64

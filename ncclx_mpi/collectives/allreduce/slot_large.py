@@ -17,6 +17,8 @@ T = alpha + m * (2 beta + gamma) for two, 2 alpha + 2 (n - 1) / n * m * 2 beta +
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.allreduce import direct
+from ncclx_mpi.collectives.direct import UNREACHED
 from ncclx_mpi.collectives.lines import ALLREDUCE, end, sign
 from ncclx_mpi.collectives.reduce_scatter.slot_large import even_firsts, reduce_chunk, send_blocks
 from ncclx_mpi.collectives.streams import (
@@ -28,8 +30,9 @@ from ncclx_mpi.collectives.streams import (
     put_shared,
     take_shared,
 )
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import call_reduce, load64
+from ncclx_mpi.collectives.ways import REDUCTIONS, choose_way, note_way
+from ncclx_mpi.p2p.layout import COMM, DIRECT
+from numba_kernels.atomics import call_reduce, load64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, release
 
@@ -85,7 +88,22 @@ def _collect_blocks(comm, signature, recv, firsts, itemsize, chunk, turn):  # ty
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
-    """Any number of ranks. `chunk` counts elements; `send` == `recv` means in place."""
+    """Any number of ranks, by direct copies where that is faster. `chunk` counts elements; `send` == `recv` means in place."""
+    signature, nbytes = sign(ALLREDUCE, 0, count * itemsize), count * itemsize
+    way = choose_way(comm, signature, REDUCTIONS, nbytes)
+    if way < 0:
+        return -way
+    began, code = ticks(), UNREACHED
+    if way == DIRECT:
+        code = direct.allreduce(comm, signature, send, recv, count, itemsize, fn, chunk)
+    if code == UNREACHED:
+        code = _stream(comm, send, recv, count, itemsize, fn, chunk)
+    note_way(comm, REDUCTIONS, nbytes, way, ticks() - began)
+    return code
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _stream(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     if size == 2 and count * itemsize < SWAP_BELOW:
         return swap(comm, send, recv, count, itemsize, fn, chunk)

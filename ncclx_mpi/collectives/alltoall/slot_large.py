@@ -14,6 +14,8 @@ T = alpha + 2 m * beta / min(cores, n) a rank: each byte is copied in by its sen
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.alltoall import direct
+from ncclx_mpi.collectives.direct import UNREACHED
 from ncclx_mpi.collectives.lines import ALLTOALL, GATHER, SCATTER, end, sign
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
@@ -26,9 +28,10 @@ from ncclx_mpi.collectives.streams import (
     put_split,
     take_split,
 )
+from ncclx_mpi.collectives.ways import EXCHANGES, choose_way, note_way
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import load64, store64
+from ncclx_mpi.p2p.layout import COMM, DIRECT
+from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, release
@@ -130,7 +133,21 @@ def _fill(row, send, send_bytes, recv, recv_bytes):  # type: ignore[no-untyped-d
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
 def alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
-    """`nbytes` for each pair; `send` == `recv` means in place."""
+    """`nbytes` for each pair, by direct copies where that is faster; `send` == `recv` means in place."""
+    signature = sign(ALLTOALL, 0, nbytes)
+    way = choose_way(comm, signature, EXCHANGES, nbytes)
+    if way < 0:
+        return -way
+    began = ticks()
+    code = direct.alltoall(comm, signature, send, recv, nbytes) if way == DIRECT else UNREACHED
+    if code == UNREACHED:
+        code = _stream(comm, send, recv, nbytes)
+    note_way(comm, EXCHANGES, nbytes, way, ticks() - began)
+    return code
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _stream(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
     size = load64(comm + COMM.size)
     table = allocate(size * ROW.total)
     for other in range(size):

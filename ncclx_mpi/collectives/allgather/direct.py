@@ -1,0 +1,56 @@
+"""Allgather(v) by direct copies: every rank pushes its block into the buffers of all others.
+
+::
+
+    rank r:  piece p of its block  -->  own result, result of rank r + 1, of rank r + 2, ...        for p = 0, 1, ...
+
+T = 2 alpha + n * m * beta a rank, one copy a byte; all but the first copy of a piece read it from the cache.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.direct import PIECE, UNREACHED, close_direct, is_shown, open_direct, opened, push
+from ncclx_mpi.collectives.streams import land
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import allocate, release
+
+BLOCK = words("Block", "recv nbytes")
+"""Where the block of one rank goes, and its size."""
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def allgather(comm, signature, send, table, total):  # type: ignore[no-untyped-def]
+    """Carry out the table of `BLOCK`; the own block is at `send`. 0, UNREACHED, or the code of a failure."""
+    size, filled = load64(comm + COMM.size), 0
+    places = allocate(8 * (size + 1))
+    for other in range(size):
+        row = table + other * BLOCK.total
+        store64(places + 8 * (other + 1), load64(row + BLOCK.recv))
+        if load64(row + BLOCK.nbytes) > 0:
+            filled = load64(row + BLOCK.recv)
+    store64(places, is_shown(comm, filled))
+    number = open_direct(comm, signature, places, size + 1)
+    release(places)
+    if number <= 0:
+        return -number if number < 0 else UNREACHED
+    return close_direct(comm, signature, number, _push_block(comm, number, send, table, total))
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _push_block(comm, number, send, table, total):  # type: ignore[no-untyped-def]
+    """Copy the own block to everyone's result. Returns 0, or 1 if the kernel refused."""
+    size, rank, refused = load64(comm + COMM.size), load64(comm + COMM.rank), 0
+    own = load64(table + rank * BLOCK.total + BLOCK.recv)
+    nbytes = load64(table + rank * BLOCK.total + BLOCK.nbytes)
+    for offset in range(0, nbytes, PIECE):
+        piece = min(PIECE, nbytes - offset)
+        if own != send:
+            land(own + offset, send + offset, piece, total)
+        for step in range(1, size):
+            other = (rank + step) % size
+            target = opened(comm, other, number, size + 1, 1 + rank) + offset
+            refused |= push(comm, other, send + offset, target, piece)
+    return refused
