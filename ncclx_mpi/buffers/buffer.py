@@ -203,41 +203,45 @@ class Copy:
         Keeps them alive and in place; pinned memory for blocks of a GPU.
     """
 
-    __slots__ = ("_blocks", "_device", "address", "offsets", "owner")
+    __slots__ = ("_blocks", "address", "offsets", "owner")
 
     def __init__(self, blocks: list[Buffer]) -> None:
         self._blocks = blocks
-        self._device = next((block.device for block in blocks if block.device is not None), None)
         self.offsets, total = _offsets(blocks)
+        device = next((block.device for block in blocks if block.device is not None), None)
         self.owner: Any
-        if self._device is None:
+        if device is None:
             self.owner = np.empty(max(total, 1), np.uint8)
             self.address = array_words(self.owner)[0]
         else:
-            self.owner = staged.lease(self._device, total)
+            self.owner = staged.lease(device, total)
             self.address = self.owner.address
 
     def load(self) -> None:
         """Pack the blocks."""
-        if self._device is not None:
-            staged.read(self._device, self._pieces(), self.owner)
-            return
-        for offset, block in zip(self.offsets, self._blocks, strict=True):
-            packing.pack(block.layout, block.origin, block.count, self.address + offset)
+        for device, pieces in self._pieces(-1).items():
+            if device is None:
+                for layout, origin, nbytes, packed in pieces:
+                    packing.pack(layout, origin, nbytes // max(layout.packed, 1), packed)
+            else:
+                staged.read(device, pieces, self.owner)
 
     def store(self, nbytes: int = -1) -> None:
         """Unpack to the blocks; of a single one perhaps the first `nbytes` bytes only."""
-        if self._device is not None:
-            staged.write(self._device, self._pieces(nbytes), self.owner)
-            return
-        for offset, block in zip(self.offsets, self._blocks, strict=True):
-            packing.unpack(block.layout, self.address + offset, block.nbytes if nbytes < 0 else nbytes, block.origin)
+        for device, pieces in self._pieces(nbytes).items():
+            if device is None:
+                for layout, origin, length, packed in pieces:
+                    packing.unpack(layout, packed, length, origin)
+            else:
+                staged.write(device, pieces, self.owner)
 
-    def _pieces(self, nbytes: int = -1) -> list[Piece]:
-        return [
-            Piece(block.layout, block.origin, block.nbytes if nbytes < 0 else nbytes, self.address + offset)
-            for offset, block in zip(self.offsets, self._blocks, strict=True)
-        ]
+    def _pieces(self, nbytes: int) -> dict[DeviceMemory | None, list[Piece]]:
+        """What is to be moved, by whose memory it is in: addresses of a single call may be of both kinds."""
+        found: dict[DeviceMemory | None, list[Piece]] = {}
+        for offset, block in zip(self.offsets, self._blocks, strict=True):
+            piece = Piece(block.layout, block.origin, block.nbytes if nbytes < 0 else nbytes, self.address + offset)
+            found.setdefault(block.device, []).append(piece)
+        return found
 
 
 def _nothing(nbytes: int) -> None:

@@ -262,6 +262,25 @@ def test_raw_addresses(comm: Any) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_addresses_on_both_sides_in_one_call(comm: Any) -> None:
+    with Double(comm.rank) as driver:
+
+        def both(values: float) -> tuple[DeviceArray, Any]:
+            return DeviceArray.from_host(np.full(40, values)), np.full(40, values + 4)
+
+        sent, received = both(1.0 + comm.rank), both(-9.0)
+        driver.synchronize(1)
+        columns = MPI.DOUBLE.Create_vector(20, 1, 2).Commit()
+        specs = [[MPI.BOTTOM, [1, 1], [MPI.Get_address(array) for array in arrays], [columns] * 2] for arrays in (sent, received)]
+        comm.Alltoallw(*specs)
+        for source, array in enumerate(received):
+            found = values_of(array)
+            assert (found[::2] == 1 + source + 4 * comm.rank).all()
+            assert (found[1::2] == -9 + 4 * source).all()
+        columns.Free()
+
+
+@pytest.mark.ranks(2)
 def test_immutable_arrays_can_be_sent(comm: Any) -> None:
     with Double(comm.rank):
         array = SendOnlyArray.from_host(np.arange(100.0))
