@@ -11,6 +11,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
     "pi.py": ["pi is 3.1415926536"],
     "heat2d.py": ["96 x 96 cells, 200 steps", "warmest cell 79.343411, mean 10.170955, difference to one process 0.0e+00"],
+    "heat3d.py": [
+        "40 x 40 x 40 cells, 60 steps, arrays of numpy",
+        "warmest cell 84.936178, mean 4.572715, difference to one process 0.0e+00",
+    ],
+    "moe_decode.py": [
+        "128 tokens of 64, 8 experts, the best 2 each, 50 steps, arrays of numpy",
+        "at most 128 tokens for one expert, difference to one process 0.0e+00",
+    ],
     "kmeans.py": [
         "20000 points, 4 clusters, 3 iterations",
         "centre  -0.0072   6.0209, 5000 points",
