@@ -290,6 +290,12 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
         ctypes.c_int64.from_address(comm.address + word).value
         for word in (scratch.offender, scratch.own_signature, scratch.its_signature)
     )
+    if lines.read_signature(own) == lines.read_signature(its):
+        return errors.error(
+            error_class,
+            f"rank {comm.rank}: called {_called(own)}, and so did rank {other} of the communicator, but an earlier collective was "
+            "another one there, or had another root; all ranks must call the same collectives in the same order, with the same root",
+        )
     return errors.error(
         error_class,
         f"rank {comm.rank}: called {_called(own)}, but rank {other} of the communicator called {_called(its)}; "

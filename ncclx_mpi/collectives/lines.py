@@ -9,7 +9,9 @@
 A collective is :func:`begin` (publish), :func:`arrive` for each rank that is needed, :func:`end`; one in which a rank neither gives nor needs
 anything is :func:`pass_by`. The *number* counts the collectives of the
 communicator; the *signature* says which collective, how many bytes and which root the rank called with, so that ranks that disagree get
-an error instead of a hang. Words, writers and memory orders: :mod:`transports.shm.slots`.
+an error instead of a hang. With it goes the *past*, a few bits into which the collectives and roots before this one were mixed: two
+ranks that both take themselves for the root of a bcast never look at each other in it, and whoever looks at either later finds out.
+Words, writers and memory orders: :mod:`transports.shm.slots`.
 
 Ranks that need nobody (the root of a bcast, the leaves of a gather) run ahead by up to 16 collectives, two with a payload over 2 KiB:
 ``known`` is the collective that all ranks are known to have finished, looked up again only when it is too old. A collective in which
@@ -31,9 +33,11 @@ from numba_kernels.memory import copy, move, write_shared
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of, pushing_of
 
-SCRATCH = words("Scratch", "known published passed record streams offender own_signature its_signature", start=COMM.scratch)
-"""Private words of a communicator: see the module's text for ``known``; ``published`` is the last collective whose line is written,
-``passed`` the signature of the last one that was passed by; the last three tell Python what a mismatch was about."""
+SCRATCH = words(
+    "Scratch", "known published passed record streams past next_past offender own_signature its_signature", start=COMM.scratch
+)
+"""Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
+is written, ``passed`` the signature of the last one that was passed by; the last three tell Python what a mismatch was about."""
 
 BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_SCATTER, SCAN, EXSCAN = range(7, 18)
 """Kinds of collective: the numbers of trace records."""
@@ -41,18 +45,50 @@ BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_
 ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = 7, 14, 15
 _KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
-_ROOT_BITS, _ROOT_SHIFT, _BYTES_SHIFT = 12, 8, 20
+_ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
+_BYTES_SHIFT, _BYTES_MASK = 20, (1 << 36) - 1
+_PAST_BITS, _PAST_SHIFT, _PAST_MASK = 7, 56, (1 << 7) - 1
+_MIX = 37
+"""Odd, so that pasts which differ go on to differ while the ranks agree."""
 
 
 @kernel("int64(int64, int64, int64)")
 def sign(kind, root, nbytes):  # type: ignore[no-untyped-def]
-    """What a rank called: collective, root and bytes in one word."""
-    return kind | (root << _ROOT_SHIFT) | (nbytes << _BYTES_SHIFT)
+    """What a rank called: collective, root and bytes (modulo 64 GiB) in one word."""
+    return kind | (root << _ROOT_SHIFT) | ((nbytes & _BYTES_MASK) << _BYTES_SHIFT)
+
+
+@kernel("int64(int64)")
+def root_of(signature):  # type: ignore[no-untyped-def]
+    """Root of a signature."""
+    return (signature >> _ROOT_SHIFT) & _ROOT_MASK
+
+
+@kernel("int64(int64)")
+def bytes_of(signature):  # type: ignore[no-untyped-def]
+    """Bytes of a signature."""
+    return (signature >> _BYTES_SHIFT) & _BYTES_MASK
+
+
+@kernel("int64(int64, int64)")
+def _with_bytes_of(signature, its):  # type: ignore[no-untyped-def]
+    field = _BYTES_MASK << _BYTES_SHIFT
+    return (signature & ~field) | (its & field)
+
+
+@kernel("int64(int64, int64)")
+def _remember(comm, signature):  # type: ignore[no-untyped-def]
+    """Mix a collective that begins into the past of the next one; returns its signature with its own past."""
+    past, called = load64(comm + SCRATCH.next_past), root_of(signature) + (signature & 0xFF)
+    store64(comm + SCRATCH.past, past)
+    mixed = ((past >> _PAST_SHIFT) * _MIX + called + (called >> _PAST_BITS)) & _PAST_MASK
+    store64(comm + SCRATCH.next_past, mixed << _PAST_SHIFT)
+    return signature | past
 
 
 def read_signature(signature: int) -> tuple[int, int, int]:
     """Kind, root and bytes of a signature."""
-    return signature & 0xFF, (signature >> _ROOT_SHIFT) & ((1 << _ROOT_BITS) - 1), signature >> _BYTES_SHIFT
+    return signature & 0xFF, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
 
 
 @kernel("int64(int64, int64)")
@@ -64,11 +100,30 @@ def _look_up_known(comm, needed):  # type: ignore[no-untyped-def]
         if other != rank:
             word = done_of(slot, size, other)
             code = wait_word(comm, word, needed, slot + SLOT.broken)
+            if code == 0:
+                code = _compare(comm, other, min(load64(comm + COMM.sequence), load_acquire(word)))
             if code != 0:
                 return code
             known = min(known, load_acquire(word))
     store64(comm + SCRATCH.known, known)
     return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def _compare(comm, other, number):  # type: ignore[no-untyped-def]
+    """Check what rank `other` called in collective `number`, which both have finished: ranks that run ahead look nowhere else.
+
+    Bytes may differ, since only the root knows those of a blob. Lines of collectives that were passed by may not be written. A
+    line is written over when its rank has finished the `DEPTH` - 1 collectives after it; one that is half as far is left alone.
+    """
+    slot, size = load64(comm + COMM.slot), load64(comm + COMM.size)
+    mine, line = line_of(slot, load64(comm + COMM.rank), number), line_of(slot, other, number)
+    if load64(mine + LINE.stamp) != number or load_acquire(line + LINE.stamp) != number:
+        return 0
+    its = load_acquire(line + LINE.signature)
+    if load_acquire(done_of(slot, size, other)) >= number + DEPTH // 2:
+        return 0
+    return _judge(comm, other, load64(mine + LINE.signature), _with_bytes_of(its, load64(mine + LINE.signature)))
 
 
 @kernel("int64(int64)")
@@ -93,9 +148,8 @@ def give_up(comm):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _trace(comm, signature):  # type: ignore[no-untyped-def]
-    root = (signature >> _ROOT_SHIFT) & ((1 << _ROOT_BITS) - 1)
     engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
-    return trace_begin(engine, signature & 0xFF, context, root, 0, signature >> _BYTES_SHIFT)
+    return trace_begin(engine, signature & 0xFF, context, root_of(signature), 0, bytes_of(signature))
 
 
 @kernel("int64(int64, int64, int64)")
@@ -114,7 +168,7 @@ def enter(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     store64(comm + COMM.sequence, number)
     if load64(comm + SCRATCH.published) < number - 1:
         _publish_passed(comm, number)
-    store64(line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number) + LINE.signature, signature)
+    store64(line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number) + LINE.signature, _remember(comm, signature))
     return number
 
 
@@ -165,7 +219,7 @@ def pass_by(comm, signature, target, source, nbytes):  # type: ignore[no-untyped
     record = _trace(comm, signature)
     number = load64(comm + COMM.sequence) + 1
     store64(comm + COMM.sequence, number)
-    store64(comm + SCRATCH.passed, signature)
+    store64(comm + SCRATCH.passed, _remember(comm, signature))
     if nbytes > 0 and source != 0 and target != 0 and source != target:
         move(target, source, nbytes)
     store_release(done_of(load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)), number)
@@ -187,7 +241,7 @@ def arrive(comm, other, number, signature):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def signed_bytes(comm, other, number):  # type: ignore[no-untyped-def]
     """The bytes in the signature of rank `other`, which has arrived."""
-    return load64(line_of(load64(comm + COMM.slot), other, number) + LINE.signature) >> _BYTES_SHIFT
+    return bytes_of(load64(line_of(load64(comm + COMM.slot), other, number) + LINE.signature))
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -199,12 +253,28 @@ def arrive_with_any(comm, other, number, signature):  # type: ignore[no-untyped-
     if code != 0:
         return code
     its = load64(line + LINE.signature)
-    return check_signature(comm, other, signature ^ (((signature ^ its) >> _BYTES_SHIFT) << _BYTES_SHIFT), its)
+    return check_signature(comm, other, _with_bytes_of(signature, its), its)
+
+
+@kernel("int64(int64, int64, int64)")
+def check_line(comm, other, signature):  # type: ignore[no-untyped-def]
+    """Check that rank `other`, if it has come to the collective that this rank is in, called it with the same root. 0 or an error."""
+    number = load64(comm + COMM.sequence)
+    line = line_of(load64(comm + COMM.slot), other, number)
+    if load_acquire(line + LINE.stamp) != number:
+        return 0
+    its = load64(line + LINE.signature)
+    return check_signature(comm, other, _with_bytes_of(signature, its), its)
 
 
 @kernel("int64(int64, int64, int64, int64)")
 def check_signature(comm, other, signature, its):  # type: ignore[no-untyped-def]
-    """0 if rank `other` called what we called, else an error, with both noted for Python."""
+    """0 if what rank `other` published is our signature with our past, else an error, with both noted for Python."""
+    return _judge(comm, other, signature | load64(comm + SCRATCH.past), its)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _judge(comm, other, signature, its):  # type: ignore[no-untyped-def]
     if its == signature:
         return 0
     store64(comm + SCRATCH.offender, other)
@@ -212,7 +282,7 @@ def check_signature(comm, other, signature, its):  # type: ignore[no-untyped-def
     store64(comm + SCRATCH.its_signature, its)
     if (its & 0xFF) != (signature & 0xFF):
         return FAILED + ERR_OTHER
-    if (its >> _BYTES_SHIFT) != (signature >> _BYTES_SHIFT):
+    if bytes_of(its) != bytes_of(signature):
         return FAILED + ERR_TRUNCATE
     return FAILED + ERR_ROOT
 

@@ -18,12 +18,12 @@ overwrites was read by ranks at least as far as itself, two rounds ago; so round
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import SCRATCH, begin, check_signature, end
+from ncclx_mpi.collectives.lines import SCRATCH, begin, check_line, check_signature, end
 from ncclx_mpi.p2p.engine import FAR_TRIP_NS
 from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.placement import bounce
 from ncclx_mpi.p2p.waiting import wait_word
-from numba_kernels.atomics import load64, load_relaxed, store64, store_relaxed, store_release
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.memory import move, stream, write_shared
 from transports.shm.slots import (
@@ -93,9 +93,18 @@ def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel("void(int64, int64, int64)")
-def _post(ring, index, signature):  # type: ignore[no-untyped-def]
-    store64(ring + RING.signatures + 8 * (index & (CHUNKS - 1)), signature)
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _wait(comm, other, word, target, signature):  # type: ignore[no-untyped-def]
+    """Wait for a counter of rank `other`, unless it waits elsewhere, for instance as another root. 0 or the code of a failure."""
+    if load_acquire(word) >= target:
+        return 0
+    code = check_line(comm, other, signature)
+    return code if code != 0 else wait_word(comm, word, target, load64(comm + COMM.slot) + SLOT.broken)
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _post(comm, ring, index, signature):  # type: ignore[no-untyped-def]
+    store64(ring + RING.signatures + 8 * (index & (CHUNKS - 1)), signature | load64(comm + SCRATCH.past))
     store_release(ring + RING.posted, index + 1)
 
 
@@ -106,12 +115,12 @@ def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-unty
     ring = split_posted(slot, size, rank, reader)
     index = load64(ring + RING.posted)
     if index >= CHUNKS:
-        code = wait_word(comm, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, slot + SLOT.broken)
+        code = _wait(comm, reader, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, signature)
         if code != 0:
             return code
     streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
     write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, streamed)
-    _post(ring, index, signature)
+    _post(comm, ring, index, signature)
     return 0
 
 
@@ -121,7 +130,7 @@ def take_split(comm, writer, signature):  # type: ignore[no-untyped-def]
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
     index = load64(split_consumed(slot, size, writer, rank))
     ring = split_posted(slot, size, writer, rank)
-    code = wait_word(comm, ring + RING.posted, index + 1, slot + SLOT.broken)
+    code = _wait(comm, writer, ring + RING.posted, index + 1, signature)
     if code == 0:
         code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
     return code if code != 0 else split_chunk(slot, size, writer, rank, index)
@@ -146,12 +155,12 @@ def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def
         for reader in range(size):
             if reader != rank:
                 word = shared_consumed(slot, size, rank, reader)
-                code = wait_word(comm, word, index - CHUNKS + 1, slot + SLOT.broken)
+                code = _wait(comm, reader, word, index - CHUNKS + 1, signature)
                 if code != 0:
                     return code
     streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
     write_shared(shared_chunk(slot, size, rank, index), address, nbytes, streamed)
-    _post(ring, index, signature)
+    _post(comm, ring, index, signature)
     return 0
 
 
@@ -161,7 +170,7 @@ def take_shared(comm, writer, signature):  # type: ignore[no-untyped-def]
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
     index = load64(shared_consumed(slot, size, writer, rank))
     ring = shared_posted(slot, size, writer)
-    code = wait_word(comm, ring + RING.posted, index + 1, slot + SLOT.broken)
+    code = _wait(comm, writer, ring + RING.posted, index + 1, signature)
     if code == 0:
         code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
     return code if code != 0 else shared_chunk(slot, size, writer, index)

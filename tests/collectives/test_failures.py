@@ -8,13 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels import reduce
+from numba_kernels import reduce as reductions
 from tests.collectives.forked import run_ranks
 
 LARGE = 1 << 20
@@ -30,7 +31,7 @@ def raises(error_class: int, call: Callable[[], object]) -> str:
 
 def allreduce(comm: NativeComm, count: int) -> None:
     data = np.ones(count, dtype=np.float32)
-    collectives.allreduce(comm, 0, data.ctypes.data, count, 4, reduce.address("sum", "f32"), True)
+    collectives.allreduce(comm, 0, data.ctypes.data, count, 4, reductions.address("sum", "f32"), True)
 
 
 def bcast(comm: NativeComm, nbytes: int, root: int = 0) -> None:
@@ -65,6 +66,72 @@ def kinds_differ(comm: NativeComm) -> None:
 
 def test_collectives_that_differ() -> None:
     run_ranks(2, kinds_differ)
+
+
+def gather(comm: NativeComm, nbytes: int, root: int) -> None:
+    data = np.zeros(nbytes * (comm.size + 1), dtype=np.uint8)
+    collectives.gather(comm, data.ctypes.data, nbytes, data.ctypes.data + nbytes, root)
+
+
+def scatter(comm: NativeComm, nbytes: int, root: int) -> None:
+    data = np.zeros(nbytes * (comm.size + 1), dtype=np.uint8)
+    collectives.scatter(comm, data.ctypes.data + nbytes, data.ctypes.data, nbytes, root)
+
+
+def reduce(comm: NativeComm, nbytes: int, root: int) -> None:
+    data = np.zeros(2 * nbytes, dtype=np.uint8)
+    fn = reductions.address("sum", "u8")
+    collectives.reduce(comm, data.ctypes.data, data.ctypes.data + nbytes, nbytes, 1, fn, True, root)
+
+
+def roots_differ(
+    comm: NativeComm,
+    rooted: Callable[[NativeComm, int, int], None],
+    nbytes: int,
+    then: Callable[[NativeComm, int], None],
+    note: str,
+) -> None:
+    """The last rank takes itself for the root, all others rank 0."""
+    own = comm.rank if comm.rank == comm.size - 1 else 0
+    with pytest.raises(errors.Exception) as caught:
+        rooted(comm, nbytes, own)
+        for _ in range(100):
+            then(comm, own)
+    assert caught.value.Get_error_class() in (errors.ERR_ROOT, errors.ERR_OTHER), str(caught.value)
+    Path(note, str(comm.rank)).write_text(f"{caught.value.Get_error_class()}")
+
+
+@pytest.mark.parametrize("then", [lambda comm, own: collectives.barrier(comm), lambda comm, own: bcast(comm, 8, own)])
+@pytest.mark.parametrize("nbytes", [1, LARGE])
+@pytest.mark.parametrize("rooted", [bcast, gather, scatter, reduce])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_roots_that_differ(
+    size: int,
+    rooted: Callable[[NativeComm, int, int], None],
+    nbytes: int,
+    then: Callable[[NativeComm, int], None],
+    tmp_path: Path,
+) -> None:
+    """Whoever sees it raises ERR_ROOT, at the latest in a later collective; the others find the communicator broken."""
+    run_ranks(size, roots_differ, rooted, nbytes, then, str(tmp_path), timeout=5)
+    seen = [int((tmp_path / str(rank)).read_text()) for rank in range(size)]
+    assert errors.ERR_ROOT in seen
+
+
+def all_agree(comm: NativeComm) -> None:
+    """Ranks that run ahead compare what they called; nothing that is right may look wrong."""
+    for step in range(300):
+        bcast(comm, step % 3 * 40, step // 50 % comm.size)
+        if step % 7 == 0:
+            scatter(comm, 100, 0)
+        if step % 90 == comm.rank:
+            time.sleep(0.005)
+    collectives.barrier(comm)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ranks_that_run_ahead_agree(size: int) -> None:
+    run_ranks(size, all_agree)
 
 
 def planned_sizes_differ(comm: NativeComm) -> None:

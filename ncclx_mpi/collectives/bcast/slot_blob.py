@@ -9,7 +9,7 @@ T as in :mod:`ncclx_mpi.collectives.bcast.slot_small`.
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import _BYTES_SHIFT, BCAST, begin, check_signature, end, payload, sign
+from ncclx_mpi.collectives.lines import BCAST, begin, bytes_of, check_signature, end, payload, sign
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64
@@ -38,7 +38,7 @@ def bcast_blob(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
     code, count = wait_word(comm, line + LINE.stamp, number, slot + SLOT.broken), 0
     if code == 0:
         its = load64(line + LINE.signature)
-        count = min(its >> _BYTES_SHIFT, CAPACITY)
+        count = min(bytes_of(its), CAPACITY)
         code = check_signature(comm, root, sign(BCAST, root, count), its)
         if code == 0:
             copy(address, payload(comm, root, number, count), count)
