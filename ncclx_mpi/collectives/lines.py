@@ -48,6 +48,8 @@ _KEEP_GIL = 128 << 10
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
 _BYTES_SHIFT, _BYTES_MASK = 20, (1 << 36) - 1
 _PAST_BITS, _PAST_SHIFT, _PAST_MASK = 7, 56, (1 << 7) - 1
+_PASSED = -(1 << 63)
+"""Flag in the signature of a line that stands for collectives that were passed by: it may be another one's, with another's past."""
 _MIX = 37
 """Odd, so that pasts which differ go on to differ while the ranks agree."""
 
@@ -113,8 +115,8 @@ def _look_up_known(comm, needed):  # type: ignore[no-untyped-def]
 def _compare(comm, other, number):  # type: ignore[no-untyped-def]
     """Check what rank `other` called in collective `number`, which both have finished: ranks that run ahead look nowhere else.
 
-    Bytes may differ, since only the root knows those of a blob. Lines of collectives that were passed by may not be written. A
-    line is written over when its rank has finished the `DEPTH` - 1 collectives after it; one that is half as far is left alone.
+    Bytes may differ, since only the root knows those of a blob. Lines of collectives that were passed by say nothing. A line
+    is written over when its rank has finished the `DEPTH` - 1 collectives after it; one that is half as far is left alone.
     """
     slot, size = load64(comm + COMM.slot), load64(comm + COMM.size)
     mine, line = line_of(slot, load64(comm + COMM.rank), number), line_of(slot, other, number)
@@ -123,7 +125,8 @@ def _compare(comm, other, number):  # type: ignore[no-untyped-def]
     its = load_acquire(line + LINE.signature)
     if load_acquire(done_of(slot, size, other)) >= number + DEPTH // 2:
         return 0
-    return _judge(comm, other, load64(mine + LINE.signature), _with_bytes_of(its, load64(mine + LINE.signature)))
+    own = load64(mine + LINE.signature)
+    return 0 if own < 0 or its < 0 else _judge(comm, other, own, _with_bytes_of(its, own))
 
 
 @kernel("int64(int64)")
@@ -219,7 +222,8 @@ def pass_by(comm, signature, target, source, nbytes):  # type: ignore[no-untyped
     record = _trace(comm, signature)
     number = load64(comm + COMM.sequence) + 1
     store64(comm + COMM.sequence, number)
-    store64(comm + SCRATCH.passed, _remember(comm, signature))
+    _remember(comm, signature)
+    store64(comm + SCRATCH.passed, signature | _PASSED)
     if nbytes > 0 and source != 0 and target != 0 and source != target:
         move(target, source, nbytes)
     store_release(done_of(load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)), number)
@@ -270,6 +274,8 @@ def check_line(comm, other, signature):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)")
 def check_signature(comm, other, signature, its):  # type: ignore[no-untyped-def]
     """0 if what rank `other` published is our signature with our past, else an error, with both noted for Python."""
+    if its < 0:
+        return _judge(comm, other, signature, its & ~_PASSED)
     return _judge(comm, other, signature | load64(comm + SCRATCH.past), its)
 
 
