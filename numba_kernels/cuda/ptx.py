@@ -90,10 +90,10 @@ def run_ptxas(text: str, arch: tuple[int, int]) -> tuple[bytes, Usage]:
 
 def find_ptxas() -> str | None:
     """Path of ptxas: from the wheel of nvcc, or an installed toolkit."""
-    if importlib.util.find_spec("nvidia"):
-        for place in importlib.util.find_spec("nvidia").submodule_search_locations or ():  # type: ignore[union-attr]
-            for found in sorted(Path(place).glob("*/bin/ptxas"), reverse=True):
-                return str(found)
+    wheels = importlib.util.find_spec("nvidia")
+    for place in (wheels and wheels.submodule_search_locations) or ():
+        for found in sorted(Path(place).glob("*/bin/ptxas"), reverse=True):
+            return str(found)
     return shutil.which("ptxas")
 
 
