@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from itertools import pairwise
 from types import SimpleNamespace
@@ -81,6 +82,22 @@ def test_memory_that_is_freed_during_a_call_is_not_touched(comm: Any) -> None:
 def test_scattered_arrays_are_refused() -> None:
     with Double(1), pytest.raises(BufferError, match="not contiguous"):
         buffers.send(DeviceArray(10)[::2])
+
+
+def test_nothing_of_cuda_is_loaded_for_host_arrays() -> None:
+    program = (
+        "import sys, numpy as np\n"
+        "from mpi4py import MPI\n"
+        "class Fake:\n"
+        "    def __init__(self, array): self.__cuda_array_interface__ = array.__array_interface__\n"
+        "array, columns = np.zeros(100), MPI.DOUBLE.Create_vector(10, 1, 2).Commit()\n"
+        "MPI.COMM_WORLD.Bcast([array, 2, columns])\n"
+        "MPI.COMM_WORLD.Allreduce(Fake(array), array.copy())\n"
+        "names = ('numba.cuda', 'cuda', 'cupy')\n"
+        "print([name for name in names if name in sys.modules], 'libcuda' in open('/proc/self/maps').read())\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "ncclx_mpi", "run", "-n", "1", "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[] False\n", done.stderr
 
 
 # Streams ----------------------------------------------------------------------------------------------------------
