@@ -256,6 +256,10 @@ class Collection(Operation):
         if after is not None:
             after()
 
+    def empty(self) -> None:
+        """Unset what every use of it needs."""
+        del self.collective, self.owner, self.after
+
     def cancel(self) -> None:
         """Ask for its cancellation."""
         errors.fail(errors.ERR_REQUEST, "a collective operation cannot be cancelled")

@@ -33,6 +33,11 @@ from numba_kernels.memory import move
 
 PLAN = words("Plan", "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer")
 """``first_open``: index of the first step that is not complete. Steps follow the block."""
+_COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER = (
+    getattr(PLAN, name) // WORD for name in ("comm", "state", "error", "tag", "fn", "itemsize", "buffers", "failed_peer")
+)
+"""Indices of words."""
+_MOST_SPARE = 4
 IDLE, RUNNING, FINISHED = 0, 1, 2
 _WAITING, _STARTED, _DONE = 0, 1, 2
 _CONTEXT_OFFSET = 1
@@ -223,6 +228,38 @@ def abandon_plan(engine, plan):  # type: ignore[no-untyped-def]
     return reading
 
 
+class _Room:
+    """Native memory of a plan that runs: its words, its steps, and its temporary memory.
+
+    Attributes
+    ----------
+    plan
+        Whose steps they are.
+    address, words
+        Where it is, and its words.
+    """
+
+    __slots__ = ("_block", "_temp", "address", "plan", "words")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._temp = np.empty(plan.temp + 64, dtype=np.uint8)
+        self._block = np.zeros((PLAN.total + plan.steps.nbytes) // WORD, dtype=np.int64)
+        self._block[PLAN.total // WORD :] = plan.steps.view(np.int64).reshape(-1)
+        self.address = int(self._block.ctypes.data)
+        self.words = memoryview(self._block)
+        self.words[PLAN.count // WORD] = len(plan.steps)
+        self.words[_BUFFERS + TEMP] = (self._temp.ctypes.data + 63) // 64 * 64
+
+
+def _room_for(plan: Plan) -> _Room:
+    """Return room that a collective by the same plan has left, or new one."""
+    try:
+        return plan.spare.pop()  # type: ignore[no-any-return]
+    except IndexError:
+        return _Room(plan)
+
+
 class Collective:
     """A non-blocking or persistent collective: a plan bound to buffers.
 
@@ -250,18 +287,15 @@ class Collective:
         self.owner: Any = None
         self._kind = kind
         self._engine = comm.engine
-        self._temp = np.empty(plan.temp + 64, dtype=np.uint8)
-        self._block = np.zeros((PLAN.total + plan.steps.nbytes) // WORD, dtype=np.int64)
-        self._block[PLAN.total // WORD :] = plan.steps.view(np.int64).reshape(-1)
-        self._address = self._block.ctypes.data
+        self._room = _room_for(plan)
+        self._words = words = self._room.words
+        self._address = self._room.address
+        self._is_given_up = False
         self._starts = 0
         self._number = comm.word("plans") + 1
         comm.set_word("plans", self._number)
-        temp = (self._temp.ctypes.data + 63) // 64 * 64
-        for field, value in (("comm", comm.address), ("fn", fn), ("itemsize", itemsize), ("count", len(plan.steps))):
-            self._block[getattr(PLAN, field) // WORD] = value
-        for index, address in ((INPUT, buffers[0]), (OUTPUT, buffers[1]), (TEMP, temp)):
-            self._block[PLAN.buffers // WORD + index] = address
+        words[_COMM], words[_FN], words[_ITEMSIZE] = comm.address, fn, itemsize
+        words[_BUFFERS + INPUT], words[_BUFFERS + OUTPUT] = buffers
 
     def start(self) -> Collective:
         """Start it, or start it again after it has completed.
@@ -271,14 +305,14 @@ class Collective:
         Exception
             ERR_REQUEST: it is running. ERR_OTHER: the communicator is broken.
         """
-        if self._word("state") == RUNNING:
+        if self.running:
             errors.fail(errors.ERR_REQUEST, f"{self.name} is started again before it is complete; wait for it first")
         if self.comm.word("broken"):
             raise broken(self.comm, self.name)
         _let_go()
         self._starts += 1
         tag = ((self._number << 8 | (self._starts & 0xFF)) << _NUMBER_BITS) & ((1 << _TAG_BITS) - 1)
-        self._block[PLAN.tag // WORD] = tag
+        self._words[_TAG] = tag
         if not self._engine.word("plan_step"):
             self._engine.set_word("plan_step", c_address(step_plans))
         entry(start_plan)(self._engine.address, self._address)
@@ -291,7 +325,7 @@ class Collective:
     @property
     def running(self) -> bool:
         """Whether it was started and is not complete."""
-        return self._word("state") == RUNNING
+        return self._words[_STATE] == RUNNING
 
     def test(self) -> bool:
         """Make progress; True once it is complete (or was never started)."""
@@ -308,7 +342,7 @@ class Collective:
         Exception
             ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed. ERR_TRUNCATE: ranks disagree about sizes.
         """
-        if self._word("state") == RUNNING:
+        if self._words[_STATE] == RUNNING:
             code = entry(wait_plan)(self._engine.address, self._address, self._kind, 0)
             if code != 0:
                 self.abandon()
@@ -317,27 +351,28 @@ class Collective:
 
     def abandon(self) -> None:
         """Give it up in the middle: its buffers are the caller's again, and the communicator takes no more collectives."""
+        self._is_given_up = True
         self.comm.set_word("broken", 1)
         if entry(abandon_plan)(self._engine.address, self._address):
             _quarantine.append(self)  # for good: its sends may be read long after
 
     def __del__(self) -> None:
-        if getattr(self, "_address", 0) and self._word("state") == RUNNING:
-            _forgotten.append(self)
-
-    def _word(self, field: str) -> int:
-        return int(self._block[getattr(PLAN, field) // WORD])
+        if getattr(self, "_address", 0):
+            if self.running:
+                _forgotten.append(self)
+            elif not self._is_given_up and len(self._room.plan.spare) < _MOST_SPARE:
+                self._room.plan.spare.append(self._room)
 
     def _finish(self) -> None:
         """Raise what went wrong, once it is complete."""
-        error = self._word("error")
-        self._block[PLAN.state // WORD] = IDLE
-        self._block[PLAN.error // WORD] = 0
+        words, error = self._words, self._words[_ERROR]
+        words[_STATE] = IDLE
+        words[_ERROR] = 0
         if error:
             self.comm.set_word("broken", 1)
             errors.fail(
                 error,
-                f"rank {self.comm.rank}: {self.name}: rank {self._word('failed_peer')} sent another number of bytes "
+                f"rank {self.comm.rank}: {self.name}: rank {words[_FAILED_PEER]} sent another number of bytes "
                 "than expected; counts and datatypes must agree between the ranks",
             )
 

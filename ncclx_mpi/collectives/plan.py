@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,15 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of one rank, and how many bytes of temporary memory they use."""
+    """The steps of one rank, and how many bytes of temporary memory they use.
+
+    ``spare`` is native memory in which collectives by this plan have run, kept by the executor for the next ones: algorithms return the
+    same plan for the same arguments, and a small collective takes less time than making room for it.
+    """
 
     steps: npt.NDArray[Any]
     temp: int
+    spare: list[Any] = field(default_factory=list, compare=False, repr=False)
 
 
 class Builder:

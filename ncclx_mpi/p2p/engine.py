@@ -91,6 +91,7 @@ class NativeComm:
         self._local = np.full(engine.size, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
         self._block, self.address = _block(COMM.total)
+        self._words = memoryview(self._block)
         arena = engine.arena
         for field, value in (
             ("engine", engine.address),
@@ -105,11 +106,11 @@ class NativeComm:
 
     def word(self, field: str) -> int:
         """A word of the native block."""
-        return int(self._block[getattr(COMM, field) // WORD])
+        return self._words[getattr(COMM, field) // WORD]
 
     def set_word(self, field: str, value: int) -> None:
         """Write a word of the native block."""
-        self._block[getattr(COMM, field) // WORD] = value
+        self._words[getattr(COMM, field) // WORD] = value
 
 
 class Engine:
@@ -133,6 +134,7 @@ class Engine:
         self.transport = SharedMemory(arena, rank)
         self.timeout = timeout
         self._block, self.address = _block(ENGINE.total)
+        self._words = memoryview(self._block)
         self._peers, self._peers_address = _block(PEER.total * self.size)
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._scratch = threading.local()
@@ -195,7 +197,7 @@ class Engine:
 
     def word(self, field: str) -> int:
         """A word of the native block."""
-        return int(self._block[getattr(ENGINE, field) // WORD])
+        return self._words[getattr(ENGINE, field) // WORD]
 
     def set_word(self, field: str, value: int) -> None:
         """Write a word of the native block."""
