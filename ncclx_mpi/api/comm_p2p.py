@@ -20,6 +20,7 @@ from ncclx_mpi.api.operations import NO_PROC, Operation, Persistent, Together, T
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.layout import BUFFERED, READY, STANDARD, SYNCHRONOUS
 from ncclx_mpi.typing import Buffer, BufSpec
 
@@ -94,7 +95,11 @@ class PointToPoint:
 
     def Isend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
         """Nonblocking send."""
-        return Request._refer(_start_send(self._state, buf, dest, tag, STANDARD))
+        state = self._state
+        request = fast.start_send_array(state.address, buf, dest, tag, STANDARD)
+        if request == SLOW:
+            return Request._refer(_start_send(state, buf, dest, tag, STANDARD))
+        return Request._refer(fast.started_send(state, request, buf, dest, tag))
 
     def Ibsend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
         """Nonblocking send in buffered mode."""
@@ -110,7 +115,11 @@ class PointToPoint:
 
     def Irecv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Nonblocking receive."""
-        return Request._refer(_start_recv(self._state, buf, source, tag))
+        state = self._state
+        request = fast.start_receive_array(state.address, buf, source, tag)
+        if request == SLOW:
+            return Request._refer(_start_recv(state, buf, source, tag))
+        return Request._refer(fast.started_receive(state, request, buf, source, tag))
 
     def Isendrecv(
         self,

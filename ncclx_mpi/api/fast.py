@@ -32,6 +32,8 @@ _KERNELS = {
     for kernel in (
         messages.send_array,
         messages.receive_array,
+        messages.start_send_array,
+        messages.start_receive_array,
         routes.barrier_now,
         routes.bcast_array,
         routes.allreduce_arrays,
@@ -67,6 +69,8 @@ def _binding(name: str) -> Callable[..., int]:
 
 send_array = _binding("send_array")
 receive_array = _binding("receive_array")
+start_send_array = _binding("start_send_array")
+start_receive_array = _binding("start_receive_array")
 barrier_now = _binding("barrier_now")
 bcast_array = _binding("bcast_array")
 allreduce_arrays = _binding("allreduce_arrays")
@@ -127,6 +131,25 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
         operation.fill(status)
     operation.finish()
     return False
+
+
+def started_send(state: CommState, request: int, buf: Any, dest: int, tag: int) -> Operation:
+    """What a send stands for that :func:`start_send_array` has started; buffers that it takes are arrays or pairs with one."""
+    if request == 0:
+        return Operation()
+    return Transfer(state.native, request, _array_of(buf), f"send to rank {dest}, tag {tag}")
+
+
+def started_receive(state: CommState, request: int, buf: Any, source: int, tag: int) -> Operation:
+    """What a receive stands for that :func:`start_receive_array` has started."""
+    array = _array_of(buf)
+    return Transfer(state.native, request, array, f"receive from rank {source}, tag {tag}", array.nbytes)
+
+
+def _array_of(buf: Any) -> npt.NDArray[Any]:
+    """Return the array that must live until the message is through."""
+    array: npt.NDArray[Any] = buf if type(buf) is np.ndarray else buf[0]
+    return array
 
 
 _scratch = threading.local()

@@ -131,6 +131,9 @@ class Transfer(Operation):
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
+        if self.landing is None and self.engine.close(self.request):
+            self.empty()
+            return
         if self.capacity < 0:
             self.engine.free(self.request)
             self.empty()

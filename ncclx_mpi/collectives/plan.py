@@ -130,8 +130,8 @@ class Builder:
         """The finished plan."""
         steps = np.zeros(len(self._rows), dtype=STEP_TYPE)
         for index, row in enumerate(self._rows):
-            for field, value in row.items():
-                steps[index][field] = value
+            for column, value in row.items():
+                steps[index][column] = value
         steps.setflags(write=False)
         return Plan(steps, self._temp)
 

@@ -148,6 +148,7 @@ class Engine:
         self._test_request = entry(entries.test_request)
         self._read_status = entry(entries.read_status)
         self._free_request = entry(entries.free_request)
+        self._close_request = entry(entries.close_request)
         self._find_message = entry(entries.find_message)
         self._progress = entry(progress)
 
@@ -266,6 +267,10 @@ class Engine:
         self._read_status(request, address)
         source, tag, nbytes, error, cancelled = status.tolist()
         return Result(source, tag, nbytes, error, bool(cancelled))
+
+    def close(self, request: int) -> bool:
+        """Give a request back if it is complete and nothing is to be said about it."""
+        return bool(self._close_request(self.address, request))
 
     def free(self, request: int, owner: Any = None) -> None:
         """Give a request back; one that is not complete goes on, and `owner` (of its buffer; its communicator) is kept until it is."""

@@ -208,6 +208,21 @@ def free_request(engine, request):  # type: ignore[no-untyped-def]
     return 1 if finished else 0
 
 
+@kernel("int64(int64, int64)", is_entry=True)
+def close_request(engine, request):  # type: ignore[no-untyped-def]
+    """Give back a request that is complete, and ended neither with an error nor cancelled: 1, else 0."""
+    if (
+        load64(request + REQUEST.state) != COMPLETE
+        or load64(request + REQUEST.error) != 0
+        or load64(request + REQUEST.cancelled) != 0
+    ):
+        return 0
+    lock(engine)
+    release_request(engine, request)
+    unlock(engine)
+    return 1
+
+
 @kernel("void(int64, int64)", is_entry=True)
 def cancel_request(engine, request):  # type: ignore[no-untyped-def]
     """Ask for a cancellation: it succeeds if the request has not met its counterpart yet."""

@@ -77,24 +77,52 @@ def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
     return 1
 
 
+@kernel("int64(int64, int64, int64)")
+def _is_dest(comm, dest, tag):  # type: ignore[no-untyped-def]
+    return 1 if 0 <= dest < load64(comm + COMM.size) and tag >> _TAG_BITS == 0 else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def _is_source(comm, source, tag):  # type: ignore[no-untyped-def]
+    is_rank = source == ANY_SOURCE or 0 <= source < load64(comm + COMM.size)
+    return 1 if is_rank and (tag >> _TAG_BITS == 0 or tag == ANY_TAG) else 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start a send: 0 if it went out at once, else its request."""
+    engine = load64(comm + COMM.engine)
+    peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
+    request = 0
+    lock(engine)
+    if _push_eager(engine, peer, comm, address, nbytes, tag, mode) == 0:
+        request = post_send(comm, 0, address, nbytes, dest, tag, mode)
+    unlock(engine)
+    return request
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    progress_locked(engine)
+    request = post_receive(comm, 0, address, nbytes, source, tag)
+    unlock(engine)
+    return request
+
+
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
     """Send a plain array. 0: done; SLOW; else the handle of a request that is to be waited for."""
     dest, tag = index_of(peer_rank), index_of(message_tag)
-    if element_of(argument) == NONE or dest < 0 or dest >= load64(comm + COMM.size) or tag >> _TAG_BITS != 0:
+    if element_of(argument) == NONE or _is_dest(comm, dest, tag) == 0:
         return SLOW
-    engine = load64(comm + COMM.engine)
-    world = load64(load64(comm + COMM.world) + 8 * dest)
-    peer = peer_of(engine, world)
-    address, nbytes = address_of(argument), nbytes_of(argument)
+    engine, nbytes = load64(comm + COMM.engine), nbytes_of(argument)
     record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
-    lock(engine)
-    if _push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
-        unlock(engine)
+    request = _start_send(comm, address_of(argument), nbytes, dest, tag, mode)
+    if request == 0:
         trace_end(record)
         return 0
-    request = post_send(comm, 0, address, nbytes, dest, tag, mode)
-    unlock(engine)
     if _wait_slice(engine, request, record) == 0:
         return request
     lock(engine)
@@ -104,19 +132,32 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
+def start_send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending a plain array. 0: it has gone out; SLOW; else the handle of a request."""
+    dest, tag = index_of(peer_rank), index_of(message_tag)
+    if element_of(argument) == NONE or _is_dest(comm, dest, tag) == 0:
+        return SLOW
+    return _start_send(comm, address_of(argument), nbytes_of(argument), dest, tag, mode)
+
+
+@kernel(types.int64(types.int64, array_argument, index_argument, index_argument), is_entry=True, nogil=False)
+def start_receive_array(comm, argument, peer_rank, message_tag):  # type: ignore[no-untyped-def]
+    """Start receiving into a plain array: the handle of a request, or SLOW."""
+    source, tag = index_of(peer_rank), index_of(message_tag)
+    if element_of(argument) == NONE or writable_of(argument) == 0 or _is_source(comm, source, tag) == 0:
+        return SLOW
+    return _start_receive(comm, address_of(argument), nbytes_of(argument), source, tag)
+
+
+@kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def receive_array(comm, argument, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
     """Receive into a plain array. 0: done, status words written; WRONG: done, the status has an error; SLOW; else a request."""
     source, tag = index_of(peer_rank), index_of(message_tag)
-    if element_of(argument) == NONE or writable_of(argument) == 0:
-        return SLOW
-    if source >= load64(comm + COMM.size) or (source < 0 and source != ANY_SOURCE) or (tag >> _TAG_BITS != 0 and tag != ANY_TAG):
+    if element_of(argument) == NONE or writable_of(argument) == 0 or _is_source(comm, source, tag) == 0:
         return SLOW
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes_of(argument))
-    lock(engine)
-    progress_locked(engine)
-    request = post_receive(comm, 0, address_of(argument), nbytes_of(argument), source, tag)
-    unlock(engine)
+    request = _start_receive(comm, address_of(argument), nbytes_of(argument), source, tag)
     if _wait_slice(engine, request, record) == 0:
         return request
     store64(status, load64(request + REQUEST.status_source))

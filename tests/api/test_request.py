@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -209,3 +210,65 @@ def test_upper_case_waits_make_no_object(comm: Any) -> None:
     request, sending = comm.irecv(source=0), comm.isend(large, 0)
     assert request.Wait(status) and status.count > 800_000
     sending.wait()
+
+
+@pytest.mark.ranks(1, 2)
+def test_messages_of_plain_arrays_start_natively(comm: Any) -> None:
+    """Arrays and pairs, small and large ones, with all that a request is asked for."""
+    other, status = (comm.rank + 1) % comm.size, MPI.Status()
+    for count in (0, 1, 1000, 300_000):
+        send, recv = np.full(count, comm.rank + 1.0), np.zeros(count)
+        receiving, sending = comm.Irecv([recv, MPI.DOUBLE], other, 7), comm.Isend((send, MPI.DOUBLE), other, 7)
+        receiving.Wait(status)
+        assert (status.source, status.tag, status.count) == (other, 7, 8 * count)
+        assert sending.Wait(status) and not sending and not receiving
+        assert (recv == other + 1).all()
+
+
+@pytest.mark.ranks(1)
+def test_a_started_receive_keeps_its_array(comm: Any) -> None:
+    spec = [np.zeros(50_000), MPI.DOUBLE]
+    request = comm.Irecv(spec, 0)
+    kept = weakref.ref(spec[0])
+    spec[0] = None
+    gc.collect()
+    assert kept() is not None
+    comm.Send(np.ones(50_000), 0)
+    array = kept()
+    request.Wait()
+    assert array is not None and (array == 1).all()
+
+
+@pytest.mark.ranks(1)
+def test_a_started_receive_reports_what_is_wrong(comm: Any) -> None:
+    request = comm.Irecv(np.zeros(1), 0, 3)
+    comm.Send(np.zeros(2), 0, 3)
+    with pytest.raises(MPI.Exception, match=r"(?s)tag 3.*8 bytes.*16") as failure:
+        request.Wait()
+    assert failure.value.Get_error_class() == MPI.ERR_TRUNCATE and not request
+    status = MPI.Status()
+    request = comm.Irecv(np.zeros(1), 0, 3)
+    request.Cancel()
+    request.Wait(status)
+    assert status.Is_cancelled()
+    for wrong, tag in ((5, 0), (-7, 0), (0, -3)):
+        with pytest.raises(MPI.Exception):
+            comm.Isend(np.zeros(1), wrong, tag)
+        with pytest.raises(MPI.Exception):
+            comm.Irecv(np.zeros(1), wrong, tag)
+    assert comm.Isend(np.zeros(1), MPI.PROC_NULL).Wait() and comm.Irecv(np.zeros(1), MPI.PROC_NULL).Wait()
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_collectives_that_run_together_have_memory_of_their_own(comm: Any) -> None:
+    """They take what earlier ones by the same plan have left, and give it back however they end."""
+    for turn in range(5):
+        results = [np.zeros(3) for _ in range(8)]
+        requests = [comm.Iallreduce(np.full(3, 10.0 * turn + index), result) for index, result in enumerate(results)]
+        if turn % 2:
+            requests[3].Free()
+            del requests[3]
+        MPI.Request.Waitall(requests)
+        comm.Barrier()
+        comm.Ibarrier().Wait()  # after it, the one that was let go is complete everywhere
+        assert [result[0] for result in results] == [comm.size * (10.0 * turn + index) for index in range(8)]
