@@ -247,7 +247,7 @@ class _Room:
         self._block = np.zeros((PLAN.total + plan.steps.nbytes) // WORD, dtype=np.int64)
         self._block[PLAN.total // WORD :] = plan.steps.view(np.int64).reshape(-1)
         self.address = int(self._block.ctypes.data)
-        self.words = memoryview(self._block)
+        self.words: memoryview[int] = self._block.data
         self.words[PLAN.count // WORD] = len(plan.steps)
         self.words[_BUFFERS + TEMP] = (self._temp.ctypes.data + 63) // 64 * 64
 
@@ -325,7 +325,7 @@ class Collective:
     @property
     def running(self) -> bool:
         """Whether it was started and is not complete."""
-        return self._words[_STATE] == RUNNING
+        return bool(self._words[_STATE] == RUNNING)
 
     def test(self) -> bool:
         """Make progress; True once it is complete (or was never started)."""

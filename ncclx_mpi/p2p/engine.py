@@ -91,7 +91,7 @@ class NativeComm:
         self._local = np.full(engine.size, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
         self._block, self.address = _block(COMM.total)
-        self._words = memoryview(self._block)
+        self._words: memoryview[int] = self._block.data
         arena = engine.arena
         for field, value in (
             ("engine", engine.address),
@@ -106,7 +106,8 @@ class NativeComm:
 
     def word(self, field: str) -> int:
         """A word of the native block."""
-        return self._words[getattr(COMM, field) // WORD]
+        value: int = self._words[getattr(COMM, field) // WORD]
+        return value
 
     def set_word(self, field: str, value: int) -> None:
         """Write a word of the native block."""
@@ -134,7 +135,7 @@ class Engine:
         self.transport = SharedMemory(arena, rank)
         self.timeout = timeout
         self._block, self.address = _block(ENGINE.total)
-        self._words = memoryview(self._block)
+        self._words: memoryview[int] = self._block.data
         self._peers, self._peers_address = _block(PEER.total * self.size)
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._scratch = threading.local()
@@ -198,7 +199,8 @@ class Engine:
 
     def word(self, field: str) -> int:
         """A word of the native block."""
-        return self._words[getattr(ENGINE, field) // WORD]
+        value: int = self._words[getattr(ENGINE, field) // WORD]
+        return value
 
     def set_word(self, field: str, value: int) -> None:
         """Write a word of the native block."""
