@@ -130,7 +130,7 @@ def open_driver() -> Library:
         reason = "the driver finds no device"
     except (OSError, DriverError) as error:
         reason = str(error)
-    sys.exit(f"gpu_probe: there is no GPU to probe: {reason}")
+    sys.exit(f"there is no GPU here that could be measured: {reason}")
 
 
 def run_section(name: str) -> Facts:
@@ -161,21 +161,31 @@ def show(name: str, facts: Facts) -> None:
         print(f"  {key:<58} {value if not isinstance(value, float) else f'{value:,.2f}'}", flush=True)
 
 
-def with_mps(seconds: float) -> Facts:
-    """The section of two processes under a daemon of its own."""
+@contextlib.contextmanager
+def mps_daemon() -> Iterator[dict[str, str]]:
+    """A daemon of one's own: the environment in which processes are its clients. The compute mode is left alone."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
-        return {"skipped": "there is no nvidia-cuda-mps-control on this machine"}
+        raise OSError("there is no nvidia-cuda-mps-control on this machine")
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         everything = {**os.environ, **environment}
         started = subprocess.run([control, "-d"], env=everything, capture_output=True, text=True, timeout=20)
         if started.returncode:
-            return {"skipped": f"the daemon does not start: {(started.stdout + started.stderr).strip()[-300:]}"}
+            raise OSError(f"the daemon does not start: {(started.stdout + started.stderr).strip()[-300:]}")
         try:
-            return in_process("two", min(seconds - 15, SECONDS["two"]), environment)
+            yield environment
         finally:
             subprocess.run([control], input="quit -t 5\n", env=everything, text=True, capture_output=True, timeout=30)
+
+
+def with_mps(seconds: float) -> Facts:
+    """The section of two processes under a daemon of its own."""
+    try:
+        with mps_daemon() as environment:
+            return in_process("two", min(seconds - 15, SECONDS["two"]), environment)
+    except (OSError, subprocess.SubprocessError) as reason:
+        return {"skipped": str(reason)}
 
 
 class Shared:

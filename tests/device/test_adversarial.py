@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy.typing as npt
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.testing.driver_double import DeviceArray, Double
-from ncclx_mpi.testing.driver_double.arrays import using
+from ncclx_mpi.testing.driver_double import DeviceArray, Double, InterfaceArray, TensorArray
+from ncclx_mpi.testing.driver_double.arrays import Array, using
 from tests.device.cases import CASES, FLAVOURS, Make, doing
 from tests.device.messages import MESSAGES, spoil
 
@@ -24,9 +25,12 @@ CALLS = [*((name, flavour) for name in CASES for flavour in FLAVOURS), *((name, 
 SEEDS, SEEDS_IN_FULL = 40, 1000
 
 
-def late(values: npt.NDArray[Any]) -> DeviceArray:
+KINDS = (DeviceArray, InterfaceArray, TensorArray)
+
+
+def late(values: npt.NDArray[Any], kind: type[Array] = DeviceArray) -> Array:
     """An array that holds something else until its stream has come to two operations."""
-    array = DeviceArray(values.shape, values.dtype)
+    array = kind(values.shape, values.dtype)
     array.fill_later(-5)
     array.later(lambda target: np.copyto(target, values), "late values")
     return array
@@ -54,7 +58,7 @@ def values_of(found: Any) -> Any:
     """Values of an array, or of a list of them, on the host."""
     if isinstance(found, list):
         return [values_of(each) for each in found]
-    return found.get() if isinstance(found, DeviceArray) else np.array(found)
+    return found.get() if isinstance(found, Array) else np.array(found)
 
 
 def check(comm: Any, driver: Double, seed: int, wanted: dict[Any, Any]) -> None:
@@ -67,7 +71,7 @@ def check(comm: Any, driver: Double, seed: int, wanted: dict[Any, Any]) -> None:
         key = name, flavour, length
         if key not in wanted:
             wanted[key] = values_of(work(comm, *key[:2], np.array, length))
-        make = late if mine.random() < 0.8 else np.array
+        make = partial(late, kind=mine.choice(KINDS)) if mine.random() < 0.8 else np.array
         with using(mine.choice(streams)):
             found = values_of(work(comm, name, flavour, make, length))
             for one, other in zip(found, wanted[key], strict=True):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks import gpu_probe
-from ncclx_mpi.testing.driver_double import Double
+from benchmarks import gpu, gpu_probe
+from ncclx_mpi.testing.driver_double import PINNED, DeviceArray, Double
 from numba_kernels.cuda.driver import Driver
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = ("gpu_probe.py",)
+PROGRAMS = ("gpu_probe.py", "gpu.py")
 
 
 def shrink() -> None:
@@ -53,3 +56,52 @@ def test_sections_of_the_probe(section: str) -> None:
         facts = gpu_probe.two(driver, open_double) if section == "two" else gpu_probe.SECTIONS[section](driver)
     assert len(facts) > 3
     assert not [key for key in facts if "failed" in key], facts
+
+
+def test_bandwidth_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.Sizes, "block", 1 << 16)
+    with Double(3) as driver:
+        driver.use(0)
+        found = gpu.kernels(driver)
+    gpu.show_kernels(found)
+    assert len(found) == 7
+    assert not [name for name in found if "failed" in found[name]], found
+
+
+class Library:
+    """The array library of the double, for the ranks of the benchmark."""
+
+    def __init__(self, driver: Double) -> None:
+        self.driver = driver
+
+    def array(self, count: int, value: float) -> DeviceArray:
+        return DeviceArray.from_host(np.full(count, value, np.float32))
+
+    def pinned(self, count: int) -> np.ndarray:
+        space = np.ctypeslib.as_array((ctypes.c_float * count).from_address(self.driver.allocate_as(PINNED, 4 * max(count, 1))))
+        space[:] = 0
+        return space
+
+    def to_host(self, target: np.ndarray, source: DeviceArray) -> None:
+        self.driver.copy(target.ctypes.data, source.address, target.nbytes, 0)
+        self.driver.synchronize(0)
+
+    def to_device(self, target: DeviceArray, source: np.ndarray) -> None:
+        self.driver.copy(target.address, source.ctypes.data, source.nbytes, 0)
+        self.driver.synchronize(0)
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_calls_of_the_benchmark(comm: Any, is_staged: bool) -> None:
+    with Double(comm.rank) as driver:
+        for name in gpu.CALLS:
+            assert gpu.measure_call(comm, Library(driver), name, 4096, is_staged=is_staged, seconds=0.0) > 0 or comm.rank
+
+
+def test_tables_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"call": "Alltoall", "ranks": 2, "bytes": 1 << 20, gpu.OURS: 1e-4, gpu.PEER: 4e-4}
+    gpu.show_calls([row, {"call": "Bcast", "ranks": 2, "bytes": 8, gpu.OURS: 1e-4}], 1e12, "time-sliced")
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    assert first.split() == ["Alltoall", "2", "1048576", "100.0", "400.0", "0.25", "0.5", "8%"]
+    assert second.split()[4:6] == ["-", "-"]

@@ -45,8 +45,8 @@ def using(stream: int) -> Iterator[None]:
         _thread.stream = before
 
 
-class DeviceArray:
-    """An array in the memory of the current device.
+class Array:
+    """An array in the memory of the current device, which speaks no protocol.
 
     Parameters
     ----------
@@ -64,7 +64,6 @@ class DeviceArray:
     """
 
     is_readonly = False
-    has_interface = True
 
     def __init__(
         self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64, *, kind: str = DEVICE, driver: Double | None = None
@@ -133,7 +132,7 @@ class DeviceArray:
         made.driver, made.device, made.memory, made.layout = self.driver, self.device, self.memory, layout
         return made
 
-    def later(self, function: Callable[[npt.NDArray[Any]], Any], text: str = "computation", *more: DeviceArray) -> None:
+    def later(self, function: Callable[[npt.NDArray[Any]], Any], text: str = "computation", *more: Array) -> None:
         """Enqueue ``function(values of this array, *values of more)``."""
         arrays = (self, *more)
         self.driver.compute(current_stream(), text, lambda: function(*[array._values() for array in arrays]))
@@ -163,10 +162,12 @@ class DeviceArray:
         memory = view(self.driver.reach(self.address - before, nbytes), nbytes)
         return np.ndarray(self.shape, self.dtype, memory.data, before, self.strides)
 
+
+class InterfaceArray(Array):
+    """An array with the CUDA array interface only, which names its stream."""
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if not self.has_interface:
-            raise AttributeError("__cuda_array_interface__")
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -175,6 +176,10 @@ class DeviceArray:
             "version": 3,
             "stream": current_stream() or table.LEGACY_STREAM,
         }
+
+
+class TensorArray(Array):
+    """An array with DLPack only, which makes streams wait for its own."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _CUDA, self.device or 0
@@ -186,6 +191,10 @@ class DeviceArray:
         layout = self.layout.view()
         layout.flags.writeable = not self.is_readonly
         return _moved_to_device(layout.__dlpack__(max_version=max_version), self.__dlpack_device__())
+
+
+class DeviceArray(InterfaceArray, TensorArray):
+    """An array with both protocols, as most libraries have."""
 
 
 class SendOnlyArray(DeviceArray):
