@@ -22,8 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.pack import Typemap
 from numba_kernels.cuda.reduce import kernel_for
 
+ROOT = Path(__file__).parents[1]
 KIB, MIB = 1 << 10, 1 << 20
 TOTAL_SECONDS, JOB_SECONDS = 460.0, 70.0
 SIZES = (8, KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)

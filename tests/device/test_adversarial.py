@@ -6,6 +6,9 @@ Each rank has other delays and another current stream in each run; the seed that
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -115,3 +118,38 @@ def test_calls_are_complete_on_return(comm: Any) -> None:
             with using(other):
                 np.testing.assert_array_equal(summed.get(), 2 * values + 1)
                 np.testing.assert_array_equal(received.get(), values + 1 - comm.rank)
+
+
+PEER_DIES = """
+import os, signal, time
+import numpy as np
+from mpi4py import MPI
+from ncclx_mpi.testing.driver_double import DeviceArray, Double
+from numba_kernels.cuda.driver import WAIT_AT_LEAST, Step
+
+comm, word = MPI.COMM_WORLD, np.zeros(1, np.int64)
+comm.Barrier()
+if comm.rank == 1:
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+with Double(patience=60) as driver:
+    driver.use(0)
+    driver.register_host(word.ctypes.data, 8)
+    array = DeviceArray.from_host(np.arange(1000.0))
+    driver.batch(0, [Step(WAIT_AT_LEAST, word.ctypes.data, 1)])
+    begun = time.monotonic()
+    try:
+        comm.{call}
+    except MPI.Exception as error:
+        print(error.Get_error_class() == MPI.ERR_PROC_FAILED, time.monotonic() - begun < 5, flush=True)
+    word[0] = 1
+    np.testing.assert_array_equal(array.get(), np.arange(1000.0))
+"""
+
+
+@pytest.mark.parametrize("call", ["Send(array, 1)", "Allreduce(MPI.IN_PLACE, array)", "Bcast(array)", "Isend(array, 1).Wait()"])
+def test_a_peer_dies_while_a_call_waits_for_a_stream(call: str) -> None:
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "60", "-c", PEER_DIES.replace("{call}", call)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+    assert done.returncode == 128 + signal.SIGKILL
