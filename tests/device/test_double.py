@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.driver import WAIT_AT_LEAST, WRITE, DriverError, Step
 
 SEEDS = range(8)
-JOB = "test_double"
+JOB = f"test_double-{os.getpid()}"
 
 
 class Body:
@@ -46,7 +47,7 @@ add_words = Body("add_words", _add_words)
 
 @pytest.fixture
 def driver() -> Iterator[Double]:
-    with Double(1, patience=0.5) as made:
+    with Double(1) as made:
         made.use(0)
         yield made
 
@@ -504,10 +505,10 @@ def _wait_forever(driver: Double, address: int, connection: Any) -> None:
     driver.synchronize(0)
 
 
-def _importer(connection: Any, work: Callable[[Double, int, Any], None]) -> None:
+def _importer(connection: Any, job: str, work: Callable[[Double, int, Any], None]) -> None:
     """The other process: opens what it is sent, works on it, says how that went."""
     try:
-        with Double(7, job=JOB, patience=1.0, devices=2, visible=(1, 0)) as driver:
+        with Double(7, job=job, patience=2.0, devices=2, visible=(1, 0)) as driver:
             driver.use(1)
             connection.send("")
             handle = connection.recv()
@@ -533,7 +534,7 @@ def start() -> Iterator[Callable[..., Any]]:
 
     def begin(work: Callable[[Double, int, Any], None]) -> Any:
         ours, theirs = context.Pipe()
-        process = context.Process(target=_importer, args=(theirs, work))
+        process = context.Process(daemon=True, target=_importer, args=(theirs, JOB, work))
         process.start()
         processes.append(process)
         theirs.close()
@@ -581,7 +582,7 @@ def test_memory_that_its_owner_freed(start: Callable[..., Any]) -> None:
 
 def test_a_deadlock_of_two_processes_names_both(start: Callable[..., Any]) -> None:
     connection = start(_wait_forever)
-    with pytest.raises(Violation, match="deadlock") as found, Double(3, job=JOB, patience=1.0) as driver:
+    with pytest.raises(Violation, match="deadlock") as found, Double(3, job=JOB, patience=2.0) as driver:
         driver.use(0)
         address = driver.allocate(72)
         driver.fill(address, 0, 72, 0)
@@ -590,7 +591,7 @@ def test_a_deadlock_of_two_processes_names_both(start: Callable[..., Any]) -> No
         driver.batch(0, [Step(WAIT_AT_LEAST, address, 1)])
         driver.synchronize(0)
     reports = [str(found.value), connection.recv()]
-    assert max(report.count("is at least 1, which holds 0") for report in reports) == 2
+    assert max(report.count("is at least 1, which holds 0") for report in reports) == 2, reports
 
 
 def test_only_exportable_memory_is_exported_and_peer_access_is_needed(driver: Double) -> None:
@@ -611,7 +612,8 @@ def test_only_exportable_memory_is_exported_and_peer_access_is_needed(driver: Do
 def test_a_deadlock_interrupts_a_rank_that_waits_for_a_message(comm: Any) -> None:
     words = np.zeros(1, np.int64)
     if comm.rank == 0:
-        with pytest.raises(KeyboardInterrupt) as found, Double(patience=0.7) as driver:
+        with pytest.raises(KeyboardInterrupt) as found, Double(patience=2.0) as driver:
+            comm.Barrier()
             driver.use(0)
             driver.register_host(address_of(words), 8)
             driver.batch(0, [Step(WAIT_AT_LEAST, address_of(words), 1)])
@@ -621,5 +623,6 @@ def test_a_deadlock_interrupts_a_rank_that_waits_for_a_message(comm: Any) -> Non
         assert report.count("process ") == report.count("< recv (") == 2
         comm.send("over", dest=1)
     else:
-        with Double(patience=0.7):
+        with Double(patience=2.0):
+            comm.Barrier()
             assert comm.recv(source=0) == "over"

@@ -20,16 +20,17 @@ from typing import NamedTuple
 
 _NAME = "driver-double-status"
 _PAGE = 1 << 16
-_HEAD = struct.Struct("<qq")
+_HEAD = struct.Struct("<qqq")
+"""Moves, length of the text, number of the thread that looks for deadlocks."""
 _BUSY = 0.5
 _FRAMES = 8
 
 
 class State(NamedTuple):
-    """One process at one time."""
+    """One process at one time; `demand` is the seconds for which it has run, or was ready to."""
 
     moves: int
-    cpu_seconds: float
+    demand: float
     text: str
 
 
@@ -50,14 +51,14 @@ class Detector:
         self._fd = os.memfd_create(f"{_NAME}-{job}", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, _PAGE)
         self._page = mmap.mmap(self._fd, _PAGE)
-        self._moves = 0
+        self._moves = self._thread = 0
         self._before: dict[int, State] = {}
         self._looked = 0.0
 
     def move(self) -> None:
         """Count something that this process did."""
         self._moves += 1
-        _HEAD.pack_into(self._page, 0, self._moves, 0)
+        _HEAD.pack_into(self._page, 0, self._moves, 0, self._thread)
 
     def look(self, waits: list[str], *, is_blocked: bool) -> str:
         """Say that this process stands still and what for; the report of a deadlock, if it is one."""
@@ -66,7 +67,8 @@ class Detector:
             return ""
         text = "\n".join(f"  {line}" for line in [*waits, f"main thread: {_main_thread()}"]).encode()[: _PAGE - _HEAD.size]
         self._page[_HEAD.size : _HEAD.size + len(text)] = text
-        _HEAD.pack_into(self._page, 0, self._moves, len(text))
+        self._thread = threading.get_native_id()
+        _HEAD.pack_into(self._page, 0, self._moves, len(text), self._thread)
         before, elapsed = self._before, now - self._looked
         self._before, self._looked = self._states() if is_blocked else {}, now
         if before and _is_still(before, self._before, elapsed):
@@ -81,7 +83,7 @@ class Detector:
             with contextlib.suppress(OSError, ValueError):
                 page = next((link for link in (folder / "fd").iterdir() if os.readlink(link) == self._link), None)
                 if page is not None:
-                    states[int(folder.name)] = _read(page, _cpu_seconds(folder))
+                    states[int(folder.name)] = _read(page, folder)
         return states
 
     def close(self) -> None:
@@ -90,19 +92,17 @@ class Detector:
         os.close(self._fd)
 
 
-def _read(page: Path, cpu_seconds: float) -> State:
-    """What a status page says."""
+def _read(page: Path, process: Path) -> State:
+    """What a status page says, and what the process wants of the cores."""
     data = page.read_bytes()
-    moves, length = _HEAD.unpack_from(data)
-    return State(moves, cpu_seconds, data[_HEAD.size : _HEAD.size + length].decode())
+    moves, length, looking = _HEAD.unpack_from(data)
+    return State(moves, _demand(process, looking), data[_HEAD.size : _HEAD.size + length].decode())
 
 
 def _is_still(before: dict[int, State], after: dict[int, State], elapsed: float) -> bool:
     if before.keys() != after.keys():
         return False
-    return all(
-        before[pid].moves == now.moves and now.cpu_seconds - before[pid].cpu_seconds < _BUSY * elapsed for pid, now in after.items()
-    )
+    return all(before[pid].moves == now.moves and now.demand - before[pid].demand < _BUSY * elapsed for pid, now in after.items())
 
 
 def _main_thread() -> str:
@@ -112,6 +112,12 @@ def _main_thread() -> str:
     return " < ".join(f"{place.name} ({Path(place.filename).name}:{place.lineno})" for place in reversed(frames))
 
 
-def _cpu_seconds(folder: Path) -> float:
-    fields = (folder / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def _demand(process: Path, looking: int) -> float:
+    """Seconds that the threads of a process ran or waited for a core, but for the one that looks for deadlocks."""
+    seconds = 0.0
+    for task in (process / "task").iterdir():
+        if task.name != str(looking):
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            seconds += int((task / "schedstat").read_text().split()[1]) / 1e9
+    return seconds

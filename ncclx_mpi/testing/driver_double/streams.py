@@ -56,7 +56,10 @@ class Operation:
         return Operation(self.text, self.act, self.word, self.value, after)
 
     def __str__(self) -> str:
-        return self.text if self.word is None else f"{self.text}, which holds {self.word()}"
+        try:
+            return self.text if self.word is None else f"{self.text}, which holds {self.word()}"
+        except Fault as fault:
+            return f"{self.text}: {fault}"
 
 
 @dataclass(eq=False)
@@ -118,7 +121,7 @@ class Executor:
         self._started = time.monotonic()
         self._held_at: float | None = None
         self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name="driver double", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="driver double", daemon=True)
         self._thread.start()
 
     def reseed(self, seed: int) -> None:
@@ -197,6 +200,14 @@ class Executor:
 
     def _now(self) -> float:
         return time.monotonic() - self._started if self._held_at is None else self._held_at
+
+    def _work(self) -> None:
+        """Run until closed; an error of the double itself must not leave anybody waiting."""
+        try:
+            self._run()
+        except BaseException as error:
+            self._on_fault(f"the double failed: {error!r}")
+            raise
 
     def _run(self) -> None:
         poll = _POLL
