@@ -76,7 +76,7 @@ SETTINGS: dict[str, Setting] = dict(
             "auto",
             str,
             ("auto", "streamed", "plain"),
-            "how bulk data is written for peers: past the caches or not; auto: by the measured flag round trip",
+            "how bulk data is written for peers: past the caches or not; auto: as blocks are faster read and written",
         ),
         _ours(
             "copies",

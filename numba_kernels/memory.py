@@ -3,7 +3,7 @@
 A plain store to a line that another core has cached must first take the line back. Between two core complexes
 ("far" placement) that costs 2 GB/s for a block that the reader reads again and again; 64-byte non-temporal stores
 reach 16 GB/s in both placements, and reading the block back costs the same either way. In the near placement plain stores
-are the faster ones for blocks that stay in cache, so callers choose by the measured flag round trip.
+are the faster ones for blocks that stay in cache, and some processors stream slowly in any placement, so callers measure both.
 """
 
 from __future__ import annotations

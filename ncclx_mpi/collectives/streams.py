@@ -19,9 +19,8 @@ overwrites was read by ranks at least as far as itself, two rounds ago; so round
 from __future__ import annotations
 
 from ncclx_mpi.collectives.lines import SCRATCH, begin, check_line, check_signature, end
-from ncclx_mpi.p2p.engine import FAR_TRIP_NS
 from ncclx_mpi.p2p.layout import COMM, ENGINE
-from ncclx_mpi.p2p.placement import bounce
+from ncclx_mpi.p2p.placement import COUNTED, better_stores
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
@@ -45,9 +44,8 @@ LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
 SHORT_ROUNDS = 4
 """Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
 _PAGE = 4096
-_LOOK_AGAIN = 64
-_BOUNCES = 8
-_PATIENCE_US, _LITTLE_PATIENCE_US = 100, 20
+_LOOK_AGAIN = 256
+_PATIENCE_US, _LITTLE_PATIENCE_US = 500, 20
 LEAST_ADDRESS = 4096
 """What the ``take`` functions return below this is the code of a failure."""
 
@@ -70,7 +68,7 @@ def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
-    """Measure the flag round trip with the neighbour anew, and choose the kind of store by it.
+    """Compare the kinds of store with the neighbour anew, and choose the faster one.
 
     The host moves cores between placements while a job runs. All ranks come by here in the same collectives, so
     the neighbour answers. Where ranks share cores it may not be running: then there is less patience, and the choice stays.
@@ -80,16 +78,16 @@ def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
     if neighbour >= size:
         return 0
     mine, theirs = bounce_of(slot, size, rank), bounce_of(slot, size, neighbour)
-    first = count * (_BOUNCES + 2)
+    first = count * COUNTED
     store_release(mine, first)
     code = wait_word(comm, theirs, first, slot + SLOT.broken)
     if code != 0:
         return code
-    rate = load64(engine + ENGINE.ticks_per_us)
-    patience = rate * (_PATIENCE_US if load64(engine + ENGINE.spins) > 1 else _LITTLE_PATIENCE_US)
-    least = bounce(mine, theirs, first, rank & 1, _BOUNCES, patience)
-    if least >= 0 and load64(engine + ENGINE.stores_fixed) == 0:
-        store64(engine + ENGINE.streamed, 1 if least * 1000 > FAR_TRIP_NS * rate else 0)
+    patience = load64(engine + ENGINE.ticks_per_us) * (_PATIENCE_US if load64(engine + ENGINE.spins) > 1 else _LITTLE_PATIENCE_US)
+    block, its_block = shared_chunk(slot, size, rank, 0) + MOST_PIECE, shared_chunk(slot, size, neighbour, 0) + MOST_PIECE
+    found = better_stores(mine, theirs, first, patience, block, its_block)  # beyond the pieces that may be unread
+    if found >= 0 and load64(engine + ENGINE.stores_fixed) == 0:
+        store64(engine + ENGINE.streamed, found)
     return 0
 
 

@@ -48,8 +48,6 @@ _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
 _FEW_KEPT = 64
 """Owners of given-up requests that are kept before the first look at which of them are complete."""
-FAR_TRIP_NS = 280
-"""Shortest flag round trip (nanoseconds) above which the cores share no cache complex: stream what peers read."""
 
 
 class Result(NamedTuple):

@@ -1,8 +1,8 @@
-"""How far apart the ranks' cores are: the flag round trip between ranks 0 and 1, measured at start.
+"""How bytes best get from core to core: the kind of store is found by writing blocks both ways, at start and now and then.
 
-Cores of one complex exchange a line in about 0.1 us, cores of two in about 0.4 us, and the kind of store that is right in one
-case is up to five times too slow in the other. Only the writer's kind of store depends on the figure; protocols and
-algorithms never do, since every rank must choose those alike.
+Plain stores may be five times too slow between cores of two complexes, and streamed ones half as fast as plain ones on
+processors that write memory slowly past the caches; the round trip of a flag tells neither. Only the writer's kind of store depends
+on what is found here; protocols and algorithms never do, since every rank must choose those alike.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import time
 
 from ncclx_mpi.p2p.clock import ticks_per_us
-from ncclx_mpi.p2p.engine import FAR_TRIP_NS, Engine
+from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.layout import AUTO, DIRECT, ENGINE, PIPED
 from numba_kernels.atomics import load_acquire, pause, store_release, ticks
 from numba_kernels.jit import entry, kernel
+from numba_kernels.memory import allocate, copy, fill, release, write_shared
 from transports.shm.cma import allow_peers
-from transports.shm.layout import CONTROL, HEADER
+from transports.shm.layout import BULK, CONTROL, HEADER
 
-_ROUNDS = 64
+BLOCK = 32 << 10
+"""Bytes that are written and read to compare the kinds of store."""
+_ROUNDS = 6
+COUNTED = 2 * (_ROUNDS + 2)
 _PATIENCE_US = 20_000
-_UNKNOWN = 1
+_PLAIN, _STREAMED = 1, 2
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -52,6 +56,47 @@ def bounce(mine, theirs, count, answers, rounds, patience):  # type: ignore[no-u
     return least
 
 
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _swap(mine, theirs, count, patience, blocks, its_blocks, private, streamed):  # type: ignore[no-untyped-def]
+    """Swap blocks between two ranks, as collectives do: both write at once, then both read. Least ticks of a swap, -1 as above."""
+    begun = ticks()
+    least, before, gave_up = -1, begun, count + _ROUNDS + 1
+    for k in range(count + 1, count + _ROUNDS + 1):
+        half = (k & 1) * BLOCK
+        write_shared(blocks + half, private, BLOCK, streamed)
+        store_release(mine, k)
+        while load_acquire(theirs) < k:
+            pause()
+            if ticks() - begun > patience:
+                store_release(mine, gave_up)
+                return -1
+        if load_acquire(theirs) == gave_up:
+            return -1
+        copy(private, its_blocks + half, BLOCK)
+        now = ticks()
+        if k > count + 2 and (least < 0 or now - before < least):
+            least = now - before
+        before = now
+    return least
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def better_stores(mine, theirs, count, patience, blocks, its_blocks):  # type: ignore[no-untyped-def]
+    """Swap blocks with plain stores, then with streamed ones; each side writes its two `blocks` of `BLOCK` bytes.
+
+    Returns 1 if streamed ones were the faster, 0 if plain ones were, -1 if either side did not answer. The counter is below
+    ``count + COUNTED`` afterwards.
+    """
+    private = allocate(BLOCK)
+    fill(private, 1, BLOCK)
+    plain = _swap(mine, theirs, count, patience, blocks, its_blocks, private, 0)
+    streamed = -1
+    if plain >= 0:
+        streamed = _swap(mine, theirs, count + _ROUNDS + 2, patience, blocks, its_blocks, private, 1)
+    release(private)
+    return -1 if streamed < 0 else 1 if streamed < plain else 0
+
+
 def choose_copies(engine: Engine, copies: str = "auto") -> None:
     """Choose how this rank moves bulk data between private buffers, and let peers copy to and from them if it may be direct."""
     engine.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
@@ -70,19 +115,19 @@ def choose_stores(engine: Engine, stores: str = "auto") -> None:
 
 
 def _measure(engine: Engine) -> None:
-    """Measure the round trip (ranks 0 and 1) or wait for the figure (others), and choose the kind of store."""
+    """Compare the kinds of store (ranks 0 and 1) or wait for the verdict (others). Pipes serve as the memory: none is lent yet."""
     arena, base = engine.arena, engine.arena.base
     if engine.size == 1 or not engine.word("spins") > 1:
         return
     if engine.rank < 2:
-        mine, theirs = (HEADER.bounce_0, HEADER.bounce_1) if engine.rank == 0 else (HEADER.bounce_1, HEADER.bounce_0)
-        rate = ticks_per_us()
-        taken = entry(bounce)(base + mine, base + theirs, 0, engine.rank, _ROUNDS, int(_PATIENCE_US * rate))
+        words = base + HEADER.bounce_0, base + HEADER.bounce_1
+        blocks = [base + arena.plan.bulk(owner, 0) + BULK.data for owner in (0, 1)]
+        mine, other = engine.rank, 1 - engine.rank
+        patience = int(_PATIENCE_US * ticks_per_us())
+        found = entry(better_stores)(words[mine], words[other], 0, patience, blocks[mine], blocks[other])
         if engine.rank == 0:
-            trip = int(taken / rate * 1000) if taken >= 0 else _UNKNOWN
-            arena.set_word(HEADER.trip, max(trip, _UNKNOWN))
+            arena.set_word(HEADER.stores, _STREAMED if found else _PLAIN)
     end = time.monotonic() + 2 * _PATIENCE_US / 1e6
-    while not arena.word(HEADER.trip) and time.monotonic() < end:
+    while not arena.word(HEADER.stores) and time.monotonic() < end:
         time.sleep(0.0002)
-    trip = arena.word(HEADER.trip)
-    engine.set_word("streamed", int(trip <= _UNKNOWN or trip > FAR_TRIP_NS))
+    engine.set_word("streamed", int(arena.word(HEADER.stores) != _PLAIN))

@@ -10,8 +10,8 @@ by a single atomic operation, so that a rank killed at any instruction blocks no
 Header words
     ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
     ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
-    ``trip``       flag round trip between two ranks in nanoseconds, measured by rank 0 at start; 0 = not measured, 1 = unknown;
-                   ``bounce_0``, ``bounce_1``: the words it is measured with
+    ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
+                   2 = streamed; ``bounce_0``, ``bounce_1``: the words it is measured with
 Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
@@ -30,7 +30,7 @@ MAGIC = 0x6E63636C785F6D70
 VERSION = 2
 PAGE = 4096
 
-HEADER = words("Header", "magic version nranks nbytes creator key | death | dead_count | abort | trip | bounce_0 | bounce_1")
+HEADER = words("Header", "magic version nranks nbytes creator key | death | dead_count | abort | stores | bounce_0 | bounce_1")
 CONTROL = words("Control", "pid start_time world_rank token_at | state | turns records | wake")
 TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
 TRACE_RECORDS = 1024

@@ -1,0 +1,42 @@
+"""Which stores a rank uses: found by both ranks together, kept where the user has chosen, and given up where nobody answers."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import collectives
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.placement import BLOCK, COUNTED, better_stores, choose_stores
+from numba_kernels.jit import entry
+from tests.collectives.forked import run_ranks
+
+
+def test_nobody_answers() -> None:
+    memory = np.zeros(4 * BLOCK + 1024, np.uint8)
+    words, blocks = memory.ctypes.data, memory.ctypes.data + 1024
+    begun = time.monotonic()
+    assert entry(better_stores)(words, words + 512, 0, 1_000_000, blocks, blocks + 2 * BLOCK) == -1
+    assert time.monotonic() - begun < 5
+    assert 0 < memory[:8].view(np.int64)[0] < COUNTED
+
+
+def chosen(comm: NativeComm, stores: str) -> None:
+    engine = comm.engine
+    choose_stores(engine, stores)
+    first = engine.word("streamed")
+    assert first in ((0, 1) if stores == "auto" else (int(stores == "streamed"),))
+    data = np.full(20_000, comm.rank, np.uint8)
+    for call in range(600):
+        data[:] = (comm.rank + call) % 256
+        collectives.bcast(comm, data.ctypes.data, data.size, call % 2)
+        assert (data == (call % 2 + call) % 256).all()
+    if stores != "auto":
+        assert engine.word("streamed") == first
+
+
+@pytest.mark.parametrize("stores", ["auto", "plain", "streamed"])
+def test_stores_are_compared_anew_unless_the_user_has_chosen(stores: str) -> None:
+    run_ranks(2, chosen, stores)
