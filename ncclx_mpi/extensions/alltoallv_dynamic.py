@@ -29,6 +29,7 @@ from ncclx_mpi.buffers import VBuffer
 from ncclx_mpi.collectives.alltoall import dynamic
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
 from ncclx_mpi.extensions.mirror import Mirror, Range
+from ncclx_mpi.extensions.recent import Recent
 from ncclx_mpi.typing import Buffer, BufSpecV
 from numba_kernels.alltoallv import layout
 from numba_kernels.alltoallv.layout import CALL, DENSE_SOURCE, DENSE_TARGET, OFFER, PAIR, RUN
@@ -116,7 +117,7 @@ class DynamicAlltoall:
         Time: one alltoall of 56 + 8 n bytes, then one alltoallv of what is really there. Segments that are neighbours at the sender
         travel as one piece.
         """
-        _run(self._state, _dispatch(self._state, sendbuf, recvbuf, splits, indices, blocklengths, allsplits))
+        _run(self._state, _dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
 
     def Ialltoallv_dynamic(
         self,
@@ -186,7 +187,7 @@ class DynamicAlltoall:
         Exception
             As :meth:`Alltoallv_dynamic`.
         """
-        _run(self._state, _combine(self._state, sendbuf, recvbuf, allsplits, indices, blocklengths))
+        _run(self._state, _combine, sendbuf, recvbuf, allsplits, indices, blocklengths)
 
     def Ialltoallv_dynamic_combine(
         self,
@@ -293,7 +294,7 @@ class Exchange:
         size = state.size
         self.rank, self.size = state.rank, size
         self._send, self._recv, self._all_splits = send, recv, all_splits
-        self._metadata = (splits, choice.indices, choice.blocklengths)
+        self._metadata: list[_Integers] = [splits, choice.indices, choice.blocklengths]
         self.offer_bytes = layout.offer_bytes(segments)
         tables = layout.tables(size, segments) | {"rows": size * ROW.total}
         self._words = np.empty((CALL.total + sum(tables.values())) // WORD, np.int64)
@@ -346,6 +347,13 @@ class Exchange:
 
         return begin
 
+    def unowned(self) -> Exchange:
+        """Leave it to the caller to keep all arrays alive."""
+        self._send, self._recv = self._send._replace(owner=None), self._recv._replace(owner=None)
+        self._all_splits = self._all_splits._replace(owner=None)
+        self._metadata = [integers._replace(owner=None) for integers in self._metadata]
+        return self
+
     def run(self, state: CommState) -> None:
         """Carry it out on the slot of the communicator."""
         if self.is_on_device:
@@ -356,7 +364,8 @@ class Exchange:
     @property
     def is_on_device(self) -> bool:
         """Whether some of its memory is a GPU's."""
-        return any(part.mirror is not None for part in (self._send, self._recv, self._all_splits, *self._metadata))
+        mirrors = [self._send.mirror, self._recv.mirror, self._all_splits.mirror, *(each.mirror for each in self._metadata)]
+        return any(mirror is not None for mirror in mirrors)
 
     def read(self) -> None:
         """Read the metadata, and what they say will be sent of a buffer on a GPU."""
@@ -431,12 +440,19 @@ _TEXTS = {
 }
 
 
-def _run(state: CommState, exchange: Exchange) -> None:
-    """Carry it out."""
-    if state.native.slot >= 0:
-        exchange.run(state)
-    else:
-        Request._refer(exchange.prepare(state)()).Wait()
+_recent: Recent[Exchange] = Recent()
+
+
+def _run(state: CommState, resolve: Callable[..., Exchange], *arguments: Any) -> None:
+    """Carry a call out."""
+    if state.native.slot < 0:
+        Request._refer(resolve(state, *arguments).prepare(state)()).Wait()
+        return
+
+    def resolved() -> Exchange:
+        return resolve(state, *arguments).unowned()
+
+    _recent.find((resolve, state.address, state.rank, state.size), arguments, resolved).run(state)
 
 
 def _dispatch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +272,31 @@ def test_on_a_communicator_without_slot(comm: Any) -> None:
     splits, send, recv, rest = equal_counts(MPI.COMM_SELF, INDICES)
     MPI.COMM_SELF.Alltoallv_dynamic(send, recv, splits, *rest)
     assert (recv == arrived(MPI.COMM_SELF, INDICES, 4)).all()
+
+
+@pytest.mark.ranks(2)
+def test_calls_that_look_alike_but_are_not(comm: Any) -> None:
+    """The same memory as another type, another size, with other metadata; and none of it is kept alive."""
+    rank = comm.rank
+    memory, recv = np.arange(8, dtype="i8") + 100 * rank, np.full(8, -1, "i8")
+    for dtype, length in (("i8", 2), ("i8", 1), ("i4", 4), ("i8", 2), ("i2", 3)):
+        send, out = memory.view(dtype), recv.view(dtype)
+        for splits in (np.full(2, length), np.full(2, length, "i4")):
+            recv[:] = -1
+            comm.Alltoallv_dynamic(send, out, splits)
+            for source in range(2):
+                area = out[len(out) // 2 * source :][: len(out) // 2]
+                theirs = (np.arange(8) + 100 * source).view(dtype)
+                assert (area[:length] == theirs[length * rank : length * (rank + 1)]).all()
+                assert (area[length:] == -1).all()
+    send.flags.writeable = out.flags.writeable = False
+    with pytest.raises(BufferError):
+        comm.Alltoallv_dynamic(send, out, splits)
+    whole = np.zeros(1000)
+    gone = weakref.ref(whole)
+    comm.Alltoallv_dynamic(whole, np.zeros(1000), np.full(2, 3))
+    del whole
+    assert gone() is None
 
 
 # Errors -----------------------------------------------------------------------------------------------------------
