@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncclx_mpi import __version__, errors, rc, runtime
-from ncclx_mpi.api import buffering, communicator, handling, wire
+from ncclx_mpi.api import buffering, communicator, handling, stepping
 from ncclx_mpi.api.comm import Comm
 from ncclx_mpi.api.constants import (
     MAX_PROCESSOR_NAME,
@@ -111,7 +111,7 @@ def Finalize() -> None:
     runtime.engine()
     if buffering.process.send_buffer is not None:
         buffering.process.send_buffer.flush()
-    wire.stop_stepping()
+    stepping.stop()
     for comm in (COMM_SELF, COMM_WORLD):
         comm._free_attributes()
         comm._state.empty()

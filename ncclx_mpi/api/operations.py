@@ -7,11 +7,14 @@ it is invalid for every request that still refers to it.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclx_mpi import errors
+from ncclx_mpi.api import stepping
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.api.handle import State
 from ncclx_mpi.api.status import Status
@@ -155,8 +158,15 @@ class Transfer(Operation):
 
     def release(self) -> None:
         """Give it up; it goes on by itself."""
-        self.engine.free(self.request, (self.comm, self.owner, self.landing))
+        self._forget()
         self.empty()
+
+    def _forget(self) -> None:
+        """Let it go on. What comes in packed memory is unpacked some milliseconds after it has come, if not earlier."""
+        if self.landing is None:
+            self.engine.free(self.request, (self.comm, self.owner))
+        else:
+            stepping.add(_Landing(Transfer(self.comm, self.request, self.owner, self.what, self.capacity, self.landing)))
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
@@ -165,10 +175,32 @@ class Transfer(Operation):
 
     def __del__(self) -> None:
         try:
-            engine, request = object.__getattribute__(self, "engine"), object.__getattribute__(self, "request")
+            object.__getattribute__(self, "engine")
         except AttributeError:
             return
-        engine.free(request, (self.comm, self.owner, self.landing))
+        self._forget()
+
+
+class _Landing:
+    """A receive that nobody waits for any more, whose message is still to be unpacked."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer: Transfer | None = transfer
+        self._lock = threading.Lock()
+
+    def poll(self) -> bool:
+        """Unpack the message if it has come, in whichever thread notices first."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._transfer is None or not self._transfer.poll():
+                return self._transfer is None
+            transfer, self._transfer = self._transfer, None
+            with contextlib.suppress(errors.Exception):  # a message that was too long: there is nobody to tell
+                transfer.finish()
+            return True
+        finally:
+            self._lock.release()
 
 
 class Together(Operation):

@@ -18,21 +18,19 @@ to it while the rank does something else, so that a sender never waits for a rec
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import pickle as _pickle
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ncclx_mpi import errors
+from ncclx_mpi.api import stepping
 from ncclx_mpi.api.operations import Operation, Together, Transfer, blame, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
@@ -50,9 +48,6 @@ MAGIC = b"\0ncclx_mpi frame"
 _LEAD = struct.Struct("<16sqqq")
 _numbers = itertools.count()
 _NUMBERS = 1 << 23
-_STEP_SECONDS = 0.005
-_IDLE_STEPS = 100
-"""Steps without anything pending after which the stepping thread sleeps until it is wanted: half a second."""
 
 _BYTES_OFFSET = sys.getsizeof(b"") - 1
 """Where the data of a bytes object begin (CPython)."""
@@ -60,9 +55,6 @@ _BYTES_OFFSET = sys.getsizeof(b"") - 1
 _IMMUTABLE: frozenset[type] = frozenset((type(None), bool, int, float, complex, str, bytes))
 _are_immutable = _IMMUTABLE.issuperset
 _dumps = _pickle.dumps
-
-_pending: set[ObjectReceive] = set()
-"""Posted receives of objects that may have to ask for frames; a forgotten one stays until it is complete."""
 
 
 class Lead(NamedTuple):
@@ -220,7 +212,7 @@ def wait_stepping(comm: NativeComm, operation: Operation, what: str) -> None:
     """Wait for an operation while pending object receives ask for their frames."""
 
     def is_done() -> bool:
-        step()
+        stepping.step()
         return operation.poll()
 
     try:
@@ -323,8 +315,7 @@ def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> Object
     else:
         data, address = room(bufsz)
         operation = ObjectReceive(comm, comm.engine.start_recv(comm, address, bufsz, source, tag), data)
-    _pending.add(operation)
-    _stepper.want()
+    stepping.add(operation)
     return operation
 
 
@@ -502,7 +493,7 @@ class ObjectReceive(Operation):
 
     def empty(self) -> None:
         """Unset what every use of it needs; nothing steps it any more."""
-        _pending.discard(self)
+        stepping.discard(self)
         del self.lock, self.result, self.comm
 
     def __del__(self) -> None:
@@ -520,59 +511,3 @@ def _parse(data: Any, nbytes: int) -> Lead | None:
         return None
     magic, number, head, buffers = _LEAD.unpack_from(data)
     return Lead(number, head, buffers) if magic == MAGIC else None
-
-
-def step() -> None:
-    """Let every pending object receive of this process ask for the frames that it needs."""
-    if _pending:
-        for operation in list(_pending):
-            with contextlib.suppress(errors.Exception):  # another thread has just finished this one
-                if operation.poll():
-                    _pending.discard(operation)
-
-
-class _Stepper:
-    """A thread that steps pending object receives while their rank waits in compiled code, or computes."""
-
-    def __init__(self) -> None:
-        self._wanted = threading.Event()
-        self._is_awake = False
-        self._is_stopped = False
-        self._thread: threading.Thread | None = None
-
-    def want(self) -> None:
-        """See to it that pending receives are stepped from now on."""
-        if self._is_awake:
-            return
-        self._wanted.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ncclx_mpi-objects", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; the engine may go afterwards."""
-        if self._thread is not None:
-            self._is_stopped = True
-            self._wanted.set()
-            self._thread.join()
-            self._thread, self._is_stopped = None, False
-
-    def _run(self) -> None:
-        while not self._is_stopped:
-            self._is_awake = False
-            if not _pending:  # else one was posted just now, by who still saw the thread awake
-                self._wanted.wait()
-            self._wanted.clear()
-            self._is_awake, idle = True, 0
-            while idle < _IDLE_STEPS and not self._is_stopped:
-                time.sleep(_STEP_SECONDS)
-                idle = 0 if _pending else idle + 1
-                step()
-
-
-_stepper = _Stepper()
-
-
-def stop_stepping() -> None:
-    """End what steps object receives in the background, before the engine goes."""
-    _stepper.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -272,3 +273,29 @@ def test_collectives_that_run_together_have_memory_of_their_own(comm: Any) -> No
         comm.Barrier()
         comm.Ibarrier().Wait()  # after it, the one that was let go is complete everywhere
         assert [result[0] for result in results] == [comm.size * (10.0 * turn + index) for index in range(8)]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("is_freed", [True, False])
+def test_a_forgotten_receive_is_unpacked(comm: Any, is_freed: bool) -> None:
+    column = MPI.DOUBLE.Create_vector(4, 1, 3).Commit()
+    matrix = np.zeros((4, 3))
+    if comm.rank == 0:
+        request = comm.Irecv([matrix, 1, column], 1, 5)
+        if is_freed:
+            request.Free()
+        del request
+        gc.collect()
+        comm.Irecv([np.zeros((4, 3)), 1, column], 1, 6).Free()  # a message that is too long, and nobody to tell
+        comm.send("go", 1)
+        end = time.monotonic() + 20
+        while not matrix.any() and time.monotonic() < end:
+            time.sleep(0.001)
+        assert (matrix[:, 0] == np.arange(1.0, 5)).all() and not matrix[:, 1:].any()
+        comm.send("seen", 1)
+    else:
+        comm.recv(source=0)
+        comm.Send(np.arange(1.0, 9), 0, 6)
+        comm.Send(np.arange(1.0, 5), 0, 5)
+        assert comm.recv(source=0) == "seen"
+    column.Free()

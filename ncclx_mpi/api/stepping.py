@@ -1,0 +1,98 @@
+"""Operations that Python moves on while nobody waits for them: every blocking call that is in Python anyway does, else a thread.
+
+Receives of objects have to ask for their frames; a forgotten receive into scattered memory has to be unpacked when its message
+is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Protocol
+
+from ncclx_mpi import errors
+
+_STEP_SECONDS = 0.005
+_IDLE_STEPS = 100
+"""Steps without anything pending after which the thread sleeps until it is wanted: half a second."""
+
+
+class Stepped(Protocol):
+    """What can be moved on."""
+
+    def poll(self) -> bool:
+        """Go as far as possible now; whether it is done."""
+
+
+_pending: set[Stepped] = set()
+"""A forgotten operation stays here until it is complete."""
+
+
+def add(operation: Stepped) -> None:
+    """Move an operation on from now on, until it is done or discarded."""
+    _pending.add(operation)
+    _stepper.want()
+
+
+def discard(operation: Stepped) -> None:
+    """Leave an operation alone."""
+    _pending.discard(operation)
+
+
+def step() -> None:
+    """Move everything that is pending on."""
+    if _pending:
+        for operation in list(_pending):
+            with contextlib.suppress(errors.Exception):  # another thread has just finished this one
+                if operation.poll():
+                    _pending.discard(operation)
+
+
+class _Stepper:
+    """A thread that steps what is pending while the rank waits in compiled code, or computes."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._is_awake = False
+        self._is_stopped = False
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+
+    def want(self) -> None:
+        """See to it that what is pending is stepped from now on."""
+        if self._is_awake or self._is_over:
+            return
+        self._wanted.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ncclx_mpi-objects", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; the engine may go afterwards."""
+        self._is_over = True  # what finalizers forget from now on is past being moved on
+        if self._thread is not None:
+            self._is_stopped = True
+            self._wanted.set()
+            self._thread.join()
+            self._thread, self._is_stopped = None, False
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._is_awake = False
+            if not _pending:  # else one was posted just now, by who still saw the thread awake
+                self._wanted.wait()
+            self._wanted.clear()
+            self._is_awake, idle = True, 0
+            while idle < _IDLE_STEPS and not self._is_stopped:
+                time.sleep(_STEP_SECONDS)
+                idle = 0 if _pending else idle + 1
+                step()
+
+
+_stepper = _Stepper()
+
+
+def stop() -> None:
+    """End the stepping in the background, before the engine goes."""
+    _stepper.stop()
