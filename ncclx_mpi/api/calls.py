@@ -20,7 +20,6 @@ from ncclx_mpi.api.operations import Collection, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.buffers.buffer import Copy
-from ncclx_mpi.device import routes
 
 Blocks = VBuffer | WBuffer
 Operand = Buffer | Blocks
@@ -144,7 +143,7 @@ _PREPARE = {name: getattr(collectives, f"prepare_{name}") for name in _BLOCKING}
 
 def run(state: CommState, call: Call) -> None:
     """Carry a call out."""
-    if call.is_on_device and routes.take(state.native, call.name, call.sent, call.received, call.root, _operation_name(call.op)):
+    if call.is_on_device and _run_on_devices(state, call):
         return
     arguments = call.bind(call)
     for copy in call.before:
@@ -152,6 +151,13 @@ def run(state: CommState, call: Call) -> None:
     _BLOCKING[call.name](state.native, *arguments)
     for finish in call.after:
         finish()
+
+
+def _run_on_devices(state: CommState, call: Call) -> bool:
+    """Whether all ranks could carry a call out on their devices. Kernels for them are declared when one is first asked for."""
+    from ncclx_mpi.device import collectives as on_devices
+
+    return on_devices.carry_out(state.native, call.name, call.sent, call.received, call.root, _operation_name(call.op))
 
 
 def start(state: CommState, call: Call) -> Request:

@@ -7,7 +7,8 @@
     rank 2:  line {number, signature, payload}  --'      payloads over 48 bytes stand in the rank's buffer in the slot
 
 A collective is :func:`begin` (publish), :func:`arrive` for each rank that is needed, :func:`end`; one in which a rank neither gives nor needs
-anything is :func:`pass_by`. The *number* counts the collectives of the
+anything is :func:`pass_by`. Ranks whose buffers are device memory may propose it for the devices first (:mod:`ncclx_mpi.device.board`), which
+costs the others nothing. The *number* counts the collectives of the
 communicator; the *signature* says which collective, how many bytes and which root the rank called with, so that ranks that disagree get
 an error instead of a hang. With it goes the *past*, a few bits into which the collectives and roots before this one were mixed: two
 ranks that both take themselves for the root of a bcast never look at each other in it, and whoever looks at either later finds out.
@@ -126,7 +127,7 @@ def _compare(comm, other, number):  # type: ignore[no-untyped-def]
     if load_acquire(done_of(slot, size, other)) >= number + DEPTH // 2:
         return 0
     own = load64(mine + LINE.signature)
-    return 0 if own < 0 or its < 0 else _judge(comm, other, own, _with_bytes_of(its, own))
+    return 0 if own < 0 or its < 0 else judge(comm, other, own, _with_bytes_of(its, own))
 
 
 @kernel("int64(int64)")
@@ -156,8 +157,11 @@ def _trace(comm, signature):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def enter(comm, signature, nbytes):  # type: ignore[no-untyped-def]
-    """Start a collective in which this rank will publish `nbytes`. Returns its number, or minus the code of a failure."""
+def claim(comm, signature, nbytes):  # type: ignore[no-untyped-def]
+    """Open the record of the next collective, and wait until its line, and a buffer for `nbytes`, are this rank's to write.
+
+    Returns its number, or minus the code of a failure.
+    """
     if load64(comm + COMM.broken) != 0:
         return -BROKEN
     store64(comm + SCRATCH.record, _trace(comm, signature))
@@ -168,10 +172,19 @@ def enter(comm, signature, nbytes):  # type: ignore[no-untyped-def]
         if code != 0:
             give_up(comm)
             return -code
-    store64(comm + COMM.sequence, number)
     if load64(comm + SCRATCH.published) < number - 1:
         _publish_passed(comm, number)
-    store64(line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number) + LINE.signature, _remember(comm, signature))
+    return number
+
+
+@kernel("int64(int64, int64, int64)")
+def enter(comm, signature, nbytes):  # type: ignore[no-untyped-def]
+    """Start a collective in which this rank will publish `nbytes`. Returns its number, or minus the code of a failure."""
+    number = claim(comm, signature, nbytes)
+    if number > 0:
+        store64(comm + COMM.sequence, number)
+        line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
+        store64(line + LINE.signature, _remember(comm, signature))
     return number
 
 
@@ -275,12 +288,12 @@ def check_line(comm, other, signature):  # type: ignore[no-untyped-def]
 def check_signature(comm, other, signature, its):  # type: ignore[no-untyped-def]
     """0 if what rank `other` published is our signature with our past, else an error, with both noted for Python."""
     if its < 0:
-        return _judge(comm, other, signature, its & ~_PASSED)
-    return _judge(comm, other, signature | load64(comm + SCRATCH.past), its)
+        return judge(comm, other, signature, its & ~_PASSED)
+    return judge(comm, other, signature | load64(comm + SCRATCH.past), its)
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _judge(comm, other, signature, its):  # type: ignore[no-untyped-def]
+def judge(comm, other, signature, its):  # type: ignore[no-untyped-def]
     if its == signature:
         return 0
     store64(comm + SCRATCH.offender, other)

@@ -54,15 +54,20 @@ def check_signals(engine):  # type: ignore[no-untyped-def]
     return INTERRUPTED if failed != 0 else 0
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def wait_word_slowly(engine, word, target, alarm):  # type: ignore[no-untyped-def]
-    """Wait until the shared word at `word` is at least `target`: 0, or why the wait was given up.
+@kernel("int64(int64, int64, int64)")
+def _highest(first, second, third):  # type: ignore[no-untyped-def]
+    return max(load_acquire(first), load_acquire(second), load_acquire(third))
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def wait_any(engine, first, second, third, target, alarm):  # type: ignore[no-untyped-def]
+    """Wait until one of three shared words is at least `target`: 0, or why the wait was given up.
 
     `alarm` is the address of a word that a peer makes nonzero when it gives up what this wait is part of (BROKEN), 0 for none.
     """
     state = leave_gil()
     turn, started, code = 0, ticks(), 0
-    while code == 0 and load_acquire(word) < target:
+    while code == 0 and _highest(first, second, third) < target:
         code = idle(engine, turn, started)
         turn += 1
         if code == AGAIN:
@@ -71,7 +76,13 @@ def wait_word_slowly(engine, word, target, alarm):  # type: ignore[no-untyped-de
         if code == 0 and alarm != 0 and load_relaxed(alarm) != 0:
             code = BROKEN
     enter_gil(state)
-    return code if load_acquire(word) < target else 0
+    return code if _highest(first, second, third) < target else 0
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def wait_word_slowly(engine, word, target, alarm):  # type: ignore[no-untyped-def]
+    """Wait until the shared word at `word` is at least `target`; as :func:`wait_any`."""
+    return wait_any(engine, word, word, word, target, alarm)
 
 
 @kernel("int64(int64, int64, int64, int64)")

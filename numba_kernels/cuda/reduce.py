@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -41,8 +42,10 @@ from numba_kernels.cuda.intrinsics import (
     emit_store,
     emit_store_vector,
     is_gpu,
+    load_i64,
 )
-from numba_kernels.cuda.kernel import Kernel
+from numba_kernels.cuda.kernel import Kernel, helper
+from numba_kernels.layout import WORD
 from numba_kernels.reduce.cells import Field, field, narrow_field
 from numba_kernels.reduce.elements import OPERATIONS
 from numba_kernels.reduce.loop import apply
@@ -83,7 +86,12 @@ def kernel_for(op: str, typecode: str, sources: int) -> Kernel | None:
     """
     if sources not in SOURCES or not is_supported(op, typecode):
         return None
-    return _kernel(op, typecode if typecode in TINY_FLOATS else same_machine_code(op, typecode), sources)
+    return _kernel(op, machine_kind(op, typecode), sources)
+
+
+def machine_kind(op: str, typecode: str) -> str:
+    """The type that stands for all whose machine code for `op` is the same."""
+    return typecode if typecode in TINY_FLOATS else same_machine_code(op, typecode)
 
 
 def is_supported(op: str, typecode: str) -> bool:
@@ -101,31 +109,49 @@ def _kernel(op: str, kind: str, sources: int) -> Kernel:
 
 @functools.cache
 def _body(op: str, kind: str) -> Callable[..., None]:
+    reduce_span = span(op, kind, 0)
+
+    def body(thread, threads, target, count, *sources):  # type: ignore[no-untyped-def]
+        reduce_span(thread, threads, count, target, sources, 0)
+
+    return body
+
+
+@functools.cache
+def span(op: str, kind: str, more: int) -> Any:
+    """Return the function ``(thread, threads, count, target, sources, rest)`` that reduces elements of machine type `kind`.
+
+    `sources` is a tuple of addresses. Results go to `target`, and to `more` other places, whose addresses are the words at `rest`.
+    """
     layout = _gpu_field(kind)
     nbytes = layout.parts * layout.part.width // 8
     lanes = VECTOR // nbytes
     fold = _fold(OPERATIONS[op], layout, kind in _ROUNDED_AT_EACH_STEP)
     combine_vector, combine_element = (
-        _combine(fold, _load_vector, _store_vector, layout),
-        _combine(fold, _load_any, _store_any, layout),
+        _combine(fold, _load_vector, _store_vector, layout, more),
+        _combine(fold, _load_any, _store_any, layout, more),
     )
 
-    def body(thread, threads, target, count, *sources):  # type: ignore[no-untyped-def]
+    @helper
+    def reduce_span(thread, threads, count, target, sources, rest):  # type: ignore[no-untyped-def]
+        differ = unlike(target, sources)
+        for k in range(more):
+            differ |= target ^ load_i64(rest + WORD * k)
         head = min(count, (-target & (VECTOR - 1)) // nbytes)
         vectors = (count - head) // lanes
-        if target & (nbytes - 1) or unlike(target, sources) & (VECTOR - 1):
+        if target & (nbytes - 1) or differ & (VECTOR - 1):
             head, vectors = count, 0
         i = thread
         while i < vectors:
-            combine_vector(head * nbytes + VECTOR * i, target, sources)
+            combine_vector(head * nbytes + VECTOR * i, target, sources, rest)
             i += threads
         i = thread
         while i < count - vectors * lanes:
             element = i if i < head else i + vectors * lanes
-            combine_element(element * nbytes, target, sources)
+            combine_element(element * nbytes, target, sources, rest)
             i += threads
 
-    return body
+    return reduce_span
 
 
 @intrinsic
@@ -149,13 +175,14 @@ def _combine(
     load: Callable[[Any, Any, Field], Parts],
     store: Callable[[Any, Any, Parts, Field], None],
     layout: Field,
+    more: int,
 ) -> Any:
-    """Return an intrinsic ``(offset, target, sources)`` that loads from all sources, folds, and stores."""
+    """Return an intrinsic ``(offset, target, sources, rest)`` that loads from all sources, folds, and stores; see :func:`span`."""
 
     @intrinsic
-    def combine(typingctx: Any, offset: Any, target: Any, sources: Any) -> Any:
+    def combine(typingctx: Any, offset: Any, target: Any, sources: Any, rest: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            offset, target, sources = args
+            offset, target, sources, rest = args
             addresses = [builder.add(offset, builder.extract_value(sources, i)) for i in range(sig.args[2].count)]
             values: list[Any] = []
             for first in range(0, len(addresses), IN_FLIGHT):
@@ -163,9 +190,13 @@ def _combine(
                 values = fold(context, builder, values, operands)
             result = [part for value in values for part in layout.encode(builder, value)]
             store(builder, builder.add(offset, target), result, layout)
+            if more:
+                with cgutils.for_range(builder, I64(more)) as loop:  # so many addresses would not fit into registers
+                    other = emit_load(builder, builder.add(rest, builder.mul(loop.index, I64(WORD))), SCALARS["i64"])
+                    store(builder, builder.add(offset, other), result, layout)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, sources), codegen
+        return types.void(types.int64, types.int64, sources, types.int64), codegen
 
     return combine
 

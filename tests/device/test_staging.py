@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ncclx_mpi.testing.driver_double import DeviceArray, Double
+from ncclx_mpi.testing.driver_double import DEVICE, POOL, DeviceArray, Double
 from tests.device.cases import CASES, FLAVOURS, doing
 
 KINDS = ("device", "mixed", "unaligned")
@@ -18,7 +18,12 @@ def maker(kind: str, rank: int) -> Any:
     """What turns values into an array of the kind that a rank has."""
     if kind == "host" or (kind == "mixed" and rank % 2 == 0):
         return np.array
-    return unaligned if kind == "unaligned" else DeviceArray.from_host
+    return unaligned if kind == "unaligned" else unshared
+
+
+def unshared(values: npt.NDArray[Any]) -> DeviceArray:
+    """An array that other processes cannot map, so that nothing but staging can be done with it."""
+    return DeviceArray.from_host(values, kind=POOL if values.size else DEVICE)
 
 
 def unaligned(values: npt.NDArray[Any]) -> DeviceArray:

@@ -31,6 +31,8 @@ def regions(size: int) -> list[tuple[int, int]]:
     """(first byte, bytes) of everything that somebody writes, in a slot at address 0."""
     ranks = range(size)
     places = [(slots.line_of(0, rank, number), slots.LINE.total) for rank in ranks for number in range(slots.DEPTH)]
+    fields = (slots.DEVICE.ready, slots.DEVICE.done, slots.DEVICE.refused)
+    places += [(slots.device_words(0, rank) + field, 8) for rank in ranks[: slots.DEVICE_RANKS] for field in fields]
     places += [(slots.done_of(0, size, rank), 8) for rank in ranks]
     places += [(slots.bounce_of(0, size, rank), 8) for rank in ranks]
     places += [(slots.shared_posted(0, size, rank), slots.RING.total) for rank in ranks]

@@ -2,23 +2,28 @@
 
 ::
 
-    | header | lines: rank x 16 x 128 B | done, bounce: rank | posted, consumed: ring counters | mid: rank x 16 x 2 KiB |
-    | big: rank x 2 x 16 KiB | shared rings: rank x 2 MiB | split rings: rank x (destination x 4 chunks) |
+    | header | device words: 16 x 256 B | lines: rank x 16 x 128 B | done, bounce: rank | posted, consumed: ring counters |
+    | mid: rank x 16 x 2 KiB | big: rank x 2 x 16 KiB | shared rings: rank x 2 MiB | split rings: rank x (destination x 4 chunks) |
 
 *Lines* carry small collectives: line ``q % 16`` of a rank announces its part in collective number ``q`` of the communicator;
 up to 48 bytes of payload stand in the line itself, so that they cost the one line transfer that the announcement costs anyway.
 Longer payloads stand in *mid* (16 buffers) or *big* (2 buffers) of the rank. *Shared rings* are written by their rank and read by all
-others, *split rings* are cut into one stream for each destination; both move bulk data in chunks, four in flight.
+others, *split rings* are cut into one stream for each destination; both move bulk data in chunks, four in flight. *Device words* are a
+page of their own, so that it can be pinned: streams of GPUs write them.
 
 =====================  ==============  ===============  =====================================================================
 word                   written by      polled by        order and meaning
 =====================  ==============  ===============  =====================================================================
 ``LINE.stamp``         its rank        all others       release after signature and payload: collective number q is published
+``LINE.proposed``      its rank        all others       release: collective q is proposed for the devices (ncclx_mpi.device.board)
 ``done``               its rank        writers          release: it has read all it needs of the collectives up to this number
 ``pushing``            its rank        who gives up     beside ``done``; fenced before ``broken`` is read: it writes into buffers of others
 ``bounce``             its rank        its neighbour    release: counts up while the two measure their round trip
 ``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
 ``RING.consumed``      reader          writer           release after reading: chunks read since the lease
+``DEVICE.ready``       its rank        executors        its stream, in order: the arrays of collective q may be read and written
+``DEVICE.done``        its rank        all others       its stream, in order: its share of collective q is done
+``DEVICE.refused``     its rank        all others       release before its ``ready`` and ``done``: it cannot do collective q after all
 ``SLOT.leased``        compare-exch.   nobody           0 free, 1 leased
 ``SLOT.broken``        any rank        all waiting      1 + a rank that gave a collective up; stays until the slot is free
 ``SLOT.returned``      fetch-add       nobody           members that have freed the communicator; the last one frees the slot
@@ -44,7 +49,8 @@ from numba_kernels.memory import fill
 SLOT = words("Slot", "leased | returned | bulk | broken")
 """``bulk``: 1 once somebody moved bulk data, so that the last one gives those pages back to the kernel. ``broken``: nonzero
 once a rank gave up a collective in the middle, so that those who wait for it do not wait for ever."""
-LINE = words("Line", "stamp signature payload*6")
+LINE = words("Line", "stamp signature payload*6 | proposed proposed_signature")
+DEVICE = words("Device", "ready | done | refused")
 RING = words("Ring", "posted signatures*7")
 """A writer's counter and, beside it in the same line, the signatures of the chunks in flight."""
 
@@ -59,7 +65,12 @@ SPLIT_BYTES = 2 << 20
 """Bytes of one rank's split ring, as long as that leaves at least `LEAST_CHUNK` for each chunk."""
 LEAST_CHUNK = 4 << 10
 
+DEVICE_RANKS = 16
+"""Ranks of a communicator up to which each has device words."""
+
 _PAGE = 4096
+_DEVICES_APART = _PAGE // DEVICE_RANKS
+_LINES = 2 * _PAGE
 _WORDS_APART = 64
 _LINES_APART = 128  # the adjacent-line prefetcher takes pairs
 _MADV_REMOVE = 9
@@ -69,22 +80,28 @@ _madvise = types.ExternalFunction("madvise", types.int32(types.intp, types.intp,
 
 def slot_bytes(nranks: int) -> int:
     """Bytes of a slot for communicators of up to `nranks` ranks."""
-    fixed = _PAGE + nranks * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * nranks * nranks * _WORDS_APART
+    fixed = _LINES + nranks * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * nranks * nranks * _WORDS_APART
     buffers = nranks * (DEPTH * MID + BIGS * BIG)
     split = max(SPLIT_BYTES, nranks * CHUNKS * LEAST_CHUNK)
     return -(-fixed // _PAGE) * _PAGE + buffers + nranks * (CHUNKS * SHARED_CHUNK + split)
 
 
+@kernel("int64(int64, int64)", is_entry=True)
+def device_words(slot, rank):  # type: ignore[no-untyped-def]
+    """The device words of `rank`; those of all ranks fill a page of the arena, wherever the slot is and whoever leases it."""
+    return slot + _PAGE + rank * _DEVICES_APART
+
+
 @kernel("int64(int64, int64, int64)")
 def line_of(slot, rank, number):  # type: ignore[no-untyped-def]
     """The line in which `rank` announces collective `number`."""
-    return slot + _PAGE + (rank * DEPTH + (number & (DEPTH - 1))) * _LINES_APART
+    return slot + _LINES + (rank * DEPTH + (number & (DEPTH - 1))) * _LINES_APART
 
 
 @kernel("int64(int64, int64, int64)")
 def done_of(slot, size, rank):  # type: ignore[no-untyped-def]
     """The word that says up to which collective `rank` has read everything."""
-    return slot + _PAGE + size * DEPTH * _LINES_APART + rank * _WORDS_APART
+    return slot + _LINES + size * DEPTH * _LINES_APART + rank * _WORDS_APART
 
 
 @kernel("int64(int64, int64, int64)")

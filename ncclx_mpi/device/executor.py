@@ -1,0 +1,100 @@
+"""What a process runs on a GPU for collectives: kernels on tables, in a stream of its own.
+
+A table says what a kernel does (:mod:`numba_kernels.cuda.copy`, :mod:`numba_kernels.cuda.reduce_rows`). It is uploaded to device memory
+when it is first used, and stays there until the room is needed for others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from numba_kernels.cuda.driver import WRITE, Driver, DriverError, Launchable, Step
+from numba_kernels.cuda.rows import GROUP
+
+TABLE_BYTES = 4 << 20
+"""Device memory for tables."""
+BLOCKS_A_PROCESSOR = 4
+"""Blocks of a launch for each multiprocessor; work is cut so that each has about one piece."""
+LEAST_PIECE = 16 << 10
+"""Bytes below which work is not cut up further."""
+_ALIGNMENT = 256
+
+
+class Launch:
+    """A kernel and the table that it works on, one row a piece of work."""
+
+    __slots__ = ("address", "kernel", "round", "table")
+
+    def __init__(self, kernel: Launchable, table: npt.NDArray[np.int64]) -> None:
+        self.kernel = kernel
+        self.table = table
+        self.address = 0
+        self.round = -1
+
+
+class Executor:
+    """A stream and tables on one GPU, for all communicators and threads of the process.
+
+    Parameters
+    ----------
+    driver
+        The driver functions.
+    device
+        Ordinal of the GPU; current in the calling thread here and in all methods.
+    """
+
+    def __init__(self, driver: Driver, device: int) -> None:
+        self._driver = driver
+        self._stream = driver.create_stream()
+        self._tables = driver.allocate(TABLE_BYTES)
+        self._blocks = BLOCKS_A_PROCESSOR * driver.multiprocessors(device)
+        self._round = self._used = 0
+        self._loaded: set[str] = set()
+        self._guard = threading.Lock()
+
+    def piece(self, nbytes: int) -> int:
+        """Bytes of the pieces into which work on altogether `nbytes` is best cut."""
+        return max(LEAST_PIECE, -(-nbytes // (self._blocks * LEAST_PIECE)) * LEAST_PIECE)
+
+    def prepare(self, kernel: Launchable, table: npt.NDArray[np.int64]) -> Launch:
+        """Make sure that a launch can be run: the kernel is loaded, by running it on no rows, and the table fits.
+
+        Raises
+        ------
+        DriverError, CompilerMissing
+            It cannot be run here.
+        """
+        if table.nbytes > TABLE_BYTES:
+            raise DriverError(0, f"a table of {len(table)} rows is too large")
+        with self._guard:
+            if kernel.name not in self._loaded:
+                self._driver.launch(kernel, self._stream, 1, GROUP, (self._tables, 0))
+                self._loaded.add(kernel.name)
+        return Launch(kernel, table)
+
+    def run(self, launches: Sequence[Launch], done: int, number: int) -> None:
+        """Enqueue launches, and behind them the write of `number` to the word at `done`."""
+        with self._guard:
+            for launch in launches:
+                if launch.round != self._round:
+                    self._upload(launch)
+                blocks, arguments = min(self._blocks, len(launch.table)), (launch.address, len(launch.table))
+                self._driver.launch(launch.kernel, self._stream, blocks, GROUP, arguments)
+            self._driver.batch(self._stream, [Step(WRITE, done, number)])
+
+    def drain(self) -> None:
+        """Wait until nothing is under way: no kernel waits for anybody, so that does not take long."""
+        self._driver.synchronize(self._stream)
+
+    def _upload(self, launch: Launch) -> None:
+        """Find room for a table; where that of others is taken, their last launches come before the copy in the stream."""
+        nbytes = -(-launch.table.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if self._used + nbytes > TABLE_BYTES:
+            self._round, self._used = self._round + 1, 0
+        launch.address, launch.round = self._tables + self._used, self._round
+        self._used += nbytes
+        self._driver.copy(launch.address, launch.table.ctypes.data, launch.table.nbytes, self._stream)

@@ -1,0 +1,100 @@
+"""What ranks show each other on the board: where their arrays are, and which parts of them the collective reads and writes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ncclx_mpi.device.offers import ROW, Row, Task
+from numba_kernels.cuda.driver import HANDLE_BYTES
+from numba_kernels.layout import WORD, words
+from transports.cuda_ipc.transport import PLACE, Place
+
+_PLACE_WORDS, _ROW_WORDS = PLACE.total // WORD, ROW.total // WORD
+DESCRIPTOR = words("Descriptor", f"pid uuid*2 operation itemsize send*{_PLACE_WORDS} recv*{_PLACE_WORDS}")
+"""What precedes the rows, one for each rank. ``operation``: a digest of the names of operation and element type, 0 without one."""
+
+Words = npt.NDArray[np.int64]
+
+
+class Member(NamedTuple):
+    """One rank's part in a collective, as the others know it.
+
+    Attributes
+    ----------
+    pid, uuid
+        Its process, and the GPU that its arrays are on.
+    operation
+        Digest of what it reduces by.
+    send, recv
+        Its arrays, None for one that is not there.
+    rows
+        See :class:`~ncclx_mpi.device.offers.Task`.
+    """
+
+    pid: int
+    uuid: bytes
+    operation: int
+    send: Place | None
+    recv: Place | None
+    rows: tuple[Row, ...]
+
+    @property
+    def source(self) -> Place | None:
+        """The array that is read."""
+        return self.send or self.recv
+
+
+def nbytes_of(size: int) -> int:
+    """Bytes of a descriptor among `size` ranks."""
+    return int(DESCRIPTOR.total + size * ROW.total)
+
+
+def describe(task: Task, pid: int, uuid: bytes, send: Place | None, recv: Place | None) -> Words:
+    """The descriptor of this rank."""
+    found = np.zeros(nbytes_of(len(task.rows)) // WORD, dtype=np.int64)
+    digest = zlib.crc32(" ".join(task.operation).encode()) if task.operation else 0
+    for field, value in (("pid", pid), ("operation", digest), ("itemsize", task.itemsize)):
+        found[getattr(DESCRIPTOR, field) // WORD] = value
+    _put(found, DESCRIPTOR.uuid, np.frombuffer(uuid, dtype=np.int64))
+    for at, place in ((DESCRIPTOR.send, send), (DESCRIPTOR.recv, recv)):
+        if place is not None:
+            _put(found, at, np.array(place[:4], dtype=np.uint64).view(np.int64))
+            _put(found, at + PLACE.handle, np.frombuffer(place.handle, dtype=np.int64))
+    _put(found, DESCRIPTOR.total, np.array(task.rows, dtype=np.int64).reshape(-1))
+    return found
+
+
+def read(descriptor: Words) -> Member:
+    """What a descriptor says."""
+    first = DESCRIPTOR.uuid // WORD
+    rows = descriptor[DESCRIPTOR.total // WORD :].reshape(-1, _ROW_WORDS).tolist()
+    return Member(
+        pid=int(descriptor[DESCRIPTOR.pid // WORD]),
+        uuid=descriptor[first : first + 2].tobytes(),
+        operation=int(descriptor[DESCRIPTOR.operation // WORD]),
+        send=_place(descriptor, DESCRIPTOR.send),
+        recv=_place(descriptor, DESCRIPTOR.recv),
+        rows=tuple(Row(*row) for row in rows),
+    )
+
+
+def executors_of(members: Sequence[Member]) -> list[int]:
+    """For each rank, the executor of its GPU: the lowest rank with arrays on it."""
+    first: dict[bytes, int] = {}
+    return [first.setdefault(member.uuid, rank) for rank, member in enumerate(members)]
+
+
+def _put(words: Words, at: int, values: Words) -> None:
+    words[at // WORD : at // WORD + len(values)] = values
+
+
+def _place(words: Words, at: int) -> Place | None:
+    base, offset, nbytes, buffer_id = words[at // WORD : at // WORD + 4].view(np.uint64).tolist()
+    first = (at + PLACE.handle) // WORD
+    handle = words[first : first + HANDLE_BYTES // WORD].tobytes()
+    return Place(base, offset, nbytes, buffer_id, handle) if base else None

@@ -1,0 +1,31 @@
+"""Kernels that work through a table: many pieces of work in one launch.
+
+::
+
+    table:  row 0 | row 1 | row 2 | ...        group g of 512 threads:  rows g, g + groups, g + 2 groups, ...
+
+A row says what to do where; the threads of a group, one block of a launch, share it. Callers cut large pieces into rows of about
+equal size (:func:`cut`), so that all groups have as much to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from numba_kernels.cuda.kernel import helper
+
+GROUP = 512
+"""Threads that share a row; blocks of a launch have as many."""
+
+
+@helper
+def place(thread, threads, rows):  # type: ignore[no-untyped-def]
+    """First row of a thread, how many rows further its next one is, its number in its group, and threads of a group."""
+    lanes = min(threads, GROUP)
+    groups, group = threads // lanes, thread // lanes
+    return (group if group < groups else rows), groups, thread - group * lanes, lanes
+
+
+def cut(total: int, piece: int) -> Iterator[tuple[int, int]]:
+    """Begin and length of each piece of `total`, all but the last `piece` long."""
+    return ((at, min(piece, total - at)) for at in range(0, total, piece))
