@@ -9,6 +9,10 @@ only the defining file). The folder is private to the user (0700); Numba itself 
 
 Numba's configuration is pinned while our functions are decorated: a user's ``NUMBA_DISABLE_JIT=1`` is for the
 user's functions and would leave the engine without atomics.
+
+Numba tells functions of one name apart, such as the bodies that a factory makes, by a number that every process counts from 1.
+Loaded from caches that different processes wrote, two of them would be one symbol to LLVM, and the second would run the
+code of the first. So each process counts from a number of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import re
+import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,6 +34,7 @@ from typing import Any, ClassVar
 
 import numba
 from numba.core import caching, config, sigutils
+from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
@@ -37,6 +44,15 @@ _DIGEST = "numba_kernels_digest"
 _PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
 
 _entries: dict[str, Kernel] = {}
+
+
+def _number_functions() -> None:
+    """Let this process number the functions that it compiles as no other one does."""
+    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(48) << 12)
+
+
+_number_functions()
+os.register_at_fork(after_in_child=_number_functions)
 
 
 class Kernel:

@@ -19,7 +19,7 @@ from ncclx_mpi.observe.describe import describe
 def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, timeout: float) -> int:
     """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank."""
     if program.is_python:
-        program = _prepare(program)
+        program = _prepare(program, nranks)
     relay = LineRelay(is_tagged)
     stdin, feed = _stdin_for_rank_0()
     try:
@@ -42,9 +42,9 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
     return outcome.status
 
 
-def _prepare(program: programs.Program) -> programs.Program:
+def _prepare(program: programs.Program, nranks: int) -> programs.Program:
     """Do once what all ranks would do: import the engine, and read the program from standard input if it is there."""
-    warm.load()
+    warm.load(nranks)
     shim.install()
     if program.kind == programs.STDIN:
         return programs.Program(programs.STDIN, sys.stdin.read(), program.args)

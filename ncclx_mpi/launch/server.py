@@ -21,6 +21,8 @@ from ncclx_mpi.launch.job import Job, Settings
 from ncclx_mpi.launch.relay import CHANNEL, LineRelay
 from ncclx_mpi.observe.describe import describe
 
+_MANY = 1 << 20
+"""Ranks to make everything ready for: the server forks one job after another."""
 MAIN_ALIAS = "__ranks_main__"
 """Name under which ranks run the caller's main file, so that its ``if __name__ == "__main__"`` part stays quiet."""
 
@@ -34,7 +36,7 @@ def serve(connection: socket.socket) -> None:
         except (EOFError, OSError):
             return
         if not is_loaded:
-            warm.load()
+            warm.load(_MANY)
             shim.install()
             is_loaded = True
         _preload(request.preload)

@@ -20,7 +20,6 @@ from typing import Any
 from ncclx_mpi.launch import process, prune
 
 _ENGINE_PACKAGES = (
-    "numba_kernels",
     "transports.shm",
     "ncclx_mpi.p2p",
     "ncclx_mpi.collectives",
@@ -30,6 +29,8 @@ _ENGINE_PACKAGES = (
 )
 _FOUNDATIONS = ("transports.", "ncclx_mpi.p2p.progress.")
 """What all other functions call: compiled before the work is shared out, so that it is compiled once."""
+_ALWAYS_USED = ("transports.", "numba_kernels.pyobject.", "ncclx_mpi.p2p.", "ncclx_mpi.collectives.fast.barrier_now")
+"""What every rank uses, at its start and its end if nowhere else."""
 
 
 def import_engine() -> None:
@@ -161,14 +162,19 @@ def _load_entries(entries: list[Any], announce: bool = False) -> int:
     return failed
 
 
-def load() -> None:
-    """Import and load everything into this process, and set it aside from garbage collection, before forking ranks."""
+def load(nranks: int) -> None:
+    """Import the engine and load its functions into this process, and set it aside from garbage collection, before forking ranks.
+
+    With a core for each of the `nranks` ranks, only what all of them use is loaded: a function takes some 5 ms, of 90 a program calls
+    a few, and each rank loads those at the first call, all ranks at once. Ranks that share cores get everything ready made.
+    """
     from numba_kernels import jit
 
     gc.disable()
     try:
         warm_up()
-        _load_entries(jit.entries())
+        has_cores = nranks <= len(os.sched_getaffinity(0))
+        _load_entries([kernel for kernel in jit.entries() if not has_cores or kernel.name.startswith(_ALWAYS_USED)])
         gc.freeze()
     finally:
         gc.enable()

@@ -107,3 +107,25 @@ print(len(memory.write_shared.overloads))
 
 def test_a_cache_that_is_removed_meanwhile_is_no_error(tmp_path):
     assert python(REMOVED, tmp_path) == ["1"]
+
+
+TWO_OF_A_FACTORY = """
+import sys
+import numpy as np
+from numba_kernels.cuda.pack import Typemap
+typemap = Typemap(np.array([[0, 8]]), extent=16, count=3)
+for way in sys.argv[1:]:
+    memory, stream = np.arange(1, 7), np.full(3, -1)
+    found = typemap.launch(memory.ctypes.data, stream.ctypes.data, unpacking=way == "unpack")
+    found.kernel.on_cpu(1, *found.arguments)
+    print(stream.sum())
+"""
+
+
+def test_functions_of_one_name_that_different_processes_compiled_stay_apart(tmp_path):
+    """Each process compiles one kernel of a factory; a third one loads both."""
+    settings = os.environ | {"PYTHONPATH": str(ROOT), jit.CACHE_VARIABLE: str(tmp_path)}
+    for ways in (["pack"], ["unpack"], ["pack", "unpack"]):
+        command = [sys.executable, "-c", TWO_OF_A_FACTORY, *ways]
+        result = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
+        assert result.stdout.split() == [{"pack": "9", "unpack": "-3"}[way] for way in ways], result.stderr
