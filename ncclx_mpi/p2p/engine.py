@@ -47,6 +47,7 @@ _DOZE_US = 20_000
 _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
 _FEW_KEPT = 64
+_DEATH_NOTICE_SECONDS = 1.0
 """Owners of given-up requests that are kept before the first look at which of them are complete."""
 
 
@@ -375,6 +376,8 @@ class Engine:
         """The exception for what a compiled wait returned."""
         if self.pid != os.getpid():
             return self.not_a_rank()
+        if code == REFUSED and self._is_death_noticed():
+            code = PEER_DEAD
         if code == PEER_DEAD:
             dead = self.arena.dead_ranks()
             return errors.error(
@@ -396,6 +399,13 @@ class Engine:
                 "refused the rest; set NCCLX_MPI_COPIES=piped",
             )
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
+
+    def _is_death_noticed(self) -> bool:
+        """Whether a rank has died, which takes a moment to be noticed: the kernel refuses copies before anybody can know why."""
+        end = time.monotonic() + _DEATH_NOTICE_SECONDS
+        while not self.arena.word(HEADER.death) and time.monotonic() < end:
+            time.sleep(0.001)
+        return bool(self.arena.word(HEADER.death))
 
     def not_a_rank(self) -> errors.Exception:
         """The exception for a process that this rank has forked, when it communicates."""

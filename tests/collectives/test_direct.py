@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ncclx_mpi import collectives
+from ncclx_mpi import collectives, errors
 from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.layout import REFUSED
 from tests.collectives.forked import run_ranks
 from tests.secret import secret_memory
 
@@ -64,3 +65,17 @@ def given_up(comm: NativeComm) -> None:
 
 def test_nothing_writes_into_the_memory_of_a_rank_that_gave_up() -> None:
     run_ranks(2, given_up, copies="direct")
+
+
+def refused_by_the_dead(comm: NativeComm) -> None:
+    """The kernel refuses a copy from a process that has ended before anybody is told that it has."""
+    arena = comm.engine.arena
+    if comm.rank == 1:
+        return
+    threading.Timer(0.2, arena.declare_dead, (1,)).start()
+    error = comm.engine.failure(REFUSED, "allgather")
+    assert error.Get_error_class() == errors.ERR_PROC_FAILED and "rank 1 died" in str(error), error
+
+
+def test_a_copy_that_is_refused_since_a_rank_died_says_so() -> None:
+    run_ranks(2, refused_by_the_dead)

@@ -81,7 +81,7 @@ def test_all_modules_with_kernels_are_found():
     kernels = {kernel.name: kernel for kernel in command.find_kernels(reported=False)}
     assert kernels["reduce_sum_f32_5"] is reduce.kernel_for("sum", "f32", 5)
     reported = {kernel.name for kernel in command.find_kernels(reported=True)}
-    assert "reduce_sum_f32_2" in reported and "reduce_sum_f32_5" not in reported and reported < kernels.keys()
+    assert "reduce_sum_f32_2" in reported and "reduce_sum_f32_5" not in reported
 
 
 @pytest.mark.parametrize(
