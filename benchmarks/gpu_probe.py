@@ -612,7 +612,7 @@ class Second:
 
     def pend(self, value: int) -> None:
         self.driver.batch(self.stream, [Step(WAIT_AT_LEAST, self.shared.base + PENDING, int(value))])
-        time.sleep(0.01)
+        time.sleep(0.01)  # the GPU shall have taken it up before the peer is timed; nothing of the host says when it has
 
     def drain(self) -> None:
         until(lambda: self.driver.is_idle(self.stream))

@@ -17,7 +17,7 @@ try:
     import cupy as xp
 
     xp.cuda.runtime.getDeviceCount()
-except Exception:
+except (ImportError, RuntimeError):  # no CuPy, or no GPU
     xp = np
 
 ALPHA = 0.1

@@ -120,12 +120,6 @@ index_argument = IndexArgument()
 NO_INDEX = -(1 << 63)
 
 
-@register_default(IndexArgument)
-class _IndexArgumentModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, I64)
-
-
 @unbox(IndexArgument)
 def _unbox_index_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     reader, none = _Reader(c), ir.Constant(I64, NO_INDEX)
@@ -158,8 +152,11 @@ class ObjectArgument(types.Type):  # type: ignore[misc]
 object_argument = ObjectArgument()
 
 
+@register_default(IndexArgument)
 @register_default(ObjectArgument)
-class _ObjectArgumentModel(models.PrimitiveModel):  # type: ignore[misc]
+class _WordModel(models.PrimitiveModel):  # type: ignore[misc]
+    """Both are one word."""
+
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, I64)
 

@@ -244,32 +244,38 @@ def pass_by(comm, signature, target, source, nbytes):  # type: ignore[no-untyped
     return 0
 
 
+@kernel("int64(int64, int64, int64)")
+def _wait_for_line(comm, other, number):  # type: ignore[no-untyped-def]
+    slot = load64(comm + COMM.slot)
+    return wait_word(comm, line_of(slot, other, number) + LINE.stamp, number, slot + SLOT.broken)
+
+
+@kernel("int64(int64, int64, int64)")
+def _signature_of(comm, other, number):  # type: ignore[no-untyped-def]
+    """The signature of rank `other`, which has arrived."""
+    return load64(line_of(load64(comm + COMM.slot), other, number) + LINE.signature)
+
+
 @kernel("int64(int64, int64, int64, int64)")
 def arrive(comm, other, number, signature):  # type: ignore[no-untyped-def]
     """Wait until rank `other` has published collective `number`, and check that it called the same. 0 or the code of a failure."""
-    slot = load64(comm + COMM.slot)
-    line = line_of(slot, other, number)
-    code = wait_word(comm, line + LINE.stamp, number, slot + SLOT.broken)
-    if code != 0:
-        return code
-    return check_signature(comm, other, signature, load64(line + LINE.signature))
+    code = _wait_for_line(comm, other, number)
+    return code if code != 0 else check_signature(comm, other, signature, _signature_of(comm, other, number))
 
 
 @kernel("int64(int64, int64, int64)")
 def signed_bytes(comm, other, number):  # type: ignore[no-untyped-def]
     """The bytes in the signature of rank `other`, which has arrived."""
-    return bytes_of(load64(line_of(load64(comm + COMM.slot), other, number) + LINE.signature))
+    return bytes_of(_signature_of(comm, other, number))
 
 
 @kernel("int64(int64, int64, int64, int64)")
 def arrive_with_any(comm, other, number, signature):  # type: ignore[no-untyped-def]
     """As :func:`arrive`, where rank `other` may have signed any number of bytes."""
-    slot = load64(comm + COMM.slot)
-    line = line_of(slot, other, number)
-    code = wait_word(comm, line + LINE.stamp, number, slot + SLOT.broken)
+    code = _wait_for_line(comm, other, number)
     if code != 0:
         return code
-    its = load64(line + LINE.signature)
+    its = _signature_of(comm, other, number)
     return check_signature(comm, other, _with_bytes_of(signature, its), its)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -79,3 +80,21 @@ def refused_by_the_dead(comm: NativeComm) -> None:
 
 def test_a_copy_that_is_refused_since_a_rank_died_says_so() -> None:
     run_ranks(2, refused_by_the_dead)
+
+
+def without_memory(comm: NativeComm) -> None:
+    """Rank 0 finds no memory for the copy that an alltoall in place sends from."""
+    nbytes = 40 << 20
+    room = np.full(2 * nbytes, comm.rank + 1, np.uint8)
+    collectives.alltoall(comm, 0, room.ctypes.data, NBYTES)  # agrees, and loads the code
+    room[:] = comm.rank + 1
+    if comm.rank == 0:
+        with open("/proc/self/statm", encoding="ascii") as found:
+            mapped = int(found.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + nbytes, resource.RLIM_INFINITY))
+    collectives.alltoall(comm, 0, room.ctypes.data, nbytes)
+    assert (room[:nbytes] == 1).all() and (room[nbytes:] == 2).all()
+
+
+def test_an_alltoall_in_place_without_memory_for_a_copy_goes_by_streams() -> None:
+    run_ranks(2, without_memory, copies="direct")

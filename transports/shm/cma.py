@@ -25,7 +25,7 @@ from numba_kernels.memory import allocate, release
 _readv = types.ExternalFunction("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
 _writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
 
-_VECTORS = words("Vectors", "local nbytes remote same_nbytes token")
+_VECTORS = words("Vectors", "local nbytes remote same_nbytes")
 _PR_SET_PTRACER = 0x59616D61
 _ANY = ctypes.c_ulong(-1)
 
@@ -35,10 +35,11 @@ def allow_peers() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)")
-def _copy_all(vectors, writing, pid, local, remote, nbytes):  # type: ignore[no-untyped-def]
-    done = 0
-    while done < nbytes:
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _copy(writing, pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
+    """Copy all of it, however little the kernel copies at once. Returns 1, or 0 if it refused some."""
+    vectors, done, moved = allocate(_VECTORS.total), 0, 1
+    while done < nbytes and moved > 0:
         store64(vectors + _VECTORS.local, local + done)
         store64(vectors + _VECTORS.nbytes, nbytes - done)
         store64(vectors + _VECTORS.remote, remote + done)
@@ -47,36 +48,27 @@ def _copy_all(vectors, writing, pid, local, remote, nbytes):  # type: ignore[no-
             moved = _writev(types.int32(pid), vectors, 1, vectors + _VECTORS.remote, 1, 0)
         else:
             moved = _readv(types.int32(pid), vectors, 1, vectors + _VECTORS.remote, 1, 0)
-        if moved <= 0:
-            return 0
-        done += moved
-    return 1
+        done += max(moved, 0)
+    release(vectors)
+    return 1 if done == nbytes else 0
 
 
 @kernel("int64(int64, int64, int64, int64)")
 def read_peer(pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
     """Copy `nbytes` at `remote` in process `pid` to `local`. Returns 1, or 0 if the kernel refused some of it."""
-    vectors = allocate(_VECTORS.total)
-    done = _copy_all(vectors, 0, pid, local, remote, nbytes)
-    release(vectors)
-    return done
+    return _copy(0, pid, remote, local, nbytes)
 
 
 @kernel("int64(int64, int64, int64, int64)")
 def write_peer(pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
     """Copy `nbytes` at `local` to `remote` in process `pid`. Returns 1, or 0 if the kernel refused some of it."""
-    vectors = allocate(_VECTORS.total)
-    done = _copy_all(vectors, 1, pid, local, remote, nbytes)
-    release(vectors)
-    return done
+    return _copy(1, pid, remote, local, nbytes)
 
 
 @kernel("int64(int64, int64, int64)")
 def can_reach(pid, token_at, token):  # type: ignore[no-untyped-def]
     """Whether the process that holds `token` at `token_at` is `pid` here, and the kernel copies from it."""
-    vectors = allocate(_VECTORS.total)
-    found = vectors + _VECTORS.token
-    done = _copy_all(vectors, 0, pid, found, token_at, 8)
-    same = done != 0 and load64(found) == token
-    release(vectors)
+    found = allocate(8)
+    same = read_peer(pid, token_at, found, 8) != 0 and load64(found) == token
+    release(found)
     return 1 if same else 0

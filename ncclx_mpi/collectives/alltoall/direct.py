@@ -27,7 +27,8 @@ def alltoall(comm, signature, send, recv, nbytes):  # type: ignore[no-untyped-de
     if send != recv:
         return _push_blocks(comm, signature, send, recv, nbytes)
     source = allocate(size * nbytes)
-    copy(source, send, size * nbytes)
+    if source != 0:
+        copy(source, send, size * nbytes)
     code = _push_blocks(comm, signature, source, recv, nbytes)
     release(source)
     return code
@@ -35,8 +36,10 @@ def alltoall(comm, signature, send, recv, nbytes):  # type: ignore[no-untyped-de
 
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _push_blocks(comm, signature, send, recv, nbytes):  # type: ignore[no-untyped-def]
+    """Push from `send`; with 0, for want of memory to send from, all ranks are told that this one cannot."""
     size, rank, refused = load64(comm + COMM.size), load64(comm + COMM.rank), 0
-    show(comm + WAYS.message, is_shown(comm, recv), recv, 0)
+    shown = is_shown(comm, recv) if send != 0 else 0
+    show(comm + WAYS.message, shown, recv, 0)
     number = open_direct(comm, signature, comm + WAYS.message, _WORDS)
     if number <= 0:
         return -number if number < 0 else UNREACHED
