@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,8 @@ from tests.device.cases import CASES, FLAVOURS, Make, doing
 from tests.device.messages import MESSAGES, spoil
 
 LENGTHS = (0, 1, 7, 64, 1000, 5000, 40_000)
-CALLS = [*((name, flavour) for name in CASES for flavour in FLAVOURS), *((name, "message") for name in MESSAGES)]
-SEEDS, SEEDS_IN_FULL = 40, 1000
-
-
+SEEDS = 1000
+SIZES = (2, 3, 4)
 KINDS = (DeviceArray, InterfaceArray, TensorArray)
 
 
@@ -51,10 +49,33 @@ def then_spoil(do: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
-def work(comm: Any, name: str, flavour: str, make: Make, length: int) -> list[Any]:
-    if flavour == "message":
-        return MESSAGES[name](comm, make, length)
+def collective(name: str, flavour: str, comm: Any, make: Make, length: int) -> list[Any]:
     return CASES[name](comm, then_spoil(doing(comm, flavour)), make, length)
+
+
+class Workload(NamedTuple):
+    """Something that ranks do with arrays of `make` and `length` elements; it returns what was received.
+
+    Attributes
+    ----------
+    run
+        Called with (comm, make, length).
+    reference
+        What gives the right values from NumPy arrays; `run` itself unless it takes none.
+    is_mixed
+        Whether each rank may take a NumPy array instead of a device's.
+    """
+
+    run: Callable[[Any, Make, int], list[Any]]
+    reference: Callable[[Any, Make, int], list[Any]] | None = None
+    is_mixed: bool = True
+
+
+WORKLOADS: dict[str, Workload] = {
+    **{f"{flavour} {name}": Workload(partial(collective, name, flavour)) for name in CASES for flavour in FLAVOURS},
+    **{f"messages: {name}": Workload(message) for name, message in MESSAGES.items()},
+}
+"""Whatever ranks can do with device arrays: a line here, and it runs among all others."""
 
 
 def values_of(found: Any) -> Any:
@@ -64,37 +85,39 @@ def values_of(found: Any) -> Any:
     return found.get() if isinstance(found, Array) else np.array(found)
 
 
-def check(comm: Any, driver: Double, seed: int, wanted: dict[Any, Any]) -> None:
-    """One run: three calls, chosen alike on all ranks, with kinds of arrays and streams chosen by each."""
+def check(comm: Any, driver: Double, seed: int, wanted: dict[tuple[str, int], Any]) -> None:
+    """One run: three workloads, chosen alike on all ranks, with kinds of arrays and streams chosen by each."""
     common, mine = random.Random(seed), random.Random(1000 * seed + comm.rank)
     driver.reseed(64 * seed + comm.rank)
     streams = [0, driver.create_stream(), driver.create_stream(is_blocking=True)]
-    for name, flavour in common.choices(CALLS, k=3):
-        length = common.choice(LENGTHS)
-        key = name, flavour, length
-        if key not in wanted:
-            wanted[key] = values_of(work(comm, *key[:2], np.array, length))
-        make = partial(late, kind=mine.choice(KINDS)) if mine.random() < 0.8 else np.array
+    for name in common.choices(list(WORKLOADS), k=3):
+        workload, length = WORKLOADS[name], common.choice(LENGTHS)
+        if (name, length) not in wanted:
+            wanted[name, length] = values_of((workload.reference or workload.run)(comm, np.array, length))
+        is_on_device = mine.random() < 0.8 or not workload.is_mixed
+        make = partial(late, kind=mine.choice(KINDS)) if is_on_device else np.array
         with using(mine.choice(streams)):
-            found = values_of(work(comm, name, flavour, make, length))
-            for one, other in zip(found, wanted[key], strict=True):
-                np.testing.assert_equal(one, other, err_msg=f"seed {seed}: {flavour} {name} of {length}")
+            found = values_of(workload.run(comm, make, length))
+            for one, other in zip(found, wanted[name, length], strict=True):
+                np.testing.assert_equal(one, other, err_msg=f"seed {seed}: {name} of {length}")
     for stream in streams[1:]:
         driver.destroy_stream(stream)
 
 
-@pytest.mark.ranks(2, 3, 4, timeout=600)
+@pytest.mark.ranks(*SIZES, timeout=900)
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
 def test_no_order_of_streams_breaks_a_call(comm: Any, is_shared: bool, full: bool) -> None:
+    """A thousand seeds in one launch for each layout; without --full each layout takes its share of them."""
     if is_shared:
         driver = Double(comm.rank)
     else:
         visible = [(comm.rank + k) % comm.size for k in range(comm.size)]
         driver = Double(comm.rank, devices=comm.size, visible=visible)
-    wanted: dict[Any, Any] = {}
+    layout = 2 * SIZES.index(comm.size) + is_shared
+    wanted: dict[tuple[str, int], Any] = {}
     with driver:
         driver.use(0)
-        for seed in range(SEEDS_IN_FULL if full else SEEDS):
+        for seed in range(SEEDS) if full else range(layout, SEEDS, 2 * len(SIZES)):
             try:
                 check(comm, driver, seed, wanted)
             except BaseException as error:
