@@ -25,15 +25,33 @@ _ALIGNMENT = 256
 
 
 class Launch:
-    """A kernel and the table that it works on, one row a piece of work."""
+    """A kernel and what it works on.
 
-    __slots__ = ("address", "kernel", "round", "table")
+    Parameters
+    ----------
+    kernel, blocks, threads
+        What is launched, and on how much of the GPU.
+    arguments
+        What it takes; behind the address of the table if it has one.
+    table
+        Words that are uploaded before the first launch.
+    """
 
-    def __init__(self, kernel: Launchable, table: npt.NDArray[np.int64]) -> None:
-        self.kernel = kernel
+    __slots__ = ("address", "arguments", "blocks", "kernel", "round", "table", "threads")
+
+    def __init__(
+        self, kernel: Launchable, blocks: int, threads: int, arguments: tuple[int, ...], table: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        self.kernel, self.blocks, self.threads = kernel, blocks, threads
+        self.arguments = arguments
         self.table = table
         self.address = 0
         self.round = -1
+
+
+def on_table(kernel: Launchable, table: npt.NDArray[np.int64]) -> Launch:
+    """The launch of a kernel on a table of rows, which the groups of threads share out among them."""
+    return Launch(kernel, len(table), GROUP, (len(table),), table)
 
 
 class Executor:
@@ -60,41 +78,45 @@ class Executor:
         """Bytes of the pieces into which work on altogether `nbytes` is best cut."""
         return max(LEAST_PIECE, -(-nbytes // (self._blocks * LEAST_PIECE)) * LEAST_PIECE)
 
-    def prepare(self, kernel: Launchable, table: npt.NDArray[np.int64]) -> Launch:
-        """Make sure that a launch can be run: the kernel is loaded, by running it on no rows, and the table fits.
+    def prepare(self, launch: Launch) -> Launch:
+        """Make sure that a launch can be run: the kernel is loaded, by running it on nothing, and its table fits.
 
         Raises
         ------
         DriverError, CompilerMissing
             It cannot be run here.
         """
-        if table.nbytes > TABLE_BYTES:
+        kernel, table = launch.kernel, launch.table
+        if table is not None and table.nbytes > TABLE_BYTES:
             raise DriverError(0, f"a table of {len(table)} rows is too large")
         with self._guard:
             if kernel.name not in self._loaded:
-                self._driver.launch(kernel, self._stream, 1, GROUP, (self._tables, 0))
+                nothing = (self._tables, 0) if table is not None else (0,) * len(launch.arguments)
+                self._driver.launch(kernel, self._stream, 1, launch.threads, nothing)
                 self._loaded.add(kernel.name)
-        return Launch(kernel, table)
+        return launch
 
     def run(self, launches: Sequence[Launch], done: int, number: int) -> None:
         """Enqueue launches, and behind them the write of `number` to the word at `done`."""
         with self._guard:
             for launch in launches:
-                if launch.round != self._round:
-                    self._upload(launch)
-                blocks, arguments = min(self._blocks, len(launch.table)), (launch.address, len(launch.table))
-                self._driver.launch(launch.kernel, self._stream, blocks, GROUP, arguments)
+                arguments = launch.arguments
+                if launch.table is not None:
+                    if launch.round != self._round:
+                        self._upload(launch, launch.table)
+                    arguments = launch.address, *arguments
+                self._driver.launch(launch.kernel, self._stream, min(self._blocks, launch.blocks), launch.threads, arguments)
             self._driver.batch(self._stream, [Step(WRITE, done, number)])
 
     def drain(self) -> None:
         """Wait until nothing is under way: no kernel waits for anybody, so that does not take long."""
         self._driver.synchronize(self._stream)
 
-    def _upload(self, launch: Launch) -> None:
+    def _upload(self, launch: Launch, table: npt.NDArray[np.int64]) -> None:
         """Find room for a table; where that of others is taken, their last launches come before the copy in the stream."""
-        nbytes = -(-launch.table.nbytes // _ALIGNMENT) * _ALIGNMENT
+        nbytes = -(-table.nbytes // _ALIGNMENT) * _ALIGNMENT
         if self._used + nbytes > TABLE_BYTES:
             self._round, self._used = self._round + 1, 0
         launch.address, launch.round = self._tables + self._used, self._round
         self._used += nbytes
-        self._driver.copy(launch.address, launch.table.ctypes.data, launch.table.nbytes, self._stream)
+        self._driver.copy(launch.address, table.ctypes.data, table.nbytes, self._stream)

@@ -83,10 +83,10 @@ def read(descriptor: Words) -> Member:
     )
 
 
-def executors_of(members: Sequence[Member]) -> list[int]:
+def executors_of(uuids: Sequence[bytes]) -> list[int]:
     """For each rank, the executor of its GPU: the lowest rank with arrays on it."""
     first: dict[bytes, int] = {}
-    return [first.setdefault(member.uuid, rank) for rank, member in enumerate(members)]
+    return [first.setdefault(uuid, rank) for rank, uuid in enumerate(uuids)]
 
 
 def _put(words: Words, at: int, values: Words) -> None:

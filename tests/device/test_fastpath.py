@@ -16,6 +16,7 @@ import pytest
 
 from ncclx_mpi import MPI, buffers, errors
 from ncclx_mpi.device import collectives as on_devices
+from ncclx_mpi.device.station import why_not
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
@@ -43,7 +44,7 @@ def test_collectives(comm: Any, seed: int) -> None:
     with Double(10 * seed + comm.rank) as driver:
         check(comm, DeviceArray.from_host, (0, 1, 1001) if seed else (5, 40_001))
         assert driver.calls["batch"]
-        assert on_devices.why_not(comm._state.native) == ""
+        assert why_not(comm._state.native) == ""
 
 
 @pytest.mark.ranks(3, timeout=300)
@@ -118,7 +119,7 @@ def test_ranks_on_different_gpus(comm: Any, sharing: int) -> None:
     with Double(comm.rank, devices=devices, visible=visible) as driver:
         check(comm, DeviceArray.from_host, (1, 1001, 20_000))
         assert bool(driver.calls["open"]) == (comm.rank % sharing == 0)
-        assert on_devices.why_not(comm._state.native) == ""
+        assert why_not(comm._state.native) == ""
 
 
 @pytest.mark.ranks(2, timeout=300)
@@ -144,7 +145,7 @@ def test_gpus_that_cannot_reach_each_other(comm: Any) -> None:
             assert not driver.calls["launch"]
             np.testing.assert_array_equal(recv.get(), 3 * np.arange(100) + 3)
             assert turn == 0 or not driver.calls["open"]
-        assert "cannot be mapped" in "".join(comm.allgather(on_devices.why_not(comm._state.native)))
+        assert "cannot be mapped" in "".join(comm.allgather(why_not(comm._state.native)))
 
 
 @pytest.mark.ranks(2, 3, timeout=300)
