@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ncclx_mpi.algorithms import ALGORITHMS
+
 _YES, _NO = ("1", "yes", "true", "on", "y"), ("0", "no", "false", "off", "n")
 
 
@@ -84,6 +86,10 @@ SETTINGS: dict[str, Setting] = dict(
             str,
             ("auto", "direct", "piped"),
             "how bulk data moves: copied once by the kernel where it may, or through shared memory; auto: by trying both",
+        ),
+        *(
+            _ours(f"algo_{name}", "auto", str, (), f"algorithm of {name}: auto, {', '.join(names)}")
+            for name, names in ALGORITHMS.items()
         ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),

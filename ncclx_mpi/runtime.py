@@ -58,14 +58,18 @@ def start() -> Engine:
     if _job.finalized:
         errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
     from ncclx_mpi import bootstrap, rc
+    from ncclx_mpi.algorithms import ALGORITHMS
+    from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.placement import choose_copies, choose_stores
     from numba_kernels.cuda import cache
 
     membership = bootstrap.join()
-    membership.arena.join(membership.rank)
+    arena, rank = membership.arena, membership.rank
+    forced.publish(arena, rank, {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS})
+    arena.join(rank)
     _job.membership = membership
-    _job.engine = Engine(membership.arena, membership.rank, timeout=getattr(rc, "timeout", None))
+    _job.engine = Engine(arena, rank, getattr(rc, "timeout", None), forced.agreed(arena, rank))
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     choose_copies(_job.engine, getattr(rc, "copies", "auto"))
     choose_stores(_job.engine, getattr(rc, "stores", "auto"))

@@ -18,7 +18,7 @@ ALLOWED_OUTSIDE = {
 }
 
 LAYERS = [
-    {"rc", "errors", "typing", "api.constants", "launch.shim", "launch.warm", "launch.process", "launch.prune"},
+    {"algorithms", "rc", "errors", "typing", "api.constants", "launch.shim", "launch.warm", "launch.process", "launch.prune"},
     {"p2p"},
     {"bootstrap"},
     {"runtime"},

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclx_mpi import rc
+from ncclx_mpi.algorithms import unpack
 from ncclx_mpi.cli.main import program_name
 
 _PACKAGES = (
@@ -48,6 +49,7 @@ def collect() -> tuple[dict[str, Any], int]:
         "bootstrap": {"kind": member.kind, "detail": member.detail, "rank": member.rank, "size": member.size},
         "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
         "gpus": gpus(),
+        "algorithms": unpack(engine.arena.control_word(engine.rank, "forced")) or ["none is forced"],
         "cache": {"folder": str(jit.cache_root()), "functions": len(jit.entries())},
         "settings": _settings(),
         "libraries": loaded_libraries(),

@@ -45,7 +45,7 @@ Table = npt.NDArray[np.int64]
 
 def barrier(comm: NativeComm) -> None:
     """Return when every rank has called it."""
-    if select.algorithm(lines.BARRIER, comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(comm, lines.BARRIER, 0) == PLAN:
         _run(prepare.prepare_barrier(comm))
     else:
         check(comm, entry(barrier_small.barrier)(comm.address), "barrier")
@@ -53,7 +53,7 @@ def barrier(comm: NativeComm) -> None:
 
 def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
     """Bytes of the root to everyone."""
-    algorithm = select.algorithm(lines.BCAST, comm.slot >= 0, nbytes)
+    algorithm = select.algorithm(comm, lines.BCAST, nbytes)
     if algorithm == SMALL:
         code = entry(bcast_small.bcast)(comm.address, address, nbytes, root)
     elif algorithm == LARGE:
@@ -65,7 +65,7 @@ def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
 
 def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> None:
     """`nbytes` of each rank to the root's `recv`, in rank order. In place at the root: its block is in `recv`."""
-    algorithm = select.algorithm(lines.GATHER, comm.slot >= 0, nbytes)
+    algorithm = select.algorithm(comm, lines.GATHER, nbytes)
     if algorithm == SMALL:
         code = entry(gather_small.gather)(comm.address, send, nbytes, recv, root)
     elif algorithm == LARGE:
@@ -77,7 +77,7 @@ def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> No
 
 def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> None:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
-    if select.algorithm(lines.GATHER, comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(comm, lines.GATHER, 0) == PLAN:
         return _run(prepare.prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
@@ -91,7 +91,7 @@ def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts,
 
 def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> None:
     """Blocks of `nbytes` of the root's `send` to the ranks. In place at the root (`recv` = 0): it keeps its block."""
-    algorithm = select.algorithm(lines.SCATTER, comm.slot >= 0, nbytes * comm.size)
+    algorithm = select.algorithm(comm, lines.SCATTER, nbytes * comm.size)
     if algorithm == SMALL:
         code = entry(scatter_small.scatter)(comm.address, send, recv, nbytes, root)
     elif algorithm == LARGE:
@@ -103,7 +103,7 @@ def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> N
 
 def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> None:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
-    if select.algorithm(lines.SCATTER, comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(comm, lines.SCATTER, 0) == PLAN:
         return _run(prepare.prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
@@ -117,7 +117,7 @@ def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv:
 
 def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
     """`nbytes` of each rank to everyone's `recv`, in rank order. In place: the own block is in `recv`."""
-    algorithm = select.algorithm(lines.ALLGATHER, comm.slot >= 0, nbytes)
+    algorithm = select.algorithm(comm, lines.ALLGATHER, nbytes)
     if algorithm == SMALL:
         code = entry(allgather_small.allgather)(comm.address, send, nbytes, recv)
     elif algorithm == LARGE:
@@ -129,7 +129,7 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> None:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    algorithm = select.algorithm(lines.ALLGATHER, comm.slot >= 0, max(counts))
+    algorithm = select.algorithm(comm, lines.ALLGATHER, max(counts))
     if algorithm == PLAN:
         return _run(prepare.prepare_allgatherv(comm, send, nbytes, recv, counts, offsets))
     table = np.empty((comm.size, 2), dtype=np.int64)
@@ -145,7 +145,7 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
 
 def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
     """Block j of `send` to rank j, where it becomes block i of `recv`. In place: `recv` holds what is sent."""
-    algorithm = select.algorithm(lines.ALLTOALL, comm.slot >= 0, nbytes * comm.size)
+    algorithm = select.algorithm(comm, lines.ALLTOALL, nbytes * comm.size)
     if algorithm == SMALL:
         code = entry(alltoall_small.alltoall)(comm.address, send or recv, recv, nbytes)
     elif algorithm == LARGE:
@@ -165,7 +165,7 @@ def alltoallv(
     offsets: Counts,
 ) -> None:
     """As alltoall, with bytes and byte offsets of each block."""
-    if select.algorithm(lines.ALLTOALL, comm.slot >= 0, 0) == PLAN:
+    if select.algorithm(comm, lines.ALLTOALL, 0) == PLAN:
         return _run(prepare.prepare_alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
     table = np.empty((comm.size, 4), dtype=np.int64)
     table[:, 0] = np.add(send_offsets, send) if send else np.add(offsets, recv)
@@ -276,7 +276,7 @@ def check(comm: NativeComm, code: int, name: str) -> None:
 
 def _reduction(kind: int, comm: NativeComm, count: int, itemsize: int) -> str:
     """The algorithm of a reduction; elements too large to be cut into chunks are left to plans."""
-    algorithm = select.algorithm(kind, comm.slot >= 0, count * itemsize)
+    algorithm = select.algorithm(comm, kind, count * itemsize)
     return PLAN if algorithm == LARGE and itemsize > select.LARGEST_ITEM else algorithm
 
 

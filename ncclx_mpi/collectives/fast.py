@@ -20,13 +20,24 @@ from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
 from ncclx_mpi.collectives.barrier.slot_small import barrier
 from ncclx_mpi.collectives.bcast import slot_small as bcast_small
 from ncclx_mpi.collectives.gather import slot_small as gather_small
-from ncclx_mpi.collectives.lines import ALLGATHER, ALLREDUCE, ALLTOALL, BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER, give_gil
+from ncclx_mpi.collectives.lines import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BCAST,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+    give_gil,
+)
 from ncclx_mpi.collectives.reduce import slot_large as reduce_large
 from ncclx_mpi.collectives.reduce import slot_small as reduce_small
 from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
 from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
 from ncclx_mpi.collectives.scatter import slot_small as scatter_small
-from ncclx_mpi.collectives.select import chunk_items, on_lines
+from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
@@ -61,7 +72,7 @@ def _valid_root(comm, root):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)", is_entry=True, nogil=False)
 def barrier_now(comm):  # type: ignore[no-untyped-def]
     """Barrier: 0, SLOW, or the code of a failure."""
-    return SLOW if load64(comm + COMM.slot) == 0 else barrier(comm)
+    return SLOW if is_planned(comm, BARRIER) != 0 else barrier(comm)
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument), is_entry=True, nogil=False)
@@ -69,7 +80,7 @@ def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     """Bcast of a plain array: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
     nbytes, address = nbytes_of(argument), address_of(argument)
-    if element_of(argument) == NONE or load64(comm + COMM.slot) == 0 or _valid_root(comm, root) == 0:
+    if element_of(argument) == NONE or is_planned(comm, BCAST) != 0 or _valid_root(comm, root) == 0:
         return SLOW
     if writable_of(argument) == 0 and _is_root(comm, root) == 0:
         return SLOW
@@ -89,7 +100,7 @@ def allreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-de
     if element == NONE or element != element_of(send) or nbytes != nbytes_of(send) or writable_of(recv) == 0:
         return SLOW
     function = load64(functions + 8 * element)
-    if function == 0 or load64(comm + COMM.slot) == 0:
+    if function == 0 or is_planned(comm, ALLREDUCE) != 0:
         return SLOW
     itemsize = itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
@@ -108,7 +119,7 @@ def reduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-un
     """Reduce of a plain array; `recv` matters at the root only: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
     element, nbytes = element_of(send), nbytes_of(send)
-    if element == NONE or load64(comm + COMM.slot) == 0 or _valid_root(comm, root) == 0:
+    if element == NONE or is_planned(comm, REDUCE) != 0 or _valid_root(comm, root) == 0:
         return SLOW
     target = address_of(send)
     if _is_root(comm, root) != 0:
@@ -137,7 +148,7 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
     if element == NONE or element != element_of(send) or nbytes * size != nbytes_of(send) or writable_of(recv) == 0:
         return SLOW
     function = load64(functions + 8 * element)
-    if function == 0 or load64(comm + COMM.slot) == 0:
+    if function == 0 or is_planned(comm, REDUCE_SCATTER) != 0:
         return SLOW
     itemsize = itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
@@ -158,7 +169,7 @@ def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     nbytes = nbytes_of(send)
     if element_of(recv) == NONE or element_of(recv) != element_of(send) or writable_of(recv) == 0:
         return SLOW
-    if nbytes * load64(comm + COMM.size) != nbytes_of(recv) or load64(comm + COMM.slot) == 0:
+    if nbytes * load64(comm + COMM.size) != nbytes_of(recv) or is_planned(comm, ALLGATHER) != 0:
         return SLOW
     source, target = address_of(send), address_of(recv)
     state = give_gil(nbytes)
@@ -176,7 +187,7 @@ def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     total, size = nbytes_of(recv), load64(comm + COMM.size)
     if element_of(recv) == NONE or element_of(recv) != element_of(send) or writable_of(recv) == 0:
         return SLOW
-    if total != nbytes_of(send) or total // itemsize_of(recv) % size != 0 or load64(comm + COMM.slot) == 0:
+    if total != nbytes_of(send) or total // itemsize_of(recv) % size != 0 or is_planned(comm, ALLTOALL) != 0:
         return SLOW
     source, target, nbytes = address_of(send), address_of(recv), total // size
     state = give_gil(total)
@@ -193,7 +204,7 @@ def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Gather of plain arrays; `recv` matters at the root only: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
     nbytes, target = nbytes_of(send), 0
-    if element_of(send) == NONE or load64(comm + COMM.slot) == 0 or _valid_root(comm, root) == 0:
+    if element_of(send) == NONE or is_planned(comm, GATHER) != 0 or _valid_root(comm, root) == 0:
         return SLOW
     if _is_root(comm, root) != 0:
         if element_of(recv) != element_of(send) or writable_of(recv) == 0:
@@ -215,7 +226,7 @@ def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Scatter of plain arrays; `send` matters at the root only: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
     nbytes, source, size = nbytes_of(recv), 0, load64(comm + COMM.size)
-    if element_of(recv) == NONE or writable_of(recv) == 0 or load64(comm + COMM.slot) == 0:
+    if element_of(recv) == NONE or writable_of(recv) == 0 or is_planned(comm, SCATTER) != 0:
         return SLOW
     if _valid_root(comm, root) == 0:
         return SLOW

@@ -18,7 +18,7 @@ from ncclx_mpi.collectives.lines import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCAT
 from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
 from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
 from ncclx_mpi.collectives.scan import slot_large, slot_small
-from ncclx_mpi.collectives.select import chunk_items, on_lines
+from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
@@ -107,7 +107,7 @@ def exchange_vectors(comm, kind, send, recv, root_rank):  # type: ignore[no-unty
     As in MPI, the vector of a gatherv or scatterv matters at the root only.
     """
     size, root = load64(comm + COMM.size), index_of(root_rank)
-    if load64(comm + COMM.slot) == 0 or root < 0 or root >= size:
+    if is_planned(comm, ALLTOALL if kind == TYPED else kind) != 0 or root < 0 or root >= size:
         return SLOW
     vector_bytes = VECTOR.total + 16 * size
     rows = allocate(size * ROW.total + 2 * vector_bytes)
@@ -135,7 +135,7 @@ def _lay_out_blocks(vector, size, table):  # type: ignore[no-untyped-def]
 def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Allgatherv of plain arrays: 0, SLOW, or the code of a failure."""
     size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), SLOW
-    if load64(comm + COMM.slot) == 0:
+    if is_planned(comm, ALLGATHER) != 0:
         return SLOW
     table = allocate(size * BLOCK.total + VECTOR.total + 16 * size)
     vector = table + size * BLOCK.total
@@ -154,7 +154,7 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
 def reduce_scatter_arrays(comm, send, recv, counts, functions):  # type: ignore[no-untyped-def]
     """Reduce_scatter of plain arrays: 0, SLOW, or the code of a failure."""
     size, rank, element = load64(comm + COMM.size), load64(comm + COMM.rank), element_of(recv)
-    if element == NONE or element != element_of(send) or writable_of(recv) == 0 or load64(comm + COMM.slot) == 0:
+    if element == NONE or element != element_of(send) or writable_of(recv) == 0 or is_planned(comm, REDUCE_SCATTER) != 0:
         return SLOW
     function, itemsize = load64(functions + 8 * element), itemsize_of(recv)
     if function == 0:
@@ -190,7 +190,7 @@ def scan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unty
     if element == NONE or element != element_of(send) or nbytes != nbytes_of(send) or writable_of(recv) == 0:
         return SLOW
     function = load64(functions + 8 * element)
-    if function == 0 or load64(comm + COMM.slot) == 0:
+    if function == 0 or is_planned(comm, SCAN) != 0:
         return SLOW
     itemsize = itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize

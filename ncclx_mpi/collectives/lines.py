@@ -46,6 +46,7 @@ BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_
 ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = 7, 14, 15
 _KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
+_KIND_MASK = (1 << 8) - 1
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
 _BYTES_SHIFT, _BYTES_MASK = 20, (1 << 36) - 1
 _PAST_BITS, _PAST_SHIFT, _PAST_MASK = 7, 56, (1 << 7) - 1
@@ -59,6 +60,12 @@ _MIX = 37
 def sign(kind, root, nbytes):  # type: ignore[no-untyped-def]
     """What a rank called: collective, root and bytes (modulo 64 GiB) in one word."""
     return kind | (root << _ROOT_SHIFT) | ((nbytes & _BYTES_MASK) << _BYTES_SHIFT)
+
+
+@kernel("int64(int64)")
+def kind_of(signature):  # type: ignore[no-untyped-def]
+    """Collective of a signature."""
+    return signature & _KIND_MASK
 
 
 @kernel("int64(int64)")
@@ -82,7 +89,7 @@ def _with_bytes_of(signature, its):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def _remember(comm, signature):  # type: ignore[no-untyped-def]
     """Mix a collective that begins into the past of the next one; returns its signature with its own past."""
-    past, called = load64(comm + SCRATCH.next_past), root_of(signature) + (signature & 0xFF)
+    past, called = load64(comm + SCRATCH.next_past), root_of(signature) + kind_of(signature)
     store64(comm + SCRATCH.past, past)
     mixed = ((past >> _PAST_SHIFT) * _MIX + called + (called >> _PAST_BITS)) & _PAST_MASK
     store64(comm + SCRATCH.next_past, mixed << _PAST_SHIFT)
@@ -91,7 +98,7 @@ def _remember(comm, signature):  # type: ignore[no-untyped-def]
 
 def read_signature(signature: int) -> tuple[int, int, int]:
     """Kind, root and bytes of a signature."""
-    return signature & 0xFF, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
+    return signature & _KIND_MASK, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
 
 
 @kernel("int64(int64, int64)")
@@ -153,7 +160,7 @@ def give_up(comm):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def _trace(comm, signature):  # type: ignore[no-untyped-def]
     engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
-    return trace_begin(engine, signature & 0xFF, context, root_of(signature), 0, bytes_of(signature))
+    return trace_begin(engine, kind_of(signature), context, root_of(signature), 0, bytes_of(signature))
 
 
 @kernel("int64(int64, int64, int64)")
@@ -305,7 +312,7 @@ def judge(comm, other, signature, its):  # type: ignore[no-untyped-def]
     store64(comm + SCRATCH.offender, other)
     store64(comm + SCRATCH.own_signature, signature)
     store64(comm + SCRATCH.its_signature, its)
-    if (its & 0xFF) != (signature & 0xFF):
+    if kind_of(its) != kind_of(signature):
         return FAILED + ERR_OTHER
     if bytes_of(its) != bytes_of(signature):
         return FAILED + ERR_TRUNCATE

@@ -106,7 +106,7 @@ def prepare_reduce(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int
 ) -> Collective:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
-    if select.is_scattered(lines.REDUCE, comm.size, count, itemsize):
+    if select.is_scattered(comm, lines.REDUCE, count, itemsize):
         plan = reduce_scattered.plan(comm.rank, comm.size, count, itemsize, root)
     else:
         plan = gathered.plan(comm.rank, comm.size, count * itemsize, root)
@@ -115,7 +115,7 @@ def prepare_reduce(
 
 def prepare_allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
-    if select.is_scattered(lines.ALLREDUCE, comm.size, count, itemsize):
+    if select.is_scattered(comm, lines.ALLREDUCE, count, itemsize):
         plan = allreduce_scattered.plan(comm.rank, comm.size, count, itemsize)
     else:
         plan = exchanged.plan(comm.rank, comm.size, count * itemsize)

@@ -1,12 +1,27 @@
 """Which algorithm carries out a collective: a function of what all ranks know, so that all choose alike.
 
 What all ranks know: the collective, the number of ranks, the bytes that every rank gave (never one rank's counts of a v-variant),
-whether the communicator has a slot in the arena. :func:`on_lines` is compiled too, and :func:`chunk_items`, so that
-calls which never leave compiled code choose by the very same table.
+whether the communicator has a slot in the arena, and what the settings force (:mod:`ncclx_mpi.algorithms`). :func:`on_lines` is
+compiled too, :func:`is_planned` and :func:`chunk_items`, so that calls which never leave compiled code choose by the very same table.
+
+=================  =========================================================  ==========================================================
+algorithm          chosen for                                                 what runs where it is forced and cannot serve the call
+=================  =========================================================  ==========================================================
+``slot_small``     up to ``LINES_UPTO`` bytes; one rank; nothing to move      more than ``BIG`` bytes: as if none was forced
+``slot_large``     more, if it is the faster                                  elements over ``LARGEST_ITEM`` to reduce: a plan
+``direct``         more, if it is the faster                                  buffers that the kernel does not copy: ``slot_large``
+the first plan     no slot in the arena; non-blocking and persistent calls    serves all
+``scattered``      as that, from ``SCATTERED_FROM`` bytes                     serves all
+=================  =========================================================  ==========================================================
+
+Where a communicator has no slot, and in non-blocking and persistent calls, forced algorithms of the slot are a plan. Alltoallv, alltoallw,
+gatherv and scatterv have one algorithm on the slot, ``slot_vector``, whichever of its algorithms is forced. Forced algorithms are
+the host's: arrays on devices are copied there for them.
 """
 
 from __future__ import annotations
 
+from ncclx_mpi.algorithms import AUTO, FIRST_PLAN, SCATTERED, SLOT_SMALL
 from ncclx_mpi.collectives.lines import (
     ALLGATHER,
     ALLREDUCE,
@@ -21,6 +36,7 @@ from ncclx_mpi.collectives.lines import (
     SCATTER,
 )
 from ncclx_mpi.collectives.streams import piece_of
+from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -52,17 +68,38 @@ LARGEST_ITEM = LEAST_CHUNK
 """Bytes of an element up to which reductions are cut into chunks of whole elements."""
 
 
+@kernel("int64(int64, int64)")
+def _lines_upto(kind, forced):  # type: ignore[no-untyped-def]
+    """Bytes that one rank publishes up to which lines are used; what is empty passes by them whatever is forced."""
+    if forced == AUTO:
+        return _UPTO[kind]
+    return BIG if forced == SLOT_SMALL else 0
+
+
+@kernel("int64(int64, int64)")
+def forced_of(comm, kind):  # type: ignore[no-untyped-def]
+    """The number of the algorithm that is forced for a collective, AUTO for none."""
+    return load64(comm + COMM.forced + 8 * kind)
+
+
+@kernel("int64(int64, int64)")
+def is_planned(comm, kind):  # type: ignore[no-untyped-def]
+    """Whether a collective is left to plans."""
+    return 1 if load64(comm + COMM.slot) == 0 or forced_of(comm, kind) >= FIRST_PLAN else 0
+
+
 @kernel("int64(int64, int64, int64)")
 def on_lines(comm, kind, published):  # type: ignore[no-untyped-def]
     """Whether a collective in which each rank publishes `published` bytes goes by lines; a rank that is alone passes by them."""
-    return 1 if published <= _UPTO[kind] or load64(comm + COMM.size) == 1 else 0
+    return 1 if published <= _lines_upto(kind, forced_of(comm, kind)) or load64(comm + COMM.size) == 1 else 0
 
 
-def algorithm(kind: int, has_slot: bool, published: int) -> str:
+def algorithm(comm: NativeComm, kind: int, published: int) -> str:
     """PLAN, SMALL or LARGE for a collective in which each rank publishes up to `published` bytes."""
-    if not has_slot:
+    forced = comm.forced[kind]
+    if comm.slot < 0 or forced >= FIRST_PLAN:
         return PLAN
-    return SMALL if published <= LINES_UPTO[kind] else LARGE
+    return SMALL if published <= _lines_upto.py_func(kind, forced) else LARGE
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
@@ -72,6 +109,9 @@ def chunk_items(size, nbytes, itemsize):  # type: ignore[no-untyped-def]
     return items // 64 * 64 if items >= 64 else items
 
 
-def is_scattered(kind: int, size: int, count: int, itemsize: int) -> bool:
+def is_scattered(comm: NativeComm, kind: int, count: int, itemsize: int) -> bool:
     """Whether a reduction of `count` elements as a plan is cut into blocks, one for each rank."""
+    forced, size = comm.forced[kind], comm.size
+    if forced >= FIRST_PLAN:
+        return forced == SCATTERED
     return size > 2 and count >= size and count * itemsize >= SCATTERED_FROM[kind]

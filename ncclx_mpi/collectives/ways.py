@@ -1,15 +1,16 @@
 """Which way the bulk data of a collective goes: streams through the slot, or copies by the kernel between private buffers.
 
 All ranks must go the same way. Before its first bulk collective a communicator meets twice: when all are there, each rank looks whether the
-kernel lets it reach all others, and tells. If all can, both ways are tried in turn, for each kind of collective and size class
-(:mod:`ncclx_mpi.p2p.trial`); then rank 0 tells which one was the faster for it. Which call is a trial, and which one brings the verdict,
-follows from the number of calls, which all count alike.
+kernel lets it reach all others, and tells. If all can, both ways are tried in turn, unless one is forced, for each kind of collective and
+size class (:mod:`ncclx_mpi.p2p.trial`); then rank 0 tells which one was the faster for it. Which call is a trial, and which one brings
+the verdict, follows from the number of calls, which all count alike.
 """
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import arrive_all, begin, end, payload
-from ncclx_mpi.p2p.layout import AUTO, COMM, ENGINE, PEER, PIPED
+from ncclx_mpi import algorithms
+from ncclx_mpi.collectives.lines import arrive_all, begin, end, kind_of, payload
+from ncclx_mpi.p2p.layout import AUTO, COMM, DIRECT, ENGINE, PEER, PIPED
 from ncclx_mpi.p2p.shared import is_reached
 from ncclx_mpi.p2p.trial import WORDS, has_verdict, is_trial, next_way, note_time, settle, trial_of
 from numba_kernels.atomics import load64, store64
@@ -85,13 +86,16 @@ def _trial(comm, kind, nbytes):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)")
 def choose_way(comm, signature, kind, nbytes):  # type: ignore[no-untyped-def]
     """PIPED or DIRECT for a collective in which each rank moves `nbytes`, alike on all ranks; or minus the code of a failure."""
-    if not 1 < load64(comm + COMM.size) <= MOST_RANKS:
+    forced = load64(comm + COMM.forced + 8 * kind_of(signature))
+    if forced == algorithms.SLOT_LARGE or not 1 < load64(comm + COMM.size) <= MOST_RANKS:
         return PIPED
     if load64(comm + WAYS.agreed) == _UNKNOWN:
         code = _agree(comm, signature)
         if code != 0:
             return -code
     agreed = load64(comm + WAYS.agreed) - _BASE
+    if agreed == AUTO and forced == algorithms.DIRECT:
+        return DIRECT
     if agreed != AUTO:
         return agreed
     trial = _trial(comm, kind, nbytes)

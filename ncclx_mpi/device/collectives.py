@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ncclx_mpi import errors
+from ncclx_mpi.algorithms import AUTO
 from ncclx_mpi.device.copies import At, copies, wrong_pair
 from ncclx_mpi.device.executor import Executor, Launch, on_table
 from ncclx_mpi.device.members import Member, Words, describe, executors_of, read
@@ -46,7 +47,9 @@ def carry_out(comm: NativeComm, name: str, sent: Operand, received: Operand, roo
     if comm.slot < 0 or comm.size > DEVICE_RANKS:
         return False
     made = offer(comm.rank, comm.size, name, sent, received, root, op)
-    return made is not None and station(comm, made.driver).carry_out(_Collective(made))
+    if made is None or comm.forced[made.task.kind] != AUTO:
+        return False
+    return station(comm, made.driver).carry_out(_Collective(made))
 
 
 class _Collective(Work):

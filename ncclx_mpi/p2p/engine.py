@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
+from ncclx_mpi.algorithms import AUTO as AUTOMATIC
 from ncclx_mpi.p2p import entries
 from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import (
@@ -73,6 +74,8 @@ class NativeComm:
         Context id; own rank; number of ranks; index of its collective slot, -1 for none.
     world_ranks : tuple of int
         World rank of each rank.
+    forced : tuple of int
+        The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
     owner : weakref
         To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
     """
@@ -86,6 +89,7 @@ class NativeComm:
         self.size = len(self.world_ranks)
         self.rank = self.world_ranks.index(engine.rank)
         self.slot = slot
+        self.forced = engine.forced
         self._world = np.array(self.world_ranks, dtype=np.int64)
         self._local = np.full(engine.size, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
@@ -102,6 +106,8 @@ class NativeComm:
             ("slot", arena.base + arena.plan.slot(slot) if slot >= 0 else 0),
         ):
             self._block[getattr(COMM, field) // WORD] = value
+        first = COMM.forced // WORD
+        self._block[first : first + len(self.forced)] = self.forced
 
     def word(self, field: str) -> int:
         """A word of the native block."""
@@ -124,11 +130,16 @@ class Engine:
         World rank of this process.
     timeout
         Seconds after which a wait raises (``NCCLX_MPI_TIMEOUT``); None or 0: never.
+    forced
+        The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
     """
 
-    def __init__(self, arena: Arena, rank: int, timeout: float | None = None) -> None:
+    def __init__(
+        self, arena: Arena, rank: int, timeout: float | None = None, forced: Sequence[int] = (AUTOMATIC,) * len(OPERATIONS)
+    ) -> None:
         self.arena = arena
         self.rank = rank
+        self.forced = tuple(forced)
         self.pid = os.getpid()
         self.size = arena.nranks
         self.transport = SharedMemory(arena, rank)

@@ -39,7 +39,9 @@ COMM = words(
     "Comm",
     "engine context rank size world local slot sequence broken plans scratch*64 "
     # what the ranks agreed on, and trials of four kinds of collective (collectives/ways.py)
-    "| ways*272",
+    "| ways*272 "
+    # the number of the forced algorithm of each kind of operation (algorithms.py)
+    "| forced*22",
 )
 
 REQUEST = words(
@@ -83,3 +85,4 @@ OPERATIONS = (
     "none", "send", "recv", "isend", "irecv", "wait", "probe", "barrier", "bcast", "reduce", "allreduce", "gather", "scatter",
     "allgather", "alltoall", "reduce_scatter", "scan", "exscan", "plan", "mrecv", "sendrecv", "comm_create",
 )  # fmt: skip
+assert COMM.forced + 8 * len(OPERATIONS) <= COMM.total

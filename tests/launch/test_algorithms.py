@@ -1,0 +1,80 @@
+"""``NCCLX_MPI_ALGO_<COLLECTIVE>``: what a program gets that runs with an algorithm forced."""
+
+from __future__ import annotations
+
+import pytest
+from programs import run, run_code
+
+from ncclx_mpi.algorithms import ALGORITHMS
+
+PROGRAM = """
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+native = comm._state.native
+for count in (0, 1, 7, 500, 20_000):
+    mine, block, row = np.full(count, rank + 1.0), np.full(count, -1.0), np.full(count * size, -1.0)
+    ranks = np.repeat(np.arange(1.0, size + 1), count)
+    before, meetings = native.word("plans"), native.word("sequence")
+    comm.Barrier()
+    comm.Bcast(data := mine.copy(), root=size - 1)
+    assert (data == size).all()
+    comm.Allreduce(mine, block)
+    assert (block == ranks.sum() / max(count, 1)).all()
+    comm.Reduce(mine, block, root=0)
+    comm.Gather(mine, row if rank == 0 else None)
+    assert rank or (row == ranks).all()
+    comm.Allgather(mine, row)
+    assert (row == ranks).all()
+    comm.Allgatherv(mine, [row, [count] * size])
+    comm.Scatter(ranks if rank == 0 else None, block)
+    assert (block == mine).all()
+    comm.Alltoall(np.repeat(mine, size), row)
+    assert (row == ranks).all()
+    comm.Alltoallv([row, [count] * size], [row.copy(), [count] * size])
+    comm.Reduce_scatter_block(np.repeat(mine, size), block)
+    assert (block == ranks.sum() / max(count, 1)).all()
+    comm.Reduce_scatter(np.repeat(mine, size), block, [count] * size)
+    comm.Scan(mine, block)
+    assert (block == (rank + 1) * (rank + 2) / 2).all()
+    comm.Exscan(mine, block)
+if rank == 0:
+    print("plans" if native.word("sequence") == 0 else "slot" if native.word("plans") == 0 else "both")
+"""
+
+
+@pytest.mark.parametrize(("index", "ran"), [(0, "slot"), (1, "both"), (-1, "plans")])
+def test_a_program_with_all_algorithms_forced(index, ran):
+    """The first of each collective is on lines, the last a plan; the second of a barrier is one."""
+    forced = {f"NCCLX_MPI_ALGO_{name.upper()}": names[index] for name, names in ALGORITHMS.items()}
+    result = run_code(3, PROGRAM, **forced)
+    assert (result.stdout, result.returncode) == (f"{ran}\n", 0), result.stderr
+
+
+def test_an_unknown_name():
+    result = run_code(2, "from mpi4py import MPI", NCCLX_MPI_ALGO_BCAST="tree")
+    assert result.returncode != 0 and result.stdout == ""
+    assert "NCCLX_MPI_ALGO_BCAST=tree: bcast has no such algorithm; it has slot_small, slot_large, binomial" in result.stderr
+
+
+def test_what_a_program_sets():
+    code = "from ncclx_mpi import rc; rc.algo_bcast = 'binomial'; " + PROGRAM
+    assert run_code(2, code).stdout == "both\n"
+
+
+def test_ranks_that_differ():
+    code = (
+        "import os; os.environ['NCCLX_MPI_ALGO_SCAN'] = 'chain' if os.environ['NCCLX_MPI_RANK'] == '1' else 'auto'; "
+        "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
+    )
+    result = run_code(2, code)
+    assert result.returncode != 0
+    assert "NCCLX_MPI_ALGO_SCAN is chain here and auto on rank 0" in result.stderr or (
+        "NCCLX_MPI_ALGO_SCAN is auto here and chain on rank 1" in result.stderr
+    )
+
+
+def test_info_shows_what_is_forced():
+    assert "algorithms:\n  allreduce: scattered\n" in run("info", NCCLX_MPI_ALGO_ALLREDUCE="scattered").stdout
+    assert "algorithms:\n  none is forced\n" in run("info").stdout
