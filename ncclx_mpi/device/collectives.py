@@ -49,7 +49,7 @@ def carry_out(comm: NativeComm, name: str, sent: Operand, received: Operand, roo
     made = offer(comm.rank, comm.size, name, sent, received, root, op)
     if made is None or comm.forced[made.task.kind] != AUTO:
         return False
-    return station(comm, made.driver).carry_out(_Collective(made))
+    return station(comm, made.driver).carry_out(_Collective(made)) is not None
 
 
 class _Collective(Work):

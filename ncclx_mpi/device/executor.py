@@ -22,6 +22,7 @@ BLOCKS_A_PROCESSOR = 4
 LEAST_PIECE = 16 << 10
 """Bytes below which work is not cut up further."""
 _ALIGNMENT = 256
+_LEAST_ROOM = 16 << 10
 
 
 class Launch:
@@ -54,6 +55,25 @@ def on_table(kernel: Launchable, table: npt.NDArray[np.int64]) -> Launch:
     return Launch(kernel, len(table), GROUP, (len(table),), table)
 
 
+class Room:
+    """Device memory of an executor; it is used for something else when nothing refers to it any more, in the executor's stream.
+
+    Attributes
+    ----------
+    address, nbytes
+        Where it is, and how large at least.
+    """
+
+    __slots__ = ("_idle", "address", "nbytes")
+
+    def __init__(self, idle: dict[int, list[int]], address: int, nbytes: int) -> None:
+        self._idle = idle
+        self.address, self.nbytes = address, nbytes
+
+    def __del__(self) -> None:
+        self._idle.setdefault(self.nbytes, []).append(self.address)
+
+
 class Executor:
     """A stream and tables on one GPU, for all communicators and threads of the process.
 
@@ -63,20 +83,26 @@ class Executor:
         The driver functions.
     device
         Ordinal of the GPU; current in the calling thread here and in all methods.
+
+    Attributes
+    ----------
+    blocks
+        Most blocks of a launch.
     """
 
     def __init__(self, driver: Driver, device: int) -> None:
         self._driver = driver
         self._stream = driver.create_stream()
         self._tables = driver.allocate(TABLE_BYTES)
-        self._blocks = BLOCKS_A_PROCESSOR * driver.multiprocessors(device)
+        self.blocks = BLOCKS_A_PROCESSOR * driver.multiprocessors(device)
         self._round = self._used = 0
         self._loaded: set[str] = set()
+        self._idle: dict[int, list[int]] = {}
         self._guard = threading.Lock()
 
     def piece(self, nbytes: int) -> int:
         """Bytes of the pieces into which work on altogether `nbytes` is best cut."""
-        return max(LEAST_PIECE, -(-nbytes // (self._blocks * LEAST_PIECE)) * LEAST_PIECE)
+        return max(LEAST_PIECE, -(-nbytes // (self.blocks * LEAST_PIECE)) * LEAST_PIECE)
 
     def prepare(self, launch: Launch) -> Launch:
         """Make sure that a launch can be run: the kernel is loaded, by running it on nothing, and its table fits.
@@ -96,6 +122,17 @@ class Executor:
                 self._loaded.add(kernel.name)
         return launch
 
+    def room(self, nbytes: int) -> Room:
+        """Lend device memory for what is enqueued here."""
+        size = max(_LEAST_ROOM, 1 << (nbytes - 1).bit_length())
+        with self._guard:
+            idle = self._idle.get(size)
+            return Room(self._idle, idle.pop() if idle else self._driver.allocate(size), size)
+
+    def upload(self, target: int, words: npt.NDArray[np.int64]) -> None:
+        """Enqueue a copy to device memory; `words` may go at once."""
+        self._driver.copy(target, words.ctypes.data, words.nbytes, self._stream)
+
     def run(self, launches: Sequence[Launch], done: int, number: int) -> None:
         """Enqueue launches, and behind them the write of `number` to the word at `done`."""
         with self._guard:
@@ -105,7 +142,7 @@ class Executor:
                     if launch.round != self._round:
                         self._upload(launch, launch.table)
                     arguments = launch.address, *arguments
-                self._driver.launch(launch.kernel, self._stream, min(self._blocks, launch.blocks), launch.threads, arguments)
+                self._driver.launch(launch.kernel, self._stream, min(self.blocks, launch.blocks), launch.threads, arguments)
             self._driver.batch(self._stream, [Step(WRITE, done, number)])
 
     def drain(self) -> None:

@@ -14,8 +14,8 @@ from numba_kernels.cuda.driver import HANDLE_BYTES
 from numba_kernels.layout import WORD, words
 from transports.cuda_ipc.transport import PLACE, Place
 
-_PLACE_WORDS, _ROW_WORDS = PLACE.total // WORD, ROW.total // WORD
-DESCRIPTOR = words("Descriptor", f"pid uuid*2 operation itemsize send*{_PLACE_WORDS} recv*{_PLACE_WORDS}")
+PLACE_WORDS, _ROW_WORDS = PLACE.total // WORD, ROW.total // WORD
+DESCRIPTOR = words("Descriptor", f"pid uuid*2 operation itemsize send*{PLACE_WORDS} recv*{PLACE_WORDS}")
 """What precedes the rows, one for each rank. ``operation``: a digest of the names of operation and element type, 0 without one."""
 
 Words = npt.NDArray[np.int64]
@@ -60,12 +60,11 @@ def describe(task: Task, pid: int, uuid: bytes, send: Place | None, recv: Place 
     digest = zlib.crc32(" ".join(task.operation).encode()) if task.operation else 0
     for field, value in (("pid", pid), ("operation", digest), ("itemsize", task.itemsize)):
         found[getattr(DESCRIPTOR, field) // WORD] = value
-    _put(found, DESCRIPTOR.uuid, np.frombuffer(uuid, dtype=np.int64))
+    put(found, DESCRIPTOR.uuid, np.frombuffer(uuid, dtype=np.int64))
     for at, place in ((DESCRIPTOR.send, send), (DESCRIPTOR.recv, recv)):
         if place is not None:
-            _put(found, at, np.array(place[:4], dtype=np.uint64).view(np.int64))
-            _put(found, at + PLACE.handle, np.frombuffer(place.handle, dtype=np.int64))
-    _put(found, DESCRIPTOR.total, np.array(task.rows, dtype=np.int64).reshape(-1))
+            put_place(found, at, place)
+    put(found, DESCRIPTOR.total, np.array(task.rows, dtype=np.int64).reshape(-1))
     return found
 
 
@@ -77,8 +76,8 @@ def read(descriptor: Words) -> Member:
         pid=int(descriptor[DESCRIPTOR.pid // WORD]),
         uuid=descriptor[first : first + 2].tobytes(),
         operation=int(descriptor[DESCRIPTOR.operation // WORD]),
-        send=_place(descriptor, DESCRIPTOR.send),
-        recv=_place(descriptor, DESCRIPTOR.recv),
+        send=read_place(descriptor, DESCRIPTOR.send),
+        recv=read_place(descriptor, DESCRIPTOR.recv),
         rows=tuple(Row(*row) for row in rows),
     )
 
@@ -89,11 +88,19 @@ def executors_of(uuids: Sequence[bytes]) -> list[int]:
     return [first.setdefault(uuid, rank) for rank, uuid in enumerate(uuids)]
 
 
-def _put(words: Words, at: int, values: Words) -> None:
+def put(words: Words, at: int, values: Words) -> None:
+    """Write words at byte `at`."""
     words[at // WORD : at // WORD + len(values)] = values
 
 
-def _place(words: Words, at: int) -> Place | None:
+def put_place(words: Words, at: int, place: Place) -> None:
+    """Write a place at byte `at`."""
+    put(words, at, np.array(place[:4], dtype=np.uint64).view(np.int64))
+    put(words, at + PLACE.handle, np.frombuffer(place.handle, dtype=np.int64))
+
+
+def read_place(words: Words, at: int) -> Place | None:
+    """The place at byte `at`, None if there is none."""
     base, offset, nbytes, buffer_id = words[at // WORD : at // WORD + 4].view(np.uint64).tolist()
     first = (at + PLACE.handle) // WORD
     handle = words[first : first + HANDLE_BYTES // WORD].tobytes()

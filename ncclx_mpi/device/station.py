@@ -85,8 +85,8 @@ class Work(ABC):
     key: Hashable
 
     @abstractmethod
-    def describe(self, pid: int, uuid: bytes, places: Sequence[Place | None]) -> Words:
-        """What the others need to know of this rank's part: as many words on all ranks that call the same."""
+    def describe(self, pid: int, uuid: bytes, places: Sequence[Place | None]) -> Words | None:
+        """What the others need to know of this rank's part, None if it cannot be shown: as many words on all ranks that call the same."""
 
     @abstractmethod
     def plan(self, shown: Words, rank: int, process: Process) -> Plan:
@@ -123,20 +123,20 @@ class Station:
         self._descriptors: dict[Hashable, Words] = {}
         self._plans: dict[tuple[int, int, bytes], Plan] = {}
 
-    def carry_out(self, work: Work) -> bool:
-        """Carry a call out if all ranks can; False if all go the host's way."""
+    def carry_out(self, work: Work) -> Plan | None:
+        """Carry a call out if all ranks can, by the plan that is returned; None if all go the host's way."""
         if self.reason or any(map(self.driver.is_capturing, work.streams)):
-            return False
+            return None
         with current(self.driver, work.device):
             descriptor = self._describe(work)
             if descriptor is None:
-                return False
+                return None
             table, nbytes = self._table(descriptor.nbytes), descriptor.nbytes
             number = entry(board.meet)(
                 self._comm.address, work.kind, work.root, work.nbytes, descriptor.ctypes.data, nbytes, table.ctypes.data
             )
             check(self._comm, -min(number, 0), work.name)
-            return number > 0 and self._follow(work, number, table)
+            return self._follow(work, number, table) if number > 0 else None
 
     def _table(self, nbytes: int) -> Words:
         """Room for the descriptors of all ranks."""
@@ -161,13 +161,13 @@ class Station:
             return None
         return work.describe(os.getpid(), self._process.uuid(work.device), places)
 
-    def _follow(self, work: Work, number: int, shown: Words) -> bool:
+    def _follow(self, work: Work, number: int, shown: Words) -> Plan | None:
         """Do this rank's part of a call that all have proposed."""
         try:
             with self._plan(work, shown) as plan:
                 if plan is None:
                     entry(board.refuse)(self._comm.address, number)
-                    return False
+                    return None
                 self.driver.batch(_joined(self.driver, work.streams), [Step(WRITE, self._words + DEVICE.ready, number)])
                 code = self._execute(work, plan, number)
         except DriverError as error:
@@ -177,9 +177,9 @@ class Station:
             entry(board.abandon)(self._comm.address)
             raise
         if code == board.ON_HOST:
-            return False
+            return None
         check(self._comm, code, work.name)
-        return True
+        return plan
 
     def _execute(self, work: Work, plan: Plan, number: int) -> int:
         """Run this rank's share, and wait for the end: 0, ON_HOST, or the code of a failure."""

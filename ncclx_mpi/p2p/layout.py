@@ -84,5 +84,6 @@ ERR_TRUNCATE = 14
 OPERATIONS = (
     "none", "send", "recv", "isend", "irecv", "wait", "probe", "barrier", "bcast", "reduce", "allreduce", "gather", "scatter",
     "allgather", "alltoall", "reduce_scatter", "scan", "exscan", "plan", "mrecv", "sendrecv", "comm_create",
+    "alltoallv_dynamic",
 )  # fmt: skip
 assert COMM.forced + 8 * len(OPERATIONS) <= COMM.total

@@ -11,9 +11,6 @@ How many bytes there are stands in memory, where :func:`numba_kernels.alltoallv.
 small enough that all teams have one, large enough that the search costs little. Lanes of a team access neighbouring 16 bytes where
 source and target lie alike with respect to them, else 4, else single bytes.
 
-One body serves three uses, by the offsets of a run that it takes: packing into a stream (``source`` to ``packed``), landing
-from one (``packed`` to ``target``), and straight from area to area (``source`` to ``target``).
-
 ==========  ==============================  ================================
 what        who writes it                   who reads it
 ==========  ==============================  ================================
@@ -100,14 +97,14 @@ def _first_run(runs, count, position):  # type: ignore[no-untyped-def]
 
 
 @helper
-def _copy_tile(lane, lanes, pair, runs, position, end, source_field, target_field):  # type: ignore[no-untyped-def]
+def _copy_tile(lane, lanes, pair, runs, position, end):  # type: ignore[no-untyped-def]
     """Move the part of a pair's stream from `position` to `end`."""
     run = runs + _first_run(runs, load_i64(pair + PAIR.runs), position) * RUN.total
     while position < end:
         inside = position - load_i64(run + RUN.packed)
         nbytes = min(load_i64(run + RUN.nbytes) - inside, end - position)
-        source = load_i64(pair + PAIR.source) + load_i64(run + source_field) + inside
-        target = load_i64(pair + PAIR.target) + load_i64(run + target_field) + inside
+        source = load_i64(pair + PAIR.source) + load_i64(run + RUN.source) + inside
+        target = load_i64(pair + PAIR.target) + load_i64(run + RUN.target) + inside
         unlike = source ^ target
         if unlike & (VECTOR - 1) == 0:
             _copy_vectors(lane, lanes, target, source, nbytes)
@@ -119,26 +116,27 @@ def _copy_tile(lane, lanes, pair, runs, position, end, source_field, target_fiel
         run += RUN.total
 
 
-def copy(thread, threads, pairs, size, runs, most_runs, source_field, target_field):  # type: ignore[no-untyped-def]
-    """Move the runs of `size` pairs; the fields of ``RUN`` that are offsets from the addresses of the pair are named last."""
+def copy(thread, threads, pairs, count, runs, most_runs):  # type: ignore[no-untyped-def]
+    """Move the runs of `count` pairs."""
     lanes = min(_WARP, threads)
     teams, team, lane = threads // lanes, thread // lanes, thread % lanes
     if team >= teams:
         return
-    for index in range(size):
+    for index in range(count):
         pair = pairs + index * PAIR.total
         nbytes = load_i64(pair + PAIR.nbytes)
         tile = min(max(nbytes // teams & -_LEAST_TILE, _LEAST_TILE), _MOST_TILE)
         position = (team + index * _BESIDE) % teams * tile
         while position < nbytes:
             end = min(position + tile, nbytes)
-            _copy_tile(lane, lanes, pair, runs + index * most_runs * RUN.total, position, end, source_field, target_field)
+            _copy_tile(lane, lanes, pair, runs + index * most_runs * RUN.total, position, end)
             position += teams * tile
 
 
-# A peer is a thread, so few are needed; blocks of one warp leave each of them registers enough.
-OFFER = Kernel("alltoallv_offer", plan.offer, parameters=1, launch_bounds=_WARP)
-PLAN = Kernel("alltoallv_plan", plan.plan, parameters=1, launch_bounds=_WARP)
-COPY = Kernel("alltoallv_copy", copy, parameters=6)
+# A pair is a thread, so few are needed; blocks of one warp leave each of them registers enough.
+PLAN = Kernel("alltoallv_plan", plan.plan_pairs, parameters=2, launch_bounds=_WARP)
+"""Arguments: address of a table of ``PAIRING``, number of its rows."""
+COPY = Kernel("alltoallv_copy", copy, parameters=4)
+"""Arguments: address of the pairs, how many, address of their runs, and how many runs each has room for."""
 
-KERNELS = (OFFER, PLAN, COPY)
+KERNELS = (PLAN, COPY)

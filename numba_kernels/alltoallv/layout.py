@@ -40,6 +40,18 @@ PAIR = words("Pair", "fault segment needed limit source target nbytes runs")
 RUN = words("Run", "source target packed nbytes")
 """One piece without gaps: byte offsets at the sender, at the receiver, and in the stream of all runs of the pair."""
 
+PAIRING = words("Pairing", "capacity itemsize call peer target offer pair runs outgoing incoming all_splits")
+"""One pair as an executor plans it for both of its ranks, from what stands in their memory.
+
+``capacity``, ``itemsize``: what the target grants, as in ``OFFER``. ``call``: of the source, a ``CALL``; ``peer``: the target in it.
+``target``: address of the area. ``offer``, ``pair``, ``runs``: room for what is found. ``outgoing``, ``incoming``: a ``FAULT`` that
+the host of the source reads, and one for that of the target. ``all_splits``: where the source's split lengths go, 0 if they are not
+wanted.
+"""
+
+FAULT = words("Fault", "fault segment needed limit")
+"""Why a pair moved nothing; zero as long as it moved. Written when something goes wrong, set back by the host that has read it."""
+
 DENSE_SOURCE, DENSE_TARGET = 1, 2
 """The segments for a peer stand one after another from the begin of its area, without holes for those that are not for it."""
 

@@ -1,4 +1,4 @@
-"""Kernels of the all-to-all with counts read at execution, for all ranks in one process: planning and moving, against the twins."""
+"""Kernels of the all-to-all with counts read at execution, on the tables of an executor for all ranks: against the twins."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from ncclx_mpi.device.reports import INCOMING, OUTGOING, report_nbytes
+from ncclx_mpi.device.segments import Shown, Tables
 from numba_kernels.alltoallv import copy, layout
-from numba_kernels.alltoallv.layout import CALL, OFFER, PAIR, RUN
+from numba_kernels.alltoallv.layout import FAULT, PAIR, RUN
 from numba_kernels.cuda.kernel import Kernel
 from tests.extensions.tables import INDICES, PLAIN, Table, draw
 from tests.kernels.machines import MACHINES, Machine, Placed
@@ -16,59 +18,68 @@ from tests.kernels.machines import MACHINES, Machine, Placed
 WORD = 8
 
 
-class Rank:
-    """What one rank has in a machine's memory."""
+class Job:
+    """All ranks of a table in a machine's memory, and the tables of the one executor that they have."""
 
-    def __init__(self, machine: Machine, table: Table, rank: int) -> None:
-        self.machine, self.table, self.rank, self.size = machine, table, rank, table.size
-        segments, itemsize = len(table.splits[0]), table.dtype.itemsize
-        self.segments, self.offer_words = segments, layout.offer_bytes(segments) // WORD
-        self.send = machine.place(table.sendbuf(rank), rank)
-        self.recv = machine.place(table.recvbuf(rank), 3 * itemsize)
-        self.every = machine.place(np.full(self.size * segments, -1))
-        self.call = machine.place(np.zeros(CALL.total // WORD, np.int64))
-        self.tables = {
-            name: machine.place(np.full(nbytes // WORD, -7)) for name, nbytes in layout.tables(self.size, segments).items()
-        }
-        send_at = [self.send.address + at * itemsize for at in table.places[rank]]
-        recv_at = [self.recv.address + at * itemsize for at in table.displacements(rank)]
-        self.write("send_places", [*table.room[rank], *send_at])
-        self.write("recv_places", [*table.capacities[rank], *recv_at])
-        splits, indices, blocks = table.metadata(rank)
-        each = segments // self.size
-        words = dict(
-            rank=rank, size=self.size, segments=segments, itemsize=itemsize, most_runs=layout.most_runs(segments),
-            form=(layout.DENSE_SOURCE if table.form == PLAIN else 0) | (layout.DENSE_TARGET if table.form != INDICES else 0),
-            first_step=each, taken=each, all_splits=self.every.address,
-            **{name: placed.address for name, placed in self.tables.items()}, **self.place("splits", splits),
-        )  # fmt: skip
-        if table.form == INDICES:
-            words |= self.place("indices", indices) | self.place("blocklengths", blocks) | {"most_indices": len(indices)}
-        content = np.zeros(CALL.total // WORD, np.int64)
-        for name, value in words.items():
-            content[getattr(CALL, name) // WORD] = value
-        machine.put(self.call.address, content)
+    def __init__(self, machine: Machine, table: Table) -> None:
+        self.machine, self.table, self.size = machine, table, table.size
+        self.segments = len(table.splits[0])
+        itemsize = table.dtype.itemsize
+        self.arrays: list[dict[str, Placed]] = []
+        ranks = []
+        for rank in range(self.size):
+            arrays = {
+                "send": machine.place(table.sendbuf(rank), rank),
+                "recv": machine.place(table.recvbuf(rank), 3 * itemsize),
+                "all_splits": machine.place(np.full(self.size * self.segments, -1)),
+            }
+            numbers = self.numbers(arrays, rank)
+            sent, taken = np.array(table.places[rank]) * itemsize, np.array(table.displacements(rank)) * itemsize
+            rooms = np.array([table.room[rank], sent, table.capacities[rank], taken], np.int64)
+            self.arrays.append(arrays)
+            ranks.append(Shown(rank, b"", 0, numbers, {}, rooms))
+        self.tables = Tables(ranks, range(self.size))
+        self.report = machine.place(np.full(report_nbytes(self.size) // WORD, -3))
+        self.room = machine.place(np.full(self.tables.nbytes // WORD, -7))
 
-    def place(self, name: str, array: np.ndarray) -> dict[str, int]:
-        """Put metadata into memory; returns their words."""
-        kind = array.itemsize * (-1 if array.dtype.kind == "u" else 1)
-        return {name: self.machine.place(array).address, f"{name}_kind": kind}
+        def at(rank: int, name: str) -> int:
+            placed = self.arrays[rank].get(name)
+            return 0 if placed is None else placed.address
 
-    def write(self, name: str, content: list[int] | np.ndarray) -> None:
-        self.machine.put(self.tables[name].address, np.array(content, np.int64))
+        machine.put(self.room.address, self.tables.uploaded(self.room.address, at, self.report.address))
 
-    def pairs(self, name: str) -> np.ndarray:
-        return self.tables[name].read().reshape(self.size, -1)
+    def numbers(self, arrays: dict[str, Placed], rank: int) -> dict[str, int]:
+        """What a rank shows; places its metadata."""
+        table, each = self.table, self.segments // self.size
+        form = (layout.DENSE_SOURCE if table.form == PLAIN else 0) | (layout.DENSE_TARGET if table.form != INDICES else 0)
+        found = {"segments": self.segments, "form": form, "itemsize": table.dtype.itemsize, "row_step": 0}
+        found |= {"first": 0, "first_step": each, "taken": each, "most_indices": 0}
+        for name, array in zip(("splits", "indices", "blocklengths"), table.metadata(rank), strict=True):
+            if array is not None:
+                found[f"{name}_kind"] = array.itemsize * (-1 if array.dtype.kind == "u" else 1)
+                arrays[name] = self.machine.place(array)
+                if name == "indices":
+                    found["most_indices"] = len(array)
+        return found
 
-    def runs(self, name: str, peer: int, count: int) -> list[tuple[int, ...]]:
-        return [
-            tuple(row)
-            for row in self.tables[f"{name}_runs"].read().reshape(self.size, -1, RUN.total // WORD)[peer, :count].tolist()
-        ]
+    def plan(self, threads: int) -> Job:
+        self.machine.run(copy.PLAN, *self.tables.plan_arguments(self.room.address), threads=threads)
+        for arrays in self.arrays:
+            assert (arrays["all_splits"].read().reshape(self.size, -1) == np.array(self.table.splits)).all()
+        return self
 
-    def copy(self, name: str, fields: tuple[int, int], threads: int) -> None:
-        pairs, runs = self.tables[name].address, self.tables[f"{name}_runs"].address
-        self.machine.run(copy.COPY, pairs, self.size, runs, layout.most_runs(self.segments), *fields, threads=threads)
+    def copy(self, threads: int) -> None:
+        self.machine.run(copy.COPY, *self.tables.copy_arguments(self.room.address), threads=threads)
+        for rank, arrays in enumerate(self.arrays):
+            assert arrays["recv"].read().tobytes() == self.table.received(rank).tobytes()
+
+    def pair(self, source: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+        """Words of a pair, and of its runs."""
+        index = target * self.size + source
+        pairs, _, runs, most = self.tables.copy_arguments(0)
+        words = self.room.read()
+        pair = words[pairs // WORD :][index * PAIR.total // WORD :][: PAIR.total // WORD]
+        return pair, words[runs // WORD :].reshape(-1, RUN.total // WORD)[index * most :][: pair[column(PAIR.runs)]]
 
 
 def column(word: int) -> int:
@@ -82,19 +93,6 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     found.free()
 
 
-def planned(machine: Machine, table: Table, threads: int) -> list[Rank]:
-    """All ranks after offers were exchanged and plans made."""
-    ranks = [Rank(machine, table, rank) for rank in range(table.size)]
-    for rank in ranks:
-        machine.run(copy.OFFER, rank.call.address, threads=threads)
-    offers = np.array([rank.tables["offers"].read().reshape(table.size, -1) for rank in ranks])
-    for rank in ranks:
-        rank.write("answers", offers[:, rank.rank])
-        machine.run(copy.PLAN, rank.call.address, threads=threads)
-        assert (rank.every.read().reshape(table.size, -1) == np.array(table.splits)).all()
-    return ranks
-
-
 def expected_runs(table: Table, source: int, target: int) -> list[tuple[int, int, int, int]]:
     found, packed, itemsize = [], 0, table.dtype.itemsize
     for at, there, length in table.runs(source, target):
@@ -104,63 +102,28 @@ def expected_runs(table: Table, source: int, target: int) -> list[tuple[int, int
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_both_ends_plan_what_the_twin_plans(machine: Machine, size: int) -> None:
+def test_pairs_are_planned_as_by_the_twin(machine: Machine, size: int) -> None:
     for seed in range(40):
         table = draw(seed, size)
-        for rank in planned(machine, table, threads=1 + seed % 5):
-            outgoing, incoming = rank.pairs("outgoing"), rank.pairs("incoming")
-            for peer in range(size):
-                for name, pairs, pair in (
-                    ("outgoing", outgoing, (rank.rank, peer)), ("incoming", incoming, (peer, rank.rank)),
-                ):  # fmt: skip
-                    runs = expected_runs(table, *pair) if table.fits(*pair) else []
-                    row = pairs[peer]
-                    assert (row[column(PAIR.fault)] == layout.FINE) == table.fits(*pair)
-                    assert row[column(PAIR.runs)] == len(runs)
-                    assert row[column(PAIR.nbytes)] == sum(run[3] for run in runs)
-                    assert rank.runs(name, peer, len(runs)) == runs
+        job = Job(machine, table).plan(threads=1 + seed % 5)
+        report = job.report.read().reshape(size, 2, size, -1)
+        for source in range(size):
+            for target in range(size):
+                fits = table.fits(source, target)
+                pair, runs = job.pair(source, target)
+                assert (pair[column(PAIR.fault)] == layout.FINE) == fits
+                assert [tuple(run) for run in runs.tolist()] == (expected_runs(table, source, target) if fits else [])
+                assert pair[column(PAIR.nbytes)] == runs[:, column(RUN.nbytes)].sum()
+                told = pair[: FAULT.total // WORD] if not fits else -3
+                assert (report[source, OUTGOING, target] == told).all()
+                assert (report[target, INCOMING, source] == told).all()
         machine.free()
 
 
 @pytest.mark.parametrize("threads", [1, 5, 32, 100, 256])
 def test_straight_from_area_to_area(machine: Machine, threads: int) -> None:
     for seed in range(25):
-        table = draw(seed, 3)
-        ranks = planned(machine, table, threads=1)
-        for rank in ranks:
-            pairs = rank.pairs("outgoing")
-            for peer, other in enumerate(ranks):
-                pairs[peer, column(PAIR.target)] = other.pairs("incoming")[rank.rank, column(PAIR.target)]
-            rank.write("outgoing", pairs)
-            rank.copy("outgoing", (RUN.source, RUN.target), threads)
-        for rank in ranks:
-            assert rank.recv.read().tobytes() == table.received(rank.rank).tobytes()
-        machine.free()
-
-
-def streams(rank: Rank, name: str, field: int) -> list[Placed]:
-    """Put a packed stream for each pair at `field` of it."""
-    pairs = rank.pairs(name)
-    found = [rank.machine.place(np.zeros(pairs[peer, column(PAIR.nbytes)], np.uint8), peer) for peer in range(rank.size)]
-    pairs[:, column(field)] = [stream.address for stream in found]
-    rank.write(name, pairs)
-    return found
-
-
-@pytest.mark.parametrize("threads", [1, 64])
-def test_packed_at_one_end_and_landed_at_the_other(machine: Machine, threads: int) -> None:
-    for seed in range(25):
-        table = draw(seed, 3)
-        ranks = planned(machine, table, threads=1)
-        packed = []
-        for rank in ranks:
-            packed.append(streams(rank, "outgoing", PAIR.target))
-            rank.copy("outgoing", (RUN.source, RUN.packed), threads)
-        for rank in ranks:
-            for peer, stream in enumerate(streams(rank, "incoming", PAIR.source)):
-                machine.put(stream.address, packed[peer][rank.rank].read())
-            rank.copy("incoming", (RUN.packed, RUN.target), threads)
-            assert rank.recv.read().tobytes() == table.received(rank.rank).tobytes()
+        Job(machine, draw(seed, 3)).plan(threads=1).copy(threads)
         machine.free()
 
 
@@ -178,7 +141,7 @@ def test_long_runs_are_cut_into_tiles(machine: Machine, lengths: list[int], shif
         pair[1, [column(PAIR.source), column(PAIR.target)]] = source.address, target.address
         pair[1, [column(PAIR.nbytes), column(PAIR.runs)]] = sum(lengths), len(lengths)
         pairs, table = machine.place(pair.reshape(-1)), machine.place(np.tile(runs.reshape(-1), 2))
-        machine.run(copy.COPY, pairs.address, 2, table.address, len(runs), RUN.source, RUN.target, threads=threads)
+        machine.run(copy.COPY, pairs.address, 2, table.address, len(runs), threads=threads)
         assert (target.read() == np.concatenate([content[gap : gap + n] for gap, n in zip(gaps, lengths, strict=True)])).all()
         machine.free()
 
@@ -191,10 +154,9 @@ def test_integers_of_every_type(machine: Machine, kind: str) -> None:
     table.form, table.splits = INDICES, [np.array([info.max, 1, info.min, 0, info.max // 3], np.int64)]
     table.chosen, table.room, table.capacities = [[[1, 3]]], [[10]], [[10]]
     table.metadata = lambda rank: (table.splits[0].astype(kind), np.array([1, 3]), np.array([2]))  # type: ignore[method-assign]
-    (rank,) = planned(machine, table, threads=1)
-    offered = rank.tables["offers"].read()
+    pair, _ = Job(machine, table).plan(threads=1).pair(0, 0)
     refused = info.min < 0 or info.max > layout.MOST_ELEMENTS // 2
-    assert offered[column(OFFER.fault)] == (layout.SPLIT if refused else layout.SEND)
+    assert pair[column(PAIR.fault)] == (layout.SPLIT if refused else layout.SEND)
 
 
 def test_kernels_are_declared() -> None:

@@ -1,0 +1,163 @@
+"""Alltoallv_dynamic on device arrays of one node: counts are read on the GPUs, when all ranks are ready, and nowhere else.
+
+::
+
+    rank r    shows where its data, metadata and rooms are  ->  stream: ready        ... done  ->  looks at the reports of its pairs
+    executor                      waits for all ready  ->  PLAN  ->  COPY  ->  done
+
+``PLAN`` reads split lengths, indices and block lengths of every source, judges each pair, and writes what moves; ``COPY`` moves it
+straight from send buffers to areas. A pair that is at fault moves nothing, and its ``FAULT`` is written to pinned memory of the arena
+that both of its ranks read when the call is over.
+
+Everything that both kernels need but the counts is in tables that stay (:mod:`ncclx_mpi.device.segments`), so a call on arrays that
+have met before costs a rank one stream operation, and an executor two launches and two of them.
+
+T = alpha + T(plan) + (bytes that are there) * 2 / bandwidth; the plan takes some 0.15 us for each split length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ncclx_mpi.collectives.alltoall import faults
+from ncclx_mpi.collectives.alltoall.operands import Integers, Operands, Rooms
+from ncclx_mpi.device import segments
+from ncclx_mpi.device.executor import Launch, Room
+from ncclx_mpi.device.members import Words, executors_of
+from ncclx_mpi.device.offers import Array
+from ncclx_mpi.device.process import Process
+from ncclx_mpi.device.reports import Reports, report_of
+from ncclx_mpi.device.segments import Tables
+from ncclx_mpi.device.station import Plan, Reach, Work, station
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.layout import OPERATIONS
+from numba_kernels.alltoallv.copy import COPY, PLAN
+from numba_kernels.alltoallv.layout import offer_bytes
+from numba_kernels.cuda.driver import Driver
+from transports.cuda_ipc.transport import Place
+from transports.shm.slots import DEVICE_RANKS
+
+_KIND = OPERATIONS.index(faults.NAME)
+_MOST_TABLES = 64 << 20
+"""Bytes of device memory up to which tables are made; beyond, splits are so many that planning is no work for few threads."""
+_PLANNING_THREADS = 1
+"""Threads a block of ``PLAN``: pairs do not agree about anything, so each has a multiprocessor's attention."""
+_COPYING_THREADS = 512
+
+
+def carry_out(comm: NativeComm, operands: Operands) -> bool:
+    """Carry a call out on the devices if all ranks can; else nothing has been done.
+
+    Every rank that has an array on a device calls it. All arrays are borrowed until it returns.
+
+    Returns
+    -------
+    bool
+        Whether it is done. False: all ranks go the host's way.
+
+    Raises
+    ------
+    Exception
+        ERR_TRUNCATE: pairs of this rank moved nothing, and the communicator stays usable; or ranks have different numbers of segments,
+        and it is broken. Otherwise as :func:`ncclx_mpi.device.collectives.carry_out`.
+    """
+    brought = bring(comm, operands)
+    if brought is None:
+        return False
+    plan = station(comm, brought.driver).carry_out(_Call(comm, operands, brought))
+    if plan is None:
+        return False
+    faults.raise_if_any(comm.rank, plan.keep.reports.take())
+    return True
+
+
+class Brought(NamedTuple):
+    """A rank's arrays, all on one GPU.
+
+    Attributes
+    ----------
+    driver, device, streams
+        The driver, the GPU, and the streams in which the arrays are used.
+    arrays
+        By :data:`~ncclx_mpi.device.segments.ARRAYS`; None for what is empty or not there.
+    """
+
+    driver: Driver
+    device: int
+    streams: tuple[int, ...]
+    arrays: tuple[Array | None, ...]
+
+
+def bring(comm: NativeComm, operands: Operands) -> Brought | None:
+    """What this rank brings to the devices; None if they are not asked."""
+    if comm.slot < 0 or comm.size > DEVICE_RANKS or segments.most_nbytes(comm.size, operands.segments) > _MOST_TABLES:
+        return None
+    everything: tuple[Rooms | Integers, ...] = (operands.send, operands.recv, *operands.metadata, operands.all_splits)
+    memories = [each.device for each in everything if each.nbytes]
+    found = [memory for memory in memories if memory is not None]
+    if len(found) < len(memories) or len({memory.device for memory in found}) != 1:
+        return None
+    streams = tuple(dict.fromkeys(memory.stream.handle for memory in found))
+    return Brought(found[0].driver, found[0].device, streams, tuple(map(_array, everything)))
+
+
+def _array(operand: Rooms | Integers) -> Array | None:
+    if operand.device is None or not operand.nbytes:
+        return None
+    return Array(operand.first if isinstance(operand, Rooms) else operand.address, operand.device.known)
+
+
+class Kept(NamedTuple):
+    """What a plan keeps: where faults are reported, and the executor's tables."""
+
+    reports: Reports
+    room: Room | None = None
+
+
+class _Call(Work):
+    """One rank's part in a blocking call."""
+
+    kind, root, name = _KIND, 0, faults.NAME
+
+    def __init__(self, comm: NativeComm, operands: Operands, brought: Brought) -> None:
+        self._comm = comm
+        self._operands = operands
+        self.driver, self.device, self.streams, self.arrays = brought
+        self.nbytes = offer_bytes(operands.segments)
+        choice = operands.choice
+        self.key = (
+            self.arrays, operands.form, operands.segments, operands.row_step, operands.send.itemsize, choice.first, choice.step,
+            *(integers.kind for integers in operands.metadata), choice.indices.length,
+            *(tuple(values) for rooms in (operands.send, operands.recv) for values in (rooms.capacities, rooms.addresses)),
+        )  # fmt: skip
+
+    def describe(self, pid: int, uuid: bytes, places: Sequence[Place | None]) -> Words | None:
+        """The descriptor of this rank."""
+        report = report_of(self._comm, self.driver).offset_in(self._comm)
+        return None if report < 0 else segments.describe(self._operands, pid, uuid, report, places)
+
+    def plan(self, shown: Words, rank: int, process: Process) -> Plan:
+        """What this rank executes, and where the executors report."""
+        ranks = [segments.read(row) for row in shown]
+        executors = executors_of([other.uuid for other in ranks])
+        mask = sum(1 << executor for executor in set(executors))
+        base = self._comm.engine.arena.base
+        reports = Reports(rank, len(ranks), [base + ranks[executor].report for executor in sorted(set(executors))])
+        if executors[rank] != rank:
+            return Plan(mask, None, [], Kept(reports))
+        reach = Reach(process.ipc, rank)
+
+        def at(other: int, name: str) -> int:
+            place = ranks[other].places[name]
+            return 0 if place is None else reach.address(other, ranks[other].pid, ranks[other].uuid, place)
+
+        executor = process.executor(self.device)
+        tables = Tables(ranks, [other for other, its in enumerate(executors) if its == rank])
+        room = executor.room(tables.nbytes)
+        executor.upload(room.address, tables.uploaded(room.address, at, base + ranks[rank].report))
+        launches = [
+            executor.prepare(Launch(PLAN, tables.pairs, _PLANNING_THREADS, tables.plan_arguments(room.address))),
+            executor.prepare(Launch(COPY, executor.blocks, _COPYING_THREADS, tables.copy_arguments(room.address))),
+        ]
+        return Plan(mask, launches, reach.mappings, Kept(reports, room))
