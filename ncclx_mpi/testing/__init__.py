@@ -1,1 +1,4 @@
-"""Public helpers for tests that need several ranks: the pytest plugin :mod:`ncclx_mpi.testing.plugin`."""
+"""Public helpers for tests that need several ranks.
+
+:mod:`~ncclx_mpi.testing.plugin` runs tests on ranks inside pytest; :mod:`~ncclx_mpi.testing.twins` says in NumPy what collectives must give.
+"""

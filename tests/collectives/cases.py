@@ -1,7 +1,7 @@
-"""One case for each collective on native communicators: rank-tagged patterns, checked on every rank.
+"""One case for each collective on native communicators: rank-tagged patterns, checked on every rank against the NumPy twins.
 
 A case takes (comm, start, length): `start` maps a collective's name to a function with the arguments of
-:mod:`ncclx_mpi.collectives.prepare` that has done the work when it returns.
+:mod:`ncclx_mpi.collectives.prepare` that has done the work when it returns. Reductions also take the operation and the element type.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.testing import twins
 from numba_kernels import reduce
 
 Start = Callable[[str], Callable[..., None]]
 Bytes = npt.NDArray[np.uint8]
+Array = npt.NDArray[Any]
 _SENTINEL = 0xEE
 _EDGE = 3  # an odd address and a margin on both sides of every buffer
 
@@ -25,7 +27,7 @@ _EDGE = 3  # an odd address and a margin on both sides of every buffer
 class Buffer:
     """`nbytes` at an odd address, with margins that must not change."""
 
-    def __init__(self, data: npt.NDArray[Any] | int) -> None:
+    def __init__(self, data: Array | int) -> None:
         nbytes = data if isinstance(data, int) else data.nbytes
         self._raw = np.full(nbytes + 2 * _EDGE + 64, _SENTINEL, dtype=np.uint8)
         self.bytes = self._raw[_EDGE : _EDGE + nbytes]
@@ -33,9 +35,12 @@ class Buffer:
             self.bytes[:] = np.frombuffer(data.tobytes(), dtype=np.uint8)
         self.address = self.bytes.ctypes.data if nbytes else 0x1000
 
-    def check(self, wanted: npt.NDArray[Any], what: str) -> None:
-        """Assert the contents and the margins."""
-        np.testing.assert_array_equal(self.bytes, np.frombuffer(wanted.tobytes(), dtype=np.uint8), err_msg=what)
+    def check(self, wanted: Array | None, what: str) -> None:
+        """Assert the contents from the start, nothing for None, and the margins."""
+        if wanted is not None:
+            np.testing.assert_array_equal(
+                self.bytes[: wanted.nbytes], np.frombuffer(wanted.tobytes(), dtype=np.uint8), err_msg=what
+            )
         assert (self._raw[:_EDGE] == _SENTINEL).all() and (self._raw[_EDGE + len(self.bytes) :] == _SENTINEL).all(), what
 
 
@@ -44,22 +49,27 @@ def pattern(rank: int, nbytes: int, salt: int = 0) -> Bytes:
     return ((np.arange(nbytes, dtype=np.uint32) * 7 + rank * 101 + salt * 13) & 0xFF).astype(np.uint8)
 
 
-def numbers(rank: int, count: int) -> npt.NDArray[np.float32]:
-    """Floats whose sum depends on the order of additions."""
-    spread = np.random.default_rng(rank).uniform(-4, 4, count)
-    return (spread * 10.0 ** (np.arange(count) % 5)).astype(np.float32)
+def patterns(counts: list[int], salt: int = 0) -> list[Array]:
+    """What each rank gives, so many bytes each."""
+    return [pattern(rank, nbytes, salt) for rank, nbytes in enumerate(counts)]
 
 
-def in_order(ranks: range, count: int) -> npt.NDArray[np.float32]:
-    """((0 + 1) + 2) + ... in float32."""
-    total = numbers(ranks[0], count)
-    for rank in ranks[1:]:
-        total = total + numbers(rank, count)
-    return total
+def numbers(rank: int, count: int, kind: str = "f32") -> Array:
+    """Elements of a type; the sum of floats depends on the order of additions."""
+    dtype = reduce.dtype(kind)
+    dice = np.random.default_rng(rank)
+    if dtype.kind in "iu":
+        return dice.integers(0, 100, count).astype(dtype)
+    spread = dice.uniform(-4, 4, count) * 10.0 ** (np.arange(count) % 5)
+    if dtype.names:
+        values = np.zeros(count, dtype)
+        values["value"], values["index"] = np.round(dice.uniform(-4, 4, count)), rank
+        return values
+    return (spread > 0).astype(dtype) if dtype.kind == "b" else spread.astype(dtype)
 
 
-def add() -> int:
-    return reduce.address("sum", "f32")
+def _first(counts: list[int]) -> list[int]:
+    return [0, *accumulate(counts)][:-1]
 
 
 def barrier(comm: NativeComm, start: Start, length: int) -> None:
@@ -69,178 +79,168 @@ def barrier(comm: NativeComm, start: Start, length: int) -> None:
 
 def bcast(comm: NativeComm, start: Start, length: int) -> None:
     for root in range(comm.size):
-        buffer = Buffer(pattern(comm.rank, length, root))
+        given = patterns([length] * comm.size, root)
+        buffer = Buffer(given[comm.rank])
         start("bcast")(comm, buffer.address, length, root)
-        buffer.check(pattern(root, length, root), f"bcast from {root}")
+        buffer.check(twins.bcast(given, root)[comm.rank], f"bcast from {root}")
+
+
+def ragged(size: int, length: int) -> list[int]:
+    """Counts that differ, one of them 0."""
+    return [length * (rank % 3) // 2 for rank in range(size)]
 
 
 def gather(comm: NativeComm, start: Start, length: int) -> None:
+    _gather(comm, start, "gather", [length] * comm.size)
+
+
+def gatherv(comm: NativeComm, start: Start, length: int) -> None:
+    _gather(comm, start, "gatherv", ragged(comm.size, length))
+
+
+def _gather(comm: NativeComm, start: Start, name: str, counts: list[int]) -> None:
+    mine, first, vector = counts[comm.rank], _first(counts), (counts, _first(counts)) if name == "gatherv" else ()
     for root in range(comm.size):
-        send, recv = Buffer(pattern(comm.rank, length, root)), Buffer(length * comm.size)
-        wanted = np.concatenate([pattern(rank, length, root) for rank in range(comm.size)])
+        given = patterns(counts, root)
+        send, recv = Buffer(given[comm.rank]), Buffer(sum(counts))
         in_place = root % 2 and comm.rank == root
         if in_place:
-            recv.bytes[root * length : (root + 1) * length] = send.bytes
-        start("gather")(comm, 0 if in_place else send.address, length, recv.address if comm.rank == root else 0, root)
-        if comm.rank == root:
-            recv.check(wanted, f"gather to {root}")
+            recv.bytes[first[root] : first[root] + mine] = send.bytes
+        target = recv.address if comm.rank == root else 0
+        start(name)(comm, 0 if in_place else send.address, mine, target, *vector, root)
+        recv.check(twins.gather(given, root)[comm.rank], f"{name} to {root}")
 
 
 def scatter(comm: NativeComm, start: Start, length: int) -> None:
+    _scatter(comm, start, "scatter", [length] * comm.size)
+
+
+def scatterv(comm: NativeComm, start: Start, length: int) -> None:
+    _scatter(comm, start, "scatterv", ragged(comm.size, length))
+
+
+def _scatter(comm: NativeComm, start: Start, name: str, counts: list[int]) -> None:
+    mine, vector = counts[comm.rank], (counts, _first(counts)) if name == "scatterv" else ()
     for root in range(comm.size):
-        send = Buffer(np.concatenate([pattern(rank, length, root) for rank in range(comm.size)]))
-        recv = Buffer(length)
+        given = pattern(root, sum(counts))
+        send, recv = Buffer(given), Buffer(mine)
         in_place = root % 2 and comm.rank == root
         source = send.address if comm.rank == root else 0
-        start("scatter")(comm, source, 0 if in_place else recv.address, length, root)
+        start(name)(comm, source, *vector, 0 if in_place else recv.address, mine, root)
         if not in_place:
-            recv.check(pattern(comm.rank, length, root), f"scatter from {root}")
+            recv.check(twins.scatter(given, counts)[comm.rank], f"{name} from {root}")
 
 
 def allgather(comm: NativeComm, start: Start, length: int) -> None:
-    wanted = np.concatenate([pattern(rank, length) for rank in range(comm.size)])
+    _allgather(comm, start, "allgather", [length] * comm.size)
+
+
+def allgatherv(comm: NativeComm, start: Start, length: int) -> None:
+    _allgather(comm, start, "allgatherv", ragged(comm.size, length))
+
+
+def _allgather(comm: NativeComm, start: Start, name: str, counts: list[int]) -> None:
+    given, first, mine = patterns(counts), _first(counts)[comm.rank], counts[comm.rank]
+    vector = (counts, _first(counts)) if name == "allgatherv" else ()
     for in_place in (False, True):
-        send, recv = Buffer(pattern(comm.rank, length)), Buffer(length * comm.size)
+        send, recv = Buffer(given[comm.rank]), Buffer(sum(counts))
         if in_place:
-            recv.bytes[comm.rank * length : (comm.rank + 1) * length] = send.bytes
-        start("allgather")(comm, 0 if in_place else send.address, length, recv.address)
-        recv.check(wanted, f"allgather, in place {in_place}")
+            recv.bytes[first : first + mine] = send.bytes
+        start(name)(comm, 0 if in_place else send.address, mine, recv.address, *vector)
+        recv.check(twins.allgather(given)[comm.rank], f"{name}, in place {in_place}")
 
 
 def alltoall(comm: NativeComm, start: Start, length: int) -> None:
-    outgoing = np.concatenate([pattern(comm.rank, length, other) for other in range(comm.size)])
-    wanted = np.concatenate([pattern(other, length, comm.rank) for other in range(comm.size)])
-    send, recv = Buffer(outgoing), Buffer(length * comm.size)
+    counts = [[length] * comm.size] * comm.size
+    given = patterns([length * comm.size] * comm.size)
+    wanted = twins.alltoall(given, counts)[comm.rank]
+    send, recv = Buffer(given[comm.rank]), Buffer(length * comm.size)
     start("alltoall")(comm, send.address, recv.address, length)
     recv.check(wanted, "alltoall")
-    both = Buffer(outgoing)
+    both = Buffer(given[comm.rank])
     start("alltoall")(comm, 0, both.address, length)
     both.check(wanted, "alltoall in place")
 
 
-def ragged(size: int, length: int) -> tuple[list[int], list[int]]:
-    """Counts that differ, one of them 0, and their offsets."""
-    counts = [length * (rank % 3) // 2 for rank in range(size)]
-    return counts, [0, *accumulate(counts)][:-1]
-
-
-def gatherv(comm: NativeComm, start: Start, length: int) -> None:
-    counts, offsets = ragged(comm.size, length)
-    for root in range(comm.size):
-        send, recv = Buffer(pattern(comm.rank, counts[comm.rank])), Buffer(sum(counts))
-        start("gatherv")(comm, send.address, counts[comm.rank], recv.address, counts, offsets, root)
-        if comm.rank == root:
-            wanted = np.concatenate([pattern(rank, counts[rank]) for rank in range(comm.size)])
-            recv.check(wanted, f"gatherv to {root}")
-
-
-def scatterv(comm: NativeComm, start: Start, length: int) -> None:
-    counts, offsets = ragged(comm.size, length)
-    for root in range(comm.size):
-        send = Buffer(np.concatenate([pattern(rank, counts[rank]) for rank in range(comm.size)]))
-        recv = Buffer(counts[comm.rank])
-        start("scatterv")(comm, send.address, counts, offsets, recv.address, counts[comm.rank], root)
-        recv.check(pattern(comm.rank, counts[comm.rank]), f"scatterv from {root}")
-
-
-def allgatherv(comm: NativeComm, start: Start, length: int) -> None:
-    counts, offsets = ragged(comm.size, length)
-    wanted = np.concatenate([pattern(rank, counts[rank]) for rank in range(comm.size)])
-    for in_place in (False, True):
-        send, recv = Buffer(pattern(comm.rank, counts[comm.rank])), Buffer(sum(counts))
-        if in_place:
-            recv.bytes[offsets[comm.rank] : offsets[comm.rank] + counts[comm.rank]] = send.bytes
-        start("allgatherv")(comm, 0 if in_place else send.address, counts[comm.rank], recv.address, counts, offsets)
-        recv.check(wanted, f"allgatherv, in place {in_place}")
-
-
 def alltoallv(comm: NativeComm, start: Start, length: int) -> None:
-    def count(source: int, target: int) -> int:
-        return length * ((source + 2 * target) % 4) // 3
+    """Counts that differ, some of them 0; in place they are those of the opposite direction too."""
+    for in_place in (False, True):
+        ranks = range(comm.size)
+        table = [[length * ((i + j if in_place else i + 2 * j) % 4) // 3 for j in ranks] for i in ranks]
+        given = patterns([sum(row) for row in table])
+        wanted = twins.alltoall(given, table)[comm.rank]
+        outgoing, incoming = table[comm.rank], [table[other][comm.rank] for other in ranks]
+        send = Buffer(given[comm.rank])
+        recv = send if in_place else Buffer(sum(incoming))
+        source = 0 if in_place else send.address
+        start("alltoallv")(comm, source, outgoing, _first(outgoing), recv.address, incoming, _first(incoming))
+        recv.check(wanted, f"alltoallv, in place {in_place}")
 
-    outgoing = [count(comm.rank, other) for other in range(comm.size)]
-    incoming = [count(other, comm.rank) for other in range(comm.size)]
-    send = Buffer(np.concatenate([pattern(comm.rank, outgoing[other], other) for other in range(comm.size)]))
-    recv = Buffer(sum(incoming))
-    start("alltoallv")(
-        comm, send.address, outgoing, [0, *accumulate(outgoing)][:-1],
-        recv.address, incoming, [0, *accumulate(incoming)][:-1],
-    )  # fmt: skip
-    wanted = np.concatenate([pattern(other, incoming[other], comm.rank) for other in range(comm.size)])
-    recv.check(wanted, "alltoallv")
 
-
-def _operands(comm: NativeComm, count: int, in_place: bool) -> tuple[int, Buffer, Buffer]:
-    """What to pass as send, and both buffers (the first one only keeps the memory)."""
-    send = Buffer(numbers(comm.rank, count))
+def _operands(comm: NativeComm, count: int, in_place: bool, kind: str) -> tuple[int, Buffer, Buffer, list[Array]]:
+    """What to pass as send; both buffers (the first one only keeps the memory); what all ranks give."""
+    given = [numbers(rank, count, kind) for rank in range(comm.size)]
+    send = Buffer(given[comm.rank])
     if in_place:
-        return 0, send, send
-    return send.address, send, Buffer(count * 4)
+        return 0, send, send, given
+    return send.address, send, Buffer(given[comm.rank].nbytes), given
 
 
-def reduction(comm: NativeComm, start: Start, length: int) -> None:
+def _arguments(op: str, kind: str) -> tuple[int, int, bool]:
+    return reduce.dtype(kind).itemsize, reduce.address(op, kind), True
+
+
+def reduction(comm: NativeComm, start: Start, length: int, op: str = "sum", kind: str = "f32") -> None:
     for root in range(comm.size):
-        send, kept, recv = _operands(comm, length, bool(root % 2) and comm.rank == root)
-        start("reduce")(comm, send, recv.address if comm.rank == root else 0, length, 4, add(), True, root)
-        if comm.rank == root:
-            recv.check(in_order(range(comm.size), length), f"reduce to {root}")
+        send, kept, recv, given = _operands(comm, length, bool(root % 2) and comm.rank == root, kind)
+        target = recv.address if comm.rank == root else 0
+        start("reduce")(comm, send, target, length, *_arguments(op, kind), root)
+        recv.check(twins.reduce(given, twins.operation(op, kind), root)[comm.rank], f"reduce to {root}")
 
 
-def allreduce(comm: NativeComm, start: Start, length: int) -> None:
+def allreduce(comm: NativeComm, start: Start, length: int, op: str = "sum", kind: str = "f32") -> None:
+    _reduce_all(comm, start, "allreduce", twins.allreduce, length, op, kind)
+
+
+def scan(comm: NativeComm, start: Start, length: int, op: str = "sum", kind: str = "f32") -> None:
+    _reduce_all(comm, start, "scan", twins.scan, length, op, kind)
+
+
+def exscan(comm: NativeComm, start: Start, length: int, op: str = "sum", kind: str = "f32") -> None:
+    """Rank 0 gets nothing, and its memory stays as it is."""
+    _reduce_all(comm, start, "exscan", twins.exscan, length, op, kind)
+
+
+def _reduce_all(comm: NativeComm, start: Start, name: str, twin: Callable[..., list[Any]], length: int, op: str, kind: str) -> None:
     for in_place in (False, True):
-        send, kept, recv = _operands(comm, length, in_place)
-        start("allreduce")(comm, send, recv.address, length, 4, add(), True)
-        recv.check(in_order(range(comm.size), length), f"allreduce, in place {in_place}")
-
-
-def scan(comm: NativeComm, start: Start, length: int) -> None:
-    for in_place in (False, True):
-        send, kept, recv = _operands(comm, length, in_place)
-        start("scan")(comm, send, recv.address, length, 4, add(), True)
-        recv.check(in_order(range(comm.rank + 1), length), f"scan, in place {in_place}")
-
-
-def exscan(comm: NativeComm, start: Start, length: int) -> None:
-    for in_place in (False, True):
-        send, kept, recv = _operands(comm, length, in_place)
+        send, kept, recv, given = _operands(comm, length, in_place, kind)
         before = recv.bytes.copy()
-        start("exscan")(comm, send, recv.address, length, 4, add(), True)
-        wanted = in_order(range(comm.rank), length) if comm.rank else before
-        recv.check(wanted, f"exscan, in place {in_place}")
+        start(name)(comm, send, recv.address, length, *_arguments(op, kind))
+        wanted = twin(given, twins.operation(op, kind))[comm.rank]
+        recv.check(before if wanted is None else wanted, f"{name}, in place {in_place}")
 
 
-def reduce_scatter_block(comm: NativeComm, start: Start, length: int) -> None:
-    total = in_order(range(comm.size), length * comm.size)
+def reduce_scatter_block(comm: NativeComm, start: Start, length: int, op: str = "sum", kind: str = "f32") -> None:
+    _reduce_scatter(comm, start, "reduce_scatter_block", length, [length] * comm.size, op, kind)
+
+
+def reduce_scatter(comm: NativeComm, start: Start, length: int, op: str = "sum", kind: str = "f32") -> None:
+    counts = ragged(comm.size, length)
+    _reduce_scatter(comm, start, "reduce_scatter", counts, counts, op, kind)
+
+
+def _reduce_scatter(comm: NativeComm, start: Start, name: str, argument: Any, counts: list[int], op: str, kind: str) -> None:
+    """In place the result replaces the start of what is given, and the rest is left to the implementation."""
     for in_place in (False, True):
-        send, kept, recv = _operands(comm, length * comm.size, in_place)
+        send, kept, recv, given = _operands(comm, sum(counts), in_place, kind)
+        wanted = twins.reduce_scatter(given, twins.operation(op, kind), counts)[comm.rank]
         if not in_place:
-            recv = Buffer(length * 4)
-        start("reduce_scatter_block")(comm, send, recv.address, length, 4, add(), True)
-        wanted = total[comm.rank * length : (comm.rank + 1) * length]
-        if in_place:
-            np.testing.assert_array_equal(recv.bytes[: length * 4].copy().view(np.float32), wanted)
-        else:
-            recv.check(wanted, "reduce_scatter_block")
+            recv = Buffer(wanted.nbytes)
+        start(name)(comm, send, recv.address, argument, *_arguments(op, kind))
+        recv.check(wanted, f"{name}, in place {in_place}")
 
 
-def reduce_scatter(comm: NativeComm, start: Start, length: int) -> None:
-    counts = [length * (rank % 3) // 2 for rank in range(comm.size)]
-    firsts = [0, *accumulate(counts)]
-    total = in_order(range(comm.size), sum(counts))
-    for in_place in (False, True):
-        send, kept, recv = _operands(comm, sum(counts), in_place)
-        mine = counts[comm.rank]
-        if not in_place:
-            recv = Buffer(mine * 4)
-        start("reduce_scatter")(comm, send, recv.address, counts, 4, add(), True)
-        wanted = total[firsts[comm.rank] : firsts[comm.rank] + mine]
-        if in_place:
-            np.testing.assert_array_equal(recv.bytes[: mine * 4].copy().view(np.float32), wanted)
-        else:
-            recv.check(wanted, "reduce_scatter")
-
-
-CASES: tuple[Callable[[NativeComm, Start, int], None], ...] = (
-    barrier, bcast, gather, scatter, allgather, alltoall, gatherv, scatterv, allgatherv, alltoallv, reduction, allreduce,
-    scan, exscan, reduce_scatter_block, reduce_scatter,
+REDUCTIONS: tuple[Callable[..., None], ...] = (reduction, allreduce, scan, exscan, reduce_scatter_block, reduce_scatter)
+CASES: tuple[Callable[..., None], ...] = (
+    barrier, bcast, gather, scatter, allgather, alltoall, gatherv, scatterv, allgatherv, alltoallv, *REDUCTIONS,
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from ncclx_mpi.p2p import forced
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels import reduce as reductions
-from tests.collectives.cases import CASES, Start
+from tests.collectives.cases import CASES, REDUCTIONS, Start
 from tests.collectives.forked import run_ranks
 from transports.shm.arena import Arena
 from transports.shm.slots import BIG
@@ -40,6 +41,11 @@ DECIDE_THEMSELVES = ("gatherv", "scatterv", "alltoallv")
 """On the slot these have one algorithm, which decides by what each rank sends."""
 LENGTHS = (0, 1, 13, 500)
 LONG = 40_000
+ELEMENTS = (
+    ("sum", "f64"), ("prod", "i32"), ("max", "f32"), ("min", "i64"), ("land", "u8"), ("bxor", "u16"), ("sum", "c64"), ("sum", "bf16"),
+    ("maxloc", "i32,i32"),
+)  # fmt: skip
+"""Operations and element types: all sizes of element, some whose order of operands and of additions shows."""
 SLOT = ("slot_small", "slot_large", "direct")
 
 
@@ -121,9 +127,48 @@ def every_algorithm(comm: NativeComm, lengths: tuple[int, ...]) -> None:
                 check_ran(ran, name, variant, comm.size == 1)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_every_algorithm(size: int) -> None:
-    run_ranks(size, every_algorithm, LENGTHS)
+    run_ranks(size, every_algorithm, LENGTHS if size < 8 else LENGTHS[1:3])
+
+
+def every_operation(comm: NativeComm, length: int) -> None:
+    for case in REDUCTIONS:
+        collective = next((name for name, variants in VARIANTS.items() if case.__name__ in variants), case.__name__)
+        for name in ALGORITHMS[collective]:
+            mine = forcing(comm, collective, name)
+            for op, kind in ELEMENTS:
+                try:
+                    case(mine, blocking, length, op, kind)
+                except BaseException as error:
+                    error.add_note(f"{op} of {kind} by {name}, rank {comm.rank} of {comm.size}")
+                    raise
+            collectives.barrier(mine)
+            return_slot(mine)
+
+
+@pytest.mark.parametrize(("size", "length"), [(2, 7), (3, 333), (5, 1)])
+def test_every_operation_by_every_algorithm(size: int, length: int) -> None:
+    run_ranks(size, every_operation, length)
+
+
+def arbitrary(comm: NativeComm, seed: int) -> None:
+    """All ranks throw the same dice: communicators, on which all algorithms are drawn, live at the same time."""
+    dice = random.Random(seed)
+    made = []
+    for _ in range(4):
+        comm.engine.forced = tuple(map(max, *(numbers(name, dice.choice(names)) for name, names in ALGORITHMS.items())))
+        made.append(duplicate(comm))
+    comm.engine.forced = (0,) * len(OPERATIONS)
+    for _ in range(60):
+        mine, case, length = dice.choice(made), dice.choice(CASES), int(2 ** dice.uniform(0, 15)) - 1
+        case(mine, blocking, length)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("size", [2, 3])
+def test_any_collective_on_any_communicator_in_any_order(size: int, seed: int) -> None:
+    run_ranks(size, arbitrary, seed)
 
 
 def long_ones(comm: NativeComm) -> None:
