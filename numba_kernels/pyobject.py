@@ -8,7 +8,8 @@ slow path, which resolves it properly or says what is wrong with it. Nothing unc
 The layouts of CPython's and NumPy's objects are part of their stable or frozen C interfaces on builds with the GIL;
 :func:`verify` compares what is read with what NumPy says; where they differ (free-threaded builds) callers must not come here.
 
-Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``.
+Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``,
+``array`` (address of the array object itself, borrowed for the call).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _FIELDS = ("address", "nbytes", "element", "itemsize", "writable")
 @register_default(ArrayArgument)
 class _ArrayArgumentModel(models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, [(name, types.int64) for name in _FIELDS])
+        super().__init__(manager, kind, [(name, types.int64) for name in (*_FIELDS, "array")])
 
 
 @typeof_impl.register(ArrayArgument)
@@ -106,6 +107,7 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     struct = cgutils.create_struct_proxy(kind)(c.context, c.builder)
     for name in _FIELDS:
         setattr(struct, name, c.builder.load(out[name]))
+    struct.array = c.builder.ptrtoint(array, I64)
     return NativeValue(struct._getvalue())
 
 
@@ -210,7 +212,9 @@ def element_named(typingctx: Any, obj: Any) -> Any:
     return types.int64(types.int64), codegen
 
 
-def _make_symbol(name: str) -> Any:
+def make_symbol(name: str) -> Any:
+    """Return an intrinsic that gives the address which ``llvm.add_symbol`` was told for `name`."""
+
     @intrinsic
     def symbol(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -221,11 +225,11 @@ def _make_symbol(name: str) -> Any:
     return symbol
 
 
-list_type = _make_symbol("ncclx_mpi_list_type")
-tuple_type = _make_symbol("ncclx_mpi_tuple_type")
-int_type = _make_symbol("ncclx_mpi_int_type")
-none_object = _make_symbol("ncclx_mpi_none")
-item_sizes = _make_symbol("ncclx_mpi_itemsizes")
+list_type = make_symbol("ncclx_mpi_list_type")
+tuple_type = make_symbol("ncclx_mpi_tuple_type")
+int_type = make_symbol("ncclx_mpi_int_type")
+none_object = make_symbol("ncclx_mpi_none")
+item_sizes = make_symbol("ncclx_mpi_itemsizes")
 """Address of the bytes of an element by NumPy type number."""
 
 
@@ -354,6 +358,7 @@ nbytes_of = _make_getter("nbytes")
 element_of = _make_getter("element")
 itemsize_of = _make_getter("itemsize")
 writable_of = _make_getter("writable")
+array_of = _make_getter("array")
 
 
 @kernel(types.int64(array_argument, types.int64), is_entry=True, nogil=False)

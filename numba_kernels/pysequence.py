@@ -44,6 +44,7 @@ from numba_kernels.pyobject import (
     read_array,
     tuple_type,
 )
+from numba_kernels.pyslots import as_integer, clear_error
 
 VECTOR = words("Vector", "address nbytes element itemsize writable")
 """What is known of an array; in a vector the bytes of each block follow, and then the byte offset of each."""
@@ -51,13 +52,11 @@ _MOST = 1 << 40
 """Integers beyond this are left to Python, so that products with item sizes fit a word."""
 _INT32, _INT64, _LONGLONG = (np.dtype(kind).num for kind in (np.int32, np.int64, np.longlong))
 
-_as_longlong = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
 _error_occurred = types.ExternalFunction("PyErr_Occurred", types.intp())
-_clear_error = types.ExternalFunction("PyErr_Clear", types.void())
 
 
 @kernel("int64(int64)")
-def _items_of(sequence):  # type: ignore[no-untyped-def]
+def items_of(sequence):  # type: ignore[no-untyped-def]
     """Address of the items of a list or tuple; 0 for anything else."""
     kind = load64(sequence + OB_TYPE)
     if kind == list_type():
@@ -67,7 +66,7 @@ def _items_of(sequence):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _item(sequence, index):  # type: ignore[no-untyped-def]
-    return load64(_items_of(sequence) + 8 * index)
+    return load64(items_of(sequence) + 8 * index)
 
 
 @kernel("int64(int64)")
@@ -81,9 +80,9 @@ def _integer(item):  # type: ignore[no-untyped-def]
     """The value of an int, or one beyond `_MOST`."""
     if load64(item + OB_TYPE) != int_type():
         return _MOST
-    value = _as_longlong(item)
+    value = as_integer(item)
     if value == -1 and _error_occurred() != 0:
-        _clear_error()
+        clear_error()
         return _MOST
     return value
 
@@ -91,7 +90,7 @@ def _integer(item):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)")
 def read_integers(sequence, length, target, fields):  # type: ignore[no-untyped-def]
     """Write the `length` integers of a sequence to `target`: 1, or 0 if it is none of those above. `fields`: a `VECTOR` to work in."""
-    items = _items_of(sequence)
+    items = items_of(sequence)
     itemsize = 8
     if items == 0:
         read_array(sequence, fields)
@@ -159,7 +158,7 @@ def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
 
     Returns the element type number, or NONE. Only what is valid is taken: every block lies in the array.
     """
-    items = _items_of(spec)
+    items = items_of(spec)
     array, counts, offsets, kind = spec, 0, 0, 0
     if items != 0:
         given = load64(spec + OB_SIZE)
@@ -194,7 +193,7 @@ def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
     """As :func:`read_vector`, for blocks with types of their own. Returns 0, or NONE."""
-    items = _items_of(spec)
+    items = items_of(spec)
     given = load64(spec + OB_SIZE) if items != 0 else 0
     if given != 3 and given != 4:
         return NONE
@@ -203,7 +202,7 @@ def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
         if _is_pair(counts) == 0:
             return NONE
         offsets, counts = _item(counts, 1), _item(counts, 0)
-    places, named = vector + VECTOR.total, _items_of(kinds)
+    places, named = vector + VECTOR.total, items_of(kinds)
     if read_integers(counts, length, places, vector) == 0 or read_integers(offsets, length, places + 8 * length, vector) == 0:
         return NONE
     if named == 0 or load64(kinds + OB_SIZE) != length or _open(load64(items), 0, vector) == NONE:
@@ -219,7 +218,7 @@ def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def read_block(spec, vector):  # type: ignore[no-untyped-def]
     """Read ``array`` or ``[array, type]`` into a `VECTOR`: the element type number, or NONE."""
-    items = _items_of(spec)
+    items = items_of(spec)
     if items == 0:
         return _open(spec, 0, vector)
     if load64(spec + OB_SIZE) != 2 or _open(load64(items), load64(items + 8), vector) == NONE:

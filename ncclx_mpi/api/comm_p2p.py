@@ -20,7 +20,6 @@ from ncclx_mpi.api.operations import NO_PROC, Operation, Persistent, Together, T
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.layout import BUFFERED, READY, STANDARD, SYNCHRONOUS
 from ncclx_mpi.typing import Buffer, BufSpec
 
@@ -97,9 +96,7 @@ class PointToPoint:
         """Nonblocking send."""
         state = self._state
         request = fast.start_send_array(state.address, buf, dest, tag, STANDARD)
-        if request == SLOW:
-            return Request._refer(_start_send(state, buf, dest, tag, STANDARD))
-        return Request._refer(fast.started_send(state, request, buf, dest, tag))
+        return _isend(state, buf, dest, tag, STANDARD) if request is None else request
 
     def Ibsend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
         """Nonblocking send in buffered mode."""
@@ -107,19 +104,17 @@ class PointToPoint:
 
     def Issend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
         """Nonblocking send in synchronous mode."""
-        return Request._refer(_start_send(self._state, buf, dest, tag, SYNCHRONOUS))
+        return _isend(self._state, buf, dest, tag, SYNCHRONOUS)
 
     def Irsend(self, buf: BufSpec, dest: int, tag: int = 0) -> Request:
         """Nonblocking send in ready mode."""
-        return Request._refer(_start_send(self._state, buf, dest, tag, READY))
+        return _isend(self._state, buf, dest, tag, READY)
 
     def Irecv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Nonblocking receive."""
         state = self._state
         request = fast.start_receive_array(state.address, buf, source, tag)
-        if request == SLOW:
-            return Request._refer(_start_recv(state, buf, source, tag))
-        return Request._refer(fast.started_receive(state, request, buf, source, tag))
+        return _irecv(state, buf, source, tag) if request is None else request
 
     def Isendrecv(
         self,
@@ -361,12 +356,26 @@ def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int)
     return _no_proc() if dest == PROC_NULL else _post_send(state, buffers.send(spec), dest, tag, mode)
 
 
+def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Request:
+    """Start a send by whichever way there is."""
+    request: Request | None = fast.start_send_array(state.address, buf, dest, tag, mode)
+    if request is None and fast.add_ticket(state):
+        request = fast.start_send_array(state.address, buf, dest, tag, mode)
+    return Request._refer(_start_send(state, buf, dest, tag, mode)) if request is None else request
+
+
+def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
+    """Start a receive that did not start natively: there was no free ticket, or it cannot."""
+    request: Request | None = fast.start_receive_array(state.address, buf, source, tag) if fast.add_ticket(state) else None
+    return Request._refer(_start_recv(state, buf, source, tag)) if request is None else request
+
+
 def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) -> Operation:
     address, owner = buffer.packed()
     if mode == BUFFERED:
         return _post_buffered(state, ctypes.string_at(address, buffer.nbytes), dest, tag)
     request = state.native.engine.start_send(state.native, address, buffer.nbytes, dest, tag, mode)
-    return Transfer(state.native, request, owner, f"send to rank {dest}, tag {tag}")
+    return Transfer(state.native, request, owner)
 
 
 def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operation:
@@ -377,7 +386,7 @@ def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operat
     holder.reserve(len(data))
     native = state.native
     request = native.engine.start_send(native, wire.address_of(data), len(data), dest, tag, STANDARD)
-    holder.add(Transfer(native, request, data, f"buffered send to rank {dest}, tag {tag}"), len(data))
+    holder.add(Transfer(native, request, data), len(data))
     return Operation()
 
 
@@ -389,7 +398,7 @@ def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Opera
 def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
     address, owner, finish = buffer.landing()
     request = state.native.engine.start_recv(state.native, address, buffer.nbytes, source, tag)
-    return Transfer(state.native, request, owner, f"receive from rank {source}, tag {tag}", buffer.nbytes, finish)
+    return Transfer(state.native, request, owner, finish)
 
 
 def _start_sendrecv(
@@ -416,7 +425,7 @@ def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, sou
     if dest == PROC_NULL:
         return receiving
     request = native.engine.start_send(native, wire.address_of(data), len(data), dest, sendtag)
-    return Together([Transfer(native, request, data, f"send to rank {dest}, tag {sendtag}"), receiving])
+    return Together([Transfer(native, request, data), receiving])
 
 
 def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Prequest:

@@ -2,7 +2,7 @@
 
 ``entry_point(address of the communicator, ...)`` returns 0 when the call is complete. Anything else goes to :func:`settle`
 (collectives), :func:`settle_send` or :func:`settle_receive`, which return True if the caller shall go the general way: it
-resolves the arguments in Python, or says what is wrong with them.
+resolves the arguments in Python, or says what is wrong with them. What starts a message returns its handle, or None for that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import numpy.typing as npt
 from ncclx_mpi import collectives
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import Op, learn
-from ncclx_mpi.api.operations import Operation, Transfer, raise_error
+from ncclx_mpi.api.operations import Operation, Ticket, Transfer, raise_error
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_vector as vectors
 from ncclx_mpi.p2p import fast as messages
+from ncclx_mpi.p2p import tickets
 from ncclx_mpi.p2p.engine import Result
 from numba_kernels import pyobject
 from numba_kernels.jit import entry
@@ -32,8 +33,10 @@ _KERNELS = {
     for kernel in (
         messages.send_array,
         messages.receive_array,
-        messages.start_send_array,
-        messages.start_receive_array,
+        tickets.start_send_array,
+        tickets.start_receive_array,
+        tickets.complete_one,
+        tickets.complete_all,
         routes.barrier_now,
         routes.bcast_array,
         routes.allreduce_arrays,
@@ -56,21 +59,23 @@ def _can_read_objects() -> bool:
     return pyobject.verify()
 
 
-def _binding(name: str) -> Callable[..., int]:
+def _binding(name: str, slow: int | None = routes.SLOW) -> Callable[..., Any]:
     """Return what takes the place of an entry point until its first call: importing this module compiles nothing."""
 
-    def bind_and_call(*args: Any) -> int:
-        bound = entry(_KERNELS[name]) if _can_read_objects() else lambda *_: routes.SLOW
+    def bind_and_call(*args: Any) -> Any:
+        bound = entry(_KERNELS[name]) if _can_read_objects() else lambda *_: slow
         globals()[name] = bound
-        return int(bound(*args))
+        return bound(*args)
 
     return bind_and_call
 
 
 send_array = _binding("send_array")
 receive_array = _binding("receive_array")
-start_send_array = _binding("start_send_array")
-start_receive_array = _binding("start_receive_array")
+start_send_array = _binding("start_send_array", None)
+start_receive_array = _binding("start_receive_array", None)
+complete_one = _binding("complete_one")
+complete_all = _binding("complete_all")
 barrier_now = _binding("barrier_now")
 bcast_array = _binding("bcast_array")
 allreduce_arrays = _binding("allreduce_arrays")
@@ -110,7 +115,7 @@ def settle_send(state: CommState, code: int, buf: Any, dest: int, tag: int) -> b
     """Whether a send goes the general way; waits for one that has not gone out yet."""
     if code == messages.SLOW:
         return True
-    operation = Transfer(state.native, code, buf, f"send to rank {dest}, tag {tag}")
+    operation = Transfer(state.native, code, buf)
     operation.wait()
     operation.finish()
     return False
@@ -120,12 +125,12 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
     """Whether a receive goes the general way; waits for one that is not complete yet."""
     if code == messages.SLOW:
         return True
-    entry(pyobject.read_argument)(buf, _words().ctypes.data)
-    what, capacity = f"receive from rank {source}, tag {tag}", int(_words()[1])
     if code == messages.WRONG:
+        entry(pyobject.read_argument)(buf, _words().ctypes.data)
+        what, capacity = f"receive from rank {source}, tag {tag}", int(_words()[1])
         from_rank, its_tag, nbytes, error = status_words()[:4].tolist()
         raise_error(Result(from_rank, its_tag, nbytes, error, False), state.native, what, capacity)
-    operation: Operation = Transfer(state.native, code, buf, what, capacity)
+    operation: Operation = Transfer(state.native, code, buf)
     operation.wait()
     if status is not None:
         operation.fill(status)
@@ -133,23 +138,13 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
     return False
 
 
-def started_send(state: CommState, request: int, buf: Any, dest: int, tag: int) -> Operation:
-    """What a send stands for that :func:`start_send_array` has started; buffers that it takes are arrays or pairs with one."""
-    if request == 0:
-        return Operation()
-    return Transfer(state.native, request, _array_of(buf), f"send to rank {dest}, tag {tag}")
-
-
-def started_receive(state: CommState, request: int, buf: Any, source: int, tag: int) -> Operation:
-    """What a receive stands for that :func:`start_receive_array` has started."""
-    array = _array_of(buf)
-    return Transfer(state.native, request, array, f"receive from rank {source}, tag {tag}", array.nbytes)
-
-
-def _array_of(buf: Any) -> npt.NDArray[Any]:
-    """Return the array that must live until the message is through."""
-    array: npt.NDArray[Any] = buf if type(buf) is np.ndarray else buf[0]
-    return array
+def add_ticket(state: CommState) -> bool:
+    """Whether there is a free ticket now and was none before; without one nothing starts natively."""
+    engine = state.native.engine
+    if engine.word("tickets") or not _can_read_objects():
+        return False
+    Ticket(engine)
+    return True
 
 
 _scratch = threading.local()

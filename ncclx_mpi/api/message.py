@@ -106,8 +106,7 @@ class Message(Handle):
         buffer = buffers.recv(buf)
         address, owner, finish = buffer.landing()
         request = native.engine.start_matched_recv(native, self._take(), address, buffer.nbytes)
-        what = "receive of a matched message"
-        return Request._refer(Transfer(native, request, owner, what, buffer.nbytes, finish))
+        return Request._refer(Transfer(native, request, owner, finish, "receive of a matched message"))
 
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""

@@ -78,33 +78,25 @@ class Operation(State):
 
 
 class Transfer(Operation):
-    """One message on its way."""
+    """One message on its way; `what` it is, if the engine would not say it well."""
 
-    __slots__ = ("capacity", "comm", "engine", "landing", "owner", "request", "what")
+    __slots__ = ("comm", "engine", "landing", "owner", "request", "what")
     engine: Engine
     comm: NativeComm
     request: int
     owner: Any
-    what: str
-    capacity: int
     landing: Callable[[int], None] | None
+    what: str
 
     def __init__(
-        self,
-        comm: NativeComm,
-        request: int,
-        owner: Any,
-        what: str,
-        capacity: int = -1,
-        landing: Callable[[int], None] | None = None,
+        self, comm: NativeComm, request: int, owner: Any, landing: Callable[[int], None] | None = None, what: str = ""
     ) -> None:
         self.engine = comm.engine
         self.comm = comm
         self.request = request
         self.owner = owner
-        self.what = what
-        self.capacity = capacity
         self.landing = landing
+        self.what = what
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
@@ -112,21 +104,19 @@ class Transfer(Operation):
 
     def wait(self) -> None:
         """Return when it is done."""
+        engine = self.engine
         try:
-            self.engine.wait(self.request, self.what, self.owner)
+            engine.wait(self.request, self.what, self.owner)
         except BaseException as error:
             blame(error, self.comm)
             self.empty()
             raise
 
     def fill(self, status: Status) -> None:
-        """Write what became of it to `status`."""
-        write_status(status, self.result())
-
-    def result(self) -> Result:
-        """What became of it; a send knows only whether it was cancelled."""
+        """Write what became of it to `status`; a send knows only whether it was cancelled."""
         found = self.engine.result(self.request)
-        return found if self.capacity >= 0 else EMPTY._replace(cancelled=found.cancelled)
+        is_send = self.engine.capacity(self.request) < 0
+        write_status(status, EMPTY._replace(cancelled=found.cancelled) if is_send else found)
 
     def empty(self) -> None:
         """Unset what every use of it needs."""
@@ -137,16 +127,13 @@ class Transfer(Operation):
         if self.landing is None and self.engine.close(self.request):
             self.empty()
             return
-        if self.capacity < 0:
-            self.engine.free(self.request)
-            self.empty()
-            return
-        result, landing = self.engine.result(self.request), self.landing
-        self.engine.free(self.request)
-        comm, what, capacity = self.comm, self.what, self.capacity
+        engine, request, comm, landing = self.engine, self.request, self.comm, self.landing
+        what, capacity = self.what or engine.describe(request), engine.capacity(request)
+        result = engine.result(request)
+        engine.free(request)
         owner = self.owner  # emptied, the operation lets go of the memory that is about to be unpacked
         self.empty()
-        if result.error:
+        if result.error and capacity >= 0:
             raise_error(result, comm, what, capacity)
         if landing is not None and not result.cancelled:
             landing(result.nbytes)
@@ -166,7 +153,7 @@ class Transfer(Operation):
         if self.landing is None:
             self.engine.free(self.request, (self.comm, self.owner))
         else:
-            stepping.add(_Landing(Transfer(self.comm, self.request, self.owner, self.what, self.capacity, self.landing)))
+            stepping.add(_Landing(Transfer(self.comm, self.request, self.owner, self.landing, self.what)))
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
@@ -179,6 +166,18 @@ class Transfer(Operation):
         except AttributeError:
             return
         self._forget()
+
+
+class Ticket(Transfer):
+    """The transfer of a plain array, which compiled code starts and completes, and uses again (:mod:`ncclx_mpi.p2p.tickets`)."""
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.landing = None
+        self.what = ""
+        self.request = engine.add_ticket(self)
 
 
 class _Landing:

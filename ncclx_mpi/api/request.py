@@ -8,15 +8,20 @@ from operator import methodcaller
 from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import errors, runtime
+from ncclx_mpi.api import fast
 from ncclx_mpi.api.constants import UNDEFINED
 from ncclx_mpi.api.handle import Handle, constant, is_constant
-from ncclx_mpi.api.operations import EMPTY, Generalized, Operation, Persistent, write_status
+from ncclx_mpi.api.operations import EMPTY, Generalized, Operation, Persistent, Ticket, write_status
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.p2p import tickets
+from ncclx_mpi.p2p.fast import SLOW
+from ncclx_mpi.p2p.tickets import DONE
 
 _NULL = Operation()
 _NULL.empty()
 
 Deliver = Callable[[Operation], Any]
+_TESTING, _WAITING = 0, 1
 _finish, _settle = methodcaller("finish"), methodcaller("settle")
 """How a done operation ends: lower-case methods want the object that it brought, upper-case ones don't."""
 
@@ -49,12 +54,14 @@ class Request(Handle):
 
     def Wait(self, status: Status | None = None) -> Literal[True]:
         """Wait for a non-blocking operation to complete."""
-        _wait(self, status, _settle)
+        if _complete(self, status) != DONE:
+            _wait(self, status, _settle)
         return True
 
     def Test(self, status: Status | None = None) -> bool:
         """Test for the completion of a non-blocking operation."""
-        return _test(self, status, _settle)[0]
+        code = _try(self, status)
+        return code == DONE if code != SLOW else _test(self, status, _settle)[0]
 
     def Get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -69,11 +76,12 @@ class Request(Handle):
 
     def wait(self, status: Status | None = None) -> Any:
         """Wait for a non-blocking operation to complete; return the object received, if any."""
-        return _wait(self, status, _finish)
+        return _wait(self, status, _finish) if _complete(self, status) != DONE else None
 
     def test(self, status: Status | None = None) -> tuple[bool, Any | None]:
         """Test for the completion of a non-blocking operation; return the object received, if any."""
-        return _test(self, status, _finish)
+        code = _try(self, status)
+        return (code == DONE, None) if code != SLOW else _test(self, status, _finish)
 
     def get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -123,13 +131,20 @@ class Request(Handle):
     @classmethod
     def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> Literal[True]:
         """Wait for all previously initiated requests to complete."""
-        _wait_all(requests, statuses, _settle)
+        try:
+            code = SLOW if statuses is not None else fast.complete_all(requests, _WAITING)
+        except BaseException:  # of a signal handler
+            _void(*requests)
+            raise
+        if code != DONE:
+            _wait_all(requests, statuses, _settle)
         return True
 
     @classmethod
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Test for completion of all previously initiated requests."""
-        return _test_all(requests, statuses, _settle)[0]
+        code = SLOW if statuses is not None else fast.complete_all(requests, _TESTING)
+        return code == DONE if code != SLOW else _test_all(requests, statuses, _settle)[0]
 
     @classmethod
     def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
@@ -296,6 +311,26 @@ class Grequest(Request):
             errors.fail(errors.ERR_REQUEST, "this request is null or not generalized: it cannot be completed")
         operation.value = obj
         operation.is_complete = True
+
+
+def _complete(request: Request, status: Status | None) -> int:
+    """Wait for a plain message natively: DONE, or SLOW if that needs more, with nothing done."""
+    try:
+        return _try(request, status, _WAITING)
+    except BaseException:  # of a signal handler
+        _void(request)
+        raise
+
+
+def _try(request: Request, status: Status | None, waits: int = _TESTING) -> int:
+    """Complete a plain message natively: DONE, NOT_YET, or SLOW with nothing done."""
+    if status is None:
+        return fast.complete_one(request, waits, 0)  # type: ignore[no-any-return]
+    code: int = fast.complete_one(request, waits, fast.status_address())
+    if code == DONE:
+        source, tag, nbytes, _, cancelled = fast.status_words()[:5].tolist()
+        status._fill(source, tag, nbytes, bool(cancelled))
+    return code
 
 
 def _is_active(request: Request) -> bool:
@@ -509,5 +544,7 @@ def _assign(target: Status, result: Status) -> None:
 
 
 Request._ROOT = Request
+
+tickets.introduce(Request, Ticket, _NULL)
 
 REQUEST_NULL = constant(Request(), "REQUEST_NULL")

@@ -159,16 +159,15 @@ def start_dumped(
     comm: NativeComm, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int = STANDARD, offset: int = 0
 ) -> Operation:
     """Start sending a pickle and its buffers."""
-    what = f"send of an object to rank {dest}, tag {tag}"
     start = comm.engine.start_send
     if not frames and len(data) <= PLAIN_MAX:
-        return Transfer(comm, start(comm, address_of(data), len(data), dest, tag, mode, offset), data, what)
+        return Transfer(comm, start(comm, address_of(data), len(data), dest, tag, mode, offset), data)
     number = next(_numbers) % _NUMBERS
     lead, follow = _frame(data, frames, number)
-    parts = [Transfer(comm, start(comm, address_of(lead), len(lead), dest, tag, mode, offset), lead, what)]
+    parts = [Transfer(comm, start(comm, address_of(lead), len(lead), dest, tag, mode, offset), lead)]
     for part in follow:
         request = start(comm, address_of(part), len(part), dest, number, STANDARD, FRAMES)
-        parts.append(Transfer(comm, request, part, what))
+        parts.append(Transfer(comm, request, part))
     return Together(parts)
 
 
@@ -196,7 +195,7 @@ def send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = STANDARD, 
         return
     request = _native().send(comm.address, address_of(data), len(data), dest, tag, mode)
     if request:
-        complete(comm, Transfer(comm, request, data, f"send of an object to rank {dest}, tag {tag}"))
+        complete(comm, Transfer(comm, request, data))
 
 
 def complete(comm: NativeComm, operation: Operation) -> None:
@@ -428,7 +427,7 @@ class ObjectReceive(Operation):
         assert self.result is not None
         frame, source = np.empty(nbytes, dtype=np.uint8), self.result.source
         request = self.comm.engine.start_recv(self.comm, frame.ctypes.data, nbytes, source, self.frame_tag, FRAMES)
-        return Transfer(self.comm, request, frame, f"receive of an object from rank {source}", nbytes)
+        return Transfer(self.comm, request, frame, what=f"receive of an object from rank {source}")
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""

@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import AUTO as AUTOMATIC
-from ncclx_mpi.p2p import entries
+from ncclx_mpi.p2p import entries, tickets
 from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
+    ANY_SOURCE,
+    ANY_TAG,
     AUTO,
     BUCKET,
     BUCKETS,
@@ -33,6 +35,7 @@ from ncclx_mpi.p2p.layout import (
     PENDING,
     REFUSED,
     REQUEST,
+    SEND,
 )
 from ncclx_mpi.p2p.progress import progress
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
@@ -94,6 +97,7 @@ class NativeComm:
         self._local = np.full(engine.size, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
         self._block, self.address = _block(COMM.total)
+        self._block[COMM.handle // WORD] = id(self)
         self._words: memoryview[int] = self._block.data
         arena = engine.arena
         for field, value in (
@@ -240,14 +244,19 @@ class Engine:
         request: int = self._start_receive(comm.address, context_offset, address, nbytes, source, tag)
         return request
 
+    def add_ticket(self, ticket: Any) -> int:
+        """Add a free ticket (:mod:`ncclx_mpi.p2p.tickets`), whose object then lives as long as the process. Returns its request."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
+        return int(entry(tickets.new_ticket)(self.address, id(ticket)))
+
     def done(self, request: int) -> bool:
         """Whether the request is complete, after one progress."""
         return bool(self._test_request(self.address, request))
 
     test = done
 
-    def wait(self, request: int, what: str = "wait", owner: Any = None) -> None:
-        """Return when the request is complete. The request stays the caller's, to read and free.
+    def wait(self, request: int, what: str = "", owner: Any = None) -> None:
+        """Return when the request is complete. The request stays the caller's, to read and free; errors say `what` it is.
 
         When the wait ends by an exception (Ctrl-C, a dead peer, the deadline) the request is withdrawn first: nothing
         writes into the buffer any more, and the handle is void. `owner` is kept alive as long as a send still reads it.
@@ -263,7 +272,7 @@ class Engine:
                 code = self._wait_request(self.address, request, resumed)
                 resumed = 1
             if code != DONE:
-                raise self.failure(code, what)
+                raise self.failure(code, what or self.describe(request))
         except BaseException:
             self.withdraw(request, owner)
             raise
@@ -279,6 +288,20 @@ class Engine:
         self._read_status(request, address)
         source, tag, nbytes, error, cancelled = status.tolist()
         return Result(source, tag, nbytes, error, bool(cancelled))
+
+    def describe(self, request: int) -> str:
+        """What a request is, in words: for errors."""
+        words = _words_of(request)
+        peer, tag = words[REQUEST.status_source // WORD], words[REQUEST.tag // WORD]
+        name = "any tag" if tag == ANY_TAG else f"tag {tag}"
+        if words[REQUEST.kind // WORD] == SEND:
+            return f"send to rank {peer}, {name}"
+        return f"receive from {'any rank' if peer == ANY_SOURCE else f'rank {peer}'}, {name}"
+
+    def capacity(self, request: int) -> int:
+        """Bytes of the buffer of a receive, -1 for a send."""
+        words = _words_of(request)
+        return -1 if words[REQUEST.kind // WORD] == SEND else words[REQUEST.nbytes // WORD]
 
     def close(self, request: int) -> bool:
         """Give a request back if it is complete and nothing is to be said about it."""
@@ -467,8 +490,12 @@ class Engine:
 
 def _goes_on(request: int) -> bool:
     """Whether a request that was given up is not complete yet; its memory is never returned, only reused."""
-    words = (ctypes.c_int64 * (REQUEST.total // WORD)).from_address(request)
-    return bool(words[REQUEST.state // WORD] == PENDING and words[REQUEST.detached // WORD])
+    words = _words_of(request)
+    return words[REQUEST.state // WORD] == PENDING and bool(words[REQUEST.detached // WORD])
+
+
+def _words_of(request: int) -> list[int]:
+    return list((ctypes.c_int64 * (REQUEST.total // WORD)).from_address(request))
 
 
 def _block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:

@@ -61,10 +61,17 @@ def _eager_allowed(engine, peer, nbytes, mode):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def post_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
     """Start a send; the engine's lock is held. Returns the request, perhaps complete already."""
+    request = new_request(load64(comm + COMM.engine))
+    begin_message(comm, request, offset, address, nbytes, dest, tag, mode)
+    return request
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start a send with a fresh request; the engine's lock is held."""
     engine = load64(comm + COMM.engine)
     world = load64(load64(comm + COMM.world) + 8 * dest)
     peer = peer_of(engine, world)
-    request = new_request(engine)
     store64(request + REQUEST.kind, SEND)
     store64(request + REQUEST.comm, comm)
     store64(request + REQUEST.offset, offset)
@@ -86,14 +93,19 @@ def post_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[n
         elif is_reached(engine, peer) != 0:
             store64(request + REQUEST.far, address)
     push_or_queue(engine, peer, request)
-    return request
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
 def post_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
     """Start a receive; the engine's lock is held. Returns the request, perhaps complete already."""
-    engine = load64(comm + COMM.engine)
-    receive = new_request(engine)
+    receive = new_request(load64(comm + COMM.engine))
+    begin_landing(comm, receive, offset, address, nbytes, source, tag)
+    return receive
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)")
+def begin_landing(comm, receive, offset, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+    """Start a receive with a fresh request; the engine's lock is held."""
     store64(receive + REQUEST.kind, RECEIVE)
     store64(receive + REQUEST.comm, comm)
     store64(receive + REQUEST.offset, offset)
@@ -103,8 +115,7 @@ def post_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[no
     store64(receive + REQUEST.address, address)
     store64(receive + REQUEST.nbytes, nbytes)
     store64(receive + REQUEST.status_source, source)
-    deliver(engine, receive)
-    return receive
+    deliver(load64(comm + COMM.engine), receive)
 
 
 @kernel("int64(int64, int64)")
@@ -134,6 +145,19 @@ def start_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[n
     return request
 
 
+@kernel("int64(int64, int64)")
+def trace_request(engine, request):  # type: ignore[no-untyped-def]
+    """Open the record of a wait for a request."""
+    return trace_begin(
+        engine,
+        _TRACE_SEND if load64(request + REQUEST.kind) == SEND else _TRACE_RECEIVE,
+        load64(request + REQUEST.context),
+        load64(request + REQUEST.status_source),
+        load64(request + REQUEST.tag),
+        load64(request + REQUEST.nbytes),
+    )
+
+
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def wait_request(engine, request, resumed):  # type: ignore[no-untyped-def]
     """Wait a slice for a request: DONE (complete), AGAIN, PEER_DEAD, ABORTED or DEADLINE."""
@@ -141,14 +165,7 @@ def wait_request(engine, request, resumed):  # type: ignore[no-untyped-def]
         return DONE
     record = load64(engine + ENGINE.current)
     if resumed == 0:
-        record = trace_begin(
-            engine,
-            _TRACE_SEND if load64(request + REQUEST.kind) == SEND else _TRACE_RECEIVE,
-            load64(request + REQUEST.context),
-            load64(request + REQUEST.status_source),
-            load64(request + REQUEST.tag),
-            load64(request + REQUEST.nbytes),
-        )
+        record = trace_request(engine, request)
     turn, started = 0, ticks()
     while load_acquire(request + REQUEST.state) == PENDING:
         code = idle(engine, turn, started)

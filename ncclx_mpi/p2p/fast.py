@@ -30,7 +30,7 @@ from transports.shm.ring import KIND_BITS, lines_for, push, room
 
 SLOW, WRONG = -1, -2
 """Instead of a request handle: take the slow path; the status holds an error."""
-_POLLS = 300
+POLLS = 300
 """Turns that a wait keeps the GIL, some 10 us."""
 _TRACE_SEND, _TRACE_RECEIVE = 1, 2
 _TAG_BITS = 30
@@ -38,7 +38,7 @@ _TAG_BITS = 30
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def _push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore[no-untyped-def]
+def push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore[no-untyped-def]
     """Push a small message at once if nothing stands in its way; 1 if it went out. The lock is held."""
     if load64(peer + PEER.queue_last) != 0 or _eager_allowed(engine, peer, nbytes, mode) == 0:
         return 0
@@ -61,7 +61,7 @@ def _push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore
 def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
     """Wait for a request; 1 if it is complete, 0 if Python has to look (signals, death, deadline)."""
     turn, started = 0, ticks()
-    while turn < min(_POLLS, load64(engine + ENGINE.spins)) and load_acquire(request + REQUEST.state) == PENDING:
+    while turn < min(POLLS, load64(engine + ENGINE.spins)) and load_acquire(request + REQUEST.state) == PENDING:
         idle(engine, turn, started)
         turn += 1
     if load_acquire(request + REQUEST.state) == PENDING:
@@ -78,12 +78,12 @@ def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def _is_dest(comm, dest, tag):  # type: ignore[no-untyped-def]
+def is_dest(comm, dest, tag):  # type: ignore[no-untyped-def]
     return 1 if 0 <= dest < load64(comm + COMM.size) and tag >> _TAG_BITS == 0 else 0
 
 
 @kernel("int64(int64, int64, int64)")
-def _is_source(comm, source, tag):  # type: ignore[no-untyped-def]
+def is_source(comm, source, tag):  # type: ignore[no-untyped-def]
     is_rank = source == ANY_SOURCE or 0 <= source < load64(comm + COMM.size)
     return 1 if is_rank and (tag >> _TAG_BITS == 0 or tag == ANY_TAG) else 0
 
@@ -95,7 +95,7 @@ def _start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-unty
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
     request = 0
     lock(engine)
-    if _push_eager(engine, peer, comm, address, nbytes, tag, mode) == 0:
+    if push_eager(engine, peer, comm, address, nbytes, tag, mode) == 0:
         request = post_send(comm, 0, address, nbytes, dest, tag, mode)
     unlock(engine)
     return request
@@ -115,7 +115,7 @@ def _start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyp
 def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
     """Send a plain array. 0: done; SLOW; else the handle of a request that is to be waited for."""
     dest, tag = index_of(peer_rank), index_of(message_tag)
-    if element_of(argument) == NONE or _is_dest(comm, dest, tag) == 0:
+    if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
         return SLOW
     engine, nbytes = load64(comm + COMM.engine), nbytes_of(argument)
     record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
@@ -132,28 +132,10 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
-def start_send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
-    """Start sending a plain array. 0: it has gone out; SLOW; else the handle of a request."""
-    dest, tag = index_of(peer_rank), index_of(message_tag)
-    if element_of(argument) == NONE or _is_dest(comm, dest, tag) == 0:
-        return SLOW
-    return _start_send(comm, address_of(argument), nbytes_of(argument), dest, tag, mode)
-
-
-@kernel(types.int64(types.int64, array_argument, index_argument, index_argument), is_entry=True, nogil=False)
-def start_receive_array(comm, argument, peer_rank, message_tag):  # type: ignore[no-untyped-def]
-    """Start receiving into a plain array: the handle of a request, or SLOW."""
-    source, tag = index_of(peer_rank), index_of(message_tag)
-    if element_of(argument) == NONE or writable_of(argument) == 0 or _is_source(comm, source, tag) == 0:
-        return SLOW
-    return _start_receive(comm, address_of(argument), nbytes_of(argument), source, tag)
-
-
-@kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def receive_array(comm, argument, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
     """Receive into a plain array. 0: done, status words written; WRONG: done, the status has an error; SLOW; else a request."""
     source, tag = index_of(peer_rank), index_of(message_tag)
-    if element_of(argument) == NONE or writable_of(argument) == 0 or _is_source(comm, source, tag) == 0:
+    if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return SLOW
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes_of(argument))

@@ -26,6 +26,8 @@ ENGINE = words(
     "wait_word parked*3 "
     # 1: the user has chosen the kind of store; else collectives choose anew now and then
     "stores_fixed "
+    # finished requests with their Python objects, to be used again (tickets.py)
+    "tickets "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (trial.py)
     "token copies trials*64",
 )
@@ -37,7 +39,8 @@ PEER = words(
 
 COMM = words(
     "Comm",
-    "engine context rank size world local slot sequence broken plans scratch*64 "
+    # `handle`: address of its Python object
+    "engine context rank size world local slot sequence broken plans handle scratch*64 "
     # what the ranks agreed on, and trials of four kinds of collective (collectives/ways.py)
     "| ways*272 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)
@@ -51,7 +54,9 @@ REQUEST = words(
     "next previous order_next order_previous queue_next action remote bulk chunk done_chunks chunks active_next "
     "payload detached direct matched announced "
     # transfers that both ranks copy (shared.py): address in the other process (0: by the pipe), bytes, number of the grant, trial
-    "far wanted grant trial began",
+    "far wanted grant trial began "
+    # its Python object, where that lives as long as the request (tickets.py); what follows outlives a use of the request
+    "handle",
 )
 
 # kinds of request; a CONTROL request carries three words to a peer whose ring was full

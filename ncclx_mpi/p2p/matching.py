@@ -33,10 +33,17 @@ def new_request(engine):  # type: ignore[no-untyped-def]
         store64(engine + ENGINE.free_requests, load64(request + REQUEST.next))
     else:
         request = allocate(REQUEST.total)
-    fill(request, 0, REQUEST.total)
+    store64(request + REQUEST.handle, 0)
+    reset_request(engine, request)
+    return request
+
+
+@kernel("void(int64, int64)")
+def reset_request(engine, request):  # type: ignore[no-untyped-def]
+    """Make a request ready for another use; it keeps its Python object."""
+    fill(request, 0, REQUEST.handle)
     store64(request + REQUEST.engine, engine)
     store64(request + REQUEST.state, PENDING)
-    return request
 
 
 @kernel("void(int64, int64)")

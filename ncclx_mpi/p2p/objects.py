@@ -7,7 +7,7 @@ slice, comes back as a handle, for the caller to go on with through the engine.
 from __future__ import annotations
 
 from ncclx_mpi.p2p.entries import find_message, post_send, read_status, receive_matched
-from ncclx_mpi.p2p.fast import _push_eager, _wait_slice
+from ncclx_mpi.p2p.fast import _wait_slice, push_eager
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST
 from ncclx_mpi.p2p.matching import release_request
@@ -32,7 +32,7 @@ def send_bytes(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyp
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
     record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
     lock(engine)
-    if _push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
+    if push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
         unlock(engine)
         trace_end(record)
         return 0

@@ -1,0 +1,363 @@
+"""Non-blocking messages of plain arrays: one compiled call to start one, one to complete any number.
+
+A *ticket* is a native request that has its Python object for life. Starting a message takes a ticket, makes the
+handle that the program gets, and lets it refer to the ticket; completing it empties the handle and keeps the ticket for the next
+message. So neither costs more Python than the call itself::
+
+    free tickets                       the program's handle
+    ENGINE.tickets -> request ...        Request ---.state---> Ticket ---.owner---> array
+                        .handle -> Ticket                        .native                (and .comm)
+                                                                  = address of the request
+
+A free ticket is referred to by the list of free tickets alone, a used one by its handle alone. One that anything else refers to
+(a copy of the handle, a weak reference, a thread that waits for the same request) is left to Python, as is everything that has
+failed: whatever cannot be completed here returns SLOW with nothing done.
+
+The GIL is held but for long waits; before it may go, every handle and every ticket gets one reference more, so that no other
+thread can end their lives meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from numba import types
+
+from ncclx_mpi.p2p.entries import begin_landing, begin_message, trace_request
+from ncclx_mpi.p2p.fast import POLLS, SLOW, is_dest, is_source, push_eager
+from ncclx_mpi.p2p.gil import enter_gil, leave_gil
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, FREE, PENDING, REQUEST, SEND
+from ncclx_mpi.p2p.matching import reset_request
+from ncclx_mpi.p2p.progress import idle, lock, progress, progress_locked, trace_end, unlock
+from ncclx_mpi.p2p.rendezvous import peer_of
+from numba_kernels.atomics import load64, load_acquire, store64, ticks
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import allocate, release
+from numba_kernels.pyobject import (
+    NONE,
+    OB_SIZE,
+    OB_TYPE,
+    address_of,
+    array_argument,
+    array_of,
+    element_of,
+    index_argument,
+    index_of,
+    make_symbol,
+    nbytes_of,
+    object_argument,
+    object_of,
+    writable_of,
+)
+from numba_kernels.pysequence import items_of
+from numba_kernels.pyslots import (
+    as_integer,
+    clear_error,
+    decrease,
+    increase,
+    new_object,
+    object_result,
+    references,
+    result,
+    slot_offset,
+)
+
+DONE, NOT_YET = 0, 1
+"""What completing returns, beside SLOW: all are complete, and their handles null; nothing has changed."""
+
+HANDLES = words("Handles", "handle_type ticket_type null state native owner comm weak")
+"""How handles and tickets look: their types, the state of null handles, and the offsets of a handle's slot ``state`` and of a ticket's
+slots, the last one that of its list of weak references."""
+
+_looks = np.zeros(HANDLES.total // 8, dtype=np.int64)
+llvm.add_symbol("ncclx_mpi_handles", _looks.ctypes.data)
+_address_of_looks = make_symbol("ncclx_mpi_handles")
+
+
+def introduce(handle_type: type, ticket_type: type, null: Any) -> None:
+    """Tell compiled code how handles (with a slot ``_state``) and tickets look; `null` is what null handles refer to."""
+    offsets = [slot_offset(ticket_type, name) for name in ("request", "owner", "comm")]
+    weak = ticket_type.__weakrefoffset__
+    _looks[:] = (id(handle_type), id(ticket_type), id(null), slot_offset(handle_type, "_state"), *offsets, weak)
+
+
+@kernel("int64(int64)")
+def _look(field):  # type: ignore[no-untyped-def]
+    return load64(_address_of_looks() + field)
+
+
+_ROW = words("Row", "handle ticket request owner comm")
+"""One handle that is being completed."""
+
+
+# Starting ---------------------------------------------------------------------------------------------------------
+
+
+@kernel("int64(int64, int64)", is_entry=True, nogil=False)
+def new_ticket(engine, ticket):  # type: ignore[no-untyped-def]
+    """Make the request of a new free ticket, whose object has one reference for being in the list."""
+    request = allocate(REQUEST.total)
+    store64(request + REQUEST.handle, ticket)
+    reset_request(engine, request)
+    _keep_ticket(engine, request)
+    return request
+
+
+@kernel("void(int64, int64)")
+def _keep_ticket(engine, request):  # type: ignore[no-untyped-def]
+    store64(request + REQUEST.state, FREE)
+    store64(request + REQUEST.next, load64(engine + ENGINE.tickets))
+    store64(engine + ENGINE.tickets, request)
+
+
+@kernel("int64(int64)")
+def _new_handle(engine):  # type: ignore[no-untyped-def]
+    """A handle of the next free ticket; 0 if there is none."""
+    if load64(engine + ENGINE.tickets) == 0:
+        return 0
+    handle = new_object(_look(HANDLES.handle_type), 0)
+    if handle == 0:
+        clear_error()
+        return 0
+    request = load64(engine + ENGINE.tickets)
+    if request == 0:  # a finalizer has taken the last one meanwhile
+        decrease(handle)
+        return 0
+    store64(engine + ENGINE.tickets, load64(request + REQUEST.next))
+    reset_request(engine, request)
+    store64(handle + _look(HANDLES.state), load64(request + REQUEST.handle))
+    return handle
+
+
+@kernel("int64(int64, int64, int64)")
+def _use_ticket(handle, comm, array):  # type: ignore[no-untyped-def]
+    """Let the ticket of a new handle keep array and communicator alive. Returns its request."""
+    ticket, communicator = load64(handle + _look(HANDLES.state)), load64(comm + COMM.handle)
+    increase(array)
+    store64(ticket + _look(HANDLES.owner), array)
+    increase(communicator)
+    store64(ticket + _look(HANDLES.comm), communicator)
+    return as_integer(load64(ticket + _look(HANDLES.native)))
+
+
+@kernel(
+    object_result(types.int64, array_argument, index_argument, index_argument, types.int64),
+    is_entry=True,
+    nogil=False,
+)
+def start_send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending a plain array: the handle, or None (not plain, not valid, or no free ticket)."""
+    dest, tag = index_of(peer_rank), index_of(message_tag)
+    if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
+        return result(0)
+    engine, address, nbytes = load64(comm + COMM.engine), address_of(argument), nbytes_of(argument)
+    handle = _new_handle(engine)
+    if handle == 0:
+        return result(0)
+    request = _use_ticket(handle, comm, array_of(argument))
+    peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
+    lock(engine)
+    if push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
+        store64(request + REQUEST.kind, SEND)
+        store64(request + REQUEST.state, COMPLETE)
+    else:
+        begin_message(comm, request, 0, address, nbytes, dest, tag, mode)
+    unlock(engine)
+    return result(handle)
+
+
+@kernel(
+    object_result(types.int64, array_argument, index_argument, index_argument),
+    is_entry=True,
+    nogil=False,
+)
+def start_receive_array(comm, argument, peer_rank, message_tag):  # type: ignore[no-untyped-def]
+    """Start receiving into a plain array: the handle, or None as above."""
+    source, tag = index_of(peer_rank), index_of(message_tag)
+    if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
+        return result(0)
+    engine = load64(comm + COMM.engine)
+    handle = _new_handle(engine)
+    if handle == 0:
+        return result(0)
+    request = _use_ticket(handle, comm, array_of(argument))
+    lock(engine)
+    progress_locked(engine)
+    begin_landing(comm, request, 0, address_of(argument), nbytes_of(argument), source, tag)
+    unlock(engine)
+    return result(handle)
+
+
+# Completing -------------------------------------------------------------------------------------------------------
+
+
+@kernel(types.int64(object_argument, types.int64, types.int64), is_entry=True, nogil=False)
+def complete_one(handle, waits, status):  # type: ignore[no-untyped-def]
+    """Complete a handle, after waiting for it or if it is done: DONE, NOT_YET or SLOW. `status`: five words for what it was, or 0."""
+    rows = allocate(_ROW.total)
+    code = SLOW
+    if _collect(object_of(handle), rows) == 1:
+        code = _complete(rows, 1, waits, status)
+    release(rows)
+    return code
+
+
+@kernel(types.int64(object_argument, types.int64), is_entry=True, nogil=False)
+def complete_all(sequence, waits):  # type: ignore[no-untyped-def]
+    """Complete the handles of a list or tuple, after waiting for them or if all are done; as :func:`complete_one`."""
+    items = items_of(object_of(sequence))
+    if items == 0:
+        return SLOW
+    given, count = load64(object_of(sequence) + OB_SIZE), 0
+    rows = allocate(max(given, 1) * _ROW.total)
+    for index in range(given):
+        collected = _collect(load64(items + 8 * index), rows + count * _ROW.total)
+        if collected == SLOW:
+            release(rows)
+            return SLOW
+        count += collected
+    code = _complete(rows, count, waits, 0)
+    release(rows)
+    return code
+
+
+@kernel("int64(int64, int64)")
+def _collect(handle, row):  # type: ignore[no-untyped-def]
+    """Note a handle: 1, or 0 if it is null; SLOW if it is anything else than that of a ticket in use."""
+    if load64(handle + OB_TYPE) != _look(HANDLES.handle_type):
+        return SLOW
+    ticket = load64(handle + _look(HANDLES.state))
+    if ticket == _look(HANDLES.null):
+        return 0
+    if ticket == 0 or load64(ticket + OB_TYPE) != _look(HANDLES.ticket_type):
+        return SLOW
+    if load64(ticket + _look(HANDLES.owner)) == 0:
+        return SLOW
+    store64(row + _ROW.handle, handle)
+    store64(row + _ROW.ticket, ticket)
+    store64(row + _ROW.request, as_integer(load64(ticket + _look(HANDLES.native))))
+    return 1
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _complete(rows, count, waits, status):  # type: ignore[no-untyped-def]
+    if _first_pending(rows, count, 0) == count:
+        return _finish(rows, count, 1, status)
+    _hold(rows, count)
+    code = SLOW if waits != 0 else NOT_YET
+    if _wait_slice(rows, count, waits) != 0:
+        code = _finish(rows, count, 2, status)
+    _let_go(rows, count)
+    return code
+
+
+@kernel("int64(int64, int64, int64)")
+def _first_pending(rows, count, index):  # type: ignore[no-untyped-def]
+    """Index of the first request from `index` on that is not complete."""
+    while index < count:
+        if load_acquire(load64(rows + index * _ROW.total + _ROW.request) + REQUEST.state) == PENDING:
+            return index
+        index += 1
+    return count
+
+
+@kernel("int64(int64, int64, int64)")
+def _wait_slice(rows, count, waits):  # type: ignore[no-untyped-def]
+    """Progress, and wait if asked to: 1 if all are complete, 0 if Python has to look (signals, death, deadline)."""
+    index = _first_pending(rows, count, 0)
+    request = load64(rows + index * _ROW.total + _ROW.request)
+    engine = load64(request + REQUEST.engine)
+    progress(engine)
+    index = _first_pending(rows, count, index)
+    if index == count or waits == 0:
+        return 1 if index == count else 0
+    record = trace_request(engine, request)
+    turn, started = 0, ticks()
+    while index < count and turn < min(POLLS, load64(engine + ENGINE.spins)):
+        idle(engine, turn, started)
+        turn += 1
+        index = _first_pending(rows, count, index)
+    if index < count:
+        state, code = leave_gil(), 0
+        while index < count and code == 0:
+            code = idle(engine, turn, started)
+            turn += 1
+            index = _first_pending(rows, count, index)
+        enter_gil(state)
+    if index < count:
+        return 0
+    trace_end(record)
+    return 1
+
+
+@kernel("void(int64, int64)")
+def _hold(rows, count):  # type: ignore[no-untyped-def]
+    for index in range(count):
+        increase(load64(rows + index * _ROW.total + _ROW.handle))
+        increase(load64(rows + index * _ROW.total + _ROW.ticket))
+
+
+@kernel("void(int64, int64)")
+def _let_go(rows, count):  # type: ignore[no-untyped-def]
+    for index in range(count):
+        decrease(load64(rows + index * _ROW.total + _ROW.ticket))
+        decrease(load64(rows + index * _ROW.total + _ROW.handle))
+
+
+@kernel("int64(int64)")
+def _is_plain(row):  # type: ignore[no-untyped-def]
+    """Whether a complete request ended well, its handle still refers to its ticket, and nothing does weakly."""
+    ticket, request = load64(row + _ROW.ticket), load64(row + _ROW.request)
+    is_its = load64(load64(row + _ROW.handle) + _look(HANDLES.state)) == ticket
+    is_unseen = load64(ticket + _look(HANDLES.weak)) == 0
+    return 1 if is_its and is_unseen and load64(request + REQUEST.error) == 0 else 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _finish(rows, count, held, status):  # type: ignore[no-untyped-def]
+    """Empty complete handles and keep their tickets: DONE, or SLOW with nothing done. `held`: known references to each ticket."""
+    for index in range(count):
+        row = rows + index * _ROW.total
+        if references(load64(row + _ROW.ticket)) != held or _is_plain(row) == 0:
+            return SLOW
+    if status != 0:
+        _write_status(load64(rows + _ROW.request), status)
+    for index in range(count):
+        _keep(rows + index * _ROW.total)
+    for index in range(count):  # any Python code may run here, so everything else is done
+        decrease(load64(rows + index * _ROW.total + _ROW.owner))
+        decrease(load64(rows + index * _ROW.total + _ROW.comm))
+    return DONE
+
+
+@kernel("void(int64)")
+def _keep(row):  # type: ignore[no-untyped-def]
+    """Make a handle null, unless it stood in the list before, and its ticket free; what the ticket kept alive goes to the row."""
+    ticket, request, null = load64(row + _ROW.ticket), load64(row + _ROW.request), _look(HANDLES.null)
+    state = load64(row + _ROW.handle) + _look(HANDLES.state)
+    store64(row + _ROW.owner, 0)
+    store64(row + _ROW.comm, 0)
+    if load64(state) != ticket:
+        return
+    increase(null)
+    store64(state, null)
+    owner, comm = ticket + _look(HANDLES.owner), ticket + _look(HANDLES.comm)
+    store64(row + _ROW.owner, load64(owner))
+    store64(row + _ROW.comm, load64(comm))
+    store64(owner, 0)
+    store64(comm, 0)
+    _keep_ticket(load64(request + REQUEST.engine), request)
+
+
+@kernel("void(int64, int64)")
+def _write_status(request, status):  # type: ignore[no-untyped-def]
+    """Write source, tag, bytes, error and whether it was cancelled; a send knows only the last."""
+    is_send = load64(request + REQUEST.kind) == SEND
+    store64(status, ANY_SOURCE if is_send else load64(request + REQUEST.status_source))
+    store64(status + 8, ANY_TAG if is_send else load64(request + REQUEST.status_tag))
+    store64(status + 16, 0 if is_send else load64(request + REQUEST.message_bytes))
+    store64(status + 24, 0)
+    store64(status + 32, load64(request + REQUEST.cancelled))

@@ -1,0 +1,88 @@
+"""Python objects with ``__slots__``, made, filled and emptied by compiled code that holds the GIL.
+
+A slot is a pointer at a fixed offset in the object, and holds a reference unless it is 0. Where a slot lies is found by looking
+(:func:`slot_offset`), so nothing depends on how an interpreter orders them; :func:`numba_kernels.pyobject.verify` says whether
+objects may be looked into at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models, register_default
+from numba.extending import box, intrinsic
+
+from numba_kernels.atomics import load32
+from numba_kernels.jit import kernel
+
+I64 = ir.IntType(64)
+_WORD = 8
+
+increase = types.ExternalFunction("Py_IncRef", types.void(types.intp))
+decrease = types.ExternalFunction("Py_DecRef", types.void(types.intp))
+"""Own one reference more, or one less; nothing at 0. The last one gone, any Python code may run."""
+new_object = types.ExternalFunction("PyType_GenericAlloc", types.intp(types.intp, types.intp))
+"""``new_object(type, 0)``: a new object with all slots empty, or 0 with MemoryError set. May collect garbage."""
+clear_error = types.ExternalFunction("PyErr_Clear", types.void())
+as_integer = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
+
+
+def slot_offset(kind: type, name: str) -> int:
+    """Bytes from the beginning of an object of `kind` to its slot `name`.
+
+    Raises
+    ------
+    ValueError
+        Not found: this interpreter keeps slots in another way.
+    """
+    sample: Any = object.__new__(kind)
+    value = object()
+    setattr(sample, name, value)
+    fields = (ctypes.c_int64 * (kind.__basicsize__ // _WORD)).from_address(id(sample))
+    offset = list(fields).index(id(value)) * _WORD
+    delattr(sample, name)
+    return offset
+
+
+@kernel("int64(int64)")
+def references(obj):  # type: ignore[no-untyped-def]
+    """The number of references to an object."""
+    return load32(obj)
+
+
+class ObjectResult(types.Type):  # type: ignore[misc]
+    """What a kernel returns to Python: the address of an object, with a reference to it; 0 becomes None."""
+
+    def __init__(self) -> None:
+        super().__init__(name="ncclx_mpi_object_result")
+
+
+object_result = ObjectResult()
+
+
+@register_default(ObjectResult)
+class _ObjectResultModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, I64)
+
+
+@box(ObjectResult)
+def _box_object_result(kind: Any, value: Any, c: Any) -> Any:
+    out = cgutils.alloca_once_value(c.builder, c.builder.inttoptr(value, c.pyapi.pyobj))
+    with c.builder.if_then(c.builder.icmp_unsigned("==", value, ir.Constant(I64, 0))):
+        c.builder.store(c.pyapi.make_none(), out)
+    return c.builder.load(out)
+
+
+@intrinsic
+def result(typingctx: Any, address: Any) -> Any:
+    """An address as an :class:`ObjectResult`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return args[0]
+
+    return object_result(types.int64), codegen
