@@ -31,3 +31,6 @@ TargetSpec: TypeAlias = int | Sequence[Any] | None
 
 InPlace: TypeAlias = Any
 """``MPI.IN_PLACE`` or None: the operand is in the receive buffer."""
+
+Stream: TypeAlias = Any
+"""A stream of CuPy or Torch, an object with ``__cuda_stream__``, or the driver's handle of one."""

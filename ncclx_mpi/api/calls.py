@@ -129,7 +129,7 @@ class Call:
         return any(operand is not None and operand.device is not None for operand in (self.sent, self.received))
 
 
-# The three flavours -----------------------------------------------------------------------------------------------
+# The flavours -----------------------------------------------------------------------------------------------------
 
 _BLOCKING = {
     name: getattr(collectives, name)
@@ -158,6 +158,23 @@ def _run_on_devices(state: CommState, call: Call) -> bool:
     from ncclx_mpi.device import collectives as on_devices
 
     return on_devices.carry_out(state.native, call.name, call.sent, call.received, call.root, _operation_name(call.op))
+
+
+def enqueue(state: CommState, stream: Any, resolve: Callable[..., Call], *arguments: Any) -> None:
+    """Enqueue a call in a stream of a GPU; `resolve` is the function of this module that takes `arguments`."""
+    from ncclx_mpi.device import enqueued, streams
+
+    prepared = state.prepared
+    if prepared is None:
+        errors.fail(
+            errors.ERR_COMM,
+            f"rank {state.rank}: {resolve.__name__} in a stream: the communicator is not prepared for it; call comm.prepare() on all ranks "
+            "first",
+        )
+    opened = enqueued.open_stream(stream)
+    with streams.using(opened):
+        call = resolve(state, *arguments)
+    enqueued.enqueue(prepared, call.name, call.sent, call.received, call.root, _operation_name(call.op), opened)
 
 
 def start(state: CommState, call: Call) -> Request:

@@ -1,4 +1,7 @@
-"""Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.calls`."""
+"""Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.calls`.
+
+With ``stream=`` a collective on GPU arrays is enqueued and returns at once; see :mod:`ncclx_mpi.extensions.stream_ordered`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.collectives.fast_vector import TYPED
 from ncclx_mpi.collectives.lines import ALLTOALL, GATHER, SCATTER
-from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
+from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace, Stream
 
 
 class Collectives:
@@ -19,16 +22,20 @@ class Collectives:
     __slots__ = ()
     _state: CommState
 
-    def Barrier(self) -> None:
+    def Barrier(self, *, stream: Stream = None) -> None:
         """Barrier synchronization."""
         state = self._state
+        if stream is not None:
+            return calls.enqueue(state, stream, calls.barrier)
         code = fast.barrier_now(state.address)
         if code and fast.settle(state, code, "barrier"):
             calls.run(state, calls.barrier(state))
 
-    def Bcast(self, buf: BufSpec, root: int = 0) -> None:
+    def Bcast(self, buf: BufSpec, root: int = 0, *, stream: Stream = None) -> None:
         """Broadcast data from one member to all members of a group."""
         state = self._state
+        if stream is not None:
+            return calls.enqueue(state, stream, calls.bcast, buf, root)
         code = fast.bcast_array(state.address, buf, root)
         if code and fast.settle(state, code, "bcast"):
             calls.run(state, calls.bcast(state, buf, root))
@@ -61,9 +68,11 @@ class Collectives:
         if code and fast.settle(state, code, "scatterv"):
             calls.run(state, calls.scatterv(state, sendbuf, recvbuf, root))
 
-    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
+    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, *, stream: Stream = None) -> None:
         """Gather data to all members of a group."""
         state = self._state
+        if stream is not None:
+            return calls.enqueue(state, stream, calls.allgather, sendbuf, recvbuf)
         code = fast.allgather_arrays(state.address, sendbuf, recvbuf)
         if code and fast.settle(state, code, "allgather"):
             calls.run(state, calls.allgather(state, sendbuf, recvbuf))
@@ -75,9 +84,11 @@ class Collectives:
         if code and fast.settle(state, code, "allgatherv"):
             calls.run(state, calls.allgatherv(state, sendbuf, recvbuf))
 
-    def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
+    def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, *, stream: Stream = None) -> None:
         """Exchange a block of data between all members of a group."""
         state = self._state
+        if stream is not None:
+            return calls.enqueue(state, stream, calls.alltoall, sendbuf, recvbuf)
         code = fast.alltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
         if code and fast.settle(state, code, "alltoall"):
             calls.run(state, calls.alltoall(state, sendbuf, recvbuf))
@@ -103,17 +114,23 @@ class Collectives:
         if code and fast.settle(state, code, "reduce", op, sendbuf):
             calls.run(state, calls.reduce(state, sendbuf, recvbuf, op, root))
 
-    def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
+    def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, *, stream: Stream = None) -> None:
         """Reduce to all members of a group."""
         state = self._state
+        if stream is not None:
+            return calls.enqueue(state, stream, calls.allreduce, sendbuf, recvbuf, op)
         given = recvbuf if sendbuf is IN_PLACE else sendbuf
         code = fast.allreduce_arrays(state.address, given, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "allreduce", op, recvbuf):
             calls.run(state, calls.allreduce(state, sendbuf, recvbuf, op))
 
-    def Reduce_scatter_block(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM) -> None:
+    def Reduce_scatter_block(
+        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM, *, stream: Stream = None
+    ) -> None:
         """Reduce and scatter equal blocks of the result."""
         state = self._state
+        if stream is not None:
+            return calls.enqueue(state, stream, calls.reduce_scatter_block, sendbuf, recvbuf, op)
         code = fast.reduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "reduce_scatter_block", op, recvbuf):
             calls.run(state, calls.reduce_scatter_block(state, sendbuf, recvbuf, op))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.api.buffering import SendBuffer
     from ncclx_mpi.api.errhandler import Errhandler
     from ncclx_mpi.api.intracomm import Intracomm
+    from ncclx_mpi.device.prepared import Prepared
 
 WORLD_CONTEXT = 0
 _STEP = 4
@@ -59,6 +60,7 @@ class CommState(State):
         "locks",
         "name",
         "native",
+        "prepared",
         "rank",
         "retired",
         "send_buffer",
@@ -77,6 +79,7 @@ class CommState(State):
     locks: dict[Hashable, threading.Lock]
     send_buffer: SendBuffer | None
     hidden: Intracomm | None
+    prepared: Prepared | None
     retired: NativeComm
 
     def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "") -> CommState:
@@ -93,6 +96,7 @@ class CommState(State):
         self.locks = {}
         self.send_buffer = None
         self.hidden = None
+        self.prepared = None
         return self
 
     @property
@@ -119,6 +123,8 @@ class CommState(State):
         The native block stays as long as the state: another thread may be inside a call that was given its address.
         """
         native = self.native
+        if self.prepared is not None:
+            self.prepared.close()
         self.empty()
         self.retired = native
         return_slot(native)

@@ -14,9 +14,10 @@ from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
 from ncclx_mpi.extensions.alltoallv_dynamic import DynamicAlltoall
+from ncclx_mpi.extensions.stream_ordered import StreamOrdered
 
 
-class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, DynamicAlltoall, Comm):
+class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, DynamicAlltoall, StreamOrdered, Comm):
     """Intracommunicator."""
 
     __slots__ = ()

@@ -50,14 +50,20 @@ def reductions(kind: int, itemsize: int, members: Sequence[Member], executors: S
     return found
 
 
+def share_of(total: int, executors: int, index: int) -> tuple[int, int]:
+    """First byte and bytes of what executor number `index` reduces of an allreduce of `total` bytes."""
+    share = -(-total // (executors * _GRAIN)) * _GRAIN
+    first = min(total, index * share)
+    return first, min(share, total - first)
+
+
 def _parts(kind: int, members: Sequence[Member], executors: Sequence[int], me: int, at: At) -> Iterator[tuple[int, int, list[int]]]:
     """First byte and bytes of each part that `me` reduces, and where it goes."""
     total = members[0].rows[0].send_bytes
     if kind == ALLREDUCE:
         order = sorted(set(executors))
-        share = -(-total // (len(order) * _GRAIN)) * _GRAIN
-        first = min(total, order.index(me) * share)
-        yield first, min(share, total - first), [at(rank, "recv") + first for rank in range(len(members))]
+        first, nbytes = share_of(total, len(order), order.index(me))
+        yield first, nbytes, [at(rank, "recv") + first for rank in range(len(members))]
         return
     first = 0
     for rank, member in enumerate(members):

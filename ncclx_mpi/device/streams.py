@@ -7,8 +7,10 @@ not known, its array is asked through the protocol that it speaks.
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from numba_kernels.cuda.driver import LEGACY_STREAM, PER_THREAD_STREAM
@@ -49,8 +51,12 @@ def handle_of(stream: Any) -> int:
 def stream_of(array: Any, device: int) -> Stream:
     """The stream in which an array, of any library, is used now; `device` has its memory.
 
-    An array of an unknown library that speaks DLPack is asked to let the legacy stream wait for it.
+    An array of an unknown library that speaks DLPack is asked to let the legacy stream wait for it. Inside of :func:`using`, no array is
+    asked.
     """
+    given: Stream | None = getattr(_thread, "stream", None)
+    if given is not None:
+        return given
     row = _ROWS.get(library_of(type(array)))
     if row is not None:
         return row(array, device)
@@ -58,6 +64,16 @@ def stream_of(array: Any, device: int) -> Stream:
         array.__dlpack__(stream=LEGACY_STREAM)
         return LEGACY
     return _named(array)
+
+
+@contextmanager
+def using(stream: Stream) -> Iterator[None]:
+    """While the body runs, all arrays are used in `stream` by this thread, whatever their libraries would say."""
+    _thread.stream = stream
+    try:
+        yield
+    finally:
+        _thread.stream = None
 
 
 def library_of(kind: type) -> str:
@@ -69,6 +85,7 @@ def library_of(kind: type) -> str:
     return found
 
 
+_thread = threading.local()
 _library: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 
 

@@ -49,12 +49,11 @@ _UNROLLED = 4
 
 
 def _copier(load: Callable[..., Any], store: Callable[..., Any], unit: int) -> Any:
-    """What copies a row in units of `unit` bytes."""
+    """What copies a block in units of `unit` bytes; see :func:`copy_block`."""
 
     @helper
-    def copy_units(lane, lanes, row):  # type: ignore[no-untyped-def]
-        nbytes, source, count = load_i64(row + ROW.nbytes), load_i64(row + ROW.source), load_i64(row + ROW.count)
-        first, targets = load_i64(row + ROW.targets), row + ROW.targets
+    def copy_units(lane, lanes, nbytes, source, count, targets, shift):  # type: ignore[no-untyped-def]
+        first = load_i64(targets) + shift
         head = min(nbytes, (-source) & (unit - 1))
         whole = (nbytes - head) // unit
         tail = head + whole * unit
@@ -63,7 +62,7 @@ def _copier(load: Callable[..., Any], store: Callable[..., Any], unit: int) -> A
             at = i if i < head else tail + i - head
             byte = load_u8(source + at)
             for k in range(count):
-                store_u8(load_i64(targets + WORD * k) + at, byte)
+                store_u8(load_i64(targets + WORD * k) + shift + at, byte)
             i += lanes
         i, step = lane, unit * lanes
         while i + (_UNROLLED - 1) * lanes < whole:
@@ -71,7 +70,7 @@ def _copier(load: Callable[..., Any], store: Callable[..., Any], unit: int) -> A
             a, b = load(source + at), load(source + at + step)
             c, d = load(source + at + 2 * step), load(source + at + 3 * step)
             for k in range(count):
-                target = (first if k == 0 else load_i64(targets + WORD * k)) + at
+                target = (first if k == 0 else load_i64(targets + WORD * k) + shift) + at
                 store(target, a)
                 store(target + step, b)
                 store(target + 2 * step, c)
@@ -81,7 +80,7 @@ def _copier(load: Callable[..., Any], store: Callable[..., Any], unit: int) -> A
             at = head + i * unit
             a = load(source + at)
             for k in range(count):
-                store((first if k == 0 else load_i64(targets + WORD * k)) + at, a)
+                store((first if k == 0 else load_i64(targets + WORD * k) + shift) + at, a)
             i += lanes
 
     return copy_units
@@ -95,26 +94,29 @@ _copy_u8 = _copier(load_u8, store_u8, 1)
 
 
 @helper
-def _copy_row(lane, lanes, row):  # type: ignore[no-untyped-def]
-    source, differ = load_i64(row + ROW.source), 0
-    for k in range(load_i64(row + ROW.count)):
-        differ |= load_i64(row + ROW.targets + WORD * k) ^ source
+def copy_block(lane, lanes, nbytes, source, count, targets, shift):  # type: ignore[no-untyped-def]
+    """Let a group copy `nbytes` bytes from `source` to `count` places: `shift` behind the addresses that are the words at `targets`."""
+    differ = 0
+    for k in range(count):
+        differ |= (load_i64(targets + WORD * k) + shift) ^ source
     if differ & 15 == 0:
-        _copy_vectors(lane, lanes, row)
+        _copy_vectors(lane, lanes, nbytes, source, count, targets, shift)
     elif differ & 7 == 0:
-        _copy_u64(lane, lanes, row)
+        _copy_u64(lane, lanes, nbytes, source, count, targets, shift)
     elif differ & 3 == 0:
-        _copy_u32(lane, lanes, row)
+        _copy_u32(lane, lanes, nbytes, source, count, targets, shift)
     elif differ & 1 == 0:
-        _copy_u16(lane, lanes, row)
+        _copy_u16(lane, lanes, nbytes, source, count, targets, shift)
     else:
-        _copy_u8(lane, lanes, row)
+        _copy_u8(lane, lanes, nbytes, source, count, targets, shift)
 
 
 def _copy_rows(thread, threads, table, rows):  # type: ignore[no-untyped-def]
     row, further, lane, lanes = place(thread, threads, rows)
     while row < rows:
-        _copy_row(lane, lanes, table + row * ROW.total)
+        at = table + row * ROW.total
+        nbytes, source, count = load_i64(at + ROW.nbytes), load_i64(at + ROW.source), load_i64(at + ROW.count)
+        copy_block(lane, lanes, nbytes, source, count, at + ROW.targets, 0)
         row += further
 
 

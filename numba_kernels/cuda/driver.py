@@ -157,6 +157,10 @@ class Driver(ABC):
         """Wait until everything enqueued has run."""
 
     @abstractmethod
+    def synchronize_device(self) -> None:
+        """Wait until everything enqueued in any stream of the current device has run."""
+
+    @abstractmethod
     def is_capturing(self, stream: int) -> bool:
         """Whether the stream is being captured into a graph."""
 
@@ -169,8 +173,12 @@ class Driver(ABC):
         """Enqueue writing a byte `nbytes` times to device memory."""
 
     @abstractmethod
-    def batch(self, stream: int, steps: Sequence[Step]) -> None:
-        """Enqueue stream memory operations, in order, in one call."""
+    def pack(self, steps: Sequence[Step]) -> Any:
+        """Stream memory operations in the form in which the driver takes them, for :meth:`batch` any number of times."""
+
+    @abstractmethod
+    def batch(self, stream: int, steps: Any) -> None:
+        """Enqueue stream memory operations, in order, in one call: steps, or what :meth:`pack` made of them."""
 
     @abstractmethod
     def launch(self, kernel: Launchable, stream: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:

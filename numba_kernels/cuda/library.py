@@ -60,6 +60,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxGetCurrent": (POINTER(c_void_p),),
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxGetDevice": (POINTER(c_int),),
+    "cuCtxSynchronize": (),
     "cuPointerGetAttributes": (c_uint, c_void_p, c_void_p, c_uint64),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
     "cuMemFree_v2": (c_uint64,),
@@ -222,6 +223,10 @@ class Library(Driver):
         """Wait until everything enqueued has run."""
         self._call("cuStreamSynchronize", stream)
 
+    def synchronize_device(self) -> None:
+        """Wait until everything enqueued in any stream of the current device has run."""
+        self._call("cuCtxSynchronize")
+
     def is_capturing(self, stream: int) -> bool:
         """Whether the stream is being captured into a graph."""
         status = c_int()
@@ -236,12 +241,17 @@ class Library(Driver):
         """Enqueue writing a byte `nbytes` times to device memory."""
         self._call("cuMemsetD8Async", target, value, nbytes, stream)
 
-    def batch(self, stream: int, steps: Sequence[Step]) -> None:
-        """Enqueue stream memory operations, in order, in one call."""
+    def pack(self, steps: Sequence[Step]) -> Any:
+        """Stream memory operations as the driver takes them."""
         table = (_Operation * len(steps))()
         for row, (kind, address, value) in zip(table, steps, strict=True):
             row.operation, row.address, row.value = _WAIT_64 if kind == WAIT_AT_LEAST else _WRITE_64, address, value
-        self._call("cuStreamBatchMemOp_v2", stream, len(steps), table, 0)
+        return table
+
+    def batch(self, stream: int, steps: Any) -> None:
+        """Enqueue stream memory operations, in order, in one call."""
+        table = steps if isinstance(steps, ctypes.Array) else self.pack(steps)
+        self._call("cuStreamBatchMemOp_v2", stream, len(table), table, 0)
 
     def record(self, stream: int) -> Any:
         """An event that is done when what the stream holds now has run; it goes with the object."""

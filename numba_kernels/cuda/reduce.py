@@ -112,16 +112,17 @@ def _body(op: str, kind: str) -> Callable[..., None]:
     reduce_span = span(op, kind, 0)
 
     def body(thread, threads, target, count, *sources):  # type: ignore[no-untyped-def]
-        reduce_span(thread, threads, count, target, sources, 0)
+        reduce_span(thread, threads, count, target, sources, 0, 0)
 
     return body
 
 
 @functools.cache
 def span(op: str, kind: str, more: int) -> Any:
-    """Return the function ``(thread, threads, count, target, sources, rest)`` that reduces elements of machine type `kind`.
+    """Return the function ``(thread, threads, count, target, sources, rest, shift)`` that reduces elements of machine type `kind`.
 
-    `sources` is a tuple of addresses. Results go to `target`, and to `more` other places, whose addresses are the words at `rest`.
+    `sources` is a tuple of addresses. Results go to `target`, and to `more` other places: `shift` behind the addresses that are the
+    words at `rest`.
     """
     layout = _gpu_field(kind)
     nbytes = layout.parts * layout.part.width // 8
@@ -133,22 +134,22 @@ def span(op: str, kind: str, more: int) -> Any:
     )
 
     @helper
-    def reduce_span(thread, threads, count, target, sources, rest):  # type: ignore[no-untyped-def]
+    def reduce_span(thread, threads, count, target, sources, rest, shift):  # type: ignore[no-untyped-def]
         differ = unlike(target, sources)
         for k in range(more):
-            differ |= target ^ load_i64(rest + WORD * k)
+            differ |= target ^ (load_i64(rest + WORD * k) + shift)
         head = min(count, (-target & (VECTOR - 1)) // nbytes)
         vectors = (count - head) // lanes
         if target & (nbytes - 1) or differ & (VECTOR - 1):
             head, vectors = count, 0
         i = thread
         while i < vectors:
-            combine_vector(head * nbytes + VECTOR * i, target, sources, rest)
+            combine_vector(head * nbytes + VECTOR * i, target, sources, rest, shift)
             i += threads
         i = thread
         while i < count - vectors * lanes:
             element = i if i < head else i + vectors * lanes
-            combine_element(element * nbytes, target, sources, rest)
+            combine_element(element * nbytes, target, sources, rest, shift)
             i += threads
 
     return reduce_span
@@ -177,12 +178,12 @@ def _combine(
     layout: Field,
     more: int,
 ) -> Any:
-    """Return an intrinsic ``(offset, target, sources, rest)`` that loads from all sources, folds, and stores; see :func:`span`."""
+    """Return an intrinsic ``(offset, target, sources, rest, shift)`` that loads from all sources, folds, and stores; see :func:`span`."""
 
     @intrinsic
-    def combine(typingctx: Any, offset: Any, target: Any, sources: Any, rest: Any) -> Any:
+    def combine(typingctx: Any, offset: Any, target: Any, sources: Any, rest: Any, shift: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            offset, target, sources, rest = args
+            offset, target, sources, rest, shift = args
             addresses = [builder.add(offset, builder.extract_value(sources, i)) for i in range(sig.args[2].count)]
             values: list[Any] = []
             for first in range(0, len(addresses), IN_FLIGHT):
@@ -193,10 +194,10 @@ def _combine(
             if more:
                 with cgutils.for_range(builder, I64(more)) as loop:  # so many addresses would not fit into registers
                     other = emit_load(builder, builder.add(rest, builder.mul(loop.index, I64(WORD))), SCALARS["i64"])
-                    store(builder, builder.add(offset, other), result, layout)
+                    store(builder, builder.add(builder.add(offset, shift), other), result, layout)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, sources, types.int64), codegen
+        return types.void(types.int64, types.int64, sources, types.int64, types.int64), codegen
 
     return combine
 

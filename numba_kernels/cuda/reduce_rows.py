@@ -50,7 +50,7 @@ def pack_reductions(pieces: Iterable[tuple[int, Sequence[int], Sequence[int]]], 
 
 @functools.cache
 def _kernel(op: str, kind: str, sources: int, targets: int) -> Kernel:
-    reduce_span, load_sources = span(op, kind, targets - 1), _loads(sources)
+    reduce_span, load_sources = span(op, kind, targets - 1), addresses(sources)
     row_bytes, first_source = WORD * (1 + targets + sources), WORD * (1 + targets)
 
     def reduce_rows(thread, threads, table, rows):  # type: ignore[no-untyped-def]
@@ -58,23 +58,24 @@ def _kernel(op: str, kind: str, sources: int, targets: int) -> Kernel:
         while row < rows:
             at = table + row * row_bytes
             target, others = load_i64(at + WORD), at + 2 * WORD
-            reduce_span(lane, lanes, load_i64(at), target, load_sources(at + first_source), others)
+            reduce_span(lane, lanes, load_i64(at), target, load_sources(at + first_source, 0), others, 0)
             row += further
 
     return Kernel(f"reduce_rows_{op}_{kind}_{sources}_{targets}", reduce_rows, parameters=2, launch_bounds=GROUP)
 
 
 @functools.cache
-def _loads(count: int) -> Any:
-    """Return an intrinsic that loads `count` words as a tuple."""
+def addresses(count: int) -> Any:
+    """Return an intrinsic ``(at, shift)`` that makes a tuple of the `count` words at an address, each plus `shift`."""
 
     @intrinsic
-    def load_tuple(typingctx: Any, address: Any) -> Any:
+    def load_tuple(typingctx: Any, at: Any, shift: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             places = [builder.add(args[0], I64(WORD * k)) for k in range(count)]
-            return context.make_tuple(builder, sig.return_type, [emit_load(builder, each, SCALARS["i64"]) for each in places])
+            loaded = [builder.add(emit_load(builder, each, SCALARS["i64"]), args[1]) for each in places]
+            return context.make_tuple(builder, sig.return_type, loaded)
 
-        return types.UniTuple(types.int64, count)(types.int64), codegen
+        return types.UniTuple(types.int64, count)(types.int64, types.int64), codegen
 
     return load_tuple
 

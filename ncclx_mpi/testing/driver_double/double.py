@@ -283,6 +283,12 @@ class Double(Driver):
             self._refuse_captured(found, "synchronize")
             self._finish(found)
 
+    def synchronize_device(self) -> None:
+        with self._call("synchronize_device", is_unsafe=True):
+            tails = self._executor.tails(self._device())
+            self._wait("the device to run empty", lambda: all(tail.is_done for tail in tails))
+            self._raise_violations()
+
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         with self._call("copy"):
             queue = self._stream(stream)
@@ -303,6 +309,9 @@ class Double(Driver):
                 raise DriverError(INVALID_VALUE, f"fill: {nbytes} bytes at {target:#x} are no memory of a device")
             text = f"fill of {nbytes} bytes at {target:#x}"
             self._enqueue(self._stream(stream), Operation(text, lambda: _fill(self.reach(target, nbytes), value, nbytes)))
+
+    def pack(self, steps: Sequence[Step]) -> tuple[Step, ...]:
+        return tuple(steps)
 
     def batch(self, stream: int, steps: Sequence[Step]) -> None:
         with self._call("batch"):

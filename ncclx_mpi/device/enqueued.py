@@ -1,0 +1,259 @@
+"""Collectives in streams: what each copies, and what its executors launch.
+
+::
+
+    in a call's part of the heap        copied in       executors                                      copied out
+    barrier         nothing
+    bcast           given | got         the root's      block of the root -> got of all                all but the root
+    allgather       given | got         its block       block of s -> place s of got of all            all blocks
+    alltoall        given | got         all blocks      block t of s -> place s of got of t            all blocks
+    allreduce       one block           its block       GPU k of K: part k of all -> part k of all     the block
+    reduce_scatter  given | got         all blocks      block t of all -> got of t                     its block
+
+Arrays are copied through the heap, in stream order, so that in place is as good as apart, and every address is known to all. A copy inside
+of a GPU goes at its memory's bandwidth: an allreduce of m bytes by n ranks on one GPU reads and writes 6 n m bytes, where 2 n m are the
+least.
+
+T = alpha + m (copies + sources + targets) / bandwidth. Alpha is, on the host, one driver call or three, and two for the copies; on the GPU
+the wait for the last rank.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ncclx_mpi import errors
+from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer
+from ncclx_mpi.collectives import lines
+from ncclx_mpi.device.prepared import ALIGNMENT, Copy, Prepared, Task
+from ncclx_mpi.device.reductions import share_of
+from ncclx_mpi.device.streams import Stream, handle_of
+from ncclx_mpi.device.watch import Call
+from numba_kernels.cuda import symmetric
+from numba_kernels.cuda.driver import LEGACY_STREAM, PER_THREAD_STREAM
+from numba_kernels.cuda.kernel import Kernel
+from numba_kernels.cuda.reduce import is_supported
+
+Operand = Buffer | VBuffer | WBuffer | None
+
+
+def enqueue(prepared: Prepared, name: str, sent: Operand, received: Operand, root: int, op: str | None, stream: Stream) -> None:
+    """Enqueue a collective in a stream, and return.
+
+    Parameters
+    ----------
+    prepared
+        The communicator.
+    name
+        Function of :mod:`ncclx_mpi.collectives`.
+    sent, received, root
+        What this rank gives and gets, None in place or where it does not matter, and the root.
+    op
+        Name of a predefined operation, None for others.
+    stream
+        Where. The arrays are the call's until the stream has passed it.
+
+    Raises
+    ------
+    Exception
+        ERR_BUFFER: an array is the host's, or another GPU's. ERR_TYPE: elements with gaps. ERR_OP: no kernel does the operation.
+        ERR_UNSUPPORTED_OPERATION: there is no such collective in streams, or its kernel is not loaded and cannot be under capture.
+        Others: see :meth:`Prepared.enqueue`.
+    """
+    make = _MAKERS.get(name)
+    if make is None or isinstance(sent, VBuffer | WBuffer) or isinstance(received, VBuffer | WBuffer):
+        errors.fail(errors.ERR_UNSUPPORTED_OPERATION, f"{name} cannot be enqueued in a stream; {', '.join(_MAKERS)} can")
+    for operand in (sent, received):
+        _check(prepared, name, operand)
+    is_captured = prepared.driver.is_capturing(stream.handle)
+    prepared.enqueue(make(prepared, _Operands(sent, received, root, op, is_captured)), stream)
+
+
+def open_stream(stream: Any) -> Stream:
+    """The stream that a program gives.
+
+    Raises
+    ------
+    Exception
+        ERR_ARG: a default stream.
+    TypeError
+        It is no stream.
+    """
+    handle = handle_of(stream)
+    if handle == LEGACY_STREAM:
+        errors.fail(
+            errors.ERR_ARG,
+            "stream= is the legacy default stream (NULL), which holds up other streams of the GPU while it waits for a peer, and cannot be "
+            "captured; pass a stream of your own (cupy.cuda.Stream(non_blocking=True), torch.cuda.Stream())",
+        )
+    if handle == PER_THREAD_STREAM:
+        errors.fail(
+            errors.ERR_ARG,
+            "stream= is the per-thread default stream, which is another one in each thread; pass a stream of your own",
+        )
+    return Stream(handle, stream)
+
+
+def _check(prepared: Prepared, name: str, operand: Buffer | None) -> None:
+    """Raise unless an operand is contiguous memory of the communicator's GPU."""
+    if operand is None or not operand.nbytes:
+        return
+    rank, memory = prepared.comm.rank, operand.device
+    if memory is None:
+        errors.fail(
+            errors.ERR_BUFFER,
+            f"rank {rank}: {name} in a stream: the array at {operand.address:#x} is in the host's memory; all arrays must be a GPU's. "
+            "Leave stream= out, or copy it to the GPU",
+        )
+    if memory.device != prepared.device:
+        errors.fail(
+            errors.ERR_BUFFER,
+            f"rank {rank}: {name} in a stream: the array is on GPU {memory.device}, and the communicator was prepared on GPU "
+            f"{prepared.device}",
+        )
+    if not operand.contiguous:
+        errors.fail(errors.ERR_TYPE, f"rank {rank}: {name} in a stream: elements with gaps are not supported; leave stream= out")
+
+
+class _Operands(NamedTuple):
+    """What a rank brings to a call."""
+
+    sent: Buffer | None
+    received: Buffer | None
+    root: int
+    op: str | None
+    is_captured: bool
+
+    @property
+    def any(self) -> Buffer:
+        """An operand."""
+        found = self.received if self.received is not None else self.sent
+        assert found is not None
+        return found
+
+
+def _barrier(prepared: Prepared, given: _Operands) -> Task:
+    return Task(Call(lines.BARRIER, is_captured=given.is_captured), 0)
+
+
+def _bcast(prepared: Prepared, given: _Operands) -> Task:
+    array = given.any
+    nbytes, got = array.nbytes, _aligned(array.nbytes)
+    is_root = prepared.comm.rank == given.root
+
+    def execute(at: int, stream: int) -> None:
+        _copy(prepared, stream, given.root, 1, at, 0, at + got, 0, nbytes)
+
+    call = Call(lines.BCAST, given.root, nbytes, 0, given.is_captured)
+    copies = [Copy(0 if is_root else got, array.address, nbytes)]
+    return Task(call, got + nbytes, copies if is_root else (), () if is_root else copies, execute)
+
+
+def _allgather(prepared: Prepared, given: _Operands) -> Task:
+    array, size = given.any, prepared.comm.size
+    nbytes = array.nbytes // size
+    got = _aligned(nbytes)
+    source = given.sent.address if given.sent is not None else array.address + prepared.comm.rank * nbytes
+
+    def execute(at: int, stream: int) -> None:
+        _copy(prepared, stream, 0, size, at, 0, at + got, nbytes, nbytes)
+
+    call = Call(lines.ALLGATHER, 0, nbytes, 0, given.is_captured)
+    return Task(call, got + array.nbytes, [Copy(0, source, nbytes)], [Copy(got, array.address, array.nbytes)], execute)
+
+
+def _alltoall(prepared: Prepared, given: _Operands) -> Task:
+    array, size = given.any, prepared.comm.size
+    nbytes, got = array.nbytes // size, _aligned(array.nbytes)
+    source = given.sent if given.sent is not None else array
+
+    def execute(at: int, stream: int) -> None:
+        _copy(prepared, stream, 0, size, at, nbytes, at + got, nbytes, nbytes)
+
+    call = Call(lines.ALLTOALL, 0, nbytes, 0, given.is_captured)
+    copies = [Copy(0, source.address, source.nbytes)], [Copy(got, array.address, array.nbytes)]
+    return Task(call, got + array.nbytes, *copies, execute)
+
+
+def _allreduce(prepared: Prepared, given: _Operands) -> Task:
+    array = given.any
+    source = given.sent if given.sent is not None else array
+    kernel, digest = _reduction(prepared, "allreduce", given, symmetric.spread_kernel)
+    nbytes, itemsize = array.nbytes, array.itemsize
+
+    def execute(at: int, stream: int) -> None:
+        first, share = share_of(nbytes, len(prepared.order), prepared.order.index(prepared.comm.rank))
+        if kernel is not None and share:
+            arguments = at + first, share // itemsize, prepared.piece(share) // itemsize
+            prepared.launch(kernel, stream, share, arguments)
+
+    call = Call(lines.ALLREDUCE, 0, nbytes, digest, given.is_captured)
+    return Task(call, nbytes, [Copy(0, source.address, nbytes)], [Copy(0, array.address, nbytes)], execute)
+
+
+def _reduce_scatter_block(prepared: Prepared, given: _Operands) -> Task:
+    array, size = given.any, prepared.comm.size
+    source = given.sent if given.sent is not None else array
+    kernel, digest = _reduction(prepared, "reduce_scatter_block", given, symmetric.reduce_kernel)
+    nbytes, itemsize = source.nbytes // size, array.itemsize
+    got = _aligned(source.nbytes) if size > 1 else 0
+
+    def execute(at: int, stream: int) -> None:
+        total = nbytes * len(prepared.members)
+        if kernel is not None and total:
+            arguments = len(prepared.members), at, nbytes, at + got, nbytes // itemsize, prepared.piece(total) // itemsize
+            prepared.launch(kernel, stream, total, arguments)
+
+    call = Call(lines.REDUCE_SCATTER, 0, source.nbytes, digest, given.is_captured)
+    return Task(call, got + nbytes, [Copy(0, source.address, source.nbytes)], [Copy(got, array.address, nbytes)], execute)
+
+
+_MAKERS: dict[str, Callable[[Prepared, _Operands], Task]] = {
+    "barrier": _barrier,
+    "bcast": _bcast,
+    "allgather": _allgather,
+    "alltoall": _alltoall,
+    "allreduce": _allreduce,
+    "reduce_scatter_block": _reduce_scatter_block,
+}
+
+
+def _copy(
+    prepared: Prepared, stream: int, first: int, sources: int, given: int, given_pitch: int, got: int, got_pitch: int, nbytes: int
+) -> None:
+    """Launch :data:`~numba_kernels.cuda.symmetric.COPY` for all ranks that this one executes for."""
+    targets = len(prepared.members)
+    total = sources * targets * nbytes
+    if total:
+        arguments = first, sources, targets, given, given_pitch, got, got_pitch, nbytes, prepared.piece(total)
+        prepared.launch(symmetric.COPY, stream, total, arguments)
+
+
+def _reduction(
+    prepared: Prepared, name: str, given: _Operands, make: Callable[[str, str, int], Kernel]
+) -> tuple[Kernel | None, int]:
+    """The kernel of a reduction, None if there is nothing to reduce, and its digest. A kernel is loaded when it is first asked for."""
+    op, element, rank = given.op, given.any.datatype.kind or "", prepared.comm.rank
+    if op is None or not is_supported(op, element):
+        errors.fail(
+            errors.ERR_OP,
+            f"rank {rank}: {name} in a stream: there is no kernel for {op or 'an operation of the program'} on elements of type "
+            f"{given.any.datatype.name}; leave stream= out",
+        )
+    kernel = prepared.kernel(make, op, element)
+    if kernel is None and prepared.comm.size > 1:
+        if given.is_captured:
+            errors.fail(
+                errors.ERR_UNSUPPORTED_OPERATION,
+                f"rank {rank}: {name} in a stream: kernels cannot be loaded while a stream is captured; name {op} and "
+                f"{given.any.datatype.name} in prepare(reductions=), or make such a call before the capture",
+            )
+        prepared.load([(op, element)])
+        kernel = prepared.kernel(make, op, element)
+    return kernel, zlib.crc32(f"{op} {element}".encode())
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,94 @@
+"""Collectives in streams of GPUs: after a collective ``prepare``, calls with ``stream=`` return at once, as those of NCCL do.
+
+::
+
+    comm.prepare(heap=256 << 20, reductions=[(MPI.SUM, MPI.FLOAT)])
+    with stream:
+        gradient = model(batch)
+        comm.Allreduce(MPI.IN_PLACE, gradient, stream=stream)      # enqueued behind the kernels above
+        weights -= rate * gradient                                 # enqueued behind it
+    stream.synchronize()
+    comm.check()
+
+How it works is in :mod:`ncclx_mpi.device.prepared` and :mod:`ncclx_mpi.device.enqueued`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ncclx_mpi import errors
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.communicator import CommState
+    from ncclx_mpi.api.datatype import Datatype
+    from ncclx_mpi.api.op import Op
+
+
+class StreamOrdered:
+    """Methods of Intracomm: collectives in streams."""
+
+    __slots__ = ()
+    _state: CommState
+
+    def prepare(self, heap: int = 64 << 20, reductions: Sequence[tuple[Op, Datatype]] = ()) -> None:
+        """Prepare the communicator for collectives in streams. Collective.
+
+        Afterwards ``Barrier``, ``Bcast``, ``Allgather``, ``Alltoall``, ``Allreduce`` and ``Reduce_scatter_block`` take ``stream=``: a
+        stream of CuPy or Torch, an object with ``__cuda_stream__``, or a handle of the driver. Such a call comes after what the stream
+        holds, and returns at once. Its arrays are contiguous GPU memory, and the call's until the stream has passed it; no other stream
+        is taken into account. A stream that is being captured takes calls too, which run whenever the graph is replayed.
+
+        Parameters
+        ----------
+        heap
+            Bytes of GPU memory through which calls copy, on each rank. At least twice the largest array of a call, or once that of an
+            allreduce, and the same once more for each call that is captured.
+        reductions
+            Operations and datatypes that will be used, so that their kernels are loaded now. Others are loaded at their first use,
+            in which ranks wait for each other; under capture they are refused.
+
+        Raises
+        ------
+        Exception
+            On all ranks. ERR_OTHER: prepared already; or one of the ranks has no driver or memory, or cannot map that of another rank, or
+            has no compiler. ERR_ARG: heaps of different sizes. ERR_OP: there is no kernel for a reduction.
+            ERR_UNSUPPORTED_OPERATION: more than 16 ranks.
+
+        Notes
+        -----
+        The GPU is the current one of the calling thread. ``Free`` waits for calls that are under way; graphs with captured calls
+        must not be replayed after it. All ranks make the same calls in the same order; calls in different streams of one rank are
+        ordered as they are made. When a rank dies, streams that wait for it go on: what they bring is not valid, and the next call, or
+        :meth:`check`, raises.
+        """
+        from ncclx_mpi.device.prepared import prepare
+        from numba_kernels.cuda.reduce import is_supported
+
+        state = self._state
+        if state.prepared is not None:
+            errors.fail(errors.ERR_OTHER, "the communicator is prepared already; duplicate it to have another heap")
+        if heap < 1:
+            errors.fail(errors.ERR_ARG, f"a heap of {heap} bytes; it must hold at least one")
+        named = [(op._state.name.lower() if not op._state.user else "", datatype.kind or "") for op, datatype in reductions]
+        for op, kind in named:
+            if not is_supported(op, kind):
+                errors.fail(
+                    errors.ERR_OP,
+                    f"prepare: there is no kernel for {op or 'a user operation'} on elements of type {kind or 'unknown'}",
+                )
+        state.prepared = prepare(state.native, heap, named)
+
+    def check(self) -> None:
+        """Raise what went wrong in calls in streams so far; call it when their streams have passed them, before results are used.
+
+        Raises
+        ------
+        Exception
+            ERR_PROC_FAILED: a rank died. ERR_TRUNCATE, ERR_ROOT, ERR_OP: ranks gave different counts, roots or operations in a call.
+            ERR_OTHER: they made different calls, or one failed. ERR_COMM: the communicator is not prepared.
+        """
+        if self._state.prepared is None:
+            errors.fail(errors.ERR_COMM, "the communicator is not prepared for calls in streams")
+        self._state.prepared.check()

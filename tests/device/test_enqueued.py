@@ -1,0 +1,514 @@
+"""Collectives in streams, on the driver double."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ncclx_mpi import MPI, errors
+from ncclx_mpi.device.prepared import prepare
+from ncclx_mpi.device.watch import POISON
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.testing.driver_double import DeviceArray, Double
+from ncclx_mpi.testing.driver_double.arrays import using
+from numba_kernels.cuda.driver import DriverError
+from tests.collectives.forked import run_ranks
+from tests.device.cases import CASES, Do
+from tests.device.messages import spoil
+from tests.device.test_adversarial import values_of
+from tests.device.test_staging import unaligned
+
+NAMES = ("bcast", "allgather", "alltoall", "allreduce", "reduce_scatter_block")
+HEAP = 4 << 20
+
+
+def double_of(comm: Any, seed: int, *, is_shared: bool) -> Double:
+    """One GPU for all ranks, or one each, seen in an order of the rank's own."""
+    if is_shared:
+        return Double(seed)
+    visible = [(comm.rank + k) % comm.size for k in range(comm.size)]
+    return Double(seed, devices=comm.size, visible=visible)
+
+
+def enqueuing(comm: Any, stream: Any) -> Do:
+    """What enqueues a collective."""
+
+    def do(name: str, *arguments: Any, **named: Any) -> None:
+        getattr(comm, name)(*arguments, **named, stream=stream)
+
+    return do
+
+
+@pytest.mark.ranks(1, 2, 3, 4, timeout=120)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
+def test_collectives(comm: Any, is_shared: bool) -> None:
+    with double_of(comm, comm.rank, is_shared=is_shared) as driver:
+        driver.use(0)
+        stream = driver.create_stream()
+        comm.prepare(HEAP)
+        for make in (DeviceArray.from_host, unaligned):
+            for length in (0, 1, 7, 1001, 20_000):
+                for name in NAMES:
+                    wanted = values_of(CASES[name](comm, lambda each, *a, **n: getattr(comm, each)(*a, **n), np.array, length))
+                    with using(stream):
+                        found = values_of(CASES[name](comm, enqueuing(comm, stream), make, length))
+                    for one, other in zip(found, wanted, strict=True):
+                        np.testing.assert_equal(one, other, err_msg=f"{name} of {length}")
+        comm.Barrier(stream=stream)
+        comm.check()
+
+
+REDUCTIONS = [
+    (MPI.SUM, np.float32), (MPI.PROD, np.float16), (MPI.MAX, np.int64), (MPI.MIN, np.uint8), (MPI.LAND, np.int32), (MPI.BXOR, np.uint16),
+    (MPI.SUM, np.complex128), (MPI.LOR, np.bool_),
+]  # fmt: skip
+
+
+@pytest.mark.ranks(2, 3, timeout=120)
+def test_operations_and_types(comm: Any) -> None:
+    """With the bits of the host."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        stream = driver.create_stream()
+        comm.prepare(HEAP)
+        for op, dtype in REDUCTIONS:
+            values = np.random.default_rng(comm.rank).integers(0, 3, 333 * comm.size).astype(dtype)
+            sums, blocks = np.empty_like(values), np.empty(333, dtype)
+            comm.Allreduce(values, sums, op)
+            comm.Reduce_scatter_block(values, blocks, op)
+            with using(stream):
+                sent, all_, block = DeviceArray.from_host(values), DeviceArray(len(values), dtype), DeviceArray(333, dtype)
+                comm.Allreduce(sent, all_, op, stream=stream)
+                comm.Reduce_scatter_block(sent, block, op, stream=stream)
+                np.testing.assert_array_equal(all_.get(), sums)
+                np.testing.assert_array_equal(block.get(), blocks)
+
+
+@pytest.mark.ranks(2, 4, timeout=60)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
+def test_driver_calls(comm: Any, is_shared: bool) -> None:
+    """A rank makes one call besides copies, an executor three; nothing is waited for."""
+    with double_of(comm, comm.rank, is_shared=is_shared) as driver:
+        driver.use(0)
+        stream = driver.create_stream()
+        comm.prepare(HEAP)
+        one, same, all_, every = (DeviceArray(1024 * count, np.float32) for count in (1, 1, comm.size, comm.size))
+        calls: dict[str, tuple[int, Callable[[], None]]] = {
+            "Barrier": (0, lambda: comm.Barrier(stream=stream)),
+            "Bcast": (1, lambda: comm.Bcast(one, stream=stream)),
+            "Allgather": (2, lambda: comm.Allgather(one, all_, stream=stream)),
+            "Alltoall": (2, lambda: comm.Alltoall(all_, every, stream=stream)),
+            "Allreduce": (2, lambda: comm.Allreduce(one, same, stream=stream)),
+            "Reduce_scatter_block": (2, lambda: comm.Reduce_scatter_block(all_, one, stream=stream)),
+        }
+        comm.Allreduce(one, same, stream=stream)
+        is_executor = comm.rank == 0 or not is_shared
+        asked = {"memory", "is_capturing", "current_device"}
+        for name, (copies, call) in calls.items():
+            driver.calls.clear()
+            call()
+            made = {key: count for key, count in driver.calls.items() if key not in asked}
+            wanted = {"batch": 1 + is_executor, "launch": is_executor and name != "Barrier", "copy": copies}
+            assert made == {key: count for key, count in wanted.items() if count}, name
+
+
+# Graphs ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 2, 3, timeout=120)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
+def test_graphs_are_replayed(comm: Any, is_shared: bool) -> None:
+    """Each replay takes what its arrays hold then; calls outside of the graph go on meanwhile, in another stream."""
+    with double_of(comm, 7 + comm.rank, is_shared=is_shared) as driver:
+        driver.use(0)
+        stream, other = driver.create_stream(), driver.create_stream(is_blocking=True)
+        comm.prepare(HEAP, [(MPI.SUM, MPI.INT64_T)])
+        size, length = comm.size, 700
+        given, gathered, turned = (DeviceArray(length * size, np.int64) for _ in range(3))
+        total, part, eager = DeviceArray(length * size, np.int64), DeviceArray(length, np.int64), DeviceArray(50, np.int64)
+        driver.begin_capture(stream)
+        comm.Barrier(stream=stream)
+        comm.Allreduce(given, total, stream=stream)
+        comm.Alltoall(given, turned, stream=stream)
+        comm.Reduce_scatter_block(turned, part, stream=stream)
+        comm.Allgather(part, gathered, stream=stream)
+        comm.Bcast(total[:5], root=size - 1, stream=stream)
+        graph = driver.end_capture(stream)
+        ranks = np.arange(size)[:, None] * 1000
+        for turn in range(3):
+            whole = np.arange(length * size) + ranks + 10**6 * turn
+            with using(stream):
+                given.later(lambda target, mine=whole[comm.rank]: np.copyto(target, mine))
+                driver.replay(graph, stream)
+                spoil(given)
+            with using(other):
+                eager.fill_later(turn + comm.rank)
+                comm.Allreduce(MPI.IN_PLACE, eager, stream=other)
+            blocks = whole.reshape(size, size, length)
+            with using(stream):
+                np.testing.assert_array_equal(total.get(), whole.sum(axis=0))
+                np.testing.assert_array_equal(turned.get(), blocks[:, comm.rank].reshape(-1))
+                np.testing.assert_array_equal(gathered.get(), blocks.sum(axis=1).reshape(-1))
+            with using(other):
+                np.testing.assert_array_equal(eager.get(), np.full(50, size * turn + ranks.sum() // 1000))
+        comm.check()
+
+
+class Step:
+    """A call on arrays of its own, which the host can repeat on the same values."""
+
+    def __init__(self, comm: Any, common: random.Random) -> None:
+        self.comm = comm
+        self.name = common.choice(("Bcast", "Allgather", "Alltoall", "Allreduce", "Reduce_scatter_block"))
+        length = common.choice((1, 5, 64, 1001))
+        self.root, whole = common.randrange(comm.size), length * comm.size
+        self.given = DeviceArray(length if self.name in ("Bcast", "Allreduce", "Allgather") else whole, np.int64)
+        self.got = DeviceArray(length if self.name in ("Allreduce", "Reduce_scatter_block") else whole, np.int64)
+        self.found: list[npt.NDArray[Any]] = []
+        self.wanted: list[npt.NDArray[Any]] = []
+
+    def call(self, given: Any, got: Any, **stream: Any) -> None:
+        if self.name == "Bcast":
+            self.comm.Bcast(given, root=self.root, **stream)
+        else:
+            getattr(self.comm, self.name)(given, got, **stream)
+
+    def give(self, salt: int) -> None:
+        """New values in the current stream, and what shall come of them."""
+        values = np.arange(self.given.size) + 1000 * self.comm.rank + 10**6 * salt
+        self.given.later(lambda target: np.copyto(target, values))
+        on_host = values.copy(), np.empty(self.got.size, np.int64)
+        self.call(*on_host)
+        self.wanted.append(on_host[0 if self.name == "Bcast" else 1])
+
+    def take(self) -> None:
+        """Keep what has come, and spoil everything."""
+        found = self.found
+        (self.given if self.name == "Bcast" else self.got).later(lambda values: found.append(values.copy()))
+        spoil(self.given)
+        spoil(self.got)
+
+
+def run_program(comm: Any, driver: Double, seed: int) -> None:
+    """Graphs and calls outside of them: the same on all ranks and in the same order, in streams and with delays of each rank's own."""
+    common, mine = random.Random(seed), random.Random(1000 * seed + comm.rank)
+    driver.reseed(64 * seed + comm.rank)
+    streams = [driver.create_stream(), driver.create_stream(), driver.create_stream(is_blocking=True)]
+    graphs, steps = [], [Step(comm, common) for _ in range(3)]
+    for _ in range(2):
+        stream, inside = mine.choice(streams), [Step(comm, common) for _ in range(common.randrange(1, 4))]
+        driver.begin_capture(stream)
+        for step in inside:
+            step.call(step.given, step.got, stream=stream)
+        graphs.append((driver.end_capture(stream), stream, inside))
+        steps += inside
+    for salt in range(8):
+        if common.random() < 0.5:
+            graph, stream, inside = common.choice(graphs)
+        else:
+            graph, stream, inside = None, mine.choice(streams), [steps[common.randrange(3)]]
+        with using(stream):
+            for step in inside:
+                step.give(salt)
+            if graph is None:
+                inside[0].call(inside[0].given, inside[0].got, stream=stream)
+            else:
+                driver.replay(graph, stream)
+            for step in inside:
+                step.take()
+        if graph is None:  # the arrays are used in another stream next time
+            driver.finish(stream)
+    driver.drain()
+    comm.check()
+    for step in steps:
+        for one, other in zip(step.found, step.wanted, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=f"seed {seed}: {step.name}")
+    for stream in streams:
+        driver.destroy_stream(stream)
+
+
+@pytest.mark.ranks(2, 3, 4, timeout=300)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
+def test_no_order_of_streams_breaks_a_call(comm: Any, is_shared: bool, full: bool) -> None:
+    with double_of(comm, comm.rank, is_shared=is_shared) as driver:
+        driver.use(0)
+        for seed in range(400 if full else 20):
+            own = comm.Dup()
+            own.prepare(1 << 20, [(MPI.SUM, MPI.INT64_T)])
+            try:
+                run_program(own, driver, seed)
+            except BaseException as error:
+                error.add_note(f"in the run of seed {seed}")
+                raise
+            own.Free()
+
+
+# What goes wrong ------------------------------------------------------------------------------------------------------
+
+
+def refused(call: Callable[[], Any], error_class: int, text: str) -> None:
+    with pytest.raises(MPI.Exception, match=text) as caught:
+        call()
+    assert caught.value.Get_error_class() == error_class
+
+
+@pytest.mark.ranks(1, 2, timeout=60)
+def test_what_is_refused(comm: Any) -> None:
+    """On all ranks alike, with nothing done: afterwards calls work as before."""
+    with Double(comm.rank, devices=2) as driver:
+        driver.use(1)
+        elsewhere = DeviceArray.from_host(np.arange(10.0))
+        driver.use(0)
+        array, other = DeviceArray.from_host(np.arange(10.0)), DeviceArray(10)
+        stream, large = driver.create_stream(), DeviceArray(2000)
+        refused(lambda: comm.Barrier(stream=stream), MPI.ERR_COMM, "not prepared")
+        refused(comm.check, MPI.ERR_COMM, "not prepared")
+        refused(lambda: comm.prepare(0), MPI.ERR_ARG, "heap of 0 bytes")
+        refused(lambda: comm.prepare(1, [(MPI.MAXLOC, MPI.DOUBLE_INT)]), MPI.ERR_OP, "no kernel")
+        comm.prepare(8192)
+        refused(comm.prepare, MPI.ERR_OTHER, "prepared already")
+        for null in (0, 1, SimpleNamespace(ptr=0)):
+            refused(lambda null=null: comm.Barrier(stream=null), MPI.ERR_ARG, "legacy default stream")
+        refused(lambda: comm.Barrier(stream=2), MPI.ERR_ARG, "per-thread default stream")
+        with pytest.raises(TypeError, match="__cuda_stream__"):
+            comm.Barrier(stream="stream")
+        refused(lambda: comm.Bcast(np.zeros(10), stream=stream), MPI.ERR_BUFFER, "in the host's memory")
+        refused(lambda: comm.Allreduce(array, np.zeros(10), stream=stream), MPI.ERR_BUFFER, "in the host's memory")
+        refused(
+            lambda: comm.Bcast(elsewhere, stream=stream), MPI.ERR_BUFFER, "on GPU 1, and the communicator was prepared on GPU 0"
+        )
+        gaps = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+        refused(lambda: comm.Bcast([array, 1, gaps], stream=stream), MPI.ERR_TYPE, "gaps")
+        own = MPI.Op.Create(lambda low, high, datatype: None)
+        refused(lambda: comm.Allreduce(array, other, own, stream=stream), MPI.ERR_OP, "an operation of the program")
+        pairs = [array, 5, MPI.DOUBLE_INT], [other, 5, MPI.DOUBLE_INT]
+        refused(lambda: comm.Allreduce(*pairs, MPI.MAXLOC, stream=stream), MPI.ERR_OP, "no kernel for maxloc")
+        wide = [array, 5, MPI.LONG_DOUBLE], [other, 5, MPI.LONG_DOUBLE]
+        refused(lambda: comm.Allreduce(*wide, stream=stream), MPI.ERR_OP, "no kernel for sum")
+        refused(lambda: comm.Bcast(large, stream=stream), MPI.ERR_NO_MEM, "needs 32128 bytes of the heap, which has 8192 of 8192")
+        comm.Allreduce(array, other, stream=stream)
+        with using(stream):
+            np.testing.assert_array_equal(other.get(), comm.size * np.arange(10.0))
+        comm.check()
+
+
+@pytest.mark.ranks(1, 2, timeout=60)
+def test_what_is_refused_under_capture(comm: Any) -> None:
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        stream, other = driver.create_stream(), driver.create_stream()
+        array = DeviceArray.from_host(np.full(100, 1.0 + comm.rank))
+        comm.prepare(4096)
+        comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+        driver.begin_capture(stream, is_global=False)
+        if comm.size > 1:
+            refused(
+                lambda: comm.Allreduce(MPI.IN_PLACE, array, MPI.MAX, stream=stream),
+                MPI.ERR_UNSUPPORTED_OPERATION,
+                "kernels cannot be loaded",
+            )
+        refused(lambda: comm.Barrier(stream=other), MPI.ERR_OTHER, "which is being captured now")
+        for _ in range(3):
+            comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+        refused(lambda: comm.Allreduce(MPI.IN_PLACE, array, stream=stream), MPI.ERR_NO_MEM, "has 224 of 4096 left")
+        graph = driver.end_capture(stream)
+        driver.replay(graph, stream)
+        with using(stream):
+            np.testing.assert_array_equal(array.get(), np.full(100, sum(range(1, comm.size + 1)) * comm.size**3))
+
+
+@pytest.mark.ranks(2, 3, timeout=60)
+def test_ranks_that_differ_are_told(comm: Any) -> None:
+    """At their next call, even where streams would wait for each other for ever."""
+    array = object()
+    with Double(comm.rank, patience=20) as driver:
+        driver.use(0)
+        stream = driver.create_stream()
+        array, more = DeviceArray.from_host(np.zeros(100)), DeviceArray.from_host(np.zeros(50))
+        is_odd = comm.rank == 1
+        calls: list[Callable[[Any], Any]] = [
+            lambda own: own.Bcast(more if is_odd else array, stream=stream),
+            lambda own: own.Bcast(array, root=int(is_odd), stream=stream),
+            lambda own: own.Allreduce(MPI.IN_PLACE, array, MPI.MIN if is_odd else MPI.MAX, stream=stream),
+            lambda own: own.Barrier(stream=stream) if is_odd else own.Bcast(array, stream=stream),
+            lambda own: own.Bcast(array[:0] if is_odd else array, stream=stream),
+        ]
+        errors = [
+            (MPI.ERR_TRUNCATE, "bcast of .00 bytes .* bcast of .00 bytes"),
+            (MPI.ERR_ROOT, "with root (0.* with root 1|1.* with root 0)"),
+            (MPI.ERR_OP, "operations"),
+            (MPI.ERR_OTHER, "barrier.*bcast|bcast.*barrier"),
+            (MPI.ERR_TRUNCATE, " 0 bytes"),
+        ]
+        for call, (error_class, text) in zip(calls, errors, strict=True):
+            own = comm.Dup()
+            own.prepare(1 << 16, [(MPI.MIN, MPI.DOUBLE), (MPI.MAX, MPI.DOUBLE)])
+            own.Barrier(stream=stream)
+            with contextlib.suppress(MPI.Exception):  # the rank that comes later hears of it at once
+                call(own)
+            driver.synchronize(stream)
+            comm.Barrier()
+            refused(own.check, error_class, text)
+            refused(lambda own=own: own.Barrier(stream=stream), error_class, text)
+            own.Free()
+
+
+@pytest.mark.ranks(2, 3, timeout=60)
+def test_what_one_rank_cannot_none_does(comm: Any) -> None:
+    """And all say which rank and why; afterwards the communicator can be prepared."""
+    refused(lambda: comm.prepare(1024), MPI.ERR_OTHER, "rank 0 of the communicator cannot: no CUDA driver")
+    with contextlib.ExitStack() as stack:
+        if comm.rank:
+            stack.enter_context(Double(comm.rank))
+        refused(lambda: comm.prepare(1024), MPI.ERR_OTHER, "rank 0 of the communicator cannot: no CUDA driver")
+    with Double(comm.rank, devices=2, visible=[comm.rank % 2], has_peer_access=False):
+        refused(lambda: comm.prepare(1024), MPI.ERR_OTHER, "cannot: open: device 0 cannot access memory")
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        refused(lambda: comm.prepare(1024 + comm.rank), MPI.ERR_ARG, "heap of 1024 bytes, rank 1 for 1025")
+        with pytest.MonkeyPatch.context() as patch:
+            if comm.rank == 1:
+                patch.setattr(driver, "register_host", failing)
+            refused(lambda: comm.prepare(1024), MPI.ERR_OTHER, "rank 1 of the communicator cannot: it does not work today")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "launch", failing)
+            refused(lambda: comm.prepare(1024), MPI.ERR_OTHER, "rank 0 of the communicator cannot: it does not work today")
+        comm.prepare(1024)
+        stream = driver.create_stream()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "launch", failing)
+            array = DeviceArray.from_host(np.zeros(10))
+            refused(lambda: comm.Allreduce(MPI.IN_PLACE, array, stream=stream), MPI.ERR_OTHER, "rank 0 of the communicator cannot")
+        comm.Barrier(stream=stream)
+        driver.synchronize(stream)
+        comm.check()
+
+
+def failing(*_: Any) -> None:
+    raise DriverError(999, "it does not work today")
+
+
+@pytest.mark.ranks(2, 3, timeout=60)
+def test_a_driver_that_fails_in_a_call(comm: Any) -> None:
+    """The rank raises, the streams of the others go on, and they raise at their next touch."""
+    with Double(comm.rank, patience=20) as driver:
+        driver.use(0)
+        stream, array = driver.create_stream(), DeviceArray.from_host(np.zeros(10))
+        own = comm.Dup()
+        own.prepare(1024)
+        if comm.rank == 1:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(driver, "batch", failing)
+                refused(
+                    lambda: own.Bcast(array, stream=stream),
+                    MPI.ERR_OTHER,
+                    "rank 1: bcast in a stream failed: it does not work today",
+                )
+        else:
+            own.Bcast(array, stream=stream)
+            driver.synchronize(stream)
+        refused(own.check, MPI.ERR_OTHER, "failed on rank 1")
+        refused(lambda: own.Barrier(stream=stream), MPI.ERR_OTHER, "failed on rank 1")
+        own.Free()
+
+
+@pytest.mark.ranks(1, 2, 3, timeout=60)
+def test_free_waits_for_what_is_under_way(comm: Any) -> None:
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        for seed in range(5):
+            driver.reseed(3 * seed + comm.rank)
+            own = comm.Dup()
+            own.prepare(1 << 16, [(MPI.SUM, MPI.DOUBLE)])
+            stream, array = driver.create_stream(), DeviceArray(1000)
+            graph = None
+            if seed % 2:
+                driver.begin_capture(stream)
+                own.Allreduce(MPI.IN_PLACE, array, stream=stream)
+                graph = driver.end_capture(stream)
+            with using(stream):
+                array.later(lambda values: values.fill(1.0))
+                for _ in range(3):
+                    driver.replay(graph, stream) if graph else own.Allreduce(MPI.IN_PLACE, array, stream=stream)
+                own.Free()
+                np.testing.assert_array_equal(array.get(), np.full(1000, float(comm.size) ** 3))
+            driver.destroy_stream(stream)
+
+
+def test_at_most_sixteen_ranks() -> None:
+    refused(lambda: prepare(SimpleNamespace(size=17), 1, []), MPI.ERR_UNSUPPORTED_OPERATION, "17 ranks")  # type: ignore[arg-type]
+
+
+PEER_DIES = """
+import os, signal, sys, time
+import numpy as np
+from mpi4py import MPI
+from ncclx_mpi.testing.driver_double import DeviceArray, Double
+
+comm = MPI.COMM_WORLD
+with Double(comm.rank, patience=60) as driver:
+    driver.use(0)
+    stream, array = driver.create_stream(), DeviceArray.from_host(np.arange(1000.0))
+    comm.prepare(1 << 20, [(MPI.SUM, MPI.DOUBLE)])
+    driver.begin_capture(stream)
+    comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+    graph = driver.end_capture(stream)
+    comm.Barrier(stream=stream)
+    driver.synchronize(stream)
+    died = comm.bcast(time.time() + 0.5)
+    if comm.rank == VICTIM:
+        time.sleep(died - time.time())
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(3):
+        comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+        driver.replay(graph, stream)
+    blocked = time.time() < died
+    driver.synchronize(stream)
+    print("blocked" if blocked else "late", "released" if died < time.time() < died + 2 else time.time() - died, flush=True)
+    for touch in (comm.check, lambda: comm.Barrier(stream=stream)):
+        try:
+            touch()
+        except MPI.Exception as error:
+            print("failed" if error.Get_error_class() == MPI.ERR_PROC_FAILED else error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_peer_dies_while_streams_wait_for_it(victim: int) -> None:
+    program = PEER_DIES.replace("VICTIM", str(victim))
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "3", "--timeout", "60", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert sorted(done.stdout.split()) == [*2 * ["blocked"], *4 * ["failed"], *2 * ["released"]], done.stdout + done.stderr
+    assert done.returncode == 128 + signal.SIGKILL
+
+
+def hold_the_gil(comm: NativeComm) -> None:
+    """A rank that lets no Python thread run is watched over nevertheless."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        prepared = prepare(comm, 1024, [])
+        if comm.rank == 0:
+            comm.engine.arena.declare_dead(0)
+            os._exit(0)
+        ctypes.PyDLL(None).usleep(500_000)
+        assert prepared._watch is not None
+        words = (ctypes.c_int64 * 4).from_address(prepared._watch.lanes)
+        assert list(words) == [0, 0, 0, POISON]
+        with pytest.raises(errors.Exception, match="rank 0 died"):
+            prepared.check()
+
+
+def test_the_watch_needs_no_gil() -> None:
+    run_ranks(2, hold_the_gil, timeout=20)
