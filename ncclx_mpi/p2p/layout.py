@@ -44,7 +44,7 @@ COMM = words(
     # what the ranks agreed on, and trials of four kinds of collective (collectives/ways.py)
     "| ways*272 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)
-    "| forced*22",
+    "| forced*32",
 )
 
 REQUEST = words(
