@@ -18,18 +18,21 @@ code of the first. So each process counts from a number of its own.
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import hashlib
+import inspect
 import itertools
 import os
 import re
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numba
@@ -87,12 +90,12 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
     nogil
         Release the GIL while it runs (only when entered from Python).
     is_entry
-        Python calls it: :func:`warm` compiles it, and :func:`entry` finds it.
+        Python calls it, or native code by its :func:`c_address`: :func:`entry` finds it.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
         with pinned_configuration():
-            dispatcher = numba.njit(nogil=nogil, error_model="numpy", boundscheck=False)(function)
+            dispatcher = numba.njit(nogil=nogil, error_model="numpy", boundscheck=False, no_cfunc_wrapper=not is_entry)(function)
             dispatcher._cache = _Cache(function)
         # Callers with literal arguments would each get a compiled variant of their own.
         dispatcher.compile = functools.partial(_compile_declared, dispatcher.compile, signature)
@@ -154,16 +157,49 @@ def c_address(function: Any) -> int:
     return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))
 
 
+def callees(function: Any) -> list[Any]:
+    """Kernels that a kernel names in its source, itself excluded: they become a part of its machine code.
+
+    Those that it meets otherwise, in an overload or a table, are compiled along with it.
+    """
+    scope = inspect.getclosurevars(function.py_func)
+    known = {**scope.globals, **scope.nonlocals}
+    named = []
+    for load, after in itertools.pairwise(dis.get_instructions(function.py_func)):
+        value = known.get(load.argval) if load.opname in ("LOAD_GLOBAL", "LOAD_DEREF") else None
+        named.append(vars(value).get(after.argval) if isinstance(value, ModuleType) else value)
+    return [value for value in dict.fromkeys(filter(_is_kernel, named)) if value is not function]
+
+
+def callees_first(functions: Iterable[Any]) -> list[Any]:
+    """These kernels and all that they call, directly or not; each comes after those that it calls, unless they call each other."""
+    order: dict[Any, None] = {}
+    seen: set[Any] = set()
+
+    def visit(function: Any) -> None:
+        if function not in seen:
+            seen.add(function)
+            for callee in callees(function):
+                visit(callee)
+            order[function] = None
+
+    for function in functions:
+        visit(function)
+    return list(order)
+
+
+def _is_kernel(value: Any) -> bool:
+    return isinstance(value, Dispatcher) and isinstance(getattr(value, "_cache", None), _Cache)
+
+
+def compile_declared(function: Any) -> None:
+    """Compile a kernel, entry or not, for its declared signature, or load it from the cache."""
+    function.compile(())
+
+
 def entries() -> list[Kernel]:
     """All kernels that Python calls, of the modules imported so far."""
     return list(_entries.values())
-
-
-def warm() -> int:
-    """Compile, or load from the cache, every entry point declared so far. Returns how many."""
-    for declared in entries():
-        declared.compile()
-    return len(_entries)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ ALLOWED_OUTSIDE = {
 }
 
 LAYERS = [
-    {"algorithms", "rc", "errors", "typing", "api.constants", "launch.shim", "launch.warm", "launch.process", "launch.prune"},
+    {"algorithms", "rc", "errors", "typing", "api.constants", "launch.shim", "launch.warm", "launch.process", "launch.prune"}
+    | {"launch.tasks"},
     {"p2p"},
     {"bootstrap"},
     {"runtime"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import gc
 import hashlib
 import importlib
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ncclx_mpi.launch import process, prune
+from ncclx_mpi.launch import process, prune, tasks
 
 _ENGINE_PACKAGES = (
     "transports.shm",
@@ -27,8 +28,7 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.api",
     "ncclx_mpi.extensions",
 )
-_FOUNDATIONS = ("transports.", "ncclx_mpi.p2p.progress.")
-"""What all other functions call: compiled before the work is shared out, so that it is compiled once."""
+_MOST_COMPILERS = 8
 _ALWAYS_USED = ("transports.", "numba_kernels.pyobject.", "ncclx_mpi.p2p.", "ncclx_mpi.collectives.fast.barrier_now")
 """What every rank uses, at its start and its end if nowhere else."""
 
@@ -119,47 +119,32 @@ def ensure() -> None:
 
 
 def _compile_all() -> bool:
-    """Compile with one process per core; each function's cache file has one writer. Returns whether all went well."""
+    """Compile on all cores, callees before their callers: each function once. Returns whether all went well."""
+    from numba_kernels import jit, reduce
+
+    functions = jit.callees_first(declared.dispatcher for declared in jit.entries())
+    place = {function: number for number, function in enumerate(functions)}
+    work = [
+        tasks.Task(
+            functools.partial(_compile, function),
+            frozenset(place[callee] for callee in jit.callees(function) if place[callee] < own),
+        )
+        for function, own in place.items()
+    ]
+    work.append(tasks.Task(lambda: reduce.warm() > 0))
+    return tasks.run_all(work, min(len(os.sched_getaffinity(0)), _MOST_COMPILERS))
+
+
+def _compile(function: Any) -> bool:
+    """Compile a kernel, or load it; where that fails, who calls it will say why."""
     from numba_kernels import jit
 
-    entries = jit.entries()
-    failed = _load_entries([kernel for kernel in entries if kernel.name.startswith(_FOUNDATIONS)], announce=True)
-    workers = min(len(os.sched_getaffinity(0)), 8)
-    children, parent = [], os.getpid()
-    for share in range(workers):
-        pid = process.fork()
-        if pid == 0:
-            process.end_with_parent(parent)
-            _compile_share(entries[share::workers], with_reductions=share == workers - 1)
-        children.append(pid)
-    statuses = [os.waitpid(pid, 0)[1] for pid in children]
-    return not failed and not any(statuses)
-
-
-def _compile_share(entries: list[Any], with_reductions: bool) -> None:
-    """In a worker: compile these functions, and the common reductions, which have no entry of their own."""
-    from numba_kernels import reduce
-
-    status = 1
     try:
-        status = _load_entries(entries, announce=True)
-        if with_reductions:
-            reduce.warm()
-    finally:
-        os._exit(status)
-
-
-def _load_entries(entries: list[Any], announce: bool = False) -> int:
-    """Compile or load each; returns 1 if one could not be: who calls that one will say why."""
-    failed = 0
-    for declared in entries:
-        try:
-            declared.compile()
-        except Exception as error:
-            failed = 1
-            if announce:
-                print(f"ncclx_mpi: {declared.name} does not compile: {type(error).__name__}", file=sys.stderr)
-    return failed
+        jit.compile_declared(function)
+    except Exception as error:
+        print(f"ncclx_mpi: {function.py_func.__name__} does not compile: {type(error).__name__}", file=sys.stderr)
+        return False
+    return True
 
 
 def load(nranks: int) -> None:
@@ -174,10 +159,18 @@ def load(nranks: int) -> None:
     try:
         warm_up()
         has_cores = nranks <= len(os.sched_getaffinity(0))
-        _load_entries([kernel for kernel in jit.entries() if not has_cores or kernel.name.startswith(_ALWAYS_USED)])
+        for declared in jit.entries():
+            if not has_cores or declared.name.startswith(_ALWAYS_USED):
+                _load(declared)
         gc.freeze()
     finally:
         gc.enable()
+
+
+def _load(declared: Any) -> None:
+    """Load an entry; where that fails, who calls it will say why."""
+    with contextlib.suppress(Exception):
+        declared.compile()
 
 
 @contextlib.contextmanager

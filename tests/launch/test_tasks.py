@@ -1,0 +1,73 @@
+"""Tasks with an order on several processes, and the order in which the engine is compiled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ncclx_mpi.launch import warm
+from ncclx_mpi.launch.tasks import Task, run_all
+from numba_kernels import jit
+
+
+def note(folder: Path, number: int, needs: frozenset[int] = frozenset()) -> bool:
+    """Leave a file; False if one that comes first is missing, or if this has been done."""
+    is_right = all((folder / str(needed)).exists() for needed in needs) and not (folder / str(number)).exists()
+    time.sleep(0.001 * (number % 3))
+    (folder / str(number)).write_text(str(os.getpid()))
+    return is_right
+
+
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_each_once_after_what_it_needs(tmp_path: Path, processes: int) -> None:
+    needs = [frozenset(range(max(0, number - 4), number, 2)) for number in range(40)]
+    assert run_all([Task(partial(note, tmp_path, number, needed), needed) for number, needed in enumerate(needs)], processes)
+    done_by = {(tmp_path / str(number)).read_text() for number in range(40)}
+    assert 1 <= len(done_by) <= processes
+    assert str(os.getpid()) not in done_by
+
+
+def test_nothing_to_do() -> None:
+    assert run_all([], 3)
+
+
+def test_more_processes_than_tasks(tmp_path: Path) -> None:
+    assert run_all([Task(partial(note, tmp_path, number)) for number in range(2)], 8)
+
+
+def test_what_needs_a_failed_one_is_tried(tmp_path: Path) -> None:
+    tasks = [Task(lambda: False), Task(partial(note, tmp_path, 1), frozenset({0}))]
+    assert not run_all(tasks, 2)
+    assert (tmp_path / "1").exists()
+
+
+def _die() -> bool:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return True
+
+
+def test_a_worker_that_dies_leaves_its_work_to_the_others(tmp_path: Path) -> None:
+    tasks = [Task(_die), *(Task(partial(note, tmp_path, number)) for number in range(1, 9))]
+    assert not run_all(tasks, 2)
+    assert len(list(tmp_path.iterdir())) == 8
+
+
+def test_all_workers_die() -> None:
+    assert not run_all([Task(_die), Task(_die), Task(_die)], 2)
+
+
+def test_the_engine_is_compiled_from_its_foundations_on() -> None:
+    warm.import_engine()
+    entries = [declared.dispatcher for declared in jit.entries()]
+    functions = jit.callees_first(entries)
+    assert set(entries) < set(functions)
+    assert len(functions) == len(set(functions))
+    place = {function: number for number, function in enumerate(functions)}
+    for function in functions:
+        late = [callee.__name__ for callee in jit.callees(function) if place[callee] > place[function]]
+        assert not late, f"{function.__name__} comes before {late}"
