@@ -4,7 +4,7 @@ An algorithm is named after its file. ``slot_small`` and ``slot_large`` go throu
 streams; ``direct`` has the kernel copy between private buffers; all others are plans over messages. Which one runs if none is forced,
 and what runs in the place of one that cannot serve a call: :mod:`ncclx_mpi.collectives.select`.
 
-The algorithm of an exscan is that of the scan.
+The algorithm of an exscan is that of the scan; without one, an exscan of two ranks may go by direct copies.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SCATTERED = NAMES.index("scattered")
 
 ALGORITHMS = {
     "barrier": ("slot_small", "dissemination"),
-    "bcast": ("slot_small", "slot_large", "binomial"),
-    "reduce": ("slot_small", "slot_large", "gathered", "scattered"),
+    "bcast": ("slot_small", "slot_large", "direct", "binomial"),
+    "reduce": ("slot_small", "slot_large", "direct", "gathered", "scattered"),
     "allreduce": ("slot_small", "slot_large", "direct", "exchanged", "scattered"),
-    "gather": ("slot_small", "slot_large", "linear"),
-    "scatter": ("slot_small", "slot_large", "linear"),
+    "gather": ("slot_small", "slot_large", "direct", "linear"),
+    "scatter": ("slot_small", "slot_large", "direct", "linear"),
     "allgather": ("slot_small", "slot_large", "direct", "ring"),
     "alltoall": ("slot_small", "slot_large", "direct", "pairwise"),
-    "reduce_scatter": ("slot_small", "slot_large", "pairwise"),
+    "reduce_scatter": ("slot_small", "slot_large", "direct", "pairwise"),
     "scan": ("slot_small", "slot_large", "chain"),
 }
 _PUBLISHED = 1

@@ -23,8 +23,10 @@ from ncclx_mpi.collectives.alltoall import slot_large as alltoall_large
 from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
 from ncclx_mpi.collectives.alltoall import slot_vector as alltoall_vector
 from ncclx_mpi.collectives.barrier import slot_small as barrier_small
+from ncclx_mpi.collectives.bcast import slot_large as bcast_large
 from ncclx_mpi.collectives.bcast import slot_small as bcast_small
 from ncclx_mpi.collectives.executor import Collective, broken, raise_code
+from ncclx_mpi.collectives.gather import slot_large as gather_large
 from ncclx_mpi.collectives.gather import slot_small as gather_small
 from ncclx_mpi.collectives.reduce import slot_large as reduce_large
 from ncclx_mpi.collectives.reduce import slot_small as reduce_small
@@ -32,6 +34,7 @@ from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_la
 from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
 from ncclx_mpi.collectives.scan import slot_large as scan_large
 from ncclx_mpi.collectives.scan import slot_small as scan_small
+from ncclx_mpi.collectives.scatter import slot_large as scatter_large
 from ncclx_mpi.collectives.scatter import slot_small as scatter_small
 from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
@@ -57,7 +60,7 @@ def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
     if algorithm == SMALL:
         code = entry(bcast_small.bcast)(comm.address, address, nbytes, root)
     elif algorithm == LARGE:
-        code = entry(allgather_large.bcast)(comm.address, address, nbytes, root)
+        code = entry(bcast_large.bcast)(comm.address, address, nbytes, root)
     else:
         return _run(prepare.prepare_bcast(comm, address, nbytes, root))
     check(comm, code, "bcast")
@@ -69,7 +72,7 @@ def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> No
     if algorithm == SMALL:
         code = entry(gather_small.gather)(comm.address, send, nbytes, recv, root)
     elif algorithm == LARGE:
-        code = entry(alltoall_large.gather)(comm.address, send, nbytes, recv, root)
+        code = entry(gather_large.gather)(comm.address, send, nbytes, recv, root)
     else:
         return _run(prepare.prepare_gather(comm, send, nbytes, recv, root))
     check(comm, code, "gather")
@@ -95,7 +98,7 @@ def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> N
     if algorithm == SMALL:
         code = entry(scatter_small.scatter)(comm.address, send, recv, nbytes, root)
     elif algorithm == LARGE:
-        code = entry(alltoall_large.scatter)(comm.address, send, recv, nbytes, root)
+        code = entry(scatter_large.scatter)(comm.address, send, recv, nbytes, root)
     else:
         return _run(prepare.prepare_scatter(comm, send, recv, nbytes, root))
     check(comm, code, "scatter")
@@ -139,7 +142,7 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
     if algorithm == SMALL:
         code = entry(allgather_small.allgatherv)(comm.address, source, table.ctypes.data)
     else:
-        code = entry(allgather_large.spread)(comm.address, lines.ALLGATHER, 0, source, table.ctypes.data)
+        code = entry(allgather_large.spread)(comm.address, source, table.ctypes.data)
     check(comm, code, "allgatherv")
 
 

@@ -18,7 +18,9 @@ from ncclx_mpi.collectives.allreduce import slot_small as allreduce_small
 from ncclx_mpi.collectives.alltoall import slot_large as alltoall_large
 from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
 from ncclx_mpi.collectives.barrier.slot_small import barrier
+from ncclx_mpi.collectives.bcast import slot_large as bcast_large
 from ncclx_mpi.collectives.bcast import slot_small as bcast_small
+from ncclx_mpi.collectives.gather import slot_large as gather_large
 from ncclx_mpi.collectives.gather import slot_small as gather_small
 from ncclx_mpi.collectives.lines import (
     ALLGATHER,
@@ -36,6 +38,7 @@ from ncclx_mpi.collectives.reduce import slot_large as reduce_large
 from ncclx_mpi.collectives.reduce import slot_small as reduce_small
 from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
 from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
+from ncclx_mpi.collectives.scatter import slot_large as scatter_large
 from ncclx_mpi.collectives.scatter import slot_small as scatter_small
 from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
 from ncclx_mpi.p2p.gil import enter_gil
@@ -88,7 +91,7 @@ def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     if on_lines(comm, BCAST, nbytes) != 0:
         code = bcast_small.bcast(comm, address, nbytes, root)
     else:
-        code = allgather_large.bcast(comm, address, nbytes, root)
+        code = bcast_large.bcast(comm, address, nbytes, root)
     enter_gil(state)
     return code
 
@@ -216,7 +219,7 @@ def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     if on_lines(comm, GATHER, nbytes) != 0:
         code = gather_small.gather(comm, address_of(send), nbytes, target, root)
     else:
-        code = alltoall_large.gather(comm, address_of(send), nbytes, target, root)
+        code = gather_large.gather(comm, address_of(send), nbytes, target, root)
     enter_gil(state)
     return code
 
@@ -238,6 +241,6 @@ def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     if on_lines(comm, SCATTER, nbytes * size) != 0:
         code = scatter_small.scatter(comm, source, address_of(recv), nbytes, root)
     else:
-        code = alltoall_large.scatter(comm, source, address_of(recv), nbytes, root)
+        code = scatter_large.scatter(comm, source, address_of(recv), nbytes, root)
     enter_gil(state)
     return code

@@ -145,7 +145,7 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
         if on_lines(comm, ALLGATHER, _lay_out_blocks(vector, size, table)) != 0:
             code = allgather_small.allgatherv(comm, address_of(send), table)
         else:
-            code = allgather_large.spread(comm, ALLGATHER, 0, address_of(send), table)
+            code = allgather_large.spread(comm, address_of(send), table)
     release(table)
     return code
 

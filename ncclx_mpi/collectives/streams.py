@@ -53,9 +53,7 @@ LEAST_ADDRESS = 4096
 @kernel("int64(int64, int64)")
 def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
     """Start a collective on streams: as :func:`begin`, without payload."""
-    slot = load64(comm + COMM.slot)
-    if load_relaxed(slot + SLOT.bulk) == 0:
-        store_relaxed(slot + SLOT.bulk, 1)
+    note_bulk(comm)
     number = begin(comm, signature, 0, 0)
     count = load64(comm + SCRATCH.streams) + 1
     store64(comm + SCRATCH.streams, count)
@@ -64,6 +62,14 @@ def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
         if code != 0:
             return -end(comm, number, code)
     return number
+
+
+@kernel("void(int64)")
+def note_bulk(comm):  # type: ignore[no-untyped-def]
+    """Bulk data moves through the slot, so there will be pages to give back."""
+    slot = load64(comm + COMM.slot)
+    if load_relaxed(slot + SLOT.bulk) == 0:
+        store_relaxed(slot + SLOT.bulk, 1)
 
 
 @kernel("int64(int64, int64)")

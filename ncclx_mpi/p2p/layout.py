@@ -41,8 +41,8 @@ COMM = words(
     "Comm",
     # `handle`: address of its Python object
     "engine context rank size world local slot sequence broken plans handle scratch*64 "
-    # what the ranks agreed on, and trials of four kinds of collective (collectives/ways.py)
-    "| ways*272 "
+    # what the ranks agreed on, and trials for each kind of collective (collectives/ways.py)
+    "| ways*776 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)
     "| forced*32",
 )

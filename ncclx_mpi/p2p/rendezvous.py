@@ -221,7 +221,7 @@ def _choose_way(engine, receive, peer):  # type: ignore[no-untyped-def]
             trial = trial_of(engine + ENGINE.trials, wanted)
             store64(receive + REQUEST.trial, trial)
             store64(receive + REQUEST.began, ticks())
-            way = next_way(trial)
+            way = next_way(trial, wanted)
     if way == DIRECT:
         cut_shared(receive, wanted)
     else:

@@ -19,7 +19,8 @@ TRIAL = words("Trial", "count least*2 chosen")
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
-TRIES = 4
+TRIES, FEW_TRIES, FEW_FROM = 4, 2, 2 << 20
+"""Times that each way is tried in a period; fewer from some bytes on, as a transfer that takes long is disturbed by less in proportion."""
 PERIOD = 1024
 _SMALLEST_BITS = 15
 
@@ -34,14 +35,20 @@ def trial_of(table, nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64)")
-def next_way(trial):  # type: ignore[no-untyped-def]
-    """The way, 0 or 1, that the next transfer goes."""
+def _trials(nbytes):  # type: ignore[no-untyped-def]
+    """Transfers of a period that are trials."""
+    return 2 * (FEW_TRIES if nbytes >= FEW_FROM else TRIES)
+
+
+@kernel("int64(int64, int64)")
+def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
+    """The way, 0 or 1, that the next transfer, of `nbytes`, goes."""
     turn = load64(trial + TRIAL.count) % PERIOD
     store64(trial + TRIAL.count, load64(trial + TRIAL.count) + 1)
     if turn == 0:
         store64(trial + TRIAL.least, 0)
         store64(trial + TRIAL.least + 8, 0)
-    return turn & 1 if turn < 2 * TRIES else load64(trial + TRIAL.chosen)
+    return turn & 1 if turn < _trials(nbytes) else load64(trial + TRIAL.chosen)
 
 
 @kernel("void(int64, int64, int64)")
@@ -55,16 +62,16 @@ def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
         store64(trial + TRIAL.chosen, 1 if second < first else 0)
 
 
-@kernel("int64(int64)")
-def is_trial(trial):  # type: ignore[no-untyped-def]
-    """Whether the transfer that last asked for its way went it as a trial."""
-    return 1 if (load64(trial + TRIAL.count) - 1) % PERIOD < 2 * TRIES else 0
+@kernel("int64(int64, int64)")
+def is_trial(trial, nbytes):  # type: ignore[no-untyped-def]
+    """Whether the transfer, of `nbytes`, that last asked for its way went it as a trial."""
+    return 1 if (load64(trial + TRIAL.count) - 1) % PERIOD < _trials(nbytes) else 0
 
 
-@kernel("int64(int64)")
-def has_verdict(trial):  # type: ignore[no-untyped-def]
-    """Whether the next transfer is the first one after the trials of a period."""
-    return 1 if load64(trial + TRIAL.count) % PERIOD == 2 * TRIES else 0
+@kernel("int64(int64, int64)")
+def has_verdict(trial, nbytes):  # type: ignore[no-untyped-def]
+    """Whether the next transfer, of `nbytes`, is the first one after the trials of a period."""
+    return 1 if load64(trial + TRIAL.count) % PERIOD == _trials(nbytes) else 0
 
 
 @kernel("void(int64, int64)")

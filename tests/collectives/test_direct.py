@@ -7,6 +7,7 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import pytest
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import REFUSED
+from numba_kernels import reduce as reductions
 from tests.collectives.forked import run_ranks
 from tests.secret import secret_memory
 
@@ -38,25 +40,134 @@ def test_buffers_that_the_kernel_refuses_go_by_streams(sides: tuple[int, ...]) -
     run_ranks(2, refused, sides, copies="direct")
 
 
+WORK: dict[str, Callable[[NativeComm, int, int, int], None]] = {
+    "bcast": lambda comm, send, recv, nbytes: collectives.bcast(comm, recv if comm.rank else send, nbytes, 0),
+    "gather": lambda comm, send, recv, nbytes: collectives.gather(comm, send, nbytes, recv, 0),
+    "scatter": lambda comm, send, recv, nbytes: collectives.scatter(comm, send, recv, nbytes, 0),
+    "alltoallv": lambda comm, send, recv, nbytes: collectives.alltoallv(comm, send, *even(comm, nbytes), recv, *even(comm, nbytes)),
+    "reduce": lambda comm, send, recv, nbytes: collectives.reduce(comm, send, recv, nbytes, 1, add(), True, 0),
+    "allreduce": lambda comm, send, recv, nbytes: collectives.allreduce(comm, send, recv, nbytes, 1, add(), True),
+    "reduce_scatter_block": lambda comm, send, recv, nbytes: collectives.reduce_scatter_block(
+        comm, send, recv, nbytes, 1, add(), True
+    ),
+    "exscan": lambda comm, send, recv, nbytes: collectives.exscan(comm, send, recv, nbytes, 1, add(), True),
+}
+"""Every collective on buffers of one block for each rank; rank 0 is the root."""
+
+
+def add() -> int:
+    return reductions.address("sum", "u8")
+
+
+def even(comm: NativeComm, nbytes: int) -> tuple[list[int], list[int]]:
+    return [nbytes] * comm.size, [rank * nbytes for rank in range(comm.size)]
+
+
+def wanted(comm: NativeComm, name: str) -> npt.NDArray[np.uint8] | None:
+    """What the blocks of the result hold if rank r sends r + 1; None where the rank gets nothing."""
+    ranks = np.arange(1, comm.size + 1, dtype=np.uint8)
+    if (comm.rank and name in ("gather", "reduce")) or (not comm.rank and name in ("bcast", "exscan")):
+        return None
+    return {
+        "bcast": ranks[:1],
+        "scatter": ranks[:1],
+        "exscan": ranks[: comm.rank].sum(keepdims=True, dtype=np.uint8),
+        "gather": ranks,
+        "alltoallv": ranks,
+    }.get(name, ranks.sum(keepdims=True, dtype=np.uint8))
+
+
+def refused_anywhere(comm: NativeComm, name: str, sides: tuple[int, ...]) -> None:
+    half = comm.size * NBYTES
+    room = secret_memory(2 * half) if comm.rank in sides else np.zeros(2 * half, np.uint8)
+    for _ in range(3):
+        room[:half], room[half:] = comm.rank + 1, 0
+        WORK[name](comm, room.ctypes.data, room.ctypes.data + half, NBYTES)
+        blocks = wanted(comm, name)
+        if blocks is not None:
+            np.testing.assert_array_equal(room[half : half + blocks.size * NBYTES], blocks.repeat(NBYTES))
+            assert not room[half + blocks.size * NBYTES :].any()
+    collectives.barrier(comm)
+
+
+@pytest.mark.parametrize("name", WORK)
+@pytest.mark.parametrize(("size", "sides"), [(2, (0,)), (2, (1,)), (3, (0, 2)), (3, (1,))])
+def test_refused_buffers_of_every_collective(name: str, size: int, sides: tuple[int, ...]) -> None:
+    secret_memory(NBYTES)
+    run_ranks(size, refused_anywhere, name, sides, copies="direct")
+
+
+def dies_in_the_middle(comm: NativeComm, name: str) -> None:
+    """Rank 1 ends while all copy; the others are told so, sooner or later within this collective or the next ones."""
+    nbytes = 16 << 20
+    room = np.ones(2 * comm.size * nbytes, np.uint8)
+    addresses = room.ctypes.data, room.ctypes.data + comm.size * nbytes
+
+    def die() -> None:
+        comm.engine.arena.declare_dead(1)
+        os._exit(0)
+
+    WORK[name](comm, *addresses, NBYTES)  # agrees, and loads the code
+    if comm.rank == 1:
+        threading.Timer(0.02, die).start()
+    with pytest.raises(errors.Exception) as caught:
+        for _ in range(1000):
+            WORK[name](comm, *addresses, nbytes)
+    assert caught.value.Get_error_class() == errors.ERR_PROC_FAILED and "rank 1 died" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_a_rank_that_dies_in_the_middle_is_named(name: str) -> None:
+    run_ranks(3 if name != "exscan" else 2, dies_in_the_middle, name, copies="direct")
+
+
+def interrupted_while_copying(comm: NativeComm) -> None:
+    """Rank 1, which waits for nobody while it pulls its half, is interrupted in the middle of it."""
+    nbytes = 512 << 20
+    room = np.zeros(nbytes, np.uint8)
+    collectives.bcast(comm, room.ctypes.data, NBYTES, 0)  # agrees, and loads the code
+    comm.engine.set_word("slice_ticks", 1)
+    if comm.rank == 0:
+        room[:] = 1
+    collectives.barrier(comm)
+    if comm.rank == 1:
+        threading.Thread(target=interrupt_when_written, args=(room,)).start()
+    with pytest.raises((KeyboardInterrupt, errors.Exception)):
+        collectives.bcast(comm, room.ctypes.data, nbytes, 0)
+    if comm.rank == 1:
+        assert room[0] == 1 and room[nbytes // 2 - 1] == 0
+
+
+def test_an_interrupt_ends_a_copy_between_two_pieces() -> None:
+    run_ranks(2, interrupted_while_copying, copies="direct")
+
+
 def interrupt_when_written(room: npt.NDArray[np.uint8]) -> None:
     while room[0] == 0:
         time.sleep(0.0005)
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def given_up(comm: NativeComm) -> None:
+GATHERINGS: dict[str, Callable[[NativeComm, int, int, int, list[int], tuple[int, int]], None]] = {
+    "allgatherv": collectives.allgatherv,
+    "gatherv": lambda *args: collectives.gatherv(*args, 0),
+}
+
+
+def given_up(comm: NativeComm, name: str) -> None:
     """Rank 0 is interrupted while rank 1 writes into its memory, piece by piece."""
+    gather = GATHERINGS[name]
     counts = [100_000, 800 << 20]
     room = np.zeros(sum(counts), np.uint8)
     send = np.full(counts[comm.rank], 7, np.uint8)
     small = [20_000, 20_000]
-    collectives.allgatherv(comm, send.ctypes.data, 20_000, room.ctypes.data, small, (0, 20_000))  # agrees, and loads the code
+    gather(comm, send.ctypes.data, 20_000, room.ctypes.data, small, (0, 20_000))  # agrees, and loads the code
     room[: sum(small)] = 0
     collectives.barrier(comm)
     if comm.rank == 0:
         threading.Thread(target=interrupt_when_written, args=(room[counts[0] :],)).start()
     with pytest.raises((KeyboardInterrupt, Exception)):
-        collectives.allgatherv(comm, send.ctypes.data, counts[comm.rank], room.ctypes.data, counts, (0, counts[0]))
+        gather(comm, send.ctypes.data, counts[comm.rank], room.ctypes.data, counts, (0, counts[0]))
     if comm.rank == 0:
         written = np.count_nonzero(room)
         assert counts[0] < written < room.size
@@ -64,8 +175,9 @@ def given_up(comm: NativeComm) -> None:
         assert np.count_nonzero(room) == written
 
 
-def test_nothing_writes_into_the_memory_of_a_rank_that_gave_up() -> None:
-    run_ranks(2, given_up, copies="direct")
+@pytest.mark.parametrize("name", GATHERINGS)
+def test_nothing_writes_into_the_memory_of_a_rank_that_gave_up(name: str) -> None:
+    run_ranks(2, given_up, name, copies="direct")
 
 
 def refused_by_the_dead(comm: NativeComm) -> None:
@@ -82,19 +194,30 @@ def test_a_copy_that_is_refused_since_a_rank_died_says_so() -> None:
     run_ranks(2, refused_by_the_dead)
 
 
-def without_memory(comm: NativeComm) -> None:
-    """Rank 0 finds no memory for the copy that an alltoall in place sends from."""
+def alltoall_in_place(comm: NativeComm, address: int, nbytes: int) -> None:
+    collectives.alltoall(comm, 0, address, nbytes)
+
+
+def reduce_scatter_in_place(comm: NativeComm, address: int, nbytes: int) -> None:
+    collectives.reduce_scatter_block(comm, 0, address, nbytes, 1, add(), True)
+
+
+def without_memory(comm: NativeComm, work: Callable[[NativeComm, int, int], None], wanted: tuple[int, int]) -> None:
+    """Rank 0 finds no memory for what is kept apart in place."""
     nbytes = 40 << 20
     room = np.full(2 * nbytes, comm.rank + 1, np.uint8)
-    collectives.alltoall(comm, 0, room.ctypes.data, NBYTES)  # agrees, and loads the code
+    work(comm, room.ctypes.data, NBYTES)  # agrees, and loads the code
     room[:] = comm.rank + 1
     if comm.rank == 0:
         with open("/proc/self/statm", encoding="ascii") as found:
             mapped = int(found.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + nbytes, resource.RLIM_INFINITY))
-    collectives.alltoall(comm, 0, room.ctypes.data, nbytes)
-    assert (room[:nbytes] == 1).all() and (room[nbytes:] == 2).all()
+    work(comm, room.ctypes.data, nbytes)
+    assert (room[:nbytes] == wanted[0]).all() and (wanted[1] == 0 or (room[nbytes:] == wanted[1]).all())
 
 
-def test_an_alltoall_in_place_without_memory_for_a_copy_goes_by_streams() -> None:
-    run_ranks(2, without_memory, copies="direct")
+@pytest.mark.parametrize(("work", "wanted"), [(alltoall_in_place, (1, 2)), (reduce_scatter_in_place, (3, 0))])
+def test_in_place_without_memory_for_a_copy_goes_by_streams(
+    work: Callable[[NativeComm, int, int], None], wanted: tuple[int, int]
+) -> None:
+    run_ranks(2, without_memory, work, wanted, copies="direct")

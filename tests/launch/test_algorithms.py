@@ -55,7 +55,9 @@ def test_a_program_with_all_algorithms_forced(index, ran):
 def test_an_unknown_name():
     result = run_code(2, "from mpi4py import MPI", NCCLX_MPI_ALGO_BCAST="tree")
     assert result.returncode != 0 and result.stdout == ""
-    assert "NCCLX_MPI_ALGO_BCAST=tree: bcast has no such algorithm; it has slot_small, slot_large, binomial" in result.stderr
+    assert (
+        "NCCLX_MPI_ALGO_BCAST=tree: bcast has no such algorithm; it has slot_small, slot_large, direct, binomial" in result.stderr
+    )
 
 
 def test_what_a_program_sets():

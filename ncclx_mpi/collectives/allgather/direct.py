@@ -36,13 +36,13 @@ def allgather(comm, signature, send, table, total):  # type: ignore[no-untyped-d
     release(places)
     if number <= 0:
         return -number if number < 0 else UNREACHED
-    return close_direct(comm, signature, number, _push_block(comm, number, send, table, total))
+    return close_direct(comm, number, _push_block(comm, number, send, table, total))
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _push_block(comm, number, send, table, total):  # type: ignore[no-untyped-def]
-    """Copy the own block to everyone's result. Returns 0, or 1 if the kernel refused."""
-    size, rank, refused = load64(comm + COMM.size), load64(comm + COMM.rank), 0
+    """Copy the own block to everyone's result. 0, or why that was given up."""
+    size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
     own = load64(table + rank * BLOCK.total + BLOCK.recv)
     nbytes = load64(table + rank * BLOCK.total + BLOCK.nbytes)
     for offset in range(0, nbytes, PIECE):
@@ -52,5 +52,6 @@ def _push_block(comm, number, send, table, total):  # type: ignore[no-untyped-de
         for step in range(1, size):
             other = (rank + step) % size
             target = opened(comm, other, number, size + 1, 1 + rank) + offset
-            refused |= push(comm, other, send + offset, target, piece)
-    return refused
+            if code == 0:
+                code = push(comm, other, send + offset, target, piece)
+    return code

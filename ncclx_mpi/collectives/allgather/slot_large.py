@@ -1,4 +1,4 @@
-"""Allgather(v) and bcast on shared streams: each rank writes its block once, all others read it from there.
+"""Allgather(v) in bulk: by direct copies, or on shared streams, where each rank writes its block once and all others read it from there.
 
 ::
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from ncclx_mpi.collectives.allgather import direct
 from ncclx_mpi.collectives.allgather.direct import BLOCK
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import ALLGATHER, BCAST, end, sign
+from ncclx_mpi.collectives.lines import ALLGATHER, end, sign
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
     SHORT_ROUNDS,
@@ -26,7 +26,7 @@ from ncclx_mpi.collectives.streams import (
     put_shared,
     take_shared,
 )
-from ncclx_mpi.collectives.ways import SPREADS, choose_way, note_way
+from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import load64, store64, ticks
@@ -35,31 +35,26 @@ from numba_kernels.memory import allocate, release
 from transports.shm.slots import SHARED_CHUNK
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def spread(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
-    """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes.
-
-    Allgathers go by direct copies where that is faster.
-    """
-    if kind != ALLGATHER:
-        return _stream(comm, kind, root, send, table)
+@kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
+def spread(comm, send, table):  # type: ignore[no-untyped-def]
+    """Carry out the table of `BLOCK`, one for each rank; the own block is at `send`. All ranks give the same sizes."""
     size, total = load64(comm + COMM.size), 0
     for other in range(size):
         total += load64(table + other * BLOCK.total + BLOCK.nbytes)
-    signature = sign(kind, root, total)
-    way = choose_way(comm, signature, SPREADS, total // size)
+    signature = sign(ALLGATHER, 0, total)
+    way = choose_way(comm, signature, total // size)
     if way < 0:
         return -way
     began = ticks()
     code = direct.allgather(comm, signature, send, table, total) if way == DIRECT else UNREACHED
     if code == UNREACHED:
-        code = _stream(comm, kind, root, send, table)
-    note_way(comm, SPREADS, total // size, way, ticks() - began)
-    return code
+        code = stream_blocks(comm, ALLGATHER, 0, send, table)
+    return note_way(comm, signature, total // size, way, began, code)
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def _stream(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
+def stream_blocks(comm, kind, root, send, table):  # type: ignore[no-untyped-def]
+    """Carry out the table of `BLOCK` on shared streams, for an allgather or a bcast. 0 or the code of a failure."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     longest, total = 0, 0
     for other in range(size):
@@ -112,19 +107,6 @@ def allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
         store64(table + other * BLOCK.total + BLOCK.recv, recv + other * nbytes)
         store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes)
     source = recv + rank * nbytes if send == 0 else send
-    code = spread(comm, ALLGATHER, 0, source, table)
-    release(table)
-    return code
-
-
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
-    """`nbytes` of the root to all."""
-    size = load64(comm + COMM.size)
-    table = allocate(size * BLOCK.total)
-    for other in range(size):
-        store64(table + other * BLOCK.total + BLOCK.recv, address)
-        store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes if other == root else 0)
-    code = spread(comm, BCAST, root, address, table)
+    code = spread(comm, source, table)
     release(table)
     return code

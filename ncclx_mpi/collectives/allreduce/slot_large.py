@@ -30,7 +30,7 @@ from ncclx_mpi.collectives.streams import (
     put_shared,
     take_shared,
 )
-from ncclx_mpi.collectives.ways import REDUCTIONS, choose_way, note_way
+from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import call_reduce, load64, ticks
 from numba_kernels.jit import kernel
@@ -90,16 +90,15 @@ def _collect_blocks(comm, signature, recv, firsts, itemsize, chunk, turn):  # ty
 def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """Any number of ranks, by direct copies where that is faster. `chunk` counts elements; `send` == `recv` means in place."""
     signature, nbytes = sign(ALLREDUCE, 0, count * itemsize), count * itemsize
-    way = choose_way(comm, signature, REDUCTIONS, nbytes)
+    way = choose_way(comm, signature, nbytes)
     if way < 0:
         return -way
     began, code = ticks(), UNREACHED
     if way == DIRECT:
-        code = direct.allreduce(comm, signature, send, recv, count, itemsize, fn, chunk)
+        code = direct.allreduce(comm, signature, send, recv, count, itemsize, fn)
     if code == UNREACHED:
         code = _stream(comm, send, recv, count, itemsize, fn, chunk)
-    note_way(comm, REDUCTIONS, nbytes, way, ticks() - began)
-    return code
+    return note_way(comm, signature, nbytes, way, began, code)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")

@@ -37,7 +37,7 @@ def alltoall(comm, signature, send, recv, nbytes):  # type: ignore[no-untyped-de
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _push_blocks(comm, signature, send, recv, nbytes):  # type: ignore[no-untyped-def]
     """Push from `send`; with 0, for want of memory to send from, all ranks are told that this one cannot."""
-    size, rank, refused = load64(comm + COMM.size), load64(comm + COMM.rank), 0
+    size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
     shown = is_shown(comm, recv) if send != 0 else 0
     show(comm + WAYS.message, shown, recv, 0)
     number = open_direct(comm, signature, comm + WAYS.message, _WORDS)
@@ -46,6 +46,7 @@ def _push_blocks(comm, signature, send, recv, nbytes):  # type: ignore[no-untype
     for step in range(1, size):
         other = (rank + step) % size
         target = opened(comm, other, number, _WORDS, 1) + rank * nbytes
-        refused |= push(comm, other, send + other * nbytes, target, nbytes)
+        if code == 0:
+            code = push(comm, other, send + other * nbytes, target, nbytes)
     land(recv + rank * nbytes, send + rank * nbytes, nbytes, size * nbytes)
-    return close_direct(comm, signature, number, refused)
+    return close_direct(comm, number, code)

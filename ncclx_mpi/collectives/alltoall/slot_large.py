@@ -1,11 +1,10 @@
-"""Alltoall, gather and scatter on split streams: every rank writes a stream to each rank it sends to.
+"""Alltoall in bulk: by direct copies, or on split streams, where every rank writes a stream to each rank it sends to.
 
 ::
 
     round t:  rank r  -- chunk t of block d -->  stream r>d      for d = r + 1, r + 2, ...
               rank r  <-- chunk t - 1 ---------  stream s>r      for s = r - 1, r - 2, ...
 
-A gather is an alltoall in which only the blocks for the root are not empty, a scatter one in which only the blocks of the root are not.
 Chunks of a pair depend on the bytes of that pair only, which both sides know, so any counts will do (`slot_vector`). In place works
 because chunk t of a block is sent a round before chunk t is received over it.
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.alltoall import direct
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import ALLTOALL, GATHER, SCATTER, end, sign
+from ncclx_mpi.collectives.lines import ALLTOALL, end, sign
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
     SHORT_ROUNDS,
@@ -28,7 +27,7 @@ from ncclx_mpi.collectives.streams import (
     put_split,
     take_split,
 )
-from ncclx_mpi.collectives.ways import EXCHANGES, choose_way, note_way
+from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import load64, store64, ticks
@@ -93,15 +92,6 @@ def _receive_round(comm, kind, root, table, turn, total):  # type: ignore[no-unt
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def exchange(comm, kind, root, table, total):  # type: ignore[no-untyped-def]
-    """Carry out the table of `ROW`, one for each rank. `total` is what all ranks gave alike."""
-    number = begin_streams(comm, sign(kind, root, total))
-    if number < 0:
-        return -number
-    return end(comm, number, stream_rows(comm, kind, root, table))
-
-
 @kernel("int64(int64, int64, int64, int64)")
 def stream_rows(comm, kind, root, table):  # type: ignore[no-untyped-def]
     """Move the blocks of a table of `ROW` between the ranks, and the own one. 0 or the code of a failure."""
@@ -124,7 +114,8 @@ def stream_rows(comm, kind, root, table):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64, int64, int64)")
-def _fill(row, send, send_bytes, recv, recv_bytes):  # type: ignore[no-untyped-def]
+def fill_row(row, send, send_bytes, recv, recv_bytes):  # type: ignore[no-untyped-def]
+    """Write one row of a table."""
     store64(row + ROW.send, send)
     store64(row + ROW.send_bytes, send_bytes)
     store64(row + ROW.recv, recv)
@@ -135,51 +126,25 @@ def _fill(row, send, send_bytes, recv, recv_bytes):  # type: ignore[no-untyped-d
 def alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
     """`nbytes` for each pair, by direct copies where that is faster; `send` == `recv` means in place."""
     signature = sign(ALLTOALL, 0, nbytes)
-    way = choose_way(comm, signature, EXCHANGES, nbytes)
+    way = choose_way(comm, signature, nbytes)
     if way < 0:
         return -way
     began = ticks()
     code = direct.alltoall(comm, signature, send, recv, nbytes) if way == DIRECT else UNREACHED
     if code == UNREACHED:
         code = _stream(comm, send, recv, nbytes)
-    note_way(comm, EXCHANGES, nbytes, way, ticks() - began)
-    return code
+    return note_way(comm, signature, nbytes, way, began, code)
 
 
 @kernel("int64(int64, int64, int64, int64)")
 def _stream(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
+    number = begin_streams(comm, sign(ALLTOALL, 0, nbytes))
+    if number < 0:
+        return -number
     size = load64(comm + COMM.size)
     table = allocate(size * ROW.total)
     for other in range(size):
-        _fill(table + other * ROW.total, send + other * nbytes, nbytes, recv + other * nbytes, nbytes)
-    code = exchange(comm, ALLTOALL, 0, table, nbytes)
+        fill_row(table + other * ROW.total, send + other * nbytes, nbytes, recv + other * nbytes, nbytes)
+    code = stream_rows(comm, ALLTOALL, 0, table)
     release(table)
-    return code
-
-
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
-def gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
-    """`nbytes` of each rank; `send` = 0 at the root means in place."""
-    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    table = allocate(size * ROW.total)
-    for other in range(size):
-        incoming = recv + other * nbytes if rank == root else 0
-        outgoing = incoming if send == 0 else send
-        _fill(table + other * ROW.total, outgoing, nbytes if other == root else 0, incoming, nbytes if rank == root else 0)
-    code = exchange(comm, GATHER, root, table, nbytes)
-    release(table)
-    return code
-
-
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
-def scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
-    """`nbytes` to each rank; `recv` = 0 at the root means in place."""
-    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    table = allocate(size * ROW.total)
-    for other in range(size):
-        outgoing = send + other * nbytes if rank == root else 0
-        incoming = outgoing if recv == 0 else recv
-        _fill(table + other * ROW.total, outgoing, nbytes if rank == root else 0, incoming, nbytes if other == root else 0)
-    code = exchange(comm, SCATTER, root, table, nbytes)
-    release(table)
-    return code
+    return end(comm, number, code)

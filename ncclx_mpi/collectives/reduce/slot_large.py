@@ -1,4 +1,4 @@
-"""Reduce on split streams: each rank reduces one block in rank order and sends the result on to the root.
+"""Reduce in bulk: by direct copies, or on split streams, where each rank reduces one block in rank order and sends it on to the root.
 
 ::
 
@@ -12,7 +12,9 @@ count rounds alike, so they know which is which. T = 2 alpha + 2 m * beta + m / 
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.direct import UNREACHED
 from ncclx_mpi.collectives.lines import REDUCE, end, sign
+from ncclx_mpi.collectives.reduce import direct
 from ncclx_mpi.collectives.reduce_scatter.slot_large import even_firsts, reduce_chunk, send_blocks
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
@@ -23,8 +25,9 @@ from ncclx_mpi.collectives.streams import (
     put_split,
     take_split,
 )
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import load64, store64
+from ncclx_mpi.collectives.ways import choose_way, note_way
+from ncclx_mpi.p2p.layout import COMM, DIRECT
+from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, release
 
@@ -57,6 +60,20 @@ def _blocks(firsts, count, size, root):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def reduce(comm, send, recv, count, itemsize, fn, root, chunk):  # type: ignore[no-untyped-def]
     """`chunk` counts elements; `send` == `recv` at the root means in place."""
+    signature, nbytes = sign(REDUCE, root, count * itemsize), count * itemsize
+    way = choose_way(comm, signature, nbytes)
+    if way < 0:
+        return -way
+    began, code = ticks(), UNREACHED
+    if way == DIRECT:
+        code = direct.reduce(comm, signature, send, recv, count, itemsize, fn, root)
+    if code == UNREACHED:
+        code = _stream(comm, send, recv, count, itemsize, fn, root, chunk)
+    return note_way(comm, signature, nbytes, way, began, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _stream(comm, send, recv, count, itemsize, fn, root, chunk):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     signature = sign(REDUCE, root, count * itemsize)
     number = begin_streams(comm, signature)

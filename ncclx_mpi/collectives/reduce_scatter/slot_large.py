@@ -1,4 +1,4 @@
-"""Reduce_scatter on split streams: each rank writes every block to its owner, which reduces what it gets in rank order.
+"""Reduce_scatter in bulk: by direct copies, or on split streams, where each rank writes every block to its owner, which reduces them.
 
 ::
 
@@ -11,7 +11,9 @@ replace the start of the input. T = alpha + m * beta + m * gamma for m bytes of 
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.direct import UNREACHED
 from ncclx_mpi.collectives.lines import REDUCE_SCATTER, end, sign
+from ncclx_mpi.collectives.reduce_scatter import direct
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
     begin_streams,
@@ -20,8 +22,9 @@ from ncclx_mpi.collectives.streams import (
     put_split,
     take_split,
 )
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import call_reduce, load64, store64
+from ncclx_mpi.collectives.ways import choose_way, note_way
+from ncclx_mpi.p2p.layout import COMM, DIRECT
+from numba_kernels.atomics import call_reduce, load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, copy, release
 
@@ -74,6 +77,21 @@ def reduce_chunk(comm, signature, own, out, temp, count, itemsize, fn):  # type:
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """Block i is elements ``firsts[i]`` to ``firsts[i + 1]``; `chunk` counts elements, the same on all ranks."""
+    nbytes = load64(firsts + 8 * load64(comm + COMM.size)) * itemsize
+    signature = sign(REDUCE_SCATTER, 0, nbytes)
+    way = choose_way(comm, signature, nbytes)
+    if way < 0:
+        return -way
+    began, code = ticks(), UNREACHED
+    if way == DIRECT:
+        code = direct.reduce_scatter(comm, signature, send, recv, firsts, itemsize, fn)
+    if code == UNREACHED:
+        code = _stream(comm, send, recv, firsts, itemsize, fn, chunk)
+    return note_way(comm, signature, nbytes, way, began, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _stream(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     signature = sign(REDUCE_SCATTER, 0, load64(firsts + 8 * size) * itemsize)
     number = begin_streams(comm, signature)

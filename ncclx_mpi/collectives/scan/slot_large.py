@@ -4,15 +4,19 @@
 
     rank r:  prefix chunk k  <-  stream r-1>r        recv chunk k = prefix op own        recv chunk k  ->  stream r>r+1
 
+An exscan of two ranks is one copy, which both share (:func:`ncclx_mpi.collectives.direct.copy_shared`) where that is faster.
+
 T = (n - 1) * (alpha + c * (2 beta + gamma)) + (m - c) * (2 beta + gamma) for chunks of c bytes: a pipe, once it is full.
 """
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.direct import UNREACHED, copy_shared
 from ncclx_mpi.collectives.lines import EXSCAN, SCAN, end, sign
 from ncclx_mpi.collectives.streams import LEAST_ADDRESS, begin_streams, drop_split, put_split, take_split
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import call_reduce, load64
+from ncclx_mpi.collectives.ways import choose_way, note_way
+from ncclx_mpi.p2p.layout import COMM, DIRECT, PIPED
+from numba_kernels.atomics import call_reduce, load64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, copy, move, release
 
@@ -48,6 +52,20 @@ def scan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyp
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def exscan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """As scan, without the own elements; `recv` of rank 0 stays as it is."""
+    signature, nbytes = sign(EXSCAN, 0, count * itemsize), count * itemsize
+    way = choose_way(comm, signature, nbytes) if load64(comm + COMM.size) == 2 else PIPED
+    if way < 0:
+        return -way
+    began, code = ticks(), UNREACHED
+    if way == DIRECT:
+        code = copy_shared(comm, signature, 0, send if load64(comm + COMM.rank) == 0 else recv, nbytes)
+    if code == UNREACHED:
+        code = _exscan_chained(comm, send, recv, count, itemsize, fn, chunk)
+    return note_way(comm, signature, nbytes, way, began, code) if load64(comm + COMM.size) == 2 else code
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _exscan_chained(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     signature = sign(EXSCAN, 0, count * itemsize)
     number = begin_streams(comm, signature)

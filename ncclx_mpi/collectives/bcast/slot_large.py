@@ -1,0 +1,43 @@
+"""Bcast in bulk: by direct copies, or on the root's shared stream, as an allgatherv in which only the root has a block.
+
+T = 2 alpha + m * beta directly (`direct`), alpha + 2 m * beta on the stream: m bytes written by the root and read by each other rank.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.allgather.direct import BLOCK
+from ncclx_mpi.collectives.allgather.slot_large import stream_blocks
+from ncclx_mpi.collectives.bcast import direct
+from ncclx_mpi.collectives.direct import UNREACHED
+from ncclx_mpi.collectives.lines import BCAST, sign
+from ncclx_mpi.collectives.ways import choose_way, note_way
+from ncclx_mpi.p2p.layout import COMM, DIRECT
+from numba_kernels.atomics import load64, store64, ticks
+from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, release
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
+    """`nbytes` of the root to all."""
+    signature = sign(BCAST, root, nbytes)
+    way = choose_way(comm, signature, nbytes)
+    if way < 0:
+        return -way
+    began = ticks()
+    code = direct.bcast(comm, signature, address, nbytes, root) if way == DIRECT else UNREACHED
+    if code == UNREACHED:
+        code = _stream(comm, address, nbytes, root)
+    return note_way(comm, signature, nbytes, way, began, code)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _stream(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
+    size = load64(comm + COMM.size)
+    table = allocate(size * BLOCK.total)
+    for other in range(size):
+        store64(table + other * BLOCK.total + BLOCK.recv, address)
+        store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes if other == root else 0)
+    code = stream_blocks(comm, BCAST, root, address, table)
+    release(table)
+    return code
