@@ -2,7 +2,8 @@
 
 A communicator has some 150 methods. They are spread by concern over mixins, one file each: :mod:`comm_p2p` (messages between
 two ranks), :mod:`comm_collective`, :mod:`comm_nonblocking` and :mod:`comm_persistent` (collectives on buffers),
-:mod:`comm_objects` (on Python objects). This file has what concerns the communicator itself.
+:mod:`comm_objects` (on Python objects), :mod:`accessors` (names, attributes, hints, error handlers). This file has what
+concerns the communicator itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import attributes, communicator, handling
+from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.comm_collective import Collectives
 from ncclx_mpi.api.comm_nonblocking import NonBlockingCollectives
 from ncclx_mpi.api.comm_objects import ObjectMethods
@@ -28,7 +30,6 @@ from ncclx_mpi.api.constants import (
     IDENT,
     IO,
     LASTUSEDCODE,
-    MAX_OBJECT_NAME,
     SIMILAR,
     TAG_UB,
     UNDEFINED,
@@ -38,13 +39,12 @@ from ncclx_mpi.api.constants import (
 )
 from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, integer, is_constant, is_predefined
+from ncclx_mpi.api.handle import Handle, constant, integer, is_predefined
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.operations import Collection
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.p2p.engine import NativeComm
 
-_KIND = "communicator"
 _CREATE_GROUP_OFFSET = 3
 _CREATE_GROUP_TAG = 1 << 24
 """Above the numbers of object frames, which travel in the same message space."""
@@ -52,11 +52,16 @@ _CREATE_GROUP_TAG = 1 << 24
 _NULL = CommState()
 
 
-class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods, Handle):
+class Comm(
+    PointToPoint, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods,
+    Named, Attributed, Hinted, ErrorHandled, Handle,
+):  # fmt: skip
     """Communication context."""
 
     __slots__ = ()
     _NULL = _NULL
+    _NULL_NAME = "MPI_COMM_NULL"
+    _KIND = "communicator"
     _STATE = CommState
     _ROOT: ClassVar[type[Handle]]
     _CREATED: ClassVar[type[Comm]]
@@ -71,15 +76,6 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
         """Create object from the integer that `handle` gave."""
         state = cls._find(handle)
         return Comm() if state is _NULL else cls._CREATED._refer(state)
-
-    def free(self) -> None:
-        """Call `Free` if not null or predefined."""
-        if is_constant(self):
-            return
-        if is_predefined(self):
-            self._become_null()
-        elif self:
-            self.Free()
 
     # What it is
 
@@ -192,7 +188,7 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
 
     def _copy_to(self, made: CommState, info: Info | None) -> None:
         """Give a duplicate the hints and attributes that it starts with."""
-        made.info = dict(self._state.info) if info is None else _items(info)
+        made.info = dict(self._state.info) if info is None else hints(info)
         if self._state.attributes:
             made.attributes = attributes.copy_all(self, self._state.attributes)
 
@@ -242,7 +238,7 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
 
     def _free_attributes(self) -> None:
         """Delete what is cached on the communicator."""
-        attributes.delete_all(_KIND, self, self._state.attributes)
+        attributes.delete_all(self._KIND, self, self._state.attributes)
         if self._state.hidden is not None:
             self._state.hidden.Free()
             self._state.hidden = None
@@ -256,99 +252,10 @@ class Comm(PointToPoint, Collectives, NonBlockingCollectives, PersistentCollecti
         """Terminate the whole job; `errorcode` is its exit status."""
         runtime.abort(integer(errorcode, "errorcode"))
 
-    # Hints, names, attributes, error handlers
-
-    def Set_info(self, info: Info) -> None:
-        """Set new values for the hints associated with a communicator."""
-        self._state.info.update(_items(info))
-
-    def Get_info(self) -> Info:
-        """Return the current hints for a communicator."""
-        return Info.Create(self._state.info)
-
-    @property
-    def info(self) -> Info:
-        """Info hints."""
-        return self.Get_info()
-
-    @info.setter
-    def info(self, value: Info) -> None:
-        self.Set_info(value)
-
-    def Get_name(self) -> str:
-        """Get the print name for this communicator."""
-        return self._state.name if self else "MPI_COMM_NULL"
-
-    def Set_name(self, name: str) -> None:
-        """Set the print name for this communicator."""
-        if not isinstance(name, str | bytes):
-            raise TypeError(f"expected str or bytes, {type(name).__name__} found")
-        self._state.native  # noqa: B018  (raises if it is null or was freed)
-        self._state.name = (name if isinstance(name, str) else name.decode())[: MAX_OBJECT_NAME - 1]
-
-    @property
-    def name(self) -> str:
-        """Print name."""
-        return self.Get_name()
-
-    @name.setter
-    def name(self, value: str) -> None:
-        self.Set_name(value)
-
-    def Get_attr(self, keyval: int) -> int | Any | None:
-        """Retrieve attribute value by key."""
-        table = self._state.attributes
-        keyval = integer(keyval, "keyval")
-        if keyval in _PREDEFINED:
-            return _PREDEFINED[keyval](self)
-        return attributes.get_attr(_KIND, table, keyval)
-
-    def Set_attr(self, keyval: int, attrval: Any) -> None:
-        """Store attribute value associated with a key."""
-        attributes.set_attr(_KIND, self, self._state.attributes, keyval, attrval)
-
-    def Delete_attr(self, keyval: int) -> None:
-        """Delete attribute value associated with a key."""
-        attributes.delete_attr(_KIND, self, self._state.attributes, keyval)
-
     @classmethod
-    def Create_keyval(
-        cls,
-        copy_fn: Callable[[Comm, int, Any], Any] | None = None,
-        delete_fn: Callable[[Comm, int, Any], None] | None = None,
-        nopython: bool = False,
-    ) -> int:
-        """Create a new attribute key for communicators."""
-        return attributes.create_keyval(_KIND, copy_fn, delete_fn, nopython)
-
-    @classmethod
-    def Free_keyval(cls, keyval: int) -> int:
-        """Free an attribute key for communicators."""
-        return attributes.free_keyval(_KIND, keyval)
-
-    @classmethod
-    def Create_errhandler(cls, errhandler_fn: Callable[[Comm, int], None]) -> Errhandler:
-        """Create a new error handler for communicators."""
-        return Errhandler._create(_KIND, errhandler_fn)
-
-    def Get_errhandler(self) -> Errhandler:
-        """Get the error handler for a communicator."""
-        return Errhandler(self._state.errhandler)
-
-    def Set_errhandler(self, errhandler: Errhandler) -> None:
-        """Set the error handler for a communicator."""
-        self._state.native  # noqa: B018  (raises if it is null or was freed)
-        self._state.errhandler = Errhandler._usable(_KIND, errhandler)
-        handling.use(errhandler, Comm, self._CREATED)
-        handling.use_in_waits(errhandler, Request, self._CREATED)
-
-    def Call_errhandler(self, errorcode: int) -> None:
-        """Call the error handler installed on a communicator."""
-        self._state.errhandler._call(self, integer(errorcode, "errorcode"))
-
-
-def _items(info: Info | None) -> dict[str, str]:
-    return dict(info.items()) if info else {}
+    def _heed(cls, errhandler: Errhandler) -> None:
+        handling.use(errhandler, Comm, cls._CREATED)
+        handling.use_in_waits(errhandler, Request, cls._CREATED)
 
 
 def _true(comm: Comm) -> Literal[True]:
@@ -365,5 +272,6 @@ _PREDEFINED: dict[int, Callable[[Comm], Any]] = {
 }
 
 Comm._ROOT = Comm
+Comm._PREDEFINED = _PREDEFINED
 
 COMM_NULL = constant(Comm(), "COMM_NULL")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 from ncclx_mpi.api import attributes
 from ncclx_mpi.api import constants as mpi
+from ncclx_mpi.api.accessors import Attributed, Named
 from ncclx_mpi.api.handle import PUBLIC, Handle, integer
 from ncclx_mpi.buffers import named, packing, shapes, source, spec
 from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
@@ -15,18 +16,19 @@ from numba_kernels.pyobject import register_element
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
 _UNFREEABLE = (mpi.COMBINER_F90_INTEGER, mpi.COMBINER_F90_REAL, mpi.COMBINER_F90_COMPLEX)
-_KIND = "datatype"
 _names: dict[int, str] = {}
 """Constant name of each predefined handle object, by its identity."""
 
 
-class Datatype(Handle):
+class Datatype(Named, Attributed, Handle):
     """Describes what the elements of a buffer are and where they lie."""
 
     __module__ = PUBLIC
     __slots__ = ()
     _state: Layout | None
     _NULL = None
+    _NULL_NAME = "MPI_DATATYPE_NULL"
+    _KIND = "datatype"
 
     def __new__(cls, datatype: Datatype | None = None, *args: Any, **kwargs: Any) -> Self:
         """Make a null handle, or a copy of another handle."""
@@ -67,7 +69,7 @@ class Datatype(Handle):
         if layout.recipe is None or layout.recipe.combiner in _UNFREEABLE:
             fail(ERR_TYPE, f"Datatype.Free: {layout.name or 'a predefined datatype'} cannot be freed")
         if layout.attributes:
-            attributes.delete_all(_KIND, self, layout.attributes)
+            attributes.delete_all(self._KIND, self, layout.attributes)
         self._become_null()
 
     def free(self) -> None:
@@ -374,54 +376,7 @@ class Datatype(Handle):
             layout.attributes = {}
         return layout.attributes
 
-    def Get_attr(self, keyval: int) -> int | Any | None:
-        """Value of an attribute, None if it is not set."""
-        return attributes.get_attr(_KIND, self._table("Get_attr"), keyval)
-
-    def Set_attr(self, keyval: int, attrval: Any) -> None:
-        """Set an attribute."""
-        attributes.set_attr(_KIND, self, self._table("Set_attr"), keyval, attrval)
-
-    def Delete_attr(self, keyval: int) -> None:
-        """Delete an attribute."""
-        attributes.delete_attr(_KIND, self, self._table("Delete_attr"), keyval)
-
-    @classmethod
-    def Create_keyval(
-        cls,
-        copy_fn: Callable[[Datatype, int, Any], Any] | None = None,
-        delete_fn: Callable[[Datatype, int, Any], None] | None = None,
-        nopython: bool = False,
-    ) -> int:
-        """Make a key for attributes of datatypes."""
-        return attributes.create_keyval(_KIND, copy_fn, delete_fn, nopython)
-
-    @classmethod
-    def Free_keyval(cls, keyval: int) -> int:
-        """Release a key; attributes that are set keep working."""
-        return attributes.free_keyval(_KIND, keyval)
-
-    # names and codes
-
-    def Get_name(self) -> str:
-        """The name for people to read."""
-        return "MPI_DATATYPE_NULL" if self._state is None else self._state.name
-
-    def Set_name(self, name: str) -> None:
-        """Set the name for people to read."""
-        if not isinstance(name, str | bytes):
-            raise TypeError(f"expected str or bytes, {type(name).__name__} found")
-        text = name if isinstance(name, str) else name.decode()
-        self._need("Set_name").name = text[: mpi.MAX_OBJECT_NAME - 1]
-
-    @property
-    def name(self) -> str:
-        """The name for people to read."""
-        return self.Get_name()
-
-    @name.setter
-    def name(self, value: str) -> None:
-        self.Set_name(value)
+    # codes
 
     def tocode(self) -> str:
         """Character code or type string of a predefined type."""

@@ -69,11 +69,6 @@ class Errhandler(Handle):
         if not is_constant(self):
             self._become_null()
 
-    def free(self) -> None:
-        """Release the handle unless it is null or a constant."""
-        if self and not is_constant(self):
-            self.Free()
-
     @classmethod
     def _create(cls, kind: str, function: Function) -> Self:
         """Make a handler for objects of `kind` that calls ``function(object, error code)``.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from ncclx_mpi import errors
 from ncclx_mpi.api.constants import IDENT, PROC_NULL, SIMILAR, UNDEFINED, UNEQUAL
-from ncclx_mpi.api.handle import Handle, State, constant, integer, is_constant, is_predefined
+from ncclx_mpi.api.handle import Handle, State, constant, integer, is_constant
 
 
 class GroupState(State):
@@ -52,15 +52,6 @@ class Group(Handle):
         """Return the group of these world ranks, seen by world rank `me`."""
         ranks = tuple(ranks)
         return cls._refer(GroupState(ranks, me) if ranks else _EMPTY)
-
-    def free(self) -> None:
-        """Call `Free` if not null or predefined."""
-        if is_constant(self):
-            return
-        if is_predefined(self):
-            self._become_null()
-        elif self:
-            self.Free()
 
     def Free(self) -> None:
         """Free a group."""

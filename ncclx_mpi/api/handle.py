@@ -122,6 +122,18 @@ class Handle:
         constant, name = found
         return name if self is constant else (copyreg.__newobj__, (type(self), constant))  # type: ignore[attr-defined]
 
+    Free: Any
+    """The method of a class that ends what its handles refer to."""
+
+    def free(self) -> None:
+        """Call `Free` if not null or predefined."""
+        if is_constant(self):
+            return
+        if is_predefined(self):
+            self._become_null()
+        elif self:
+            self.Free()
+
     @property
     def handle(self) -> int:
         """Integer that identifies what the handle refers to; 0 if it is null."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ncclx_mpi import buffers, errors, runtime
 from ncclx_mpi.api.datatype import Datatype
-from ncclx_mpi.api.handle import Handle, State, constant, is_constant, is_predefined
+from ncclx_mpi.api.handle import Handle, State, constant
 from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.memory import view as memory_view
@@ -104,15 +104,6 @@ class Op(Handle):
     def fromhandle(cls, handle: int) -> Op:
         """Create object from the integer that `handle` gave."""
         return Op._refer(cls._find(handle))
-
-    def free(self) -> None:
-        """Call `Free` if not null or predefined."""
-        if is_constant(self):
-            return
-        if is_predefined(self):
-            self._become_null()
-        elif self:
-            self.Free()
 
     @classmethod
     def Create(cls, function: Callable[[Any, Any, Datatype], None], commute: bool = False) -> Self:

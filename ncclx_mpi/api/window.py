@@ -7,14 +7,14 @@ private memory by system calls. Every access is complete at both ends when its m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from ncclx_mpi import buffers, errors, runtime
 from ncclx_mpi.api import attributes, communicator, handling
+from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.constants import (
     LOCK_EXCLUSIVE,
     LOCK_SHARED,
-    MAX_OBJECT_NAME,
     MODE_NOCHECK,
     MODE_NOPRECEDE,
     MODE_NOPUT,
@@ -34,7 +34,7 @@ from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.environment import default_errhandler
 from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, State, constant, integer, is_constant
+from ncclx_mpi.api.handle import Handle, State, constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
 from ncclx_mpi.api.memory import buffer
@@ -49,7 +49,6 @@ from ncclx_mpi.rma.reach import Place
 from ncclx_mpi.rma.window import Part, Window
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
 
-_KIND = "window"
 _ASSERTIONS = MODE_NOCHECK | MODE_NOSTORE | MODE_NOPUT | MODE_NOPRECEDE | MODE_NOSUCCEED
 
 
@@ -72,11 +71,13 @@ _open: set[WinState] = set()
 """Windows that were not freed: peers may reach their memory, whatever became of the handles."""
 
 
-class Win(Handle):
+class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     """Remote memory access context."""
 
     __slots__ = ()
     _NULL = _NULL
+    _NULL_NAME = "MPI_WIN_NULL"
+    _KIND = "window"
     _STATE = WinState
     _ROOT: ClassVar[type[Handle]]
     _state: WinState
@@ -133,7 +134,7 @@ class Win(Handle):
     def _make(cls, comm: Intracomm, prepare: Callable[[], Part], flavor: int, info: Info) -> Self:
         if not isinstance(comm, Intracomm):
             raise TypeError(f"expected an Intracomm, got {type(comm).__name__}")
-        hints = _items(info)
+        items = hints(info)
         own = communicator.duplicate(comm._state.native)
         state = WinState()
         try:
@@ -143,7 +144,7 @@ class Win(Handle):
             raise
         state.flavor = flavor
         state.name = ""
-        state.info = hints
+        state.info = items
         state.attributes = {}
         state.errhandler = default_errhandler()
         handling.use(state.errhandler, Win)
@@ -153,17 +154,12 @@ class Win(Handle):
     def Free(self) -> None:
         """Free the window, when all ranks have come here."""
         state, window = self._state, self._window
-        attributes.delete_all(_KIND, self, state.attributes)
+        attributes.delete_all(self._KIND, self, state.attributes)
         window.close()
         communicator.return_slot(window.comm)
         _open.discard(state)
         state.empty()
         self._become_null()
-
-    def free(self) -> None:
-        """Call `Free` if not null."""
-        if self and not is_constant(self):
-            self.Free()
 
     # What it is
 
@@ -212,94 +208,6 @@ class Win(Handle):
         """Memory model."""
         self._state.window  # noqa: B018  (raises if it is null or was freed)
         return WIN_UNIFIED
-
-    # Hints, names, attributes, error handlers
-
-    def Set_info(self, info: Info) -> None:
-        """Set new values for the hints associated with a window."""
-        self._state.info.update(_items(info))
-
-    def Get_info(self) -> Info:
-        """Return the current hints for a window."""
-        return Info.Create(self._state.info)
-
-    @property
-    def info(self) -> Info:
-        """Info hints."""
-        return self.Get_info()
-
-    @info.setter
-    def info(self, value: Info) -> None:
-        self.Set_info(value)
-
-    def Get_name(self) -> str:
-        """Get the print name for this window."""
-        return self._state.name if self else "MPI_WIN_NULL"
-
-    def Set_name(self, name: str) -> None:
-        """Set the print name for this window."""
-        if not isinstance(name, str | bytes):
-            raise TypeError(f"expected str or bytes, {type(name).__name__} found")
-        self._state.window  # noqa: B018  (raises if it is null or was freed)
-        self._state.name = (name if isinstance(name, str) else name.decode())[: MAX_OBJECT_NAME - 1]
-
-    @property
-    def name(self) -> str:
-        """Print name."""
-        return self.Get_name()
-
-    @name.setter
-    def name(self, value: str) -> None:
-        self.Set_name(value)
-
-    def Get_attr(self, keyval: int) -> int | Any | None:
-        """Retrieve attribute value by key."""
-        table, keyval = self._state.attributes, integer(keyval, "keyval")
-        if keyval in _PREDEFINED:
-            return _PREDEFINED[keyval](self)
-        return attributes.get_attr(_KIND, table, keyval)
-
-    def Set_attr(self, keyval: int, attrval: Any) -> None:
-        """Store attribute value associated with a key."""
-        attributes.set_attr(_KIND, self, self._state.attributes, keyval, attrval)
-
-    def Delete_attr(self, keyval: int) -> None:
-        """Delete attribute value associated with a key."""
-        attributes.delete_attr(_KIND, self, self._state.attributes, keyval)
-
-    @classmethod
-    def Create_keyval(
-        cls,
-        copy_fn: Callable[[Win, int, Any], Any] | None = None,
-        delete_fn: Callable[[Win, int, Any], None] | None = None,
-        nopython: bool = False,
-    ) -> int:
-        """Create a new attribute key for windows."""
-        return attributes.create_keyval(_KIND, copy_fn, delete_fn, nopython)
-
-    @classmethod
-    def Free_keyval(cls, keyval: int) -> int:
-        """Free an attribute key for windows."""
-        return attributes.free_keyval(_KIND, keyval)
-
-    @classmethod
-    def Create_errhandler(cls, errhandler_fn: Callable[[Win, int], None]) -> Errhandler:
-        """Create a new error handler for windows."""
-        return Errhandler._create(_KIND, errhandler_fn)
-
-    def Get_errhandler(self) -> Errhandler:
-        """Get the error handler for a window."""
-        return Errhandler(self._state.errhandler)
-
-    def Set_errhandler(self, errhandler: Errhandler) -> None:
-        """Set the error handler for a window."""
-        self._state.window  # noqa: B018  (raises if it is null or was freed)
-        handling.use(errhandler, Win)
-        self._state.errhandler = Errhandler._usable(_KIND, errhandler)
-
-    def Call_errhandler(self, errorcode: int) -> None:
-        """Call the error handler installed on a window."""
-        self._state.errhandler._call(self, integer(errorcode, "errorcode"))
 
     # Access
 
@@ -532,13 +440,6 @@ class Win(Handle):
         self._window.order_memory()
 
 
-def _items(info: Info) -> dict[str, str]:
-    """Return hints as a dictionary."""
-    if not isinstance(info, Info):
-        raise TypeError(f"expected an Info, got {type(info).__name__}")
-    return dict(info.items()) if info else {}
-
-
 def _unit(disp_unit: int) -> int:
     """Return a unit of displacements, once it is found to be one."""
     unit = integer(disp_unit, "disp_unit")
@@ -593,5 +494,6 @@ _PREDEFINED: dict[int, Callable[[Win], int]] = {
 }
 
 Win._ROOT = Win
+Win._PREDEFINED = _PREDEFINED
 export(Win, lambda win: win.attrs[:2])
 WIN_NULL = constant(Win(), "WIN_NULL")
