@@ -20,15 +20,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ncclx_mpi.algorithms import AUTO
 from ncclx_mpi.collectives.alltoall import faults
 from ncclx_mpi.collectives.alltoall.operands import Integers, Operands, Rooms
+from ncclx_mpi.collectives.lines import ALLTOALL
 from ncclx_mpi.device import segments
-from ncclx_mpi.device.executor import Launch, Room
+from ncclx_mpi.device.executor import Executor, Launch
 from ncclx_mpi.device.members import Words, executors_of
 from ncclx_mpi.device.offers import Array
 from ncclx_mpi.device.process import Process
 from ncclx_mpi.device.reports import Reports, report_of
-from ncclx_mpi.device.segments import Tables
+from ncclx_mpi.device.segments import Shown, Tables
 from ncclx_mpi.device.station import Plan, Reach, Work, station
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
@@ -38,7 +40,7 @@ from numba_kernels.cuda.driver import Driver
 from transports.cuda_ipc.transport import Place
 from transports.shm.slots import DEVICE_RANKS
 
-_KIND = OPERATIONS.index(faults.NAME)
+KIND = OPERATIONS.index(faults.NAME)
 _MOST_TABLES = 64 << 20
 """Bytes of device memory up to which tables are made; beyond, splits are so many that planning is no work for few threads."""
 _PLANNING_THREADS = 1
@@ -62,7 +64,7 @@ def carry_out(comm: NativeComm, operands: Operands) -> bool:
         ERR_TRUNCATE: pairs of this rank moved nothing, and the communicator stays usable; or ranks have different numbers of segments,
         and it is broken. Otherwise as :func:`ncclx_mpi.device.collectives.carry_out`.
     """
-    brought = bring(comm, operands)
+    brought = bring(comm, operands) if comm.slot >= 0 and comm.forced[ALLTOALL] == AUTO else None
     if brought is None:
         return False
     plan = station(comm, brought.driver).carry_out(_Call(comm, operands, brought))
@@ -91,15 +93,14 @@ class Brought(NamedTuple):
 
 def bring(comm: NativeComm, operands: Operands) -> Brought | None:
     """What this rank brings to the devices; None if they are not asked."""
-    if comm.slot < 0 or comm.size > DEVICE_RANKS or segments.most_nbytes(comm.size, operands.segments) > _MOST_TABLES:
+    if comm.size > DEVICE_RANKS or segments.most_nbytes(comm.size, operands.segments) > _MOST_TABLES:
         return None
-    everything: tuple[Rooms | Integers, ...] = (operands.send, operands.recv, *operands.metadata, operands.all_splits)
-    memories = [each.device for each in everything if each.nbytes]
+    memories = [each.device for each in operands.everything if each.nbytes]
     found = [memory for memory in memories if memory is not None]
     if len(found) < len(memories) or len({memory.device for memory in found}) != 1:
         return None
     streams = tuple(dict.fromkeys(memory.stream.handle for memory in found))
-    return Brought(found[0].driver, found[0].device, streams, tuple(map(_array, everything)))
+    return Brought(found[0].driver, found[0].device, streams, tuple(map(_array, operands.everything)))
 
 
 def _array(operand: Rooms | Integers) -> Array | None:
@@ -108,17 +109,57 @@ def _array(operand: Rooms | Integers) -> Array | None:
     return Array(operand.first if isinstance(operand, Rooms) else operand.address, operand.device.known)
 
 
+class Kernels:
+    """What an executor launches, each time the same.
+
+    Parameters
+    ----------
+    executor
+        Of the GPU; its stream has the uploads before all launches.
+    ranks, targets
+        What all ranks have shown, and those on the GPU.
+    reach
+        Maps their arrays.
+    report
+        Address of the executor's report.
+
+    Attributes
+    ----------
+    launches
+        First the plan, then the copy.
+    """
+
+    def __init__(self, executor: Executor, ranks: Sequence[Shown], targets: Sequence[int], reach: Reach, report: int) -> None:
+        def at(rank: int, name: str) -> int:
+            place = ranks[rank].places[name]
+            return 0 if place is None else reach.address(rank, ranks[rank].pid, ranks[rank].uuid, place)
+
+        tables = Tables(ranks, targets)
+        self._room = executor.room(tables.nbytes)
+        base = self._room.address
+        executor.upload(base, tables.uploaded(base, at, report))
+        self.launches = [
+            executor.prepare(Launch(PLAN, tables.pairs, _PLANNING_THREADS, tables.plan_arguments(base))),
+            executor.prepare(Launch(COPY, executor.blocks, _COPYING_THREADS, tables.copy_arguments(base))),
+        ]
+
+    def launch(self, driver: Driver, stream: int) -> None:
+        """Enqueue everything in a stream."""
+        for launch in self.launches:
+            driver.launch(launch.kernel, stream, launch.blocks, launch.threads, launch.arguments)
+
+
 class Kept(NamedTuple):
-    """What a plan keeps: where faults are reported, and the executor's tables."""
+    """What a plan keeps: where faults are reported, and what an executor launches."""
 
     reports: Reports
-    room: Room | None = None
+    kernels: Kernels | None = None
 
 
 class _Call(Work):
     """One rank's part in a blocking call."""
 
-    kind, root, name = _KIND, 0, faults.NAME
+    kind, root, name = KIND, 0, faults.NAME
 
     def __init__(self, comm: NativeComm, operands: Operands, brought: Brought) -> None:
         self._comm = comm
@@ -147,17 +188,6 @@ class _Call(Work):
         if executors[rank] != rank:
             return Plan(mask, None, [], Kept(reports))
         reach = Reach(process.ipc, rank)
-
-        def at(other: int, name: str) -> int:
-            place = ranks[other].places[name]
-            return 0 if place is None else reach.address(other, ranks[other].pid, ranks[other].uuid, place)
-
-        executor = process.executor(self.device)
-        tables = Tables(ranks, [other for other, its in enumerate(executors) if its == rank])
-        room = executor.room(tables.nbytes)
-        executor.upload(room.address, tables.uploaded(room.address, at, base + ranks[rank].report))
-        launches = [
-            executor.prepare(Launch(PLAN, tables.pairs, _PLANNING_THREADS, tables.plan_arguments(room.address))),
-            executor.prepare(Launch(COPY, executor.blocks, _COPYING_THREADS, tables.copy_arguments(room.address))),
-        ]
-        return Plan(mask, launches, reach.mappings, Kept(reports, room))
+        targets = [other for other, its in enumerate(executors) if its == rank]
+        kernels = Kernels(process.executor(self.device), ranks, targets, reach, base + ranks[rank].report)
+        return Plan(mask, kernels.launches, reach.mappings, Kept(reports, kernels))

@@ -237,12 +237,15 @@ class Prepared:
         Raises
         ------
         Exception
-            ERR_NO_MEM: it does not fit into the heap, or there are too many captured calls. ERR_PROC_FAILED, ERR_TRUNCATE, ERR_OTHER
-            and others: something went wrong in an earlier call. ERR_OTHER: the driver failed; the communicator takes no calls in
-            streams any more, on any rank.
+            ERR_COMM: the communicator was freed. ERR_NO_MEM: it does not fit into the heap, or there are too many captured calls.
+            ERR_PROC_FAILED, ERR_TRUNCATE, ERR_OTHER and others: something went wrong in an earlier call. ERR_OTHER: the driver failed; the
+            communicator takes no calls in streams any more, on any rank.
         """
         with self._guard, current(self.driver, self.device):
-            assert self._watch is not None
+            if self._watch is None:
+                errors.fail(
+                    errors.ERR_COMM, f"rank {self.comm.rank}: the communicator was freed, it takes no calls in streams any more"
+                )
             at, lane = self._captured(task) if task.call.is_captured else self._eager(task, stream)
             self._raise(self._watch.note(task.call))
             try:
@@ -357,7 +360,7 @@ class Prepared:
         self._is_open = False
         _open.discard(self)
         try:
-            self._wait()
+            self.wait()
         finally:
             self._together(self._unmap)
             self._together(self._free)
@@ -366,10 +369,10 @@ class Prepared:
         """As :meth:`close`, by oneself: at the end of the process, which frees the heap."""
         self._is_open = False
         if drivers.current() is self.driver:
-            self._wait()
+            self.wait()
         self._unmap()
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Wait until nothing is under way; the watch sees to it that this ends when a rank dies."""
         driver, last = self.driver, self._last
         with current(driver, self.device):
@@ -500,4 +503,5 @@ runtime.before_leaving(_leave)
 
 def _described(call: Call) -> str:
     kind = OPERATIONS[call.kind]
-    return f"{kind} of {call.nbytes} bytes with root {call.root}{', captured into a graph' if call.is_captured else ''}"
+    more = f", operation or request {call.digest}" if call.digest else ""
+    return f"{kind} of {call.nbytes} bytes with root {call.root}{more}{', captured into a graph' if call.is_captured else ''}"

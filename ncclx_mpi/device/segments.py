@@ -69,7 +69,7 @@ def describe(operands: Operands, pid: int, uuid: bytes, report: int, places: Seq
     send, recv, choice = operands.send, operands.recv, operands.choice
     rooms = np.array([send.capacities, send.addresses, recv.capacities, recv.addresses], np.int64)
     rooms[1::2] -= [[send.first], [recv.first]]
-    found = np.zeros(SHOWN.total // WORD + rooms.size, np.int64)
+    found = nothing(len(send.capacities))
     numbers = (
         operands.segments, operands.form, send.itemsize, operands.splits.kind, operands.row_step, choice.indices.kind,
         choice.indices.length, choice.blocklengths.kind, choice.first, choice.step, choice.taken,
@@ -82,6 +82,11 @@ def describe(operands: Operands, pid: int, uuid: bytes, report: int, places: Seq
             put_place(found, getattr(SHOWN, name), place)
     put(found, SHOWN.total, rooms.reshape(-1))
     return found
+
+
+def nothing(size: int) -> Words:
+    """A descriptor that says nothing, for `size` ranks."""
+    return np.zeros(SHOWN.total // WORD + 4 * size, np.int64)
 
 
 def read(descriptor: Words) -> Shown:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import buffers, errors
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.api.operations import Collection, Persistent
-from ncclx_mpi.api.request import Prequest, Request
+from ncclx_mpi.api.request import Request
 from ncclx_mpi.buffers import Buffer as Resolved
 from ncclx_mpi.buffers import VBuffer
 from ncclx_mpi.collectives.alltoall.faults import NAME
 from ncclx_mpi.collectives.alltoall.operands import NO_INTEGERS, Choice, Integers, Operands, Rooms
+from ncclx_mpi.extensions.dynamic_request import DynamicOperation, DynamicRequest
 from ncclx_mpi.extensions.exchange import Exchange
 from ncclx_mpi.extensions.recent import Recent
 from ncclx_mpi.typing import Buffer, BufSpecV
@@ -123,7 +123,7 @@ class DynamicAlltoall:
         allsplits: Buffer | None = None,
     ) -> Request:
         """Nonblocking: as :meth:`Alltoallv_dynamic`; everything passed is borrowed until the request is complete."""
-        return Request._refer(_started(self._state, _dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)())
+        return _start(self._state, _dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
 
     def Alltoallv_dynamic_init(
         self,
@@ -134,15 +134,14 @@ class DynamicAlltoall:
         blocklengths: Buffer | None = None,
         allsplits: Buffer | None = None,
         info: Info = INFO_NULL,
-    ) -> Prequest:
+    ) -> DynamicRequest:
         """Persistent: as :meth:`Alltoallv_dynamic`; each ``Start`` reads `splits`, `indices` and `blocklengths` anew.
 
         Everything passed is borrowed while the request lives; between ``Wait`` and ``Start`` its contents are the program's. A
         start that ended in ERR_TRUNCATE leaves the request ready for the next one.
         """
-        return Prequest._refer(
-            Persistent(_started(self._state, _dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits))
-        )
+        operands = _dispatch(self._state, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
+        return DynamicRequest._refer(DynamicOperation(self._state, operands))
 
     def Alltoallv_dynamic_combine(
         self,
@@ -192,7 +191,7 @@ class DynamicAlltoall:
         blocklengths: Buffer | None = None,
     ) -> Request:
         """Nonblocking: as :meth:`Alltoallv_dynamic_combine`; everything passed is borrowed until the request is complete."""
-        return Request._refer(_started(self._state, _combine, sendbuf, recvbuf, allsplits, indices, blocklengths)())
+        return _start(self._state, _combine, sendbuf, recvbuf, allsplits, indices, blocklengths)
 
     def Alltoallv_dynamic_combine_init(
         self,
@@ -202,9 +201,10 @@ class DynamicAlltoall:
         indices: Buffer | None = None,
         blocklengths: Buffer | None = None,
         info: Info = INFO_NULL,
-    ) -> Prequest:
+    ) -> DynamicRequest:
         """Persistent: as :meth:`Alltoallv_dynamic_combine`; each ``Start`` reads `allsplits`, `indices` and `blocklengths` anew."""
-        return Prequest._refer(Persistent(_started(self._state, _combine, sendbuf, recvbuf, allsplits, indices, blocklengths)))
+        operands = _combine(self._state, sendbuf, recvbuf, allsplits, indices, blocklengths)
+        return DynamicRequest._refer(DynamicOperation(self._state, operands))
 
 
 _recent: Recent[Exchange | None] = Recent()
@@ -213,7 +213,7 @@ _recent: Recent[Exchange | None] = Recent()
 def _run(state: CommState, resolve: Resolve, *arguments: Any) -> None:
     """Carry a call out: on the devices if all ranks can, else by the host."""
     if state.native.slot < 0:
-        Request._refer(_started(state, resolve, *arguments)()).Wait()
+        _start(state, resolve, *arguments).Wait()
         return
 
     def resolved() -> Exchange | None:
@@ -234,9 +234,9 @@ def _run_on_devices(state: CommState, operands: Operands) -> bool:
     return dynamic.carry_out(state.native, operands)
 
 
-def _started(state: CommState, resolve: Resolve, *arguments: Any) -> Callable[[], Collection]:
-    """What starts a call on the host's way, as often as it is complete."""
-    return Exchange(state, resolve(state, *arguments)).prepare(state)
+def _start(state: CommState, resolve: Resolve, *arguments: Any) -> Request:
+    """Start a call on the host's way."""
+    return Request._refer(Exchange(state, resolve(state, *arguments)).prepare(state)())
 
 
 def _dispatch(

@@ -112,9 +112,19 @@ class Operands(NamedTuple):
         return self.splits, self.choice.indices, self.choice.blocklengths
 
     @property
+    def everything(self) -> tuple[Rooms | Integers, ...]:
+        """Send and receive rooms, the metadata, and where all splits go."""
+        return self.send, self.recv, *self.metadata, self.all_splits
+
+    @property
     def is_on_device(self) -> bool:
         """Whether some of it is in a GPU's memory."""
-        return any(each.device is not None for each in (self.send, self.recv, self.all_splits, *self.metadata))
+        return any(each.device is not None for each in self.everything)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no memory in it."""
+        return not any(each.nbytes for each in self.everything)
 
     def unowned(self) -> Operands:
         """The same, which keeps nothing alive."""

@@ -1,0 +1,398 @@
+"""Alltoallv_dynamic in streams, on the driver double: counts may change until the stream has come to the call, and between replays."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI
+from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
+from ncclx_mpi.testing.driver_double.arrays import using
+from tests.device.test_dynamic_fastpath import driver_of, late
+from tests.extensions.tables import HOLE, INDICES, SPLIT, draw
+from tests.extensions.test_alltoallv_dynamic import check
+
+HEAP = 1 << 16
+
+
+class Started:
+    """A flavour: what is called is made a request, which is started in a stream, eagerly or by replays of a graph."""
+
+    def __init__(self, driver: Double, stream: int, *, is_captured: bool) -> None:
+        self.driver, self.stream, self.is_captured = driver, stream, is_captured
+
+    def __call__(self, comm: Any, name: str, *arguments: Any) -> None:
+        request = getattr(comm, f"{name}_init")(*arguments)
+        try:
+            if self.is_captured:
+                self.driver.begin_capture(self.stream)
+                request.Start(stream=self.stream)
+                graph = self.driver.end_capture(self.stream)
+            errors = []
+            for _ in range(2):
+                if self.is_captured:
+                    self.driver.replay(graph, self.stream)
+                else:
+                    errors += raised(lambda: request.Start(stream=self.stream))
+            self.driver.finish(self.stream)
+            errors += raised(request.check)
+        finally:
+            request.Free()
+        if errors:
+            raise errors[0]
+
+
+def raised(call: Callable[[], None]) -> list[MPI.Exception]:
+    """What a call raises: a start is enqueued nevertheless."""
+    try:
+        call()
+    except MPI.Exception as error:
+        return [error]
+    return []
+
+
+def prepared(comm: Any) -> Any:
+    other = comm.Dup()
+    other.prepare(HEAP)
+    return other
+
+
+@pytest.mark.ranks(1, 2, 3, 4, timeout=300)
+@pytest.mark.parametrize("sharing", ["one", "each"])
+def test_random_tables_in_random_orders(comm: Any, sharing: str) -> None:
+    """Faults included: they are found by `check`, or by the second start, and leave everything else as it should be."""
+    with driver_of(comm, sharing) as driver:
+        driver.use(0)
+        own = prepared(comm)
+        for seed in range(16):
+            driver.reseed(64 * seed + comm.rank)
+            stream = driver.create_stream(is_blocking=bool(seed % 2))
+            table = draw(20_000 * comm.size + 2 * seed + (sharing == "each"), comm.size)
+            try:
+                with using(stream):
+                    check(own, table, Started(driver, stream, is_captured=seed % 4 > 1), late, lambda array: array.get())
+            except BaseException as error:
+                error.add_note(f"seed {seed}")
+                raise
+        own.Free()
+
+
+class Program:
+    """Segments to every rank by indices and back, in a stream; what the router would decide is written by work in that stream."""
+
+    def __init__(self, comm: Any, seed: int) -> None:
+        self.comm, self.rng = comm, np.random.default_rng(seed)
+        self.segments, self.most = 2 * comm.size, 9
+        total = self.most * self.segments
+        self.send = DeviceArray.from_host(np.arange(total) + 1000 * comm.rank)
+        self.splits = DeviceArray.from_host(np.zeros(self.segments, np.int32))
+        self.indices = DeviceArray.from_host(np.zeros(self.segments, np.int16))
+        self.blocks = DeviceArray.from_host(np.zeros(comm.size, np.int64))
+        self.areas = DeviceArray((comm.size, total), np.int64)
+        self.every = DeviceArray((comm.size, self.segments), np.int64)
+        self.back = DeviceArray(total, np.int64)
+        self.theirs, self.counts = DeviceArray(comm.size * self.segments, np.int64), DeviceArray(comm.size, np.int64)
+        self.dispatch = comm.Alltoallv_dynamic_init(self.send, self.areas, self.splits, self.indices, self.blocks, self.every)
+        self.combine = comm.Alltoallv_dynamic_combine_init(self.areas, self.back, self.every, self.theirs, self.counts)
+        self.found: list[np.ndarray] = []
+        self.wanted: list[np.ndarray] = []
+
+    def start(self, stream: int) -> None:
+        self.areas.fill_later(HOLE)
+        self.back.fill_later(HOLE)
+        self.dispatch.Start(stream=stream)
+        self.areas.later(lambda values: np.multiply(values, 2, out=values), "the experts' work")
+        self.combine.Start(stream=stream)
+        self.areas.fill_later(-1)
+        self.every.fill_later(-1)
+
+    def route(self) -> None:
+        """Decide anew, all ranks alike, in the current stream; each segment goes to one rank."""
+        size, mine = self.comm.size, self.comm.rank
+        splits = self.rng.integers(0, self.most, (size, self.segments)) * self.rng.integers(0, 2, (size, self.segments))
+        owners = self.rng.integers(0, size, (size, self.segments))
+        chosen = [np.argsort(owners[source], kind="stable") for source in range(size)]
+        blocks = [np.bincount(owners[source], minlength=size) for source in range(size)]
+        held = [np.flatnonzero(owners[source] == mine) for source in range(size)]
+        for array, values in (
+            (self.splits, splits[mine]), (self.indices, chosen[mine]), (self.blocks, blocks[mine]),
+            (self.theirs, np.resize(np.concatenate([*held, [0]]), self.theirs.size)), (self.counts, [len(each) for each in held]),
+        ):  # fmt: skip
+            array.later(lambda target, values=values: np.copyto(target, values, casting="unsafe"), "the router")
+        total = int(splits[mine].sum())
+        self.wanted.append(np.where(np.arange(self.back.size) < total, 2 * (np.arange(self.back.size) + 1000 * mine), HOLE))
+
+    def take(self) -> None:
+        self.back.later(lambda values: self.found.append(values.copy()))
+
+
+@pytest.mark.ranks(1, 2, 3, 4, timeout=300)
+@pytest.mark.parametrize("sharing", ["one", "each"])
+@pytest.mark.parametrize("is_captured", [False, True], ids=["eager", "graph"])
+def test_dispatch_and_combine_with_counts_that_change(comm: Any, sharing: str, is_captured: bool) -> None:
+    """Each turn the counts are written behind what is enqueued already; no host looks before the end."""
+    with driver_of(comm, sharing) as driver:
+        driver.use(0)
+        own = prepared(comm)
+        for seed in range(3):
+            driver.reseed(10 * seed + comm.rank)
+            stream = driver.create_stream()
+            with using(stream):
+                program = Program(own, seed)
+                if is_captured:
+                    driver.begin_capture(stream)
+                    program.start(stream)
+                    graph = driver.end_capture(stream)
+                for _ in range(6):
+                    program.route()
+                    if is_captured:
+                        driver.replay(graph, stream)
+                    else:
+                        program.start(stream)
+                    program.take()
+                driver.finish(stream)
+            program.dispatch.check()
+            program.combine.check()
+            np.testing.assert_array_equal(program.found, program.wanted, err_msg=f"seed {seed}")
+            program.dispatch.Free()
+            program.combine.Free()
+        own.Free()
+
+
+@pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("form", [SPLIT, INDICES])
+def test_counts_changed_after_the_start_was_enqueued(comm: Any, form: str) -> None:
+    """A kernel that is enqueued before the start, and runs long after it was enqueued, halves the counts."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        with using(stream):
+            send, splits = late(np.arange(16.0) + 100 * comm.rank), late(np.full(4, 4))
+            recv = late(np.full((2, 16), float(HOLE)))
+            rest = (late(np.arange(4)), late(np.full(2, 2))) if form == INDICES else ()
+            request = own.Alltoallv_dynamic_init(send, recv, splits, *rest)
+            with driver.held():
+                splits.later(lambda values: np.floor_divide(values, 2, out=values), "halving")
+                request.Start(stream=stream)
+                splits.fill_later(1 << 40)
+            wanted = np.full((2, 16), float(HOLE))
+            first = 4 * comm.rank
+            for source in range(2):
+                there = first if form == INDICES else 0
+                wanted[source, there : there + 4] = 100 * source + first + np.arange(4)
+            np.testing.assert_array_equal(recv.get(), wanted)
+        request.check()
+        request.Free()
+        own.Free()
+
+
+@pytest.mark.ranks(2, 4, timeout=60)
+@pytest.mark.parametrize("sharing", ["one", "each"])
+def test_driver_calls(comm: Any, sharing: str) -> None:
+    """A rank makes one call, an executor four, and nothing is asked or waited for."""
+    size = comm.size
+    with driver_of(comm, sharing) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        with using(stream):
+            send, splits, recv = (DeviceArray.from_host(np.ones(shape)) for shape in (size, size, (size, 4)))
+            splits = DeviceArray.from_host(np.ones(size, int))
+            request = own.Alltoallv_dynamic_init(send, recv, splits)
+            request.Start(stream=stream)
+            for _ in range(3):
+                driver.calls.clear()
+                request.Start(stream=stream)
+                made = {name: count for name, count in driver.calls.items() if name not in ("is_capturing", "current_device")}
+                is_executor = sharing == "each" or comm.rank == 0
+                assert made == ({"batch": 2, "launch": 2} if is_executor else {"batch": 1})
+            driver.finish(stream)
+        request.Free()
+        own.Free()
+
+
+@pytest.mark.ranks(3, timeout=60)
+def test_faults_stay_until_a_host_looks(comm: Any) -> None:
+    """In the middle of many replays rank 0 sends rank 1 too much; both hear of it, once; the third one does not."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        with using(stream):
+            send, splits = late(np.arange(12.0) + 100 * comm.rank), late(np.full(3, 2))
+            recv = late(np.full((3, 3), float(HOLE)))
+            request = own.Alltoallv_dynamic_init(send, recv, splits)
+            driver.begin_capture(stream)
+            request.Start(stream=stream)
+            graph = driver.end_capture(stream)
+            for length in (2, 4, 1):
+                if comm.rank == 0:
+                    splits.later(lambda values, length=length: np.copyto(values, [2, length, 2]))
+                driver.replay(graph, stream)
+            found = recv.get()
+        if comm.rank < 2:
+            with pytest.raises(
+                MPI.Exception, match="needs room for 4 elements, but rank 1 has a capacity of 3 for rank 0"
+            ) as caught:
+                request.check()
+            assert caught.value.error_class == MPI.ERR_TRUNCATE
+        request.check()
+        own.check()
+        if comm.rank == 1:
+            np.testing.assert_array_equal(found[0], [2, 3, HOLE])
+        request.Free()
+        own.Free()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_a_start_says_what_an_earlier_one_met(comm: Any) -> None:
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        with using(stream):
+            send, splits, recv = late(np.arange(4.0) + 10 * comm.rank), late(np.full(2, -1)), late(np.zeros(4))
+            request = own.Alltoallv_dynamic_init(send, recv, splits)
+            request.Start(stream=stream)
+            driver.finish(stream)
+            splits.fill_later(2)
+            with pytest.raises(MPI.Exception, match="split length 0 of rank . is -1"):
+                request.Start(stream=stream)
+            np.testing.assert_array_equal(recv.get(), np.array([0, 1, 10, 11]) + 2 * comm.rank)
+        request.check()
+        request.Free()
+        own.Free()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_requests_beside_other_calls_in_streams(comm: Any) -> None:
+    """They share words and order with them, and the host's starts go on."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream, other = prepared(comm), driver.create_stream(), driver.create_stream()
+        with using(stream):
+            send, splits = late(np.arange(4) + 10 * comm.rank), late(np.full(2, 2))
+            recv, total = DeviceArray((2, 2), np.int64), DeviceArray((2, 2), np.int64)
+            request = own.Alltoallv_dynamic_init(send, recv, splits)
+            for turn in range(5):
+                where = (stream, other)[turn % 2]
+                request.Start(stream=where)
+                own.Allreduce(recv, total, stream=where)
+                if turn == 2:
+                    driver.drain()
+                    request.Start()
+                    request.Wait()
+            driver.drain()
+            np.testing.assert_array_equal(recv.get(), np.array([[0, 1], [10, 11]]) + 2 * comm.rank)
+            np.testing.assert_array_equal(total.get(), [[2, 4], [22, 24]])
+        request.Free()
+        own.Free()
+
+
+def refused(call: Callable[[], Any], error_class: int, text: str) -> None:
+    with pytest.raises(MPI.Exception, match=text) as caught:
+        call()
+    assert caught.value.Get_error_class() == error_class
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_what_cannot_be_started_in_streams(comm: Any) -> None:
+    """The host can start it nevertheless, and says in streams why not."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        splits = DeviceArray.from_host(np.ones(2, int))
+        good = DeviceArray.from_host(np.ones(2))
+        of_the_host, of_a_pool = np.ones(2), DeviceArray.from_host(np.ones(2), kind=POOL)
+        for where, send, text in (
+            (comm, good, "was not prepared"),
+            (own, of_the_host if comm.rank else good, "rank 1 of the communicator cannot: not all of its arrays are a GPU's"),
+            (own, of_a_pool if comm.rank else good, "rank 1 .* memory that processes cannot share"),
+        ):
+            recv = DeviceArray.from_host(np.zeros((2, 1)))
+            request = where.Alltoallv_dynamic_init(send, recv, splits)
+            refused(lambda request=request: request.Start(stream=stream), MPI.ERR_UNSUPPORTED_OPERATION, text)
+            refused(request.check, MPI.ERR_UNSUPPORTED_OPERATION, text)
+            request.Start()
+            request.Wait()
+            np.testing.assert_array_equal(recv.get(), [[1], [1]])
+            request.Free()
+        request = own.Alltoallv_dynamic_init(good, DeviceArray((2, 1)), splits)
+        refused(lambda: request.Start(stream=0), MPI.ERR_ARG, "legacy default stream")
+        request.Start()
+        refused(lambda: request.Start(stream=stream), MPI.ERR_REQUEST, "active")
+        request.Wait()
+        request.Free()
+        refused(lambda: request.Start(stream=stream), MPI.ERR_REQUEST, "null")
+        uneven = DeviceArray.from_host(np.ones(2 + 2 * comm.rank, int))
+        refused(
+            lambda: own.Alltoallv_dynamic_init(good, DeviceArray((2, 1)), uneven),
+            MPI.ERR_TRUNCATE,
+            "rank 0 has 2 split lengths, rank 1 has 4",
+        )
+        late_request = own.Alltoallv_dynamic_init(good, DeviceArray((2, 1)), splits)
+        own.Free()
+        refused(lambda: late_request.Start(stream=stream), MPI.ERR_COMM, "freed")
+        late_request.Free()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_ranks_that_start_different_requests(comm: Any) -> None:
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        arrays = DeviceArray.from_host(np.ones(2)), DeviceArray((2, 1)), DeviceArray.from_host(np.ones(2, int))
+        requests = [own.Alltoallv_dynamic_init(*arrays) for _ in range(2)]
+        with contextlib.suppress(MPI.Exception):  # raised here where the other one was first
+            requests[comm.rank].Start(stream=stream)
+        comm.Barrier()
+        refused(requests[0].check, MPI.ERR_OP, "request 2")
+        driver.finish(stream)
+        own.Free()
+
+
+PEER_DIES = """
+import os, signal, time
+import numpy as np
+from mpi4py import MPI
+from ncclx_mpi.testing.driver_double import DeviceArray, Double
+
+comm = MPI.COMM_WORLD
+with Double(comm.rank, patience=60) as driver:
+    driver.use(0)
+    comm.prepare(1 << 12)
+    stream = driver.create_stream()
+    send, recv, splits = (DeviceArray.from_host(values) for values in (np.arange(6.0), np.zeros((3, 2)), np.full(3, 2)))
+    request = comm.Alltoallv_dynamic_init(send, recv, splits)
+    request.Start(stream=stream)
+    driver.begin_capture(stream)
+    request.Start(stream=stream)
+    graph = driver.end_capture(stream)
+    driver.synchronize(stream)
+    died = comm.bcast(time.time() + 2)
+    if comm.rank == VICTIM:
+        time.sleep(died - time.time())
+        os.kill(os.getpid(), signal.SIGKILL)
+    request.Start(stream=stream)
+    driver.replay(graph, stream)
+    driver.synchronize(stream)
+    print("released" if died < time.time() < died + 10 else time.time() - died, flush=True)
+    for touch in (request.check, lambda: request.Start(stream=stream)):
+        try:
+            touch()
+        except MPI.Exception as error:
+            print("failed" if error.Get_error_class() == MPI.ERR_PROC_FAILED else error, flush=True)
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_peer_dies_while_streams_wait_for_it(victim: int) -> None:
+    program = PEER_DIES.replace("VICTIM", str(victim))
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "3", "--timeout", "60", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert sorted(done.stdout.split()) == [*4 * ["failed"], *2 * ["released"]], done.stdout + done.stderr
+    assert done.returncode == 128 + signal.SIGKILL
