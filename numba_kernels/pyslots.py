@@ -27,6 +27,10 @@ decrease = types.ExternalFunction("Py_DecRef", types.void(types.intp))
 """Own one reference more, or one less; nothing at 0. The last one gone, any Python code may run."""
 new_object = types.ExternalFunction("PyType_GenericAlloc", types.intp(types.intp, types.intp))
 """``new_object(type, 0)``: a new object with all slots empty, or 0 with MemoryError set. May collect garbage."""
+new_bytes = types.ExternalFunction("PyBytes_FromStringAndSize", types.intp(types.intp, types.intp))
+"""``new_bytes(0, n)``: a new bytes object of `n` bytes, to be filled before anybody sees it (at :data:`BYTES`), or 0 with MemoryError."""
+BYTES = bytes.__basicsize__ - 1
+"""Bytes from the beginning of a bytes object to its data."""
 clear_error = types.ExternalFunction("PyErr_Clear", types.void())
 as_integer = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
 

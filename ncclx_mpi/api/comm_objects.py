@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi import collectives, rc
-from ncclx_mpi.api import wire
+from ncclx_mpi.api import fast, wire
 from ncclx_mpi.api.calls import IN_PLACE, check_root
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import SUM, Op
@@ -162,7 +162,7 @@ def _bcast_send(state: CommState, obj: Any, root: int) -> Any:
     if frames or len(data) > BLOB_MAX or data.startswith(wire.MAGIC):
         blob = _ANNOUNCE.pack(wire.MAGIC, len(data), len(frames))
     with state.locks.get("bcast") or state.lock("bcast"):
-        _bcast_blob(native, blob, wire.address_of(blob), root)
+        _send_blob(native, blob, root)
         if blob is not data:
             head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
             collectives.bcast(native, wire.address_of(head), len(head), root)
@@ -173,33 +173,44 @@ def _bcast_send(state: CommState, obj: Any, root: int) -> Any:
 
 def _bcast_receive(state: CommState, root: int) -> Any:
     native = state.native
-    place = wire.take_place()
-    try:
-        with state.locks.get("bcast") or state.lock("bcast"):
-            nbytes = _bcast_blob(native, b"", place.address, root)
-            if nbytes == _ANNOUNCE.size and place.data[: len(wire.MAGIC)] == wire.MAGIC:
-                return wire.load(*_bcast_receive_large(native, place.data, root))
-        return wire.load(place.data[:nbytes])
-    finally:
-        wire.put_back(place)
+    with state.locks.get("bcast") or state.lock("bcast"):
+        blob = _receive_blob(native, root)
+        if len(blob) == _ANNOUNCE.size and blob.startswith(wire.MAGIC):
+            return wire.load(*_bcast_receive_large(native, blob, root))
+    return wire.load(blob)
 
 
-def _bcast_blob(native: NativeComm, blob: bytes, address: int, root: int) -> int:
-    """Move what the root's first message is: one compiled call where the communicator has a slot. Returns its bytes."""
-    if native.slot >= 0:
-        nbytes = _bcast_entry()(native.address, address, len(blob), root)
-        if nbytes < 0:
-            collectives.check(native, -nbytes, "bcast")
-        return nbytes
+def _send_blob(native: NativeComm, blob: bytes, root: int) -> None:
+    """Send what the root's first message is: one compiled call where the communicator has a slot."""
+    compiled = _entries()
+    if native.slot >= 0 and compiled is not None:
+        code = compiled[0](native.address, blob, root)
+        if code:
+            collectives.check(native, code, "bcast")
+        return
     length = ctypes.c_int64(len(blob))
     collectives.bcast(native, ctypes.addressof(length), 8, root)
+    collectives.bcast(native, wire.address_of(blob), length.value, root)
+
+
+def _receive_blob(native: NativeComm, root: int) -> bytes:
+    """Receive the root's first message."""
+    compiled = _entries()
+    if native.slot >= 0 and compiled is not None:
+        blob = compiled[1](native.address, root, fast.status_address())
+        if blob is None:
+            collectives.check(native, int(fast.status_words()[0]), "bcast")
+        return blob or b""
+    length = ctypes.c_int64()
+    collectives.bcast(native, ctypes.addressof(length), 8, root)
+    received, address = wire.room(length.value)
     collectives.bcast(native, address, length.value, root)
-    return length.value
+    return bytes(received)
 
 
 @functools.cache
-def _bcast_entry() -> Callable[..., int]:
-    return entry(slot_blob.bcast_blob)
+def _entries() -> tuple[Callable[..., int], Callable[..., bytes | None]] | None:
+    return (entry(slot_blob.send_blob), entry(slot_blob.receive_blob)) if fast.can_read_objects() else None
 
 
 def _bcast_receive_large(native: NativeComm, announced: Any, root: int) -> tuple[Any, list[Any]]:

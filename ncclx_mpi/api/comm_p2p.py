@@ -16,11 +16,12 @@ from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.message import Message
-from ncclx_mpi.api.operations import NO_PROC, Operation, Persistent, Together, Transfer, write_status
+from ncclx_mpi.api.operations import NO_PROC, Bound, Operation, Persistent, Together, Transfer, write_status
+from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.layout import BUFFERED, READY, STANDARD, SYNCHRONOUS
+from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
 from ncclx_mpi.typing import Buffer, BufSpec
 
 LARGEST_TAG = (1 << 30) - 1
@@ -39,8 +40,8 @@ class PointToPoint:
         """Blocking send."""
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
-        if code and fast.settle_send(state, code, buf, dest, tag):
-            _complete(_start_send(self._state, buf, dest, tag, STANDARD), None)
+        if code and fast.settle_send(state, code, buf):
+            fast.finish_waiting(_start_send(state, buf, dest, tag, STANDARD), None)
 
     def Bsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
         """Blocking send in buffered mode."""
@@ -48,22 +49,21 @@ class PointToPoint:
 
     def Ssend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
         """Blocking send in synchronous mode."""
-        _complete(_start_send(self._state, buf, dest, tag, SYNCHRONOUS), None)
+        _send(self._state, buf, dest, tag, SYNCHRONOUS)
 
     def Rsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
         """Blocking send in ready mode."""
-        _complete(_start_send(self._state, buf, dest, tag, READY), None)
+        _send(self._state, buf, dest, tag, READY)
 
     def Recv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
         """Blocking receive."""
         state = self._state
-        code = fast.receive_array(state.address, buf, source, tag, fast.status_address())
+        code = fast.receive_array(state.address, buf, source, tag, 0 if status is None else fast.status_address())
         if code:
-            if fast.settle_receive(state, code, buf, source, tag, status):
-                _complete(_start_recv(state, buf, source, tag), status)
+            if fast.settle_receive(state, code, buf, status):
+                fast.finish_waiting(_start_recv(state, buf, source, tag), status)
         elif status is not None:
-            source, tag, nbytes = fast.status_words()[:3].tolist()
-            status._fill(source, tag, nbytes)
+            fast.fill(status)
 
     def Sendrecv(
         self,
@@ -76,7 +76,14 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send and receive a message."""
-        _complete(_start_sendrecv(self._state, sendbuf, dest, sendtag, recvbuf, source, recvtag), status)
+        state = self._state
+        words = fast.status_address()
+        code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, words)
+        if code:
+            if fast.settle_exchange(state, code, sendbuf, recvbuf, status):
+                fast.finish_waiting(_start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag), status)
+        elif status is not None:
+            fast.fill(status)
 
     def Sendrecv_replace(
         self,
@@ -88,7 +95,7 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send and receive a message, in one buffer."""
-        _complete(_start_replace(self._state, buf, dest, sendtag, source, recvtag), status)
+        fast.finish_waiting(_start_replace(self._state, buf, dest, sendtag, source, recvtag), status)
 
     # Non-blocking, buffers
 
@@ -159,6 +166,9 @@ class PointToPoint:
         if source == PROC_NULL:
             return Prequest._refer(Persistent(_no_proc))
         resolved = buffers.recv(buf)
+        if resolved.is_direct:
+            arguments = RECEIVE, resolved.address, resolved.nbytes, source, tag, STANDARD
+            return Prequest._refer(Bound(state.native, resolved.owner, *arguments))
         return Prequest._refer(Persistent(lambda: _post_recv(state, resolved, source, tag)))
 
     # Probing
@@ -218,13 +228,14 @@ class PointToPoint:
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send in standard mode."""
         state = self._state
-        dest, tag = _dest(state, dest), _send_tag(tag)
+        if type(dest) is not int or type(tag) is not int or not 0 <= dest < state.size or not 0 <= tag <= LARGEST_TAG:
+            dest, tag = _dest(state, dest), _send_tag(tag)
         if dest != PROC_NULL:
             wire.send(state.native, obj, dest, tag)
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send in buffered mode."""
-        _start_object(self._state, obj, dest, tag, BUFFERED).finish()
+        _start_buffered(self._state, obj, dest, tag).finish()
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send in synchronous mode."""
@@ -237,13 +248,7 @@ class PointToPoint:
         """Receive."""
         if buf is not None:
             warnings.warn("the 'buf' argument is deprecated", UserWarning, stacklevel=2)
-        state = self._state
-        source, tag = _source(state, source), _recv_tag(tag)
-        if source == PROC_NULL:
-            if status is not None:
-                write_status(status, NO_PROC)
-            return None
-        return wire.receive(state.native, source, tag, 0, status)
+        return _recv(self._state, source, tag, status)
 
     def sendrecv(
         self,
@@ -256,25 +261,32 @@ class PointToPoint:
         status: Status | None = None,
     ) -> Any:
         """Send and receive."""
-        request = self.irecv(recvbuf, source, recvtag)
         state = self._state
         dest, sendtag = _dest(state, dest), _send_tag(sendtag)
         if dest == PROC_NULL:
-            return request.wait(status)
-        sending = Request._refer(wire.start_send(state.native, sendobj, dest, sendtag))
-        return Request.waitall([sending, request], None if status is None else [Status(), status])[1]
+            return _recv(state, source, recvtag, status)
+        source, recvtag = _source(state, source), _recv_tag(recvtag)
+        sending = _start_dumped(state, *wire.dump(sendobj), dest, sendtag, STANDARD)
+        try:
+            received = _recv(state, source, recvtag, status)
+        except BaseException:
+            sending._state.abandon()
+            raise
+        if not sending.Test():
+            wire.complete(state.native, sending._state)
+        return received
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Nonblocking send."""
-        return Request._refer(_start_object(self._state, obj, dest, tag, STANDARD))
+        return _isend_object(self._state, obj, dest, tag, STANDARD)
 
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Nonblocking send in buffered mode."""
-        return Request._refer(_start_object(self._state, obj, dest, tag, BUFFERED))
+        return Request._refer(_start_buffered(self._state, obj, dest, tag))
 
     def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Nonblocking send in synchronous mode."""
-        return Request._refer(_start_object(self._state, obj, dest, tag, SYNCHRONOUS))
+        return _isend_object(self._state, obj, dest, tag, SYNCHRONOUS)
 
     def irecv(self, buf: Buffer | None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Nonblocking receive; `buf` (memory, or its size) is room for pickles that were sent as plain bytes."""
@@ -343,12 +355,11 @@ def _no_proc() -> Operation:
     return Operation(NO_PROC)
 
 
-def _complete(operation: Operation, status: Status | None) -> None:
-    """Wait for an operation and finish it."""
-    operation.wait()
-    if status is not None:
-        operation.fill(status)
-    operation.finish()
+def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> None:
+    """Send a buffer."""
+    code = fast.send_array(state.address, buf, dest, tag, mode)
+    if code and fast.settle_send(state, code, buf):
+        fast.finish_waiting(_start_send(state, buf, dest, tag, mode), None)
 
 
 def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Operation:
@@ -396,7 +407,7 @@ def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Opera
 
 
 def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
-    address, owner, finish = buffer.landing()
+    address, owner, finish = (buffer.address, buffer.owner, None) if buffer.is_direct else buffer.landing()
     request = state.native.engine.start_recv(state.native, address, buffer.nbytes, source, tag)
     return Transfer(state.native, request, owner, finish)
 
@@ -433,17 +444,46 @@ def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode:
     if dest == PROC_NULL:
         return Prequest._refer(Persistent(_no_proc))
     resolved = buffers.send(spec)
+    if resolved.is_direct and mode != BUFFERED:
+        return Prequest._refer(Bound(state.native, resolved.owner, SEND, resolved.address, resolved.nbytes, dest, tag, mode))
     begin: Callable[[], Operation] = lambda: _post_send(state, resolved, dest, tag, mode)  # noqa: E731
     return Prequest._refer(Persistent(begin))
 
 
-def _start_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> Operation:
-    """Start sending a copy of an object, which the caller may change at once."""
+def _recv(state: CommState, source: int, tag: int, status: Status | None) -> Any:
+    """Receive an object."""
+    if type(source) is not int or type(tag) is not int or not 0 <= source < state.size or not 0 <= tag <= LARGEST_TAG:
+        source, tag = _source(state, source), _recv_tag(tag)
+    if source == PROC_NULL:
+        if status is not None:
+            write_status(status, NO_PROC)
+        return None
+    return wire.receive(state.native, source, tag, 0, status)
+
+
+def _isend_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> Request:
+    """Start sending a copy of an object: natively, if its pickle is one message."""
+    dest, tag = _dest(state, dest), _send_tag(tag)
+    if dest == PROC_NULL:
+        return Request._refer(_no_proc())
+    return _start_dumped(state, pickle.dumps(obj), [], dest, tag, mode)
+
+
+def _start_dumped(state: CommState, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int) -> Request:
+    """Start sending a pickle and its buffers: natively, if it is one message."""
+    request: Request | None = None
+    if not frames and len(data) <= wire.PLAIN_MAX:
+        request = fast.start_send_bytes(state.address, data, dest, tag, mode)
+        if request is None and fast.add_ticket(state):
+            request = fast.start_send_bytes(state.address, data, dest, tag, mode)
+    return Request._refer(wire.start_dumped(state.native, data, frames, dest, tag, mode)) if request is None else request
+
+
+def _start_buffered(state: CommState, obj: Any, dest: int, tag: int) -> Operation:
+    """Start sending a copy of an object that nobody waits for."""
     dest, tag = _dest(state, dest), _send_tag(tag)
     if dest == PROC_NULL:
         return _no_proc()
-    if mode != BUFFERED:
-        return wire.start_send(state.native, obj, dest, tag, mode, is_snapshot=True)
     holder = state.send_buffer or buffering.process.send_buffer
     if holder is None:
         errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")

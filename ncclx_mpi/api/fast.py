@@ -18,13 +18,12 @@ import numpy.typing as npt
 from ncclx_mpi import collectives
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import Op, learn
-from ncclx_mpi.api.operations import Operation, Ticket, Transfer, raise_error
+from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_vector as vectors
 from ncclx_mpi.p2p import fast as messages
-from ncclx_mpi.p2p import tickets
-from ncclx_mpi.p2p.engine import Result
+from ncclx_mpi.p2p import objects, tickets
 from numba_kernels import pyobject
 from numba_kernels.jit import entry
 
@@ -37,6 +36,12 @@ _KERNELS = {
         tickets.start_receive_array,
         tickets.complete_one,
         tickets.complete_all,
+        tickets.start_send_bytes,
+        tickets.start_one,
+        tickets.start_all,
+        messages.exchange_arrays,
+        objects.send_bytes,
+        objects.receive_bytes,
         routes.barrier_now,
         routes.bcast_array,
         routes.allreduce_arrays,
@@ -55,15 +60,19 @@ _KERNELS = {
 
 
 @functools.cache
-def _can_read_objects() -> bool:
+def can_read_objects() -> bool:
+    """Whether compiled code may look into this interpreter's objects; if not, everything goes the general way."""
     return pyobject.verify()
 
 
-def _binding(name: str, slow: int | None = routes.SLOW) -> Callable[..., Any]:
-    """Return what takes the place of an entry point until its first call: importing this module compiles nothing."""
+def _binding(name: str, otherwise: Callable[..., Any] = lambda *_: routes.SLOW) -> Callable[..., Any]:
+    """Return what takes the place of an entry point until its first call: importing this module compiles nothing.
+
+    Where compiled code may not look into objects, it is `otherwise` from then on.
+    """
 
     def bind_and_call(*args: Any) -> Any:
-        bound = entry(_KERNELS[name]) if _can_read_objects() else lambda *_: slow
+        bound = entry(_KERNELS[name]) if can_read_objects() else otherwise
         globals()[name] = bound
         return bound(*args)
 
@@ -72,10 +81,16 @@ def _binding(name: str, slow: int | None = routes.SLOW) -> Callable[..., Any]:
 
 send_array = _binding("send_array")
 receive_array = _binding("receive_array")
-start_send_array = _binding("start_send_array", None)
-start_receive_array = _binding("start_receive_array", None)
+start_send_array = _binding("start_send_array", lambda *_: None)
+start_receive_array = _binding("start_receive_array", lambda *_: None)
 complete_one = _binding("complete_one")
+start_send_bytes = _binding("start_send_bytes", lambda *_: None)
 complete_all = _binding("complete_all")
+start_one = _binding("start_one")
+start_all = _binding("start_all", lambda *_: 0)
+exchange_arrays = _binding("exchange_arrays")
+send_bytes = _binding("send_bytes")
+receive_bytes = _binding("receive_bytes", lambda *_: status_words().fill(0))
 barrier_now = _binding("barrier_now")
 bcast_array = _binding("bcast_array")
 allreduce_arrays = _binding("allreduce_arrays")
@@ -111,37 +126,50 @@ def settle(state: CommState, code: int, name: str, op: Any = None, argument: Any
     return True
 
 
-def settle_send(state: CommState, code: int, buf: Any, dest: int, tag: int) -> bool:
+def settle_send(state: CommState, code: int, buf: Any) -> bool:
     """Whether a send goes the general way; waits for one that has not gone out yet."""
     if code == messages.SLOW:
         return True
-    operation = Transfer(state.native, code, buf)
-    operation.wait()
-    operation.finish()
+    finish_waiting(Transfer(state.native, code, buf), None)
     return False
 
 
-def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int, status: Status | None) -> bool:
-    """Whether a receive goes the general way; waits for one that is not complete yet."""
+def settle_receive(state: CommState, code: int, buf: Any, status: Status | None) -> bool:
+    """Whether a receive goes the general way; waits for one that is not complete yet, or has failed."""
     if code == messages.SLOW:
         return True
-    if code == messages.WRONG:
-        entry(pyobject.read_argument)(buf, _words().ctypes.data)
-        what, capacity = f"receive from rank {source}, tag {tag}", int(_words()[1])
-        from_rank, its_tag, nbytes, error = status_words()[:4].tolist()
-        raise_error(Result(from_rank, its_tag, nbytes, error, False), state.native, what, capacity)
-    operation: Operation = Transfer(state.native, code, buf)
+    finish_waiting(Transfer(state.native, code, buf), status)
+    return False
+
+
+def settle_exchange(state: CommState, code: int, sendbuf: Any, recvbuf: Any, status: Status | None) -> bool:
+    """Whether a send and receive goes the general way; waits for one that is not complete yet, or has failed."""
+    if code == messages.SLOW:
+        return True
+    receiving, sending = status_words()[:2].tolist()
+    parts = [Transfer(state.native, sending, sendbuf)] if sending else []
+    finish_waiting(Together([*parts, Transfer(state.native, receiving, recvbuf)]), status)
+    return False
+
+
+def finish_waiting(operation: Operation, status: Status | None) -> None:
+    """Wait for an operation and finish it."""
     operation.wait()
     if status is not None:
         operation.fill(status)
     operation.finish()
-    return False
+
+
+def fill(status: Status) -> None:
+    """Write what the last call of this thread has said about its message to `status`."""
+    source, tag, nbytes = status_words()[:3].tolist()
+    status._fill(source, tag, nbytes)
 
 
 def add_ticket(state: CommState) -> bool:
     """Whether there is a free ticket now and was none before; without one nothing starts natively."""
     engine = state.native.engine
-    if engine.word("tickets") or not _can_read_objects():
+    if engine.word("tickets") or not can_read_objects():
         return False
     Ticket(engine)
     return True

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ncclx_mpi.collectives import Collective
 
 EMPTY = Result(ANY_SOURCE, ANY_TAG, 0, errors.SUCCESS, False)
+ALREADY_ACTIVE = "the persistent request is active: wait for it before starting it again"
+NOT_ACTIVE = "the persistent request is not active: there is nothing to cancel"
 NO_PROC = Result(PROC_NULL, ANY_TAG, 0, errors.SUCCESS, False)
 
 
@@ -180,6 +182,84 @@ class Ticket(Transfer):
         self.request = engine.add_ticket(self)
 
 
+class Bound(Transfer):
+    """A persistent message of packed memory, whose request compiled code starts again and again (:mod:`ncclx_mpi.p2p.tickets`)."""
+
+    __slots__ = ("arguments",)
+    is_persistent = True
+    arguments: tuple[int, int, int, int, int, int]
+
+    def __init__(self, comm: NativeComm, owner: Any, *arguments: int) -> None:
+        self.arguments = arguments  # type: ignore[assignment]
+        super().__init__(comm, comm.engine.new_bound(comm, *self.arguments), owner)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it was started and not yet finished."""
+        return not self.engine.is_resting(self.request)
+
+    def start(self) -> None:
+        """Begin the message."""
+        if self.is_active:
+            errors.fail(errors.ERR_REQUEST, ALREADY_ACTIVE)
+        self.engine.start_bound(self.request)
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        return not self.is_active or super().poll()
+
+    def wait(self) -> None:
+        """Return when it is done."""
+        if not self.is_active:
+            return
+        try:
+            self.engine.wait(self.request, owner=self.owner)
+        except BaseException as error:
+            blame(error, self.comm)
+            self._renew()
+            raise
+
+    def _renew(self) -> None:
+        """Take another request, since the engine has withdrawn this one."""
+        self.request = self.engine.new_bound(self.comm, *self.arguments)
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        if self.is_active:
+            super().fill(status)
+        else:
+            write_status(status, EMPTY)
+
+    def finish(self) -> Any:
+        """Let it be started again."""
+        if not self.is_active:
+            return
+        engine, request = self.engine, self.request
+        result = engine.result(request)
+        engine.rest_bound(request)
+        if result.error and engine.capacity(request) >= 0:
+            raise_error(result, self.comm, engine.describe(request), engine.capacity(request))
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+        if not self.is_active:
+            errors.fail(errors.ERR_REQUEST, NOT_ACTIVE)
+        super().cancel()
+
+    def _forget(self) -> None:
+        """Let it go on, if it is active."""
+        if self.is_active:
+            super()._forget()
+        else:
+            self.engine.drop_bound(self.request)
+
+    def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
+        if self.is_active:
+            self.engine.withdraw(self.request, self.owner)
+            self._renew()
+
+
 class _Landing:
     """A receive that nobody waits for any more, whose message is still to be unpacked."""
 
@@ -325,7 +405,7 @@ class Persistent(Operation):
     def start(self) -> None:
         """Begin the operation."""
         if self.current is not None:
-            errors.fail(errors.ERR_REQUEST, "the persistent request is active: wait for it before starting it again")
+            errors.fail(errors.ERR_REQUEST, ALREADY_ACTIVE)
         self.current = self.begin()
 
     def poll(self) -> bool:
@@ -356,7 +436,7 @@ class Persistent(Operation):
     def cancel(self) -> None:
         """Ask for its cancellation."""
         if self.current is None:
-            errors.fail(errors.ERR_REQUEST, "the persistent request is not active: there is nothing to cancel")
+            errors.fail(errors.ERR_REQUEST, NOT_ACTIVE)
         self.current.cancel()
 
     def release(self) -> None:

@@ -11,7 +11,7 @@ from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.constants import UNDEFINED
 from ncclx_mpi.api.handle import Handle, constant, is_constant
-from ncclx_mpi.api.operations import EMPTY, Generalized, Operation, Persistent, Ticket, write_status
+from ncclx_mpi.api.operations import EMPTY, Bound, Generalized, Operation, Persistent, Ticket, write_status
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p import tickets
 from ncclx_mpi.p2p.fast import SLOW
@@ -254,19 +254,22 @@ class Prequest(Request):
 
     def Start(self) -> None:
         """Initiate a communication with a persistent request."""
-        self._operation().start()
+        if fast.start_one(self) != DONE:
+            self._operation().start()
 
     @classmethod
     def Startall(cls, requests: list[Prequest]) -> None:
         """Start a collection of persistent requests."""
-        for request in _checked(requests):
-            Prequest._operation(request)
-        for request in requests:
-            request.Start()
+        started = fast.start_all(requests)
+        if started < len(requests):
+            for request in _checked(requests):
+                Prequest._operation(request)
+            for request in requests[started:]:
+                request.Start()
 
-    def _operation(self: Request) -> Persistent:
+    def _operation(self: Request) -> Persistent | Bound:
         operation = self._state
-        if not isinstance(operation, Persistent):
+        if not isinstance(operation, Persistent | Bound):
             errors.fail(errors.ERR_REQUEST, "this request is null or not persistent: it cannot be started")
         return operation
 
@@ -545,6 +548,6 @@ def _assign(target: Status, result: Status) -> None:
 
 Request._ROOT = Request
 
-tickets.introduce(Request, Ticket, _NULL)
+tickets.introduce(Request, Prequest, Ticket, Bound, _NULL)
 
 REQUEST_NULL = constant(Request(), "REQUEST_NULL")

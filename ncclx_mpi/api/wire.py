@@ -18,7 +18,6 @@ to it while the rank does something else, so that a sender never waits for a rec
 
 from __future__ import annotations
 
-import functools
 import itertools
 import pickle as _pickle
 import struct
@@ -28,16 +27,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ncclx_mpi.api import stepping
+from ncclx_mpi.api import fast, stepping
 from ncclx_mpi.api.operations import Operation, Together, Transfer, blame, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
-from ncclx_mpi.p2p import objects
 from ncclx_mpi.p2p.engine import NativeComm, Result
+from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.layout import STANDARD
-from numba_kernels.jit import entry
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384
@@ -54,7 +51,7 @@ _BYTES_OFFSET = sys.getsizeof(b"") - 1
 
 _IMMUTABLE: frozenset[type] = frozenset((type(None), bool, int, float, complex, str, bytes))
 _are_immutable = _IMMUTABLE.issuperset
-_dumps = _pickle.dumps
+_dumps, _loads = _pickle.dumps, _pickle.loads
 
 
 class Lead(NamedTuple):
@@ -71,7 +68,7 @@ class Lead(NamedTuple):
 def dump(obj: Any) -> tuple[bytes, list[memoryview]]:
     """Pickle an object; its large contiguous buffers stay where they are and are returned beside the pickle."""
     if not pickle._is_standard:
-        return pickle.dumps(obj), []
+        return bytes(pickle.dumps(obj)), []
     found: list[Any] = []
     data = _dumps(obj, -1, buffer_callback=found.append)
     return _dump_with_buffers(obj) if found else (data, found)
@@ -98,7 +95,9 @@ def load(data: Any, frames: Sequence[Any] = ()) -> Any:
     """Return the object of a pickle and its buffers; an empty message is None."""
     if not len(data):
         return None
-    if frames or pickle._is_standard:
+    if pickle._is_standard and not frames:
+        return _loads(data)
+    if frames:
         return _pickle.loads(data, buffers=frames)
     return pickle.loads(bytes(data))  # a copy, as other functions may keep what they get
 
@@ -145,16 +144,6 @@ def address_of(data: bytes | memoryview) -> int:
 # Sending ----------------------------------------------------------------------------------------------------------
 
 
-def start_send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = STANDARD, *, is_snapshot: bool = False) -> Operation:
-    """Start sending an object.
-
-    With `is_snapshot` everything is copied into the pickle at once, so that the caller may change the object; without it
-    large buffers are read until the operation is done.
-    """
-    data, frames = (pickle.dumps(obj), []) if is_snapshot else dump(obj)
-    return start_dumped(comm, data, frames, dest, tag, mode)
-
-
 def start_dumped(
     comm: NativeComm, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int = STANDARD, offset: int = 0
 ) -> Operation:
@@ -193,9 +182,10 @@ def send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = STANDARD, 
     if frames or offset or len(data) > PLAIN_MAX:
         complete(comm, start_dumped(comm, data, frames, dest, tag, mode, offset))
         return
-    request = _native().send(comm.address, address_of(data), len(data), dest, tag, mode)
+    request = fast.send_bytes(comm.address, data, dest, tag, mode)
     if request:
-        complete(comm, Transfer(comm, request, data))
+        slow = request == SLOW
+        complete(comm, start_dumped(comm, data, [], dest, tag, mode) if slow else Transfer(comm, request, data))
 
 
 def complete(comm: NativeComm, operation: Operation) -> None:
@@ -226,64 +216,29 @@ def wait_stepping(comm: NativeComm, operation: Operation, what: str) -> None:
 
 def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: Status | None = None) -> Any:
     """Receive an object, whatever its size."""
-    if offset:
-        return _receive_slowly(comm, source, tag, offset, status)
-    place = take_place()
-    try:
-        code = _native().receive(comm.address, source, tag, place.address, PLAIN_MAX, place.words_address)
-        if code == objects.NOTHING:
-            return _receive_slowly(comm, source, tag, offset, status)
-        *words, handle = place.words.tolist()
-        if code == objects.LARGE:
-            return _deliver(start_matched(comm, handle), status)
-        if code == objects.PENDING:
-            taken, place = place, Place()  # the message goes on coming in there
-            return _deliver(ObjectReceive(comm, handle, taken.data), status)
-        result = Result(words[0], words[1], words[2], words[3], bool(words[4]))
-        if result.error or place.data[0] == MAGIC[0]:
-            return _deliver(ObjectReceive.landed(comm, bytes(place.data[: result.nbytes]), result), status)
+    data = None if offset else fast.receive_bytes(comm.address, source, tag, fast.status_address())
+    if data is not None:
         if status is not None:
-            write_status(status, result)
-        return load(place.data[: result.nbytes])
-    finally:
-        put_back(place)
-
-
-def _receive_slowly(comm: NativeComm, source: int, tag: int, offset: int, status: Status | None) -> Any:
-    """Receive an object for which a slice of waiting was not enough."""
-    what = f"recv of an object from rank {source}, tag {tag}"
-    return _deliver(start_matched(comm, comm.engine.wait_match(comm, source, tag, offset, what)), status)
-
-
-def _deliver(operation: ObjectReceive, status: Status | None) -> Any:
+            fast.fill(status)
+        return load(data)
+    message = 0 if offset else int(fast.status_words()[0])
+    if message == 0:
+        message = comm.engine.wait_match(comm, source, tag, offset, f"recv of an object from rank {source}, tag {tag}")
+    operation = start_matched(comm, message)
     operation.wait()
     if status is not None:
         operation.fill(status)
     return operation.finish()
 
 
-class _Native(NamedTuple):
-    """Entry points of :mod:`ncclx_mpi.p2p.objects`."""
-
-    send: Callable[..., int]
-    receive: Callable[..., int]
-
-
-@functools.cache
-def _native() -> _Native:
-    return _Native(entry(objects.send_bytes), entry(objects.receive_bytes))
-
-
 class Place:
-    """Room for a plain message and for status words, taken and put back by who receives one (unpickling may nest)."""
+    """Room for a plain message, taken and put back by who receives one (unpickling may nest)."""
 
-    __slots__ = ("address", "data", "words", "words_address")
+    __slots__ = ("address", "data")
 
     def __init__(self) -> None:
         memory = bytes(PLAIN_MAX)
         self.data, self.address = memoryview(memory), id(memory) + _BYTES_OFFSET
-        self.words: npt.NDArray[np.int64] = np.zeros(objects.STATUS_WORDS, dtype=np.int64)
-        self.words_address: int = self.words.ctypes.data
 
 
 _places: list[Place] = []
@@ -340,13 +295,6 @@ class ObjectReceive(Operation):
         self.head = None
         self.parts = []
         self.lock = threading.Lock()
-
-    @classmethod
-    def landed(cls, comm: NativeComm, data: bytes, result: Result) -> ObjectReceive:
-        """Return the receive of an object whose first message is there already."""
-        operation = cls(comm, 0, data)
-        operation._read(result)
-        return operation
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""

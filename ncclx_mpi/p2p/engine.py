@@ -29,6 +29,7 @@ from ncclx_mpi.p2p.layout import (
     DONE,
     ENGINE,
     FAILED,
+    FREE,
     OPERATIONS,
     PEER,
     PEER_DEAD,
@@ -248,6 +249,26 @@ class Engine:
         """Add a free ticket (:mod:`ncclx_mpi.p2p.tickets`), whose object then lives as long as the process. Returns its request."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
         return int(entry(tickets.new_ticket)(self.address, id(ticket)))
+
+    def new_bound(self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int) -> int:
+        """Make a persistent request (:mod:`ncclx_mpi.p2p.tickets`): `kind` is SEND or RECEIVE. Returns its handle."""
+        return int(entry(tickets.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode))
+
+    def start_bound(self, request: int) -> None:
+        """Start a persistent request that is not active."""
+        entry(tickets.start_bound)(request)
+
+    def rest_bound(self, request: int) -> None:
+        """Note that a complete persistent request has been looked at: it can be started again."""
+        entry(tickets.rest)(request)
+
+    def drop_bound(self, request: int) -> None:
+        """Give a persistent request back that is not active."""
+        entry(tickets.drop_bound)(self.address, request)
+
+    def is_resting(self, request: int) -> bool:
+        """Whether a persistent request is not active."""
+        return ctypes.c_int64.from_address(request + REQUEST.state).value == FREE
 
     def done(self, request: int) -> bool:
         """Whether the request is complete, after one progress."""

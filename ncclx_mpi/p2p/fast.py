@@ -10,7 +10,7 @@ from numba import types
 
 from ncclx_mpi.p2p.entries import _eager_allowed, post_receive, post_send
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, EAGER, ENGINE, PEER, PENDING, REQUEST
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, EAGER, ENGINE, PEER, PENDING, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
@@ -28,11 +28,11 @@ from numba_kernels.pyobject import (
 )
 from transports.shm.ring import KIND_BITS, lines_for, push, room
 
-SLOW, WRONG = -1, -2
-"""Instead of a request handle: take the slow path; the status holds an error."""
+SLOW, UNFINISHED = -1, -2
+"""Instead of a request handle: take the slow path; the status holds the handles of a receive and of a send (0: none)."""
 POLLS = 300
 """Turns that a wait keeps the GIL, some 10 us."""
-_TRACE_SEND, _TRACE_RECEIVE = 1, 2
+_TRACE_SEND, _TRACE_RECEIVE, _TRACE_EXCHANGE = 1, 2, 20
 _TAG_BITS = 30
 """Tags from 0 to the attribute TAG_UB."""
 
@@ -58,7 +58,7 @@ def push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore[
 
 
 @kernel("int64(int64, int64, int64)")
-def _wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
+def wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
     """Wait for a request; 1 if it is complete, 0 if Python has to look (signals, death, deadline)."""
     turn, started = 0, ticks()
     while turn < min(POLLS, load64(engine + ENGINE.spins)) and load_acquire(request + REQUEST.state) == PENDING:
@@ -123,7 +123,7 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
     if request == 0:
         trace_end(record)
         return 0
-    if _wait_slice(engine, request, record) == 0:
+    if wait_slice(engine, request, record) == 0:
         return request
     lock(engine)
     release_request(engine, request)
@@ -133,21 +133,57 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def receive_array(comm, argument, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
-    """Receive into a plain array. 0: done, status words written; WRONG: done, the status has an error; SLOW; else a request."""
+    """Receive into a plain array. 0: done, status words written unless `status` is 0; SLOW; else a request, complete if it failed."""
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return SLOW
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes_of(argument))
     request = _start_receive(comm, address_of(argument), nbytes_of(argument), source, tag)
-    if _wait_slice(engine, request, record) == 0:
+    if wait_slice(engine, request, record) == 0 or load64(request + REQUEST.error) != 0:
         return request
-    store64(status, load64(request + REQUEST.status_source))
-    store64(status + 8, load64(request + REQUEST.status_tag))
-    store64(status + 16, load64(request + REQUEST.message_bytes))
-    error = load64(request + REQUEST.error)
-    store64(status + 24, error)
+    _end_receive(engine, request, status)
+    return 0
+
+
+@kernel("void(int64, int64, int64)")
+def _end_receive(engine, request, status):  # type: ignore[no-untyped-def]
+    """Give a complete receive back; its source, tag and bytes go to `status` unless that is 0."""
+    if status != 0:
+        store64(status, load64(request + REQUEST.status_source))
+        store64(status + 8, load64(request + REQUEST.status_tag))
+        store64(status + 16, load64(request + REQUEST.message_bytes))
     lock(engine)
     release_request(engine, request)
     unlock(engine)
-    return 0 if error == 0 else WRONG
+
+
+@kernel(
+    types.int64(
+        types.int64, array_argument, index_argument, index_argument, array_argument, index_argument, index_argument, types.int64
+    ),
+    is_entry=True,
+    nogil=False,
+)
+def exchange_arrays(comm, send, dest_rank, send_tag, recv, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
+    """Send a plain array and receive into another one. 0: done, status words written; SLOW; UNFINISHED: in Python's hands."""
+    dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
+    if element_of(send) == NONE or element_of(recv) == NONE or writable_of(recv) == 0:
+        return SLOW
+    if is_dest(comm, dest, its_tag) == 0 or is_source(comm, source, tag) == 0:
+        return SLOW
+    engine = load64(comm + COMM.engine)
+    record = trace_begin(engine, _TRACE_EXCHANGE, load64(comm + COMM.context), source, tag, nbytes_of(recv))
+    receiving = _start_receive(comm, address_of(recv), nbytes_of(recv), source, tag)
+    sending = _start_send(comm, address_of(send), nbytes_of(send), dest, its_tag, STANDARD)
+    is_done = wait_slice(engine, receiving, record) != 0 and (sending == 0 or wait_slice(engine, sending, record) != 0)
+    if not is_done or load64(receiving + REQUEST.error) != 0:
+        store64(status, receiving)
+        store64(status + 8, sending)
+        return UNFINISHED
+    _end_receive(engine, receiving, status)
+    if sending != 0:
+        lock(engine)
+        release_request(engine, sending)
+        unlock(engine)
+    return 0

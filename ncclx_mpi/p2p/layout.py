@@ -55,8 +55,9 @@ REQUEST = words(
     "payload detached direct matched announced "
     # transfers that both ranks copy (shared.py): address in the other process (0: by the pipe), bytes, number of the grant, trial
     "far wanted grant trial began "
-    # its Python object, where that lives as long as the request (tickets.py); what follows outlives a use of the request
-    "handle",
+    # its Python object, where that lives as long as the request (tickets.py), and, of a persistent one, what is sent or received;
+    # what stands here outlives a use of the request
+    "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode",
 )
 
 # kinds of request; a CONTROL request carries three words to a peer whose ring was full

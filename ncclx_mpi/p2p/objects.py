@@ -1,33 +1,36 @@
 """Blocking send and receive of bytes whose length only the sender knows: how small pickled objects travel.
 
-A receive takes the oldest matching message into room that the caller keeps for it. What does not fit, or is not complete within a
-slice, comes back as a handle, for the caller to go on with through the engine.
+The bytes object itself is the argument, and a new one the result: a message is copied once into the ring, and once out of it.
+What does not go through like that comes back as a handle, for the caller to go on with through the engine.
 """
 
 from __future__ import annotations
 
+from numba import types
+
 from ncclx_mpi.p2p.entries import find_message, post_send, read_status, receive_matched
-from ncclx_mpi.p2p.fast import _wait_slice, push_eager
+from ncclx_mpi.p2p.fast import SLOW, is_dest, push_eager, wait_slice
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import idle, lock, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from numba_kernels.atomics import load64, store64, ticks
+from numba_kernels.atomics import load8, load64, store64, ticks
 from numba_kernels.jit import kernel
+from numba_kernels.pyobject import OB_SIZE, OB_TYPE, bytes_type, index_argument, index_of, object_argument, object_of
+from numba_kernels.pyslots import BYTES, clear_error, new_bytes, object_result, result
 
-NOTHING, DONE, LARGE, PENDING = 0, 1, 2, 3
-"""No message has come within a slice; it is there; its handle is in the sixth status word; the request's handle is there."""
-
-STATUS_WORDS = 6
-_HANDLE = 40
 _TRACE_SEND, _TRACE_PROBE = 1, 6
 _POLLS = 200
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def send_bytes(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
-    """Send bytes to a rank that is one. 0: done; else the handle of a request that is to be waited for."""
+@kernel(types.int64(types.int64, object_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
+def send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
+    """Send a bytes object. 0: done; SLOW (it is none, or there is no such rank or tag); else a request that is to be waited for."""
+    dest, tag, data = index_of(peer_rank), index_of(message_tag), object_of(argument)
+    if load64(data + OB_TYPE) != bytes_type() or is_dest(comm, dest, tag) == 0:
+        return SLOW
+    address, nbytes = data + BYTES, load64(data + OB_SIZE)
     engine = load64(comm + COMM.engine)
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
     record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
@@ -38,7 +41,7 @@ def send_bytes(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyp
         return 0
     request = post_send(comm, 0, address, nbytes, dest, tag, mode)
     unlock(engine)
-    if _wait_slice(engine, request, record) == 0:
+    if wait_slice(engine, request, record) == 0:
         return request
     lock(engine)
     release_request(engine, request)
@@ -68,24 +71,36 @@ def _take_message(engine, comm, source, tag):  # type: ignore[no-untyped-def]
     return message
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def receive_bytes(comm, source, tag, address, capacity, status):  # type: ignore[no-untyped-def]
-    """Receive a message of up to `capacity` bytes; returns one of the codes above, `status` as :func:`read_status` writes it."""
+@kernel("int64(int64)")
+def _is_whole(message):  # type: ignore[no-untyped-def]
+    """Whether a message is all here, and not one of several (those begin with a zero byte)."""
+    if load64(message + REQUEST.remote) != 0:
+        return 0
+    return 1 if load64(message + REQUEST.message_bytes) == 0 or load8(load64(message + REQUEST.payload)) != 0 else 0
+
+
+@kernel(object_result(types.int64, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
+def receive_bytes(comm, source, tag, status):  # type: ignore[no-untyped-def]
+    """Receive a message as a bytes object, `status` as :func:`read_status` writes it.
+
+    None if that is not enough: the first word of `status` is then the handle of the message, which was taken out of matching, or 0
+    if none has come within a slice.
+    """
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_PROBE, load64(comm + COMM.context), source, tag, 0)
     message = _take_message(engine, comm, source, tag)
-    if message == 0:
-        return NOTHING
-    if load64(message + REQUEST.message_bytes) > capacity:
-        trace_end(record)
-        store64(status + _HANDLE, message)
-        return LARGE
-    request = receive_matched(comm, message, address, capacity)
-    if _wait_slice(engine, request, record) == 0:
-        store64(status + _HANDLE, request)
-        return PENDING
+    store64(status, message)
+    if message == 0 or _is_whole(message) == 0:
+        return result(0)
+    nbytes = load64(message + REQUEST.message_bytes)
+    data = new_bytes(0, nbytes)
+    if data == 0:
+        clear_error()
+        return result(0)
+    request = receive_matched(comm, message, data + BYTES, nbytes)
+    trace_end(record)
     read_status(request, status)
     lock(engine)
     release_request(engine, request)
     unlock(engine)
-    return DONE
+    return result(data)

@@ -11,7 +11,8 @@ message. So neither costs more Python than the call itself::
 
 A free ticket is referred to by the list of free tickets alone, a used one by its handle alone. One that anything else refers to
 (a copy of the handle, a weak reference, a thread that waits for the same request) is left to Python, as is everything that has
-failed: whatever cannot be completed here returns SLOW with nothing done.
+failed: whatever cannot be completed here returns SLOW with nothing done. A persistent message has a request of its own, which is FREE
+when it is not active, and its handle stays.
 
 The GIL is held but for long waits; before it may go, every handle and every ticket gets one reference more, so that no other
 thread can end their lives meanwhile.
@@ -29,7 +30,7 @@ from ncclx_mpi.p2p.entries import begin_landing, begin_message, trace_request
 from ncclx_mpi.p2p.fast import POLLS, SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, FREE, PENDING, REQUEST, SEND
-from ncclx_mpi.p2p.matching import reset_request
+from ncclx_mpi.p2p.matching import release_request, reset_request
 from ncclx_mpi.p2p.progress import idle, lock, progress, progress_locked, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
@@ -43,6 +44,7 @@ from numba_kernels.pyobject import (
     address_of,
     array_argument,
     array_of,
+    bytes_type,
     element_of,
     index_argument,
     index_of,
@@ -54,6 +56,7 @@ from numba_kernels.pyobject import (
 )
 from numba_kernels.pysequence import items_of
 from numba_kernels.pyslots import (
+    BYTES,
     as_integer,
     clear_error,
     decrease,
@@ -68,20 +71,22 @@ from numba_kernels.pyslots import (
 DONE, NOT_YET = 0, 1
 """What completing returns, beside SLOW: all are complete, and their handles null; nothing has changed."""
 
-HANDLES = words("Handles", "handle_type ticket_type null state native owner comm weak")
-"""How handles and tickets look: their types, the state of null handles, and the offsets of a handle's slot ``state`` and of a ticket's
-slots, the last one that of its list of weak references."""
+HANDLES = words("Handles", "handle_type persistent_type ticket_type bound_type null state native owner comm weak")
+"""How handles and what they refer to look: their types, the state of null handles, and the offsets of a handle's slot ``state`` and of
+a ticket's slots, the last one that of its list of weak references."""
 
 _looks = np.zeros(HANDLES.total // 8, dtype=np.int64)
 llvm.add_symbol("ncclx_mpi_handles", _looks.ctypes.data)
 _address_of_looks = make_symbol("ncclx_mpi_handles")
 
 
-def introduce(handle_type: type, ticket_type: type, null: Any) -> None:
+def introduce(handle_type: type, persistent_type: type, ticket_type: type, bound_type: type, null: Any) -> None:
     """Tell compiled code how handles (with a slot ``_state``) and tickets look; `null` is what null handles refer to."""
-    offsets = [slot_offset(ticket_type, name) for name in ("request", "owner", "comm")]
-    weak = ticket_type.__weakrefoffset__
-    _looks[:] = (id(handle_type), id(ticket_type), id(null), slot_offset(handle_type, "_state"), *offsets, weak)
+    slots = {name: slot_offset(ticket_type, name) for name in ("request", "owner", "comm")}
+    if slots != {name: slot_offset(bound_type, name) for name in slots}:
+        return  # nothing starts natively then
+    types_ = (id(kind) for kind in (handle_type, persistent_type, ticket_type, bound_type))
+    _looks[:] = (*types_, id(null), slot_offset(handle_type, "_state"), *slots.values(), ticket_type.__weakrefoffset__)
 
 
 @kernel("int64(int64)")
@@ -153,19 +158,11 @@ def start_send_array(comm, argument, peer_rank, message_tag, mode):  # type: ign
     dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
         return result(0)
-    engine, address, nbytes = load64(comm + COMM.engine), address_of(argument), nbytes_of(argument)
-    handle = _new_handle(engine)
+    handle = _new_handle(load64(comm + COMM.engine))
     if handle == 0:
         return result(0)
     request = _use_ticket(handle, comm, array_of(argument))
-    peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
-    lock(engine)
-    if push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
-        store64(request + REQUEST.kind, SEND)
-        store64(request + REQUEST.state, COMPLETE)
-    else:
-        begin_message(comm, request, 0, address, nbytes, dest, tag, mode)
-    unlock(engine)
+    _send(comm, request, address_of(argument), nbytes_of(argument), dest, tag, mode)
     return result(handle)
 
 
@@ -179,16 +176,138 @@ def start_receive_array(comm, argument, peer_rank, message_tag):  # type: ignore
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return result(0)
-    engine = load64(comm + COMM.engine)
-    handle = _new_handle(engine)
+    handle = _new_handle(load64(comm + COMM.engine))
     if handle == 0:
         return result(0)
     request = _use_ticket(handle, comm, array_of(argument))
+    _receive(comm, request, address_of(argument), nbytes_of(argument), source, tag)
+    return result(handle)
+
+
+@kernel(
+    object_result(types.int64, object_argument, index_argument, index_argument, types.int64),
+    is_entry=True,
+    nogil=False,
+)
+def start_send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending a bytes object: the handle, or None as above."""
+    dest, tag, data = index_of(peer_rank), index_of(message_tag), object_of(argument)
+    if load64(data + OB_TYPE) != bytes_type() or is_dest(comm, dest, tag) == 0:
+        return result(0)
+    handle = _new_handle(load64(comm + COMM.engine))
+    if handle == 0:
+        return result(0)
+    request = _use_ticket(handle, comm, data)
+    _send(comm, request, data + BYTES, load64(data + OB_SIZE), dest, tag, mode)
+    return result(handle)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)")
+def _send(comm, request, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start a send with a fresh request."""
+    engine = load64(comm + COMM.engine)
+    peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
+    lock(engine)
+    if push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
+        store64(request + REQUEST.kind, SEND)
+        store64(request + REQUEST.state, COMPLETE)
+    else:
+        begin_message(comm, request, 0, address, nbytes, dest, tag, mode)
+    unlock(engine)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def _receive(comm, request, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+    """Start a receive with a fresh request."""
+    engine = load64(comm + COMM.engine)
     lock(engine)
     progress_locked(engine)
-    begin_landing(comm, request, 0, address_of(argument), nbytes_of(argument), source, tag)
+    begin_landing(comm, request, 0, address, nbytes, source, tag)
     unlock(engine)
-    return result(handle)
+
+
+# Persistent ones --------------------------------------------------------------------------------------------------
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def new_bound(kind, comm, address, nbytes, peer, tag, mode):  # type: ignore[no-untyped-def]
+    """A request for one message, sent (SEND) or received (RECEIVE) each time it is started; FREE between two times."""
+    request = allocate(REQUEST.total)
+    store64(request + REQUEST.handle, 0)
+    reset_request(load64(comm + COMM.engine), request)
+    store64(request + REQUEST.bound_kind, kind)
+    store64(request + REQUEST.bound_comm, comm)
+    store64(request + REQUEST.bound_address, address)
+    store64(request + REQUEST.bound_nbytes, nbytes)
+    store64(request + REQUEST.bound_peer, peer)
+    store64(request + REQUEST.bound_tag, tag)
+    store64(request + REQUEST.bound_mode, mode)
+    store64(request + REQUEST.state, FREE)
+    return request
+
+
+@kernel("void(int64)", is_entry=True, nogil=False)
+def start_bound(request):  # type: ignore[no-untyped-def]
+    """Start a persistent request that is FREE."""
+    comm = load64(request + REQUEST.bound_comm)
+    address, nbytes = load64(request + REQUEST.bound_address), load64(request + REQUEST.bound_nbytes)
+    peer, tag = load64(request + REQUEST.bound_peer), load64(request + REQUEST.bound_tag)
+    reset_request(load64(comm + COMM.engine), request)
+    if load64(request + REQUEST.bound_kind) == SEND:
+        _send(comm, request, address, nbytes, peer, tag, load64(request + REQUEST.bound_mode))
+    else:
+        _receive(comm, request, address, nbytes, peer, tag)
+
+
+@kernel(types.int64(object_argument), is_entry=True, nogil=False)
+def start_one(handle):  # type: ignore[no-untyped-def]
+    """Start a persistent handle: DONE, or SLOW if it is anything else than that of an inactive message."""
+    request = _startable(object_of(handle))
+    if request == 0:
+        return SLOW
+    start_bound(request)
+    return DONE
+
+
+@kernel(types.int64(object_argument), is_entry=True, nogil=False)
+def start_all(sequence):  # type: ignore[no-untyped-def]
+    """Start the persistent handles of a list or tuple, in this order: how many were started, before one that is anything else."""
+    items, started = items_of(object_of(sequence)), 0
+    if items == 0:
+        return 0
+    while started < load64(object_of(sequence) + OB_SIZE):
+        request = _startable(load64(items_of(object_of(sequence)) + 8 * started))
+        if request == 0:
+            break
+        start_bound(request)
+        started += 1
+    return started
+
+
+@kernel("int64(int64)")
+def _startable(handle):  # type: ignore[no-untyped-def]
+    """The request of a persistent handle if it can be started, else 0."""
+    if load64(handle + OB_TYPE) != _look(HANDLES.persistent_type):
+        return 0
+    bound = load64(handle + _look(HANDLES.state))
+    if bound == 0 or load64(bound + OB_TYPE) != _look(HANDLES.bound_type) or load64(bound + _look(HANDLES.owner)) == 0:
+        return 0
+    request = as_integer(load64(bound + _look(HANDLES.native)))
+    return request if load64(request + REQUEST.state) == FREE else 0
+
+
+@kernel("void(int64)", is_entry=True)
+def rest(request):  # type: ignore[no-untyped-def]
+    """A complete persistent request has been looked at; it can be started again."""
+    store64(request + REQUEST.state, FREE)
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def drop_bound(engine, request):  # type: ignore[no-untyped-def]
+    """Give a persistent request back that is FREE."""
+    lock(engine)
+    release_request(engine, request)
+    unlock(engine)
 
 
 # Completing -------------------------------------------------------------------------------------------------------
@@ -226,20 +345,23 @@ def complete_all(sequence, waits):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _collect(handle, row):  # type: ignore[no-untyped-def]
-    """Note a handle: 1, or 0 if it is null; SLOW if it is anything else than that of a ticket in use."""
-    if load64(handle + OB_TYPE) != _look(HANDLES.handle_type):
+    """Note a handle: 1, or 0 if it is null or inactive; SLOW if it is anything else than that of a plain message."""
+    kind, ticket = load64(handle + OB_TYPE), load64(handle + _look(HANDLES.state))
+    if kind == _look(HANDLES.handle_type):
+        if ticket == _look(HANDLES.null):
+            return 0
+        expected = _look(HANDLES.ticket_type)
+    elif kind == _look(HANDLES.persistent_type):
+        expected = _look(HANDLES.bound_type)
+    else:
         return SLOW
-    ticket = load64(handle + _look(HANDLES.state))
-    if ticket == _look(HANDLES.null):
-        return 0
-    if ticket == 0 or load64(ticket + OB_TYPE) != _look(HANDLES.ticket_type):
+    if ticket == 0 or load64(ticket + OB_TYPE) != expected or load64(ticket + _look(HANDLES.owner)) == 0:
         return SLOW
-    if load64(ticket + _look(HANDLES.owner)) == 0:
-        return SLOW
+    request = as_integer(load64(ticket + _look(HANDLES.native)))
     store64(row + _ROW.handle, handle)
     store64(row + _ROW.ticket, ticket)
-    store64(row + _ROW.request, as_integer(load64(ticket + _look(HANDLES.native))))
-    return 1
+    store64(row + _ROW.request, request)
+    return 1 if load64(request + REQUEST.state) != FREE else 0
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -307,21 +429,22 @@ def _let_go(rows, count):  # type: ignore[no-untyped-def]
         decrease(load64(rows + index * _ROW.total + _ROW.handle))
 
 
-@kernel("int64(int64)")
-def _is_plain(row):  # type: ignore[no-untyped-def]
-    """Whether a complete request ended well, its handle still refers to its ticket, and nothing does weakly."""
+@kernel("int64(int64, int64)")
+def _is_plain(row, held):  # type: ignore[no-untyped-def]
+    """Whether a complete request ended well, its handle still refers to its ticket, and nothing else does that must not."""
     ticket, request = load64(row + _ROW.ticket), load64(row + _ROW.request)
-    is_its = load64(load64(row + _ROW.handle) + _look(HANDLES.state)) == ticket
-    is_unseen = load64(ticket + _look(HANDLES.weak)) == 0
-    return 1 if is_its and is_unseen and load64(request + REQUEST.error) == 0 else 0
+    if load64(load64(row + _ROW.handle) + _look(HANDLES.state)) != ticket or load64(request + REQUEST.error) != 0:
+        return 0
+    if load64(request + REQUEST.handle) == 0:  # a persistent one stays as it is, whoever refers to it
+        return 1
+    return 1 if references(ticket) == held and load64(ticket + _look(HANDLES.weak)) == 0 else 0
 
 
 @kernel("int64(int64, int64, int64, int64)")
 def _finish(rows, count, held, status):  # type: ignore[no-untyped-def]
     """Empty complete handles and keep their tickets: DONE, or SLOW with nothing done. `held`: known references to each ticket."""
     for index in range(count):
-        row = rows + index * _ROW.total
-        if references(load64(row + _ROW.ticket)) != held or _is_plain(row) == 0:
+        if _is_plain(rows + index * _ROW.total, held) == 0:
             return SLOW
     if status != 0:
         _write_status(load64(rows + _ROW.request), status)
@@ -340,6 +463,9 @@ def _keep(row):  # type: ignore[no-untyped-def]
     state = load64(row + _ROW.handle) + _look(HANDLES.state)
     store64(row + _ROW.owner, 0)
     store64(row + _ROW.comm, 0)
+    if load64(request + REQUEST.handle) == 0:
+        store64(request + REQUEST.state, FREE)
+        return
     if load64(state) != ticket:
         return
     increase(null)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, runtime
-from ncclx_mpi.api.operations import Ticket
+from ncclx_mpi.api.operations import Bound, Ticket
 from numba_kernels.pyslots import slot_offset
 
 
@@ -271,3 +271,141 @@ def test_slots_are_found(comm: Any) -> None:
     offsets = [slot_offset(Ticket, name) for name in ("request", "owner", "comm")]
     assert len({*offsets, Ticket.__weakrefoffset__}) == 4  # type: ignore[attr-defined]
     assert all(16 <= offset < Ticket.__basicsize__ for offset in offsets)
+
+
+# Persistent messages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("count", [0, 2, 200_001])
+def test_persistent_ring(comm: Any, count: int) -> None:
+    above, below = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    out, box, status = np.zeros(count), np.zeros(count), MPI.Status()
+    requests = [comm.Recv_init(box, below, 3), comm.Send_init(out, above, 3)]
+    assert all(type(request._state) is Bound for request in requests)
+    for turn in range(6):
+        out[:] = 10 * comm.rank + turn
+        if turn % 2:
+            MPI.Prequest.Startall(requests)
+            assert MPI.Request.Waitall(requests)
+        else:
+            for request in requests:
+                request.Start()
+            assert requests[1].Wait() and requests[0].Wait(status) and (status.source, status.count) == (below, 8 * count)
+        assert (box == 10 * below + turn).all() and all(requests)
+        assert MPI.Request.Testall(requests) and requests[0].Test(status) and status.source == MPI.ANY_SOURCE
+        comm.Barrier()
+    for request in requests:
+        request.Free()
+        assert not request
+
+
+@pytest.mark.ranks(1)
+def test_persistent_ones_of_all_kinds_in_one_list(comm: Any) -> None:
+    matrix, box, column = np.zeros((3, 3)), np.zeros(2), MPI.DOUBLE.Create_vector(3, 1, 3).Commit()
+    total, result = np.full(1, 4.0), np.zeros(1)
+    requests = [
+        comm.Recv_init(box, 0, 1), comm.Recv_init([matrix, 1, column], 0, 2), comm.Ssend_init(np.full(2, 5.0), 0, 1),
+        comm.Send_init(box, MPI.PROC_NULL), comm.Allreduce_init(total, result), comm.Send_init(np.full(3, 6.0), 0, 2),
+    ]  # fmt: skip
+    for _ in range(3):
+        MPI.Prequest.Startall(requests)
+        with pytest.raises(MPI.Exception, match="active"):
+            MPI.Prequest.Startall(requests[:1])
+        with pytest.raises(MPI.Exception, match="active"):
+            requests[0].Start()
+        MPI.Request.Waitall(requests)
+        assert (box == 5).all() and (matrix[:, 0] == 6).all() and result[0] == 4
+    with pytest.raises(MPI.Exception, match="not active"):
+        requests[0].Cancel()
+    with pytest.raises(MPI.Exception, match="not persistent"):
+        MPI.Prequest.Startall([requests[0], MPI.Prequest()])
+    for request in requests:
+        request.Free()
+    column.Free()
+
+
+@pytest.mark.ranks(1)
+def test_a_persistent_message_survives_what_goes_wrong(comm: Any) -> None:
+    box, status = np.zeros(1), MPI.Status()
+    request = comm.Recv_init(box, 0, 5)
+    copy = MPI.Prequest(request)
+    request.Start()
+    comm.Send(np.ones(2), 0, 5)
+    with pytest.raises(MPI.Exception, match=r"tag 5.* 8 bytes, the message 16") as failure:
+        request.Wait()
+    assert failure.value.Get_error_class() == MPI.ERR_TRUNCATE
+    request.Start()
+    request.Cancel()
+    assert request.Wait(status) and status.Is_cancelled()
+    request.Start()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            MPI.Request.Waitall([request])
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    copy.Start()
+    comm.Send(np.full(1, 7.0), 0, 5)
+    assert copy.Wait() and box[0] == 7 and request == copy
+    request.Start()
+    request.Free()
+    with pytest.raises(MPI.Exception):
+        copy.Start()
+    comm.Send(np.full(1, 8.0), 0, 5)
+    while comm.Iprobe(0, 5):
+        pass
+    assert box[0] == 8, "freed while it was active, it has gone on"
+
+
+# Sendrecv ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+@pytest.mark.parametrize("count", [0, 1, 1000, 200_001])
+def test_sendrecv(comm: Any, count: int) -> None:
+    above, below, status = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, MPI.Status()
+    box = np.zeros(count + 3)
+    for turn in range(3):
+        comm.Sendrecv(np.full(count, 10.0 * comm.rank + turn), above, turn, [box, MPI.DOUBLE], MPI.ANY_SOURCE, turn, status)
+        assert (status.source, status.tag, status.count) == (below, turn, 8 * count)
+        assert (box[:count] == 10 * below + turn).all() and not box[count:].any()
+    comm.Sendrecv(box, MPI.PROC_NULL, 0, box, MPI.PROC_NULL)
+    receiving = comm.Irecv(box, below)
+    comm.Sendrecv(np.full(count, -1.0), above, 0, None, MPI.PROC_NULL)
+    receiving.Wait()
+    assert (box[:count] == -1).all()
+    sending = comm.Isend(np.full(count, -2.0), above)
+    comm.Sendrecv(None, MPI.PROC_NULL, 0, box, below)
+    sending.Wait()
+    assert (box[:count] == -2).all()
+
+
+@pytest.mark.ranks(1)
+def test_sendrecv_into_too_little_room(comm: Any) -> None:
+    with pytest.raises(MPI.Exception, match=r"tag 4.* 8 bytes, the message 800000") as failure:
+        comm.Sendrecv(np.zeros(100_000), 0, 4, np.zeros(1), 0, 4)
+    assert failure.value.Get_error_class() == MPI.ERR_TRUNCATE
+    box = np.zeros(1)
+    comm.Sendrecv(np.ones(1), 0, 4, box, 0, 4)
+    assert box[0] == 1
+    for wrong in ({"dest": 7}, {"source": 7}, {"sendtag": -5}, {"recvtag": -5}):
+        arguments: dict[str, Any] = {"dest": 0, "sendtag": 0, "source": 0, "recvtag": 0} | wrong
+        with pytest.raises(MPI.Exception):
+            comm.Sendrecv(box, recvbuf=box, **arguments)
+
+
+@pytest.mark.ranks(2)
+def test_sendrecv_of_a_late_peer(comm: Any) -> None:
+    """The wait outlasts what compiled code does without Python; signals are served meanwhile."""
+    other, box, calls = 1 - comm.rank, np.zeros(100_000), []
+    if comm.rank == 1:
+        time.sleep(0.3)
+    before = signal.signal(signal.SIGALRM, lambda number, frame: calls.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    comm.Sendrecv(np.full(100_000, comm.rank + 1.0), other, 0, box, other)
+    while not calls:
+        time.sleep(0.01)
+    signal.signal(signal.SIGALRM, before)
+    assert (box == other + 1).all()
