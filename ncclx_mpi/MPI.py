@@ -136,6 +136,7 @@ from ncclx_mpi.api.environment import bootstrap as _bootstrap
 from ncclx_mpi.api.errhandler import ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
 from ncclx_mpi.api.group import GROUP_EMPTY, GROUP_NULL, Group
 from ncclx_mpi.api.info import INFO_ENV, INFO_NULL, Info
+from ncclx_mpi.api.intercomm import Intercomm, _commctx_inter
 from ncclx_mpi.api.intracomm import (
     COMM_SELF,
     COMM_WORLD,

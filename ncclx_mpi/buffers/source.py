@@ -28,7 +28,7 @@ from ncclx_mpi.device.memory import DeviceMemory, check_readable
 from ncclx_mpi.device.streams import library_of, stream_of
 from numba_kernels.cuda import driver as drivers
 
-_WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x00D8
+_WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x0098
 READ_ONLY = "buffer is not writable: the array is read-only (array.flags.writeable)"
 _NDARRAY = np.ndarray
 

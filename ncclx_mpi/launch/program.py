@@ -184,9 +184,11 @@ def _run_script(path: str) -> None:
         runpy.run_path(path, run_name="__main__")
         return
     _set_first_path(os.path.realpath(os.path.dirname(path)))
-    main = _fresh_main(path)
     with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec", 0, True)
+        source = file.read()
+    path = os.path.abspath(path)  # as the interpreter does: the program may change its folder
+    main = _fresh_main(path)
+    code = compile(source, path, "exec", 0, True)
     exec(code, main.__dict__)
 
 

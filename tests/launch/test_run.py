@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import stat
+import subprocess
 import sys
 import textwrap
 import time
@@ -45,6 +46,13 @@ def test_script_is_main(tmp_path):
     (tmp_path / "helper.py").write_text("value = 7")
     result = run("run", "-n", "1", str(script), "-n", "5", "--flag")
     assert result.stdout == f"__main__ {script} {[str(script), '-n', '5', '--flag']} 7 {script}\n"
+
+
+def test_script_knows_where_it_is_after_it_has_gone_elsewhere(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; os.chdir('/'); print(__file__, sys.argv[0], (lambda: 0).__code__.co_filename)")
+    result = subprocess.run(command("run", "-n", "1", "script.py"), cwd=tmp_path, capture_output=True, text=True, env=environment())
+    assert result.stdout == f"{script} script.py {script}\n", result.stderr
 
 
 def test_module_is_main(tmp_path):
