@@ -36,7 +36,7 @@ from ncclx_mpi.device.agreement import Attempt
 from ncclx_mpi.device.executor import BLOCKS_A_PROCESSOR, LEAST_PIECE
 from ncclx_mpi.device.process import current
 from ncclx_mpi.device.streams import Stream
-from ncclx_mpi.device.watch import ABORTED, DIED, DIFFERS, LANES, Call, Watch, Wrong, board_bytes, lane_bytes
+from ncclx_mpi.device.watch import ABORTED, DIED, DIFFERS, LANES, LEFT, Call, Watch, Wrong, board_bytes, lane_bytes
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.cuda import driver as drivers
@@ -326,6 +326,10 @@ class Prepared:
                 errors.ERR_PROC_FAILED,
                 f"rank {rank}: rank {world} died; what calls in streams have brought since is not valid. "
                 "Look at that rank's output for why",
+            )
+        if wrong.code == LEFT:
+            errors.fail(
+                errors.ERR_PROC_FAILED, f"rank {rank}: rank {world} has left the job, so that a call in a stream waits for it in vain"
             )
         if wrong.code == ABORTED:
             errors.fail(errors.ERR_PROC_FAILED, f"rank {rank}: the job was aborted")

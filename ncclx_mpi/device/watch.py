@@ -24,10 +24,14 @@ both of them          watch of the       stream that waits               :data:`
 ``CALL.number``       its rank           all ranks and watches           -1 while the call is written, released behind it
 ``BOARD.failed``      its rank           all ranks and watches           release: it can take part in nothing more
 ``WATCH.error``       watch or caller    its rank                        compare-exchange from 0: the first thing that went wrong
+``WATCH.left``        watch or caller    its rank                        release: 1 + a rank that has left the job in order
 ``WATCH.stop``        its rank           watch                           release: no word is looked at any more
 ====================  =================  ==============================  ============================================================
 
 The watch is a thread in compiled code: it never needs the GIL, whatever the program waits in.
+
+A rank that has left the job in order had waited for its calls, in which all ranks take part. So what others still wait for then either is there,
+if not yet in their words, or never comes: their waits are ended, and that is an error for those only who make a call afterwards.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ from numba_kernels.cuda.symmetric import RANKS
 from numba_kernels.jit import entry as _entry
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
-from transports.shm.layout import CONTROL, DEAD, HEADER
+from transports.shm.layout import CONTROL, DEAD, FINALIZED, HEADER
 
 entry = functools.cache(_entry)
 
@@ -56,7 +60,7 @@ LANES = 4096
 """Lanes of a communicator: one for calls outside of graphs, the others for captured ones."""
 POISON = 1 << 62
 """Ends every wait for a word to be at least 1."""
-DIED, ABORTED, GAVE_UP, DIFFERS = 1, 2, 3, 4
+DIED, ABORTED, GAVE_UP, DIFFERS, LEFT = 1, 2, 3, 4, 5
 """What can be wrong."""
 
 CALL = words("StreamCall", "number what nbytes spare")
@@ -65,7 +69,7 @@ DEPTH = 64
 BOARD = words("StreamBoard", f"failed | ring*{DEPTH * CALL.total // WORD}")
 WATCH = words(
     "Watch",
-    f"stop | error | number rank size executors mine board lanes used abort | checked*{RANKS} control*{RANKS} failed*{RANKS}",
+    f"stop | error left | number rank size executors mine board lanes used abort | checked*{RANKS} control*{RANKS} failed*{RANKS}",
 )
 """What the watch of a rank knows. ``mine``: which executor the rank is, -1 for none. ``number``: of its last call."""
 
@@ -107,7 +111,7 @@ class Call(NamedTuple):
 
 
 class Wrong(NamedTuple):
-    """What went wrong first: one of :data:`DIED` to :data:`DIFFERS`, the rank that it is about, and the call."""
+    """What went wrong first: one of :data:`DIED` to :data:`LEFT`, the rank that it is about, and the call."""
 
     code: int
     rank: int
@@ -164,8 +168,11 @@ def look(watch):  # type: ignore[no-untyped-def]
     if load64(load64(watch + WATCH.abort)) != 0:
         _fail(watch, ABORTED, 0, 0)
     for other in range(load64(watch + WATCH.size)):
-        if load_acquire(load64(watch + WATCH.control + other * WORD)) == DEAD:
+        state = load_acquire(load64(watch + WATCH.control + other * WORD))
+        if state == DEAD:
             _fail(watch, DIED, other, 0)
+        if state == FINALIZED:
+            store_release(watch + WATCH.left, 1 + other)
         if load_acquire(load64(watch + WATCH.failed + other * WORD)) != 0:
             _fail(watch, GAVE_UP, other, 0)
         if other != load64(watch + WATCH.rank):
@@ -183,7 +190,8 @@ def note(watch, what, nbytes):  # type: ignore[no-untyped-def]
     store_release(call + CALL.nbytes, nbytes)
     store_release(call + CALL.number, number)
     store_release(watch + WATCH.number, number)
-    return look(watch)
+    error, left = look(watch), load_acquire(watch + WATCH.left)
+    return LEFT | (left - 1) << _CODE_BITS if error == 0 and left != 0 else error
 
 
 @kernel("void(int64)", is_entry=True)
@@ -211,7 +219,7 @@ def _poison(watch):  # type: ignore[no-untyped-def]
 @kernel("void(int64)", is_entry=True)
 def _keep_watch(watch):  # type: ignore[no-untyped-def]
     while load_acquire(watch + WATCH.stop) == 0:
-        if look(watch) != 0:
+        if look(watch) != 0 or load_acquire(watch + WATCH.left) != 0:
             _poison(watch)
             usleep(_POISONS_APART_US)
         else:

@@ -496,6 +496,37 @@ def test_a_peer_dies_while_streams_wait_for_it(victim: int) -> None:
     assert done.returncode == 128 + signal.SIGKILL
 
 
+PEER_LEAVES = """
+import time
+from mpi4py import MPI
+from ncclx_mpi.testing.driver_double import Double
+
+comm = MPI.COMM_WORLD
+with Double(comm.rank, patience=60) as driver:
+    driver.use(0)
+    stream = driver.create_stream()
+    comm.prepare(1024)
+    comm.Barrier(stream=stream)
+    driver.synchronize(stream)
+    comm.check()
+    if comm.rank == 0:
+        comm.Barrier(stream=stream)
+        driver.synchronize(stream)
+        comm.check()
+        try:
+            comm.Barrier(stream=stream)
+        except MPI.Exception as error:
+            print(error.Get_error_class() == MPI.ERR_PROC_FAILED, error)
+"""
+
+
+def test_a_peer_that_has_left_is_not_waited_for() -> None:
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "60", "-c", PEER_LEAVES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout.startswith("True") and "rank 1 has left the job" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
 def hold_the_gil(comm: NativeComm) -> None:
     """A rank that lets no Python thread run is watched over nevertheless."""
     with Double(comm.rank) as driver:
