@@ -30,8 +30,9 @@ both of them          watch of the       stream that waits               :data:`
 
 The watch is a thread in compiled code: it never needs the GIL, whatever the program waits in.
 
-A rank that has left the job in order had waited for its calls, in which all ranks take part. So what others still wait for then either is there,
-if not yet in their words, or never comes: their waits are ended, and that is an error for those only who make a call afterwards.
+A rank that has left the job in order had waited for its calls, in which all ranks take part. So what others still wait for then either
+is there, if not yet in their words, or never comes: their waits are ended, and that is an error for those only who make a call
+afterwards.
 """
 
 from __future__ import annotations
