@@ -172,9 +172,36 @@ def enqueue(state: CommState, stream: Any, resolve: Callable[..., Call], *argume
             "first",
         )
     opened = enqueued.open_stream(stream)
-    with streams.using(opened):
-        call = resolve(state, *arguments)
-    enqueued.enqueue(prepared, call.name, call.sent, call.received, call.root, _operation_name(call.op), opened)
+    is_captured = prepared.driver.is_capturing(opened.handle)
+    key = _values(resolve, is_captured, arguments)
+    task = prepared.recall(key)
+    if task is None:
+        with streams.using(opened):
+            call = resolve(state, *arguments)
+        operands = call.name, call.sent, call.received, call.root, _operation_name(call.op)
+        task = enqueued.task_of(prepared, *operands, is_captured)
+        prepared.remember(key, task)
+    prepared.enqueue(task, opened)
+
+
+def _values(resolve: Callable[..., Call], is_captured: bool, arguments: Sequence[Any]) -> tuple[Any, ...] | None:
+    """All that a call in a stream can depend on, None if that is not only arrays with a CUDA array interface.
+
+    A loop makes the same calls again and again, and to resolve their arguments costs more than to enqueue them. An address that was
+    freed meanwhile, and is another array's, is as good.
+    """
+    found: list[Any] = [resolve, is_captured]
+    for argument in arguments:
+        if isinstance(argument, Op):
+            found.append(argument._state)
+        elif is_in_place(argument) or type(argument) is int:
+            found.append(argument)
+        else:
+            interface = getattr(argument, "__cuda_array_interface__", None)
+            if interface is None or interface.get("mask") is not None:
+                return None
+            found += interface["data"], tuple(interface["shape"]), interface["typestr"], tuple(interface.get("strides") or ())
+    return tuple(found)
 
 
 def start(state: CommState, call: Call) -> Request:

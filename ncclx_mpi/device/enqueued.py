@@ -39,8 +39,8 @@ from numba_kernels.cuda.reduce import is_supported
 Operand = Buffer | VBuffer | WBuffer | None
 
 
-def enqueue(prepared: Prepared, name: str, sent: Operand, received: Operand, root: int, op: str | None, stream: Stream) -> None:
-    """Enqueue a collective in a stream, and return.
+def task_of(prepared: Prepared, name: str, sent: Operand, received: Operand, root: int, op: str | None, is_captured: bool) -> Task:
+    """What :meth:`Prepared.enqueue` takes, for a collective in a stream.
 
     Parameters
     ----------
@@ -52,23 +52,21 @@ def enqueue(prepared: Prepared, name: str, sent: Operand, received: Operand, roo
         What this rank gives and gets, None in place or where it does not matter, and the root.
     op
         Name of a predefined operation, None for others.
-    stream
-        Where. The arrays are the call's until the stream has passed it.
+    is_captured
+        Whether the stream is being captured.
 
     Raises
     ------
     Exception
         ERR_BUFFER: an array is the host's, or another GPU's. ERR_TYPE: elements with gaps. ERR_OP: no kernel does the operation.
         ERR_UNSUPPORTED_OPERATION: there is no such collective in streams, or its kernel is not loaded and cannot be under capture.
-        Others: see :meth:`Prepared.enqueue`.
     """
     make = _MAKERS.get(name)
     if make is None or isinstance(sent, VBuffer | WBuffer) or isinstance(received, VBuffer | WBuffer):
         errors.fail(errors.ERR_UNSUPPORTED_OPERATION, f"{name} cannot be enqueued in a stream; {', '.join(_MAKERS)} can")
     for operand in (sent, received):
         _check(prepared, name, operand)
-    is_captured = prepared.driver.is_capturing(stream.handle)
-    prepared.enqueue(make(prepared, _Operands(sent, received, root, op, is_captured)), stream)
+    return make(prepared, _Operands(sent, received, root, op, is_captured))
 
 
 def open_stream(stream: Any) -> Stream:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +54,8 @@ _PAGE = 4096
 _FACTS = 3 + HANDLE_BYTES // WORD
 """Words of what ranks tell each other first: size of the heap, name of the GPU, handle of the heap."""
 _READY, _DONE = 0, 1
+_KEPT = 1024
+"""Tasks that a communicator remembers."""
 
 
 class Prepared:
@@ -84,6 +86,7 @@ class Prepared:
         self.executors: list[int] = []
         self._guard = threading.RLock()
         self._mapped: list[int] = []
+        self._tasks: dict[Hashable, Task] = {}
         self._kernels: dict[tuple[str, ...], Kernel] = {}
         self._words = self._pinned = 0
         self._last: Stream | None = None
@@ -231,6 +234,17 @@ class Prepared:
 
     # Calls
 
+    def recall(self, key: Hashable) -> Task | None:
+        """The task that was remembered for a call."""
+        return self._tasks.get(key)
+
+    def remember(self, key: Hashable, task: Task) -> None:
+        """Keep a task for when the same call comes again; `key` is all that it depends on, None if that cannot be told."""
+        if key is not None:
+            if len(self._tasks) >= _KEPT:
+                self._tasks.clear()
+            self._tasks[key] = task
+
     def enqueue(self, task: Task, stream: Stream) -> None:
         """Enqueue a call in a stream. Returns at once; arrays are the call's until the stream has passed it.
 
@@ -329,7 +343,8 @@ class Prepared:
             )
         if wrong.code == LEFT:
             errors.fail(
-                errors.ERR_PROC_FAILED, f"rank {rank}: rank {world} has left the job, so that a call in a stream waits for it in vain"
+                errors.ERR_PROC_FAILED,
+                f"rank {rank}: rank {world} has left the job, so that a call in a stream waits for it in vain",
             )
         if wrong.code == ABORTED:
             errors.fail(errors.ERR_PROC_FAILED, f"rank {rank}: the job was aborted")

@@ -124,6 +124,28 @@ def test_driver_calls(comm: Any, is_shared: bool) -> None:
             assert made == {key: count for key, count in wanted.items() if count}, name
 
 
+@pytest.mark.ranks(2, timeout=60)
+def test_the_same_call_again_resolves_nothing(comm: Any) -> None:
+    """But what it depends on is looked at: address, length, type, operation, root, and whether it is captured."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        stream = driver.create_stream()
+        comm.prepare(HEAP, [(op, kind) for op in (MPI.SUM, MPI.MAX) for kind in (MPI.INT64_T, MPI.UINT64_T)])
+        array = DeviceArray(6, np.int64)
+        for turn in range(3):
+            for view, op in ((array, MPI.SUM), (array, MPI.MAX), (array[:3], MPI.MAX), (array[3:], MPI.SUM)):
+                with using(stream):
+                    array.later(lambda values, rank=comm.rank: np.copyto(values, np.arange(6) + 10 * rank))
+                driver.calls.clear()
+                comm.Allreduce(MPI.IN_PLACE, view, op, stream=stream)
+                assert driver.calls["memory"] == (turn == 0), (turn, op)
+                low, high = np.arange(6), np.arange(6) + 10
+                wanted = high if op is MPI.MAX else low + high
+                first = (view.address - array.address) // 8
+                with using(stream):
+                    np.testing.assert_array_equal(view.get(), wanted[first : first + view.size])
+
+
 # Graphs ---------------------------------------------------------------------------------------------------------------
 
 
