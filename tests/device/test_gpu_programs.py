@@ -48,6 +48,12 @@ def test_programs_have_help(name: str) -> None:
     assert done.returncode == 0 and "--json" in done.stdout
 
 
+def test_tests_for_a_gpu_can_be_collected() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", "tests/gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("section", gpu_probe.SECTIONS)
 def test_sections_of_the_probe(section: str) -> None:
     shrink()

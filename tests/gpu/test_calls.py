@@ -14,7 +14,7 @@ import pytest
 
 from tests.device.cases import CASES, FLAVOURS
 from tests.device.messages import MESSAGES
-from tests.device.test_adversarial import work
+from tests.device.test_adversarial import WORKLOADS
 
 pytestmark = pytest.mark.gpu
 LENGTHS = (0, 1, 1000, 300_000)
@@ -43,13 +43,13 @@ class CuPyArrays:
 
 
 def check(comm: Any, name: str, flavour: str, *, is_mixed: bool) -> None:
-    arrays = CuPyArrays()
+    arrays, run = CuPyArrays(), WORKLOADS[f"{flavour} {name}"].run
     on_host = is_mixed and comm.rank % 2 == 0
     for stream in (arrays.cupy.cuda.Stream.null, arrays.cupy.cuda.Stream(non_blocking=True)):
         with stream:
             for length in LENGTHS:
-                wanted = arrays.values_of(work(comm, name, flavour, np.array, length))
-                found = arrays.values_of(work(comm, name, flavour, np.array if on_host else arrays.late, length))
+                wanted = arrays.values_of(run(comm, np.array, length))
+                found = arrays.values_of(run(comm, np.array if on_host else arrays.late, length))
                 for one, other in zip(found, wanted, strict=True):
                     np.testing.assert_equal(one, other, err_msg=f"{flavour} {name} of {length}")
 
@@ -64,7 +64,7 @@ def test_collectives(comm: Any, flavour: str) -> None:
 @pytest.mark.ranks(2, 4, 8, timeout=120)
 def test_messages(comm: Any) -> None:
     for name in MESSAGES:
-        check(comm, name, "message", is_mixed=False)
+        check(comm, name, "messages:", is_mixed=False)
 
 
 @pytest.mark.ranks(3, timeout=120)
@@ -72,7 +72,7 @@ def test_arrays_of_both_kinds_in_one_call(comm: Any) -> None:
     for name in CASES:
         check(comm, name, "blocking", is_mixed=True)
     for name in MESSAGES:
-        check(comm, name, "message", is_mixed=True)
+        check(comm, name, "messages:", is_mixed=True)
 
 
 @pytest.mark.ranks(2, timeout=120)
