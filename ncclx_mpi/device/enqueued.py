@@ -180,12 +180,12 @@ def _allreduce(prepared: Prepared, given: _Operands) -> Task:
     source = given.sent if given.sent is not None else array
     kernel, digest = _reduction(prepared, "allreduce", given, symmetric.spread_kernel)
     nbytes, itemsize = array.nbytes, array.itemsize
+    first, share = share_of(nbytes, len(prepared.order), prepared.order.index(prepared.executors[prepared.comm.rank]))
+    counts = share // itemsize, prepared.piece(share) // itemsize
 
     def execute(at: int, stream: int) -> None:
-        first, share = share_of(nbytes, len(prepared.order), prepared.order.index(prepared.comm.rank))
         if kernel is not None and share:
-            arguments = at + first, share // itemsize, prepared.piece(share) // itemsize
-            prepared.launch(kernel, stream, share, arguments)
+            prepared.launch(kernel, stream, share, (at + first, *counts))
 
     call = Call(lines.ALLREDUCE, 0, nbytes, digest, given.is_captured)
     return Task(call, nbytes, [Copy(0, source.address, nbytes)], [Copy(0, array.address, nbytes)], execute)
@@ -198,11 +198,13 @@ def _reduce_scatter_block(prepared: Prepared, given: _Operands) -> Task:
     nbytes, itemsize = source.nbytes // size, array.itemsize
     got = _aligned(source.nbytes) if size > 1 else 0
 
+    targets = len(prepared.members)
+    total = nbytes * targets
+    counts = nbytes // itemsize, prepared.piece(total) // itemsize
+
     def execute(at: int, stream: int) -> None:
-        total = nbytes * len(prepared.members)
         if kernel is not None and total:
-            arguments = len(prepared.members), at, nbytes, at + got, nbytes // itemsize, prepared.piece(total) // itemsize
-            prepared.launch(kernel, stream, total, arguments)
+            prepared.launch(kernel, stream, total, (targets, at, nbytes, at + got, *counts))
 
     call = Call(lines.REDUCE_SCATTER, 0, source.nbytes, digest, given.is_captured)
     return Task(call, got + nbytes, [Copy(0, source.address, source.nbytes)], [Copy(got, array.address, nbytes)], execute)
