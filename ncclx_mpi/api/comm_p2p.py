@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ncclx_mpi import buffers, errors, rc
-from ncclx_mpi.api import buffering, fast, wire
+from ncclx_mpi.api import buffering, device_messages, fast, wire
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.api.handle import integer
@@ -382,6 +382,8 @@ def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
 
 
 def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) -> Operation:
+    if mode != BUFFERED and (offered := device_messages.start_send(state.native, buffer, dest, tag)) is not None:
+        return offered
     address, owner = buffer.packed()
     if mode == BUFFERED:
         return _post_buffered(state, ctypes.string_at(address, buffer.nbytes), dest, tag)
@@ -407,6 +409,8 @@ def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Opera
 
 
 def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
+    if (asking := device_messages.start_receive(state.native, buffer, source, tag)) is not None:
+        return asking
     address, owner, finish = (buffer.address, buffer.owner, None) if buffer.is_direct else buffer.landing()
     request = state.native.engine.start_recv(state.native, address, buffer.nbytes, source, tag)
     return Transfer(state.native, request, owner, finish)

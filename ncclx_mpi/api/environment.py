@@ -111,6 +111,7 @@ def Finalize() -> None:
     runtime.engine()
     if buffering.process.send_buffer is not None:
         buffering.process.send_buffer.flush()
+    stepping.settle()
     stepping.stop()
     for comm in (COMM_SELF, COMM_WORLD):
         comm._free_attributes()

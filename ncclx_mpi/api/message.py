@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ncclx_mpi import buffers, errors
-from ncclx_mpi.api import wire
+from ncclx_mpi.api import device_messages, wire
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant
 from ncclx_mpi.api.operations import NO_PROC, Operation, Transfer, write_status
@@ -104,6 +104,8 @@ class Message(Handle):
             return self._from_nobody()
         native = self._state.comm
         buffer = buffers.recv(buf)
+        if (asking := device_messages.start_matched(native, buffer, self._take)) is not None:
+            return Request._refer(asking)
         address, owner, finish = buffer.landing()
         request = native.engine.start_matched_recv(native, self._take(), address, buffer.nbytes)
         return Request._refer(Transfer(native, request, owner, finish, "receive of a matched message"))

@@ -263,6 +263,8 @@ class Bound(Transfer):
 class _Landing:
     """A receive that nobody waits for any more, whose message is still to be unpacked."""
 
+    is_owed = False
+
     def __init__(self, transfer: Transfer) -> None:
         self._transfer: Transfer | None = transfer
         self._lock = threading.Lock()
@@ -290,6 +292,11 @@ class Together(Operation):
 
     def __init__(self, parts: Sequence[Operation]) -> None:
         self.parts = parts
+
+    @property
+    def is_stepped(self) -> bool:  # type: ignore[override]
+        """Whether polling moves one of them on."""
+        return any(part.is_stepped for part in self.parts)
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
@@ -401,6 +408,11 @@ class Persistent(Operation):
     def is_active(self) -> bool:
         """Whether it was started and not yet finished."""
         return self.current is not None
+
+    @property
+    def is_stepped(self) -> bool:  # type: ignore[override]
+        """Whether polling moves it on."""
+        return self.current is not None and self.current.is_stepped
 
     def start(self) -> None:
         """Begin the operation."""

@@ -1,7 +1,7 @@
 """Operations that Python moves on while nobody waits for them: every blocking call that is in Python anyway does, else a thread.
 
 Receives of objects have to ask for their frames; a forgotten receive into scattered memory has to be unpacked when its message
-is there.
+is there; messages of device arrays are copied piece by piece.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ from typing import Protocol
 
 from ncclx_mpi import errors
 
-_STEP_SECONDS = 0.005
+_STEP_SECONDS, _SETTLE_SECONDS = 0.005, 0.0005
 _IDLE_STEPS = 100
 """Steps without anything pending after which the thread sleeps until it is wanted: half a second."""
 
 
 class Stepped(Protocol):
-    """What can be moved on."""
+    """What can be moved on.
+
+    Attributes
+    ----------
+    is_owed
+        Whether a peer needs it to be complete, even after this rank has lost interest.
+    """
+
+    is_owed: bool
 
     def poll(self) -> bool:
         """Go as far as possible now; whether it is done."""
@@ -47,6 +55,14 @@ def step() -> None:
             with contextlib.suppress(errors.Exception):  # another thread has just finished this one
                 if operation.poll():
                     _pending.discard(operation)
+
+
+def settle(seconds: float = 5.0) -> None:
+    """Move on what is owed to peers until it is done, before this rank leaves; what nobody takes is given up after `seconds`."""
+    end = time.monotonic() + seconds
+    while any(operation.is_owed for operation in list(_pending)) and time.monotonic() < end:
+        step()
+        time.sleep(_SETTLE_SECONDS)
 
 
 class _Stepper:

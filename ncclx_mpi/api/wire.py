@@ -277,6 +277,7 @@ class ObjectReceive(Operation):
     """The receive of one object: first its lead (or all of it), then its head and its buffers."""
 
     is_stepped = True
+    is_owed = False
     __slots__ = ("buffers", "comm", "data", "frame_tag", "head", "lock", "parts", "place", "request", "result")
     comm: NativeComm
     request: int

@@ -78,16 +78,27 @@ class DeviceMemory:
             ERR_BUFFER: the array was freed. ERR_OTHER: its stream is being captured, or the driver failed.
         """
         with self.current() as driver:
-            self._check_alive()
-            self._check_not_captured()
+            self.check_usable()
             try:
                 yield driver
                 self._wait()
             except BaseException:
-                _unfinished.append(keep)
+                keep_for_good(keep)
                 raise
 
-    def _check_alive(self) -> None:
+    def check_usable(self) -> None:
+        """Raise unless copies of the array can be enqueued now; its device is current.
+
+        Raises
+        ------
+        Exception
+            ERR_BUFFER: the array was freed. ERR_OTHER: its stream is being captured.
+        """
+        self.check_alive()
+        self._check_not_captured()
+
+    def check_alive(self) -> None:
+        """Raise ERR_BUFFER if the array was freed since it was given to the call."""
         known = self.driver.memory(self.address)
         if known is None or known.buffer_id != self.known.buffer_id:
             errors.fail(
@@ -115,8 +126,12 @@ class DeviceMemory:
             driver.synchronize(handle)
 
 
+def keep_for_good(owner: Any) -> None:
+    """Never let go of the owner of memory that the GPU may still write to or read."""
+    _unfinished.append(owner)
+
+
 _unfinished: list[Any] = []
-"""Owners of memory that the GPU may still write to or read."""
 
 
 def at(address: int) -> DeviceMemory | None:

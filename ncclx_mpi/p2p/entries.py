@@ -9,6 +9,7 @@ from __future__ import annotations
 from ncclx_mpi.p2p.layout import (
     ANNOUNCE,
     ANY_SOURCE,
+    ASKED,
     CANCEL,
     COMM,
     COMPLETE,
@@ -34,7 +35,7 @@ from ncclx_mpi.p2p.progress import (
     trace_end,
     unlock,
 )
-from ncclx_mpi.p2p.rendezvous import peer_of, push_or_queue, tell
+from ncclx_mpi.p2p.rendezvous import finish_offer, peer_of, push_or_queue, tell
 from ncclx_mpi.p2p.shared import is_reached, revoke
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, ticks
 from numba_kernels.jit import kernel
@@ -67,16 +68,13 @@ def post_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[n
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
-def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
-    """Start a send with a fresh request; the engine's lock is held."""
-    engine = load64(comm + COMM.engine)
-    world = load64(load64(comm + COMM.world) + 8 * dest)
-    peer = peer_of(engine, world)
+def fill_send(comm, request, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Write what a send is to a fresh request."""
     store64(request + REQUEST.kind, SEND)
     store64(request + REQUEST.comm, comm)
     store64(request + REQUEST.offset, offset)
     store64(request + REQUEST.context, load64(comm + COMM.context) + offset)
-    store64(request + REQUEST.peer, world)
+    store64(request + REQUEST.peer, load64(load64(comm + COMM.world) + 8 * dest))
     store64(request + REQUEST.tag, tag)
     store64(request + REQUEST.mode, mode)
     store64(request + REQUEST.address, address)
@@ -84,6 +82,14 @@ def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # t
     store64(request + REQUEST.status_source, dest)
     store64(request + REQUEST.status_tag, tag)
     store64(request + REQUEST.message_bytes, nbytes)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start a send with a fresh request; the engine's lock is held."""
+    engine = load64(comm + COMM.engine)
+    fill_send(comm, request, offset, address, nbytes, dest, tag, mode)
+    peer = peer_of(engine, load64(request + REQUEST.peer))
     if _eager_allowed(engine, peer, nbytes, mode) != 0:
         store64(request + REQUEST.action, EAGER)
     else:
@@ -279,8 +285,12 @@ def withdraw(engine, request):  # type: ignore[no-untyped-def]
     elif _is_posted(request):
         unpost(engine, request)
         release_request(engine, request)
+    elif load64(request + REQUEST.landing) == ASKED:
+        finish_offer(engine, request)
+        release_request(engine, request)
     else:
         store64(request + REQUEST.nbytes, 0)
+        store64(request + REQUEST.window, 0)
         store64(request + REQUEST.detached, 1)
         if load64(request + REQUEST.far) != 0 and load64(request + REQUEST.bulk) != 0:
             free = revoke(engine, request)
@@ -328,12 +338,10 @@ def wait_message(comm, offset, source, tag, take, resumed, found):  # type: igno
             return code
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def receive_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
-    """Start the receive of a message that was taken out of matching."""
-    engine = load64(comm + COMM.engine)
-    lock(engine)
-    receive = new_request(engine)
+@kernel("int64(int64, int64, int64, int64)")
+def new_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
+    """The request of a receive of a message that was taken out of matching; the engine's lock is held."""
+    receive = new_request(load64(comm + COMM.engine))
     store64(receive + REQUEST.kind, RECEIVE)
     store64(receive + REQUEST.comm, comm)
     store64(receive + REQUEST.context, load64(message + REQUEST.context))
@@ -341,6 +349,15 @@ def receive_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-
     store64(receive + REQUEST.tag, load64(message + REQUEST.tag))
     store64(receive + REQUEST.address, address)
     store64(receive + REQUEST.nbytes, nbytes)
+    return receive
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def receive_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
+    """Start the receive of a message that was taken out of matching."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    receive = new_matched(comm, message, address, nbytes)
     hand_over(engine, message, receive)
     unlock(engine)
     return receive

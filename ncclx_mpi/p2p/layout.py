@@ -55,6 +55,9 @@ REQUEST = words(
     "payload detached direct matched announced "
     # transfers that both ranks copy (shared.py): address in the other process (0: by the pipe), bytes, number of the grant, trial
     "far wanted grant trial began "
+    # messages of device arrays (device/landing.py): whether a receive asks where its message goes; the bytes at `address` through which
+    # the message goes round (0: it lies there as a whole), and how many are there already (send), or were taken out again (receive)
+    "landing window moved "
     # its Python object, where that lives as long as the request (tickets.py), and, of a persistent one, what is sent or received;
     # what stands here outlives a use of the request
     "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode",
@@ -84,7 +87,12 @@ From FAILED on, the value less FAILED is an MPI error class."""
 AUTO, PIPED, DIRECT = -1, 0, 1
 """How bulk data between private buffers moves: through the arena, or copied once by the kernel; AUTO: what is faster."""
 
-ERR_TRUNCATE = 14
+ERR_TRUNCATE, ERR_OTHER = 14, 15
+
+ON_DEVICE = -1
+"""Address in the sender (``far``) of an array that no CPU can read; ``direct`` is where the arena says more of it."""
+AS_POSTED, ASKING, ASKED = 0, 1, 2
+"""A receive: goes where it was posted; will ask where to when its message is announced; has asked, and waits for the answer."""
 
 # kinds of operation in trace records
 OPERATIONS = (

@@ -22,14 +22,18 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.layout import (
     ANNOUNCE,
+    ASKED,
+    ASKING,
     AUTO,
     CONTROL_MESSAGE,
     DIRECT,
     EAGER,
     ENGINE,
+    ERR_OTHER,
     ERR_TRUNCATE,
     FINISH,
     GRANT,
+    ON_DEVICE,
     PEER,
     PIPED,
     REQUEST,
@@ -47,6 +51,8 @@ from transports.shm.ring import KIND_BITS, lines_for, push, push_control, room
 _SMALLEST_CHUNK = 16 << 10
 _LARGEST_CHUNK = 128 << 10
 CHUNKS_A_STEP = 4
+_BROKEN_OFF = 1 << 40
+"""In ``BULK.posted``: the sender cannot read its array any more."""
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a message from which the receiver writes it past the caches, since it would not stay in them anyway."""
 
@@ -166,17 +172,28 @@ def _cut(request, nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64)")
+def finish_offer(engine, receive):  # type: ignore[no-untyped-def]
+    """Tell the sender of an announced message that its memory is not needed any more."""
+    tell(engine, peer_of(engine, load64(receive + REQUEST.peer)), FINISH, load64(receive + REQUEST.remote), 0, 0)
+
+
+@kernel("void(int64, int64)")
 def begin_receive(engine, receive):  # type: ignore[no-untyped-def]
     """A receive has met an announced message: `remote`, `message_bytes`, `direct` and the status are set."""
-    peer = peer_of(engine, load64(receive + REQUEST.peer))
     nbytes, direct = load64(receive + REQUEST.message_bytes), load64(receive + REQUEST.direct)
     if nbytes > load64(receive + REQUEST.nbytes):
         store64(receive + REQUEST.error, ERR_TRUNCATE)
+    if load64(receive + REQUEST.landing) == ASKING:
+        store64(receive + REQUEST.landing, ASKED)
+        return
+    if load64(receive + REQUEST.far) == ON_DEVICE:
+        store64(receive + REQUEST.far, 0)
+        direct = 0
     if nbytes == 0 or direct != 0:
         if nbytes > 0:
             wanted = min(nbytes, load64(receive + REQUEST.nbytes))
             copy(load64(receive + REQUEST.address), load64(engine + ENGINE.arena) + direct, wanted)
-        tell(engine, peer, FINISH, load64(receive + REQUEST.remote), 0, 0)
+        finish_offer(engine, receive)
         complete(receive, 0)
         return
     for i in range(BULK_SLOTS):
@@ -266,13 +283,19 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
     pipe, chunk = load64(request + REQUEST.bulk), load64(request + REQUEST.chunk)
     chunks, done = load64(request + REQUEST.chunks), load64(request + REQUEST.done_chunks)
     nbytes, address = load64(request + REQUEST.nbytes), load64(request + REQUEST.address)
+    window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
     depth = BULK_BYTES // chunk
     streamed = load64(engine + ENGINE.streamed)
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and done - load_acquire(pipe + BULK.consumed) < depth:
         offset = done * chunk
         length = min(chunk, nbytes - offset)
-        write_shared(pipe + BULK.data + (done % depth) * chunk, address + offset, length, streamed)
+        place = offset
+        if window != 0:
+            if offset + length > moved:
+                break
+            place = offset % window
+        write_shared(pipe + BULK.data + (done % depth) * chunk, address + place, length, streamed)
         done += 1
         budget -= 1
         store_release(pipe + BULK.posted, done)
@@ -287,22 +310,37 @@ def _drain(request):  # type: ignore[no-untyped-def]
     chunks, done = load64(request + REQUEST.chunks), load64(request + REQUEST.done_chunks)
     nbytes, address = load64(request + REQUEST.message_bytes), load64(request + REQUEST.address)
     wanted = min(nbytes, load64(request + REQUEST.nbytes))
+    window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
     depth = BULK_BYTES // chunk
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and load_acquire(pipe + BULK.posted) > done:
         offset = done * chunk
         length = min(chunk, wanted - offset)
+        place = offset
+        if window != 0:
+            if offset + length > moved + window:
+                break
+            place = offset % window
         if length > 0:
             source = pipe + BULK.data + (done % depth) * chunk
             if nbytes >= STREAM_LANDING_FROM:
-                stream(address + offset, source, length)
+                stream(address + place, source, length)
             else:
-                copy(address + offset, source, length)
+                copy(address + place, source, length)
         done += 1
         budget -= 1
         store_release(pipe + BULK.consumed, done)
     store64(request + REQUEST.done_chunks, done)
+    if done == chunks and load_acquire(pipe + BULK.posted) >= _BROKEN_OFF:
+        store64(request + REQUEST.error, ERR_OTHER)
     return 1 if done == chunks else 0
+
+
+@kernel("void(int64)")
+def break_off(request):  # type: ignore[no-untyped-def]
+    """End a send that has been granted a pipe, and cannot be read any more: its receiver gets an error."""
+    store64(request + REQUEST.done_chunks, load64(request + REQUEST.chunks))
+    store_release(load64(request + REQUEST.bulk) + BULK.posted, _BROKEN_OFF)
 
 
 @kernel("int64(int64, int64, int64)")

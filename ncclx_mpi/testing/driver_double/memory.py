@@ -39,6 +39,8 @@ _NONE, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _FIXED, _NORESERVE = 0x10, 0x4000
 _FAILED = ctypes.c_void_p(-1).value
 _FREED = 1
+_EXITING = 0x4
+"""Flag of a process (``PF_EXITING``) that has begun to end: its files go before its name does."""
 _PAST_END, _AFTER_FREE = 0xA5, 0xDB
 _HANDLE = struct.Struct("<qqqqqq16s")
 assert _HANDLE.size == HANDLE_BYTES
@@ -221,9 +223,11 @@ class Space:
         if known is not None:
             known.references += 1
             return known
-        if _start_time(pid) != start_time:
-            raise DriverError(INVALID_HANDLE, f"process {pid}, which exported buffer {buffer_id}, is gone")
         theirs = _open_file(pid, fd, inode)
+        if _start_time(pid) != start_time:
+            if theirs >= 0:
+                os.close(theirs)
+            raise DriverError(INVALID_HANDLE, f"process {pid}, which exported buffer {buffer_id}, is gone")
         if theirs < 0:
             raise Fault(f"stale handle: process {pid} has freed its buffer {buffer_id}")
         made = self._map(IMPORTED, theirs, nbytes, device)
@@ -327,11 +331,12 @@ def _map(address: int | None, nbytes: int, protection: int, fd: int) -> int:
 
 
 def _start_time(pid: int) -> int:
-    """When a process started, in clock ticks since boot; 0 if there is none."""
+    """When a process started, in clock ticks since boot; 0 if there is none, or it is about to end."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0
+    return 0 if int(fields[6]) & _EXITING else int(fields[19])
 
 
 def _open_file(pid: int, fd: int, inode: int) -> int:

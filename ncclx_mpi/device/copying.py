@@ -1,0 +1,80 @@
+"""Copies of parts of an array that are under way, each in a stream of its own, so that each can be waited for by itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any
+
+from ncclx_mpi.device.memory import DeviceMemory
+from numba_kernels.cuda.driver import Driver
+
+
+class Copies:
+    """Copies from or to an array, over in the order in which they began.
+
+    Parameters
+    ----------
+    memory
+        The array's memory.
+    after
+        An event that comes before all of them, None if there is nothing to wait for.
+    """
+
+    def __init__(self, memory: DeviceMemory, after: Any = None) -> None:
+        self._memory = memory
+        self._after = after
+        self._under_way: deque[tuple[int, int]] = deque()
+
+    @property
+    def are_under_way(self) -> bool:
+        """Whether the GPU may still read and write what copies were begun of."""
+        return bool(self._under_way)
+
+    def begin(self, target: int, source: int, nbytes: int) -> None:
+        """Begin a copy; one end is in the array, the other anywhere that its GPU can reach.
+
+        Raises
+        ------
+        Exception
+            ERR_BUFFER: the array was freed. ERR_OTHER: the driver failed.
+        """
+        memory = self._memory
+        with memory.current() as driver:
+            memory.check_alive()
+            stream = _take(driver, memory.device)
+            if self._after is not None:
+                driver.wait(stream, self._after)
+            self._under_way.append((stream, nbytes))
+            driver.copy(target, source, nbytes, stream)
+
+    def ended(self) -> int:
+        """Bytes of the copies that are over, each told once.
+
+        Raises
+        ------
+        Exception
+            ERR_OTHER: a copy failed.
+        """
+        total = 0
+        with self._memory.current() as driver:
+            while self._under_way and driver.is_idle(self._under_way[0][0]):
+                stream, nbytes = self._under_way.popleft()
+                _streams(driver, self._memory.device).append(stream)
+                total += nbytes
+        return total
+
+
+_idle: weakref.WeakKeyDictionary[Driver, dict[int, list[int]]] = weakref.WeakKeyDictionary()
+"""Streams in which nothing is under way, by the GPU they are on."""
+
+
+def _streams(driver: Driver, device: int) -> list[int]:
+    return _idle.setdefault(driver, {}).setdefault(device, [])
+
+
+def _take(driver: Driver, device: int) -> int:
+    try:
+        return _streams(driver, device).pop()
+    except IndexError:
+        return driver.create_stream()
