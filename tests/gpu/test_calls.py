@@ -6,6 +6,7 @@ gives something else.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -77,17 +78,17 @@ def test_arrays_of_both_kinds_in_one_call(comm: Any) -> None:
 
 @pytest.mark.ranks(2, timeout=120)
 def test_memory_of_every_kind(comm: Any) -> None:
-    """Pools of CuPy and of the driver, managed memory, pinned memory, views: exportable or not, on the host or not."""
+    """Pools of CuPy and of the driver, managed memory, views: exportable or not. The longer ones do not fit into a pinned window."""
     cupy = CuPyArrays().cupy
     pools = {
         "the driver's pool": cupy.cuda.MemoryAsyncPool().malloc,
         "managed": cupy.cuda.malloc_managed,
         "CuPy's pool": cupy.get_default_memory_pool().malloc,
     }
-    values = np.arange(5000.0) + comm.rank
-    for name, allocate in pools.items():
+    for (name, allocate), length in itertools.product(pools.items(), (5000, 1_500_000)):
+        values = np.arange(float(length)) + comm.rank
         with cupy.cuda.using_allocator(allocate):
-            sent, received = cupy.asarray(values), cupy.zeros(5000)
+            sent, received = cupy.asarray(values), cupy.zeros(length)
         comm.Sendrecv(sent, 1 - comm.rank, recvbuf=received)
         np.testing.assert_array_equal(cupy.asnumpy(received), values - comm.rank + 1 - comm.rank, err_msg=name)
         comm.Allreduce(sent[7:], received[7:])
