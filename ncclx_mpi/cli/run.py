@@ -8,7 +8,7 @@ import sys
 from typing import NoReturn
 
 from ncclx_mpi.cli.main import program_name
-from ncclx_mpi.launch.program import Program, UsageError, parse_any
+from ncclx_mpi.launch.program import SCRIPT, Program, UsageError, parse_any
 
 _FIRST_IN_LIFE = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG")
 """Variables that act when a process begins: the launcher starts anew to heed them."""
@@ -23,6 +23,8 @@ def main(args: list[str]) -> int:
         program, flags = parse_any(words)
     except UsageError as error:
         return _complain(str(error))
+    if program.kind == SCRIPT and not os.path.exists(program.target):
+        return _complain(f"there is no program {program.target!r}")
     variables = dict(_split_variable(text) for text in options.x)
     if flags or any(name.startswith(_FIRST_IN_LIFE) and os.environ.get(name) != value for name, value in variables.items()):
         _start_anew(flags, variables, options, program)
@@ -55,7 +57,10 @@ def _split_at_program(args: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of ranks") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} ranks cannot be started")
     return value

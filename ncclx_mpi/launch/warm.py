@@ -98,11 +98,21 @@ def warm_up(announce: bool = True) -> float:
                 flush=True,
             )
         if _compile_all():
-            prune.write_mark(_mark())
+            _keep(announce)
     seconds = time.monotonic() - start
     if announce:
         print(f"ncclx_mpi: compiled in {seconds:.1f} s", file=sys.stderr, flush=True)
     return seconds
+
+
+def _keep(announce: bool) -> None:
+    """Note that the cache holds everything. Where the disk is full it does not: each start compiles anew, and ranks what they call."""
+    try:
+        prune.write_mark(_mark())
+    except OSError as reason:
+        if announce:
+            text = f"{_mark().parent}: {reason.strerror}; NCCLX_MPI_CACHE_DIR names another folder"
+            print(f"ncclx_mpi: what was compiled cannot be kept in {text}", file=sys.stderr, flush=True)
 
 
 def ensure() -> None:

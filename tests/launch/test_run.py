@@ -192,6 +192,9 @@ def test_bad_command_lines():
     assert run("run", "-n", "0", "x.py").returncode == 2
     assert "5000 ranks cannot be started" in run("run", "-n", "5000", "-c", "").stderr
     assert "No path specified" in run("run", "-n", "2").stderr
+    assert "'two' is no number of ranks" in run("run", "-n", "two", "-c", "").stderr
+    missing = run("run", "-n", "2", "nowhere.py")
+    assert missing.returncode == 2 and missing.stderr.startswith("python -m ncclx_mpi run: there is no program 'nowhere.py'\n")
     assert run("run", "-n", "2", "no_such_file.py").returncode != 0
 
 

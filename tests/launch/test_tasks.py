@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -71,3 +72,18 @@ def test_the_engine_is_compiled_from_its_foundations_on() -> None:
     for function in functions:
         late = [callee.__name__ for callee in jit.callees(function) if place[callee] > place[function]]
         assert not late, f"{function.__name__} comes before {late}"
+
+
+def test_a_full_disk_is_told_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def refuse(mark: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(warm, "is_warm", lambda: False)
+    monkeypatch.setattr(warm, "_compile_all", lambda: True)
+    monkeypatch.setattr(warm.prune, "write_mark", refuse)
+    warm.warm_up()
+    assert "cannot be kept in" in (told := capsys.readouterr().err) and "No space left" in told and "NCCLX_MPI_CACHE_DIR" in told
+    warm.warm_up(announce=False)
+    assert not capsys.readouterr().err
