@@ -1,9 +1,10 @@
-"""Speed of the device path on one GPU: kernels against the copy bandwidth, calls on CuPy arrays against staging over mpi4py.
+"""Speed of the device path on one GPU: kernels against the copy bandwidth, calls against staging over mpi4py, a decode loop.
 
 python benchmarks/gpu.py [--json FILE] [--ranks 2 4 8] [--mps] [--mpiexec PATH]
 
 Takes at most 8 minutes. The peer is the same call on arrays of pinned host memory, allocated before, with a copy from and to the device
-around it, over the MPI of ``mpiexec``; without one the column stays empty. All times are medians over repetitions of the slowest rank's.
+around it, over the MPI of ``mpiexec``; without one the column stays empty. All times are medians over repetitions of the slowest
+rank's. The decode loop is described in ``benchmarks/gpu_decode.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
+from benchmarks import gpu_decode
 from benchmarks.gpu_probe import Facts, machine, mps_daemon, open_driver
+from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda.driver import Driver
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.pack import Typemap
@@ -34,11 +37,11 @@ from numba_kernels.cuda.reduce import kernel_for
 
 ROOT = Path(__file__).parents[1]
 KIB, MIB = 1 << 10, 1 << 20
-TOTAL_SECONDS, JOB_SECONDS = 460.0, 70.0
+TOTAL_SECONDS, JOB_SECONDS, DECODE_SECONDS = 380.0, 60.0, 80.0
 SIZES = (8, KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 """Bytes that one rank contributes to one destination."""
 
-OURS, PEER = "ours", "staged over mpi4py"
+OURS, PEER, DECODE = "ours", "staged over mpi4py", "decode"
 THREADS, SECTOR = 512, 32
 
 
@@ -52,7 +55,11 @@ def goal(nbytes: int) -> float:
 def main(arguments: list[str]) -> None:
     options = parser().parse_args(arguments)
     if options.worker:
-        work(*options.worker)
+        side, results = options.worker
+        if side == DECODE:
+            decode_ways(results)
+        else:
+            work(side, results)
         return
     driver = open_driver()
     driver.use(0)
@@ -63,7 +70,9 @@ def main(arguments: list[str]) -> None:
     facts["mode"] = "MPS" if options.mps else "time-sliced"
     with mps_daemon() if options.mps else contextlib.nullcontext({}) as environment:
         facts["calls"] = calls(options, {**os.environ, **environment}, deadline)
+        facts["decode"] = decode(options, {**os.environ, **environment}, time.monotonic() + DECODE_SECONDS)
     show_calls(facts["calls"], facts["kernels"]["copy"]["bandwidth"], facts["mode"])
+    show_decode(facts["decode"], facts["mode"])
     print(f"took {time.monotonic() - begun:.0f} s")
     if options.json:
         Path(options.json).write_text(json.dumps(facts, indent=1) + "\n")
@@ -189,7 +198,7 @@ def calls(options: argparse.Namespace, environment: dict[str, str], deadline: fl
 
 def launcher(options: argparse.Namespace, side: str, ranks: int) -> list[str]:
     """The command that starts ranks, up to the program; empty if there is none."""
-    if side == OURS:
+    if side != PEER:
         return [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(ranks)]
     return [options.mpiexec, "-n", str(ranks), sys.executable] if options.mpiexec else []
 
@@ -220,6 +229,48 @@ def show_calls(rows: list[Facts], copied: float, mode: str) -> None:
         share = f"{moved(row['call'], row['ranks'], row['bytes']) / ours / copied:.0%}" if ours and copied else "-"
         times = "".join(f"{1e6 * seconds:>12.1f}" if seconds else f"{'-':>12}" for seconds in (ours, peer))
         print(f"{row['call']:<24}{row['ranks']:>6}{row['bytes']:>12}{times}{ratio:>8}{goal(row['bytes']):>6.1f}{share:>11}")
+
+
+# Decoding
+
+
+def decode(options: argparse.Namespace, environment: dict[str, str], deadline: float) -> list[Facts]:
+    """A row for each way, number of experts a token and number of ranks."""
+    rows = []
+    for ranks in options.ranks:
+        seconds = deadline - time.monotonic()
+        for row in job(launcher(options, DECODE, ranks), DECODE, environment, seconds) if seconds > 10 else ():
+            rows.append(dict(zip(("way", "top", "ranks", *gpu_decode.Measured._fields), row, strict=True)))
+    return rows
+
+
+def decode_ways(results: str) -> None:
+    """What a rank does: measures all ways."""
+    from mpi4py import MPI
+
+    drivers.find()  # loads the library, and from here on all in this process use one driver
+    driver, comm = drivers.current(), MPI.COMM_WORLD
+    assert driver is not None
+    driver.use(comm.rank % driver.device_count())
+    comm.prepare(1 << 20)
+    stream = driver.create_stream()
+    for top in (1, 4):
+        for way in gpu_decode.WAYS:
+            found = gpu_decode.measure(comm, driver, stream, way, gpu_decode.Shape(top=top))
+            if comm.rank == 0:
+                with open(results, "a") as file:
+                    file.write(json.dumps([way, top, comm.size, *found]) + "\n")
+
+
+def show_decode(rows: list[Facts], mode: str) -> None:
+    print(
+        f"\n{'decode step, ' + mode:<24}{'ranks':>6}{'top':>5}{'us':>10}{'of ours':>9}{'MB sent':>9}{'waits':>7}{'us to enqueue':>15}"
+    )
+    ours = {(row["ranks"], row["top"]): row["seconds"] for row in rows if row["way"] == gpu_decode.WAYS[0]}
+    for row in rows:
+        ratio = row["seconds"] / ours[row["ranks"], row["top"]]
+        times = f"{1e6 * row['seconds']:>10.1f}{ratio:>9.2f}{row['bytes'] / 1e6:>9.1f}{row['waits']:>7}"
+        print(f"{row['way']:<24}{row['ranks']:>6}{row['top']:>5}{times}{1e6 * row['enqueue_seconds']:>15.1f}")
 
 
 def moved(call: str, ranks: int, nbytes: int) -> int:

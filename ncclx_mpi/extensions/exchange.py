@@ -43,10 +43,10 @@ class Exchange:
         size, segments, choice = state.size, operands.segments, operands.choice
         self.rank, self.size = state.rank, size
         self._operands = operands
-        self._metadata = [(integers, _mirror_of(integers)) for integers in operands.metadata]
-        self._send = _mirror(operands.send.device, operands.send.first, operands.send.nbytes)
-        self._recv = _mirror(operands.recv.device, operands.recv.first, operands.recv.nbytes)
-        self._all_splits = _mirror_of(operands.all_splits)
+        self._metadata: list[tuple[Integers, Mirror | None]] = []
+        self._send: Mirror | None = None
+        self._recv: Mirror | None = None
+        self._all_splits: Mirror | None = None
         self.offer_bytes = layout.offer_bytes(segments)
         tables = layout.tables(size, segments) | {"rows": size * ROW.total}
         self._words = np.empty((CALL.total + sum(tables.values())) // WORD, np.int64)
@@ -56,20 +56,31 @@ class Exchange:
         for name, nbytes in tables.items():
             self.set_word(name, at)
             at += nbytes
-        for name, rooms, mirror in (("send_places", operands.send, self._send), ("recv_places", operands.recv, self._recv)):
-            self._table(name, 2 * size)[:] = [*rooms.capacities, *(address + _shift(mirror) for address in rooms.addresses)]
-        splits, indices, blocklengths = (each.address + _shift(mirror) for each, mirror in self._metadata)
         for name, value in (
             ("rank", self.rank), ("size", size), ("segments", segments), ("form", operands.form),
-            ("itemsize", operands.send.itemsize),
-            ("splits", splits), ("splits_kind", operands.splits.kind), ("row_step", operands.row_step),
+            ("itemsize", operands.send.itemsize), ("splits_kind", operands.splits.kind), ("row_step", operands.row_step),
             ("most_runs", layout.most_runs(segments)),
-            ("indices", indices), ("indices_kind", choice.indices.kind), ("most_indices", choice.indices.length),
-            ("blocklengths", blocklengths), ("blocklengths_kind", choice.blocklengths.kind),
+            ("indices_kind", choice.indices.kind), ("most_indices", choice.indices.length),
+            ("blocklengths_kind", choice.blocklengths.kind),
             ("first", choice.first), ("first_step", choice.step), ("taken", choice.taken),
-            ("all_splits", operands.all_splits.address + _shift(self._all_splits)),
         ):  # fmt: skip
             self.set_word(name, value)
+        if not operands.is_on_device:
+            self._attach()
+
+    def _attach(self) -> None:
+        """Write down where the arrays are, or what stands for them: pinned memory is taken when it is first needed."""
+        operands = self._operands
+        self._metadata = [(integers, _mirror_of(integers)) for integers in operands.metadata]
+        self._send = _mirror(operands.send.device, operands.send.first, operands.send.nbytes)
+        self._recv = _mirror(operands.recv.device, operands.recv.first, operands.recv.nbytes)
+        self._all_splits = _mirror_of(operands.all_splits)
+        for name, rooms, mirror in (("send_places", operands.send, self._send), ("recv_places", operands.recv, self._recv)):
+            addresses = [address + _shift(mirror) for address in rooms.addresses]
+            self._table(name, 2 * self.size)[:] = [*rooms.capacities, *addresses]
+        for name, (integers, mirror) in zip(("splits", "indices", "blocklengths"), self._metadata, strict=True):
+            self.set_word(name, integers.address + _shift(mirror))
+        self.set_word("all_splits", operands.all_splits.address + _shift(self._all_splits))
 
     def __del__(self) -> None:
         if hasattr(self, "address") and self.word("packed"):
@@ -111,6 +122,8 @@ class Exchange:
 
     def read(self) -> None:
         """Read the metadata, and what they say will be sent of a buffer on a GPU."""
+        if not self._metadata:
+            self._attach()
         for integers, mirror in self._metadata:
             if mirror is not None:
                 mirror.load([(integers.address, integers.nbytes)])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import gpu, gpu_probe
+from benchmarks import gpu, gpu_decode, gpu_probe
 from ncclx_mpi.testing.driver_double import PINNED, DeviceArray, Double
 from numba_kernels.cuda.driver import Driver
 
@@ -111,3 +111,29 @@ def test_tables_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().out.splitlines()[-2:]
     assert first.split() == ["Alltoall", "2", "1048576", "100.0", "400.0", "0.25", "0.5", "8%"]
     assert second.split()[4:6] == ["-", "-"]
+
+
+@pytest.mark.ranks(1, 2, 3, timeout=120)
+@pytest.mark.parametrize("way", gpu_decode.WAYS)
+def test_decoding(comm: Any, way: str) -> None:
+    """Each way brings back what it should; in ours nobody waits, and what is sent goes by the counts."""
+    own, shape = comm.Dup(), gpu_decode.Shape(tokens=6, state_bytes=64, top=2, steps=5)
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own.prepare(1 << 12)
+        found = gpu_decode.measure(own, driver, driver.create_stream(), way, shape)
+        own.Free()
+    assert found.waits == (shape.steps if way == "by host" else 0)
+    assert found.bytes == 2 * 64 * 6 * 2 * comm.size * (comm.size if way == "padded" else 1)
+    assert found.seconds > 0 and found.enqueue_seconds > 0
+
+
+def test_table_of_decoding(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"way": way, "top": 4, "ranks": 8, "seconds": seconds, "enqueue_seconds": 8e-6, "waits": 0, "bytes": 2e6}
+        for way, seconds in zip(gpu_decode.WAYS, (1e-4, 3e-4, 2e-4), strict=True)
+    ]
+    gpu.show_decode(rows, "time-sliced")
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    times = [("100.0", "1.00"), ("300.0", "3.00"), ("200.0", "2.00")]
+    assert [line.split()[-5:] for line in lines] == [[*each, "2.0", "0", "8.0"] for each in times]
