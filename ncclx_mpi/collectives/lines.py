@@ -35,10 +35,16 @@ from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of, pushing_of
 
 SCRATCH = words(
-    "Scratch", "known published passed record streams past next_past offender own_signature its_signature", start=COMM.scratch
+    "Scratch",
+    "known published passed record streams past next_past offender own_signature its_signature "
+    # non-blocking collectives (pending.py)
+    "started collected entries room first announced end linked next leaving failure failed",
+    start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
-is written, ``passed`` the signature of the last one that was passed by; the last three tell Python what a mismatch was about."""
+is written, ``passed`` the signature of the last one that was passed by; the three from ``offender`` tell Python what a mismatch was
+about. ``started`` and ``collected`` are the last non-blocking collectives that were started, and completed; the words after
+them are those of :mod:`ncclx_mpi.collectives.pending`."""
 
 BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_SCATTER, SCAN, EXSCAN = range(7, 18)
 """Kinds of collective: the numbers of trace records."""
@@ -87,7 +93,7 @@ def _with_bytes_of(signature, its):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _remember(comm, signature):  # type: ignore[no-untyped-def]
+def remember(comm, signature):  # type: ignore[no-untyped-def]
     """Mix a collective that begins into the past of the next one; returns its signature with its own past."""
     past, called = load64(comm + SCRATCH.next_past), root_of(signature) + kind_of(signature)
     store64(comm + SCRATCH.past, past)
@@ -105,16 +111,26 @@ def read_signature(signature: int) -> tuple[int, int, int]:
 def _look_up_known(comm, needed):  # type: ignore[no-untyped-def]
     """Wait until all ranks have finished collective `needed`, and note how far they really are."""
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
-    known = load64(comm + COMM.sequence)
     for other in range(size):
         if other != rank:
-            word = done_of(slot, size, other)
-            code = wait_word(comm, word, needed, slot + SLOT.broken)
-            if code == 0:
-                code = _compare(comm, other, min(load64(comm + COMM.sequence), load_acquire(word)))
+            code = wait_word(comm, done_of(slot, size, other), needed, slot + SLOT.broken)
             if code != 0:
                 return code
-            known = min(known, load_acquire(word))
+    return note_known(comm)
+
+
+@kernel("int64(int64)")
+def note_known(comm):  # type: ignore[no-untyped-def]
+    """Note up to which collective all ranks have finished, and look whether the others called what this rank called."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    known = load64(done_of(slot, size, rank))
+    for other in range(size):
+        if other != rank:
+            finished = load_acquire(done_of(slot, size, other))
+            code = _compare(comm, other, min(load64(comm + COMM.sequence), finished))
+            if code != 0:
+                return code
+            known = min(known, finished)
     store64(comm + SCRATCH.known, known)
     return 0
 
@@ -158,9 +174,28 @@ def give_up(comm):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _trace(comm, signature):  # type: ignore[no-untyped-def]
+def open_record(comm, signature):  # type: ignore[no-untyped-def]
+    """Open the trace record of a collective; returns its address."""
     engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
     return trace_begin(engine, kind_of(signature), context, root_of(signature), 0, bytes_of(signature))
+
+
+@kernel("int64(int64, int64)")
+def _begin(comm, signature):  # type: ignore[no-untyped-def]
+    """Open the record of a blocking collective, and wait until the non-blocking ones before it are complete: 0 or a failure.
+
+    All ranks have started those, or will before they come here, so this waits for no more than a collective may.
+    """
+    if load64(comm + COMM.broken) != 0:
+        return BROKEN
+    store64(comm + SCRATCH.record, open_record(comm, signature))
+    started = load64(comm + SCRATCH.started)
+    if load_acquire(comm + SCRATCH.collected) == started:
+        return 0
+    code = wait_word(comm, comm + SCRATCH.collected, started, load64(comm + COMM.slot) + SLOT.broken)
+    if code != 0:
+        give_up(comm)
+    return code
 
 
 @kernel("int64(int64, int64, int64)")
@@ -169,9 +204,9 @@ def claim(comm, signature, nbytes):  # type: ignore[no-untyped-def]
 
     Returns its number, or minus the code of a failure.
     """
-    if load64(comm + COMM.broken) != 0:
-        return -BROKEN
-    store64(comm + SCRATCH.record, _trace(comm, signature))
+    code = _begin(comm, signature)
+    if code != 0:
+        return -code
     number = load64(comm + COMM.sequence) + 1
     needed = number - (DEPTH if nbytes <= MID else BIGS)
     if load64(comm + SCRATCH.known) < needed:
@@ -179,8 +214,7 @@ def claim(comm, signature, nbytes):  # type: ignore[no-untyped-def]
         if code != 0:
             give_up(comm)
             return -code
-    if load64(comm + SCRATCH.published) < number - 1:
-        _publish_passed(comm, number)
+    publish_passed(comm, number)
     return number
 
 
@@ -191,13 +225,15 @@ def enter(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     if number > 0:
         store64(comm + COMM.sequence, number)
         line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
-        store64(line + LINE.signature, _remember(comm, signature))
+        store64(line + LINE.signature, remember(comm, signature))
     return number
 
 
 @kernel("void(int64, int64)")
-def _publish_passed(comm, number):  # type: ignore[no-untyped-def]
+def publish_passed(comm, number):  # type: ignore[no-untyped-def]
     """Publish the collectives that were passed by before `number`: whoever waits for one of them called something else."""
+    if load64(comm + SCRATCH.published) >= number - 1:
+        return
     slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
     for passed in range(max(load64(comm + SCRATCH.published) + 1, number - DEPTH + 1), number):
         line = line_of(slot, rank, passed)
@@ -218,6 +254,13 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
     number = enter(comm, signature, nbytes)
     if number < 0:
         return number
+    publish_payload(comm, number, address, nbytes)
+    return number
+
+
+@kernel("void(int64, int64, int64, int64)")
+def publish_payload(comm, number, address, nbytes):  # type: ignore[no-untyped-def]
+    """Write the payload of collective `number`, whose line and buffer are this rank's to write, and announce it."""
     slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
     if nbytes > INLINE:
         streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
@@ -227,7 +270,6 @@ def begin(comm, signature, address, nbytes):  # type: ignore[no-untyped-def]
     elif nbytes > 0:
         copy(line_of(slot, rank, number) + LINE.payload, address, nbytes)
     publish(comm, number)
-    return number
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
@@ -237,17 +279,17 @@ def pass_by(comm, signature, target, source, nbytes):  # type: ignore[no-untyped
     Copies the rank's own `nbytes`, unless source or target is 0. Nobody waits for its line, so it is published with the next
     one only, and its slot in the ring of lines need not be free yet: empty collectives cost no meeting. 0 or the code of a failure.
     """
-    if load64(comm + COMM.broken) != 0:
-        return BROKEN
-    record = _trace(comm, signature)
+    code = _begin(comm, signature)
+    if code != 0:
+        return code
     number = load64(comm + COMM.sequence) + 1
     store64(comm + COMM.sequence, number)
-    _remember(comm, signature)
+    remember(comm, signature)
     store64(comm + SCRATCH.passed, signature | _PASSED)
     if nbytes > 0 and source != 0 and target != 0 and source != target:
         move(target, source, nbytes)
     store_release(done_of(load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)), number)
-    trace_end(record)
+    trace_end(load64(comm + SCRATCH.record))
     return 0
 
 

@@ -418,7 +418,7 @@ class Engine:
         A send that no peer ever receives is given up after `seconds`, or as soon as no peer is left.
         """
         end = time.monotonic() + seconds
-        while any(self.word(owed) for owed in ("queued", "active_count", "plan_count", "announced")):
+        while any(self.word(owed) for owed in ("queued", "active_count", "plan_count", "lines_first", "announced")):
             self.progress()
             if time.monotonic() > end or self.arena.word(HEADER.death) or not self._has_peers():
                 return

@@ -1,7 +1,7 @@
 """Progress, and the one way to wait.
 
 ``progress`` reads every ring, meets arrivals with receives, pushes what waited for room, moves bulk transfers on and
-steps the plans of non-blocking collectives. Every blocking call comes by here while it waits, so whatever is outstanding
+steps non-blocking collectives. Every blocking call comes by here while it waits, so whatever is outstanding
 moves on whoever waits for what (MPI's progress rule).
 
 ``idle`` is one turn of waiting: it progresses, then pauses, yields or dozes, and says when to stop waiting. A wait with
@@ -239,6 +239,8 @@ def progress_locked(engine):  # type: ignore[no-untyped-def]
         step_transfers(engine)
     if load64(engine + ENGINE.plan_count) != 0:
         call_step(load64(engine + ENGINE.plan_step), engine)
+    if load64(engine + ENGINE.lines_first) != 0:
+        call_step(load64(engine + ENGINE.lines_step), engine)
 
 
 @kernel("void(int64)", is_entry=True)

@@ -101,6 +101,12 @@ def wait_word(comm, word, target, alarm):  # type: ignore[no-untyped-def]
             sched_yield()
             if load_acquire(word) >= target:
                 return 0
+    return keep_waiting(engine, word, target, alarm)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def keep_waiting(engine, word, target, alarm):  # type: ignore[no-untyped-def]
+    """Wait as :func:`wait_word` does, with progress from the start."""
     return _call_wait(load64(engine + ENGINE.wait_word), engine, word, target, alarm)
 
 

@@ -1,0 +1,216 @@
+"""Non-blocking collectives as Python sees them: what is pending in a communicator, and who goes by lines.
+
+Small collectives go by lines (:mod:`ncclx_mpi.collectives.pending`), by the same table as blocking ones, if what they reduce with is
+compiled: whoever makes progress carries a reduction out, with the engine's lock in hand, where a function in Python may not run.
+All others are plans (:mod:`ncclx_mpi.collectives.prepare`). Both are functions of what all ranks know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ncclx_mpi.collectives import lines, pending, select
+from ncclx_mpi.collectives.blocking import check
+from ncclx_mpi.collectives.select import SMALL
+from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels.jit import c_address
+from numba_kernels.jit import entry as _entry
+from numba_kernels.layout import WORD
+from transports.shm.slots import BIG
+
+entry = functools.cache(_entry)
+_LEAST_ENTRIES = 32
+_FEW_OWNERS = 64
+_WORDS = pending.ENTRY.total // WORD
+
+
+class Pending:
+    """The non-blocking collectives of one communicator that go by lines.
+
+    Parameters
+    ----------
+    comm
+        The communicator.
+
+    Attributes
+    ----------
+    comm
+        The communicator.
+    owners
+        What keeps the buffers of a collective alive, by its number, until it is complete: its request may be gone long before.
+    """
+
+    __slots__ = ("__weakref__", "_drop_at", "_entries", "comm", "owners")
+
+    def __init__(self, comm: NativeComm) -> None:
+        self.comm = comm
+        self.owners: dict[int, Any] = {}
+        self._entries = np.empty(0, dtype=np.int64)
+        self._drop_at = _FEW_OWNERS
+
+    def start(self, name: str, arguments: tuple[Any, ...]) -> int:
+        """Start a collective with the arguments of :mod:`ncclx_mpi.collectives.prepare`, if it goes by lines.
+
+        Returns
+        -------
+        int
+            Its number; 0 if it does not go by lines: nothing was done.
+
+        Raises
+        ------
+        Exception
+            ERR_OTHER: the communicator is broken.
+        """
+        comm, describe = self.comm, _STARTS.get(name)
+        if describe is None:
+            return 0
+        kind, published, kernel, operands = describe(comm, *arguments)
+        if published > BIG or select.algorithm(kind, comm.slot >= 0, published) != SMALL:
+            return 0
+        number = entry(kernel)(comm.address, *operands)
+        if number == pending.NO_ROOM:
+            self._grow()
+            number = entry(kernel)(comm.address, *operands)
+        if number < 0:
+            check(comm, -number, name)
+        return int(number)
+
+    def keep(self, number: int, owner: Any) -> None:
+        """Keep `owner` alive until collective `number` is complete."""
+        if len(self.owners) >= self._drop_at:
+            self._drop_complete()
+        self.owners[number] = owner
+
+    def wait(self, number: int, name: str) -> None:
+        """Return when collective `number` is complete.
+
+        Raises
+        ------
+        Exception
+            ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed. ERR_TRUNCATE, ERR_ROOT, ERR_OTHER: ranks disagree.
+        """
+        code = entry(pending.wait_for)(self.comm.address, number)
+        if code != 0:
+            self._fail(code, name)
+        self.owners.pop(number, None)
+
+    def test(self, number: int, name: str) -> bool:
+        """Whether collective `number` is complete, after some progress; raises as :meth:`wait`."""
+        code = entry(pending.test_for)(self.comm.address, number)
+        if code > 0:
+            self._fail(code, name)
+        return bool(code == 0)
+
+    def abandon(self) -> None:
+        """Give all that is pending up: its buffers are the caller's again, and the communicator takes no more collectives."""
+        entry(pending.abandon)(self.comm.address)
+        self.owners.clear()
+
+    def leave(self) -> None:
+        """Give the slot of a communicator that is freed back: now, or when nothing is pending any more."""
+        entry(pending.leave)(self.comm.address)
+
+    def _fail(self, code: int, name: str) -> None:
+        self.abandon()
+        check(self.comm, code, name)
+
+    def _grow(self) -> None:
+        """Make room for more entries."""
+        engine, room = self.comm.engine, max(2 * len(self._entries) // _WORDS, _LEAST_ENTRIES)
+        if not engine.word("lines_step"):
+            engine.set_word("lines_step", c_address(pending.step))
+        entries = np.empty(room * _WORDS, dtype=np.int64)
+        entry(pending.move_entries)(self.comm.address, entries.ctypes.data, room)
+        self._entries = entries
+        _let_go()
+
+    def _drop_complete(self) -> None:
+        """Let go of what complete collectives referred to whose requests were forgotten."""
+        collected = ctypes.c_int64.from_address(self.comm.address + lines.SCRATCH.collected).value
+        for number in [number for number in self.owners if number <= collected]:
+            self.owners.pop(number, None)
+        self._drop_at = 2 * len(self.owners) + _FEW_OWNERS
+
+    def __del__(self) -> None:
+        if len(self._entries) and not entry(pending.unlink)(self.comm.address):
+            _lingering.append(self)
+
+
+_lingering: deque[Pending] = deque()
+"""Those to which nobody refers any more although something is pending. Finalizers add to it whenever they happen to run."""
+
+
+def _let_go() -> None:
+    for _ in range(len(_lingering)):
+        with contextlib.suppress(IndexError):  # another thread does the same
+            left = _lingering.popleft()
+            if not entry(pending.unlink)(left.comm.address):
+                _lingering.append(left)
+
+
+# What each collective is on lines ---------------------------------------------------------------------------------
+
+_Start = tuple[int, int, Any, tuple[int, ...]]
+"""Kind, bytes that every rank publishes, kernel that starts it, and what that takes after the communicator."""
+
+
+def _barrier(comm: NativeComm) -> _Start:
+    return lines.BARRIER, 0, pending.start_barrier, ()
+
+
+def _bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Start:
+    return lines.BCAST, nbytes, pending.start_bcast, (address, nbytes, root)
+
+
+def _gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Start:
+    return lines.GATHER, nbytes, pending.start_gather, (send, nbytes, recv, root)
+
+
+def _scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Start:
+    return lines.SCATTER, nbytes * comm.size, pending.start_scatter, (send, recv, nbytes, root)
+
+
+def _allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Start:
+    return lines.ALLGATHER, nbytes, pending.start_allgather, (send, nbytes, recv)
+
+
+def _alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Start:
+    return lines.ALLTOALL, nbytes * comm.size, pending.start_alltoall, (send or recv, recv, nbytes)
+
+
+def _reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> _Start:
+    return lines.REDUCE, count * itemsize, pending.start_reduce, (send or recv, recv, count, itemsize, fn, root)
+
+
+def _allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
+    return lines.ALLREDUCE, count * itemsize, pending.start_allreduce, (send or recv, recv, count, itemsize, fn)
+
+
+def _reduce_scatter_block(
+    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
+) -> _Start:
+    total = count * comm.size * itemsize
+    return lines.REDUCE_SCATTER, total, pending.start_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
+
+
+def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
+    return lines.SCAN, count * itemsize, pending.start_scan, (send or recv, recv, count, itemsize, fn, 0)
+
+
+def _exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
+    return lines.EXSCAN, count * itemsize, pending.start_scan, (send or recv, recv, count, itemsize, fn, 1)
+
+
+_STARTS: dict[str, Callable[..., _Start]] = {
+    start.__name__[1:]: start
+    for start in (
+        _barrier, _bcast, _gather, _scatter, _allgather, _alltoall, _reduce, _allreduce, _reduce_scatter_block, _scan, _exscan,
+    )
+}  # fmt: skip

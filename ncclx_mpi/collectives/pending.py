@@ -1,0 +1,542 @@
+"""Non-blocking collectives on lines: published when they start, collected, in order, when all that is needed is there.
+
+::
+
+    start:      entry {number, what it gives, what it needs}  -->  the communicator's ring of entries
+    publish:    own line number q  <-  what it gives               as soon as the line is free, in order
+    collect:    recv  <-  lines q of the ranks that it needs       as soon as they are published, in order
+
+A collective takes the communicator's next line number, blocking or not, since all ranks call them in one order. ``start`` does not
+block: where the ring of lines, or of payloads, is full, the entry waits and is published later. Whoever makes progress
+(:func:`advance` of this communicator, :func:`step` of all) publishes and collects, under the engine's lock.
+
+Entries are collected in order, so a number says all about a request: it is complete once ``collected`` has come so far. MPI allows it:
+each of the ranks that an earlier collective needs starts that one before those after it, in which any rank may be made to wait for any
+other. For the same reason a blocking collective first waits until nothing is pending, and needs no further care.
+
+``done`` of the slot follows ``collected``, so no peer writes over a line that is still needed here. What is published was copied, but the
+buffers stay the collective's until it is complete: publishing may come late.
+
+T = alpha + what :mod:`ncclx_mpi.collectives.lines` says, less what passes while the rank computes.
+
+====================  ================  ========================================================================================
+word of ``SCRATCH``   written           meaning
+====================  ================  ========================================================================================
+``started``           by the starter    number of the last entry
+``collected``         under the lock    release after its result: number of the last entry that was collected
+``first``             under the lock    entries collected, ever: the first pending one
+``announced``         under the lock    entries published, ever
+``end``               under the lock    entries started, ever
+``entries, room``     under the lock    the ring of entries, a power of two of them
+``linked, next``      under the lock    whether this communicator is in the engine's list, and the one after it there
+``leaving``           under the lock    the communicator was freed: its slot goes back when nothing is pending
+``failed, failure``   under the lock    the number that failed, and why; nothing is pending then
+====================  ================  ========================================================================================
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.lines import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BCAST,
+    EXSCAN,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCAN,
+    SCATTER,
+    SCRATCH,
+    arrive,
+    give_up,
+    note_known,
+    open_record,
+    payload,
+    publish_passed,
+    publish_payload,
+    reduce_upto,
+    remember,
+    sign,
+)
+from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE
+from ncclx_mpi.p2p.progress import lock, progress, sched_yield, trace_end, trouble, unlock
+from ncclx_mpi.p2p.waiting import keep_waiting
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, store64, store_release
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import copy, move
+from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_back, line_of
+
+ENTRY = words("Entry", "number signature past given published first stop seen theirs offset recv stride size fn | ")
+"""``given``, ``published``: address and bytes of what this rank gives. ``first``, ``stop``: the ranks that it needs, itself aside; it
+has seen those before ``seen``. Each of them publishes ``theirs`` bytes, and ``size`` bytes at ``offset`` of rank r are copied to
+``recv`` + r * ``stride``. With a function, ``size`` elements of ``stride`` bytes at ``offset`` of all ranks before ``stop`` are reduced
+to ``recv``."""
+
+NO_ROOM = -100
+"""The ring of entries is full, or there is none yet: :func:`move_entries` to a larger one."""
+_POLLS = 400
+_YIELDS = 4
+
+
+# Starting ---------------------------------------------------------------------------------------------------------
+
+
+@kernel("int64(int64, int64)")
+def _entry(comm, index):  # type: ignore[no-untyped-def]
+    """The entry that is number `index` of all that were ever started."""
+    return load64(comm + SCRATCH.entries) + (index & (load64(comm + SCRATCH.room) - 1)) * ENTRY.total
+
+
+@kernel("void(int64, int64, int64)")
+def _give(entry, address, nbytes):  # type: ignore[no-untyped-def]
+    store64(entry + ENTRY.given, address)
+    store64(entry + ENTRY.published, nbytes)
+
+
+@kernel("void(int64, int64, int64)")
+def _need(entry, first, stop):  # type: ignore[no-untyped-def]
+    """Ranks `first` to `stop` - 1 must have started it; nothing is taken from them yet."""
+    store64(entry + ENTRY.first, first)
+    store64(entry + ENTRY.seen, first)
+    store64(entry + ENTRY.stop, stop)
+    store64(entry + ENTRY.size, 0)
+
+
+@kernel("int64(int64, int64)")
+def _new(comm, signature):  # type: ignore[no-untyped-def]
+    """An entry that gives and needs nothing yet; minus the code of a failure; NO_ROOM."""
+    if load64(comm + COMM.broken) != 0:
+        return -BROKEN
+    end = load64(comm + SCRATCH.end)
+    if end - load_relaxed(comm + SCRATCH.first) >= load64(comm + SCRATCH.room):
+        return NO_ROOM
+    entry = _entry(comm, end)
+    store64(entry + ENTRY.signature, signature)
+    store64(entry + ENTRY.published, 0)
+    store64(entry + ENTRY.fn, 0)
+    _need(entry, 0, 0)
+    return entry
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def _take(entry, theirs, offset, recv, stride, size):  # type: ignore[no-untyped-def]
+    """Of the `theirs` bytes of each rank that is needed, `size` at `offset` go to `recv`, `stride` bytes apart."""
+    store64(entry + ENTRY.theirs, theirs)
+    store64(entry + ENTRY.offset, offset)
+    store64(entry + ENTRY.recv, recv)
+    store64(entry + ENTRY.stride, stride)
+    store64(entry + ENTRY.size, size)
+
+
+@kernel("int64(int64, int64)")
+def _commit(comm, entry):  # type: ignore[no-untyped-def]
+    """Give an entry the communicator's next number, and publish it if that is possible now. Returns the number."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    number = load64(comm + COMM.sequence) + 1
+    store64(comm + COMM.sequence, number)
+    store64(comm + SCRATCH.started, number)
+    store64(entry + ENTRY.number, number)
+    remember(comm, load64(entry + ENTRY.signature))
+    store64(entry + ENTRY.past, load64(comm + SCRATCH.past))
+    store64(comm + SCRATCH.end, load64(comm + SCRATCH.end) + 1)
+    if load64(comm + SCRATCH.linked) == 0:
+        store64(comm + SCRATCH.linked, 1)
+        store64(comm + SCRATCH.next, load64(engine + ENGINE.lines_first))
+        store64(engine + ENGINE.lines_first, comm)
+    _publish_all(comm)
+    if load64(comm + SCRATCH.announced) != load64(comm + SCRATCH.end):
+        advance_locked(comm)
+    unlock(engine)
+    return number
+
+
+@kernel("int64(int64)", is_entry=True, nogil=False)
+def start_barrier(comm):  # type: ignore[no-untyped-def]
+    """Start a barrier. Returns its number; minus the code of a failure; NO_ROOM."""
+    entry = _new(comm, sign(BARRIER, 0, 0))
+    if entry < 0:
+        return entry
+    _need(entry, 0, load64(comm + COMM.size))
+    return _commit(comm, entry)
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
+    """Start a bcast of at most ``BIG`` bytes; returns as :func:`start_barrier`."""
+    entry = _new(comm, sign(BCAST, root, nbytes))
+    if entry < 0:
+        return entry
+    if load64(comm + COMM.rank) == root:
+        _give(entry, address, nbytes)
+    elif nbytes > 0:
+        _need(entry, root, root + 1)
+        _take(entry, nbytes, 0, address, 0, nbytes)
+    return _commit(comm, entry)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
+    """Start a gather of blocks of at most ``BIG`` bytes; `send` = 0 at the root means in place."""
+    entry, rank = _new(comm, sign(GATHER, root, nbytes)), load64(comm + COMM.rank)
+    if entry < 0:
+        return entry
+    if rank != root:
+        _give(entry, send, nbytes)
+    elif nbytes > 0:
+        if send != 0:
+            move(recv + rank * nbytes, send, nbytes)
+        _need(entry, 0, load64(comm + COMM.size))
+        _take(entry, nbytes, 0, recv, nbytes, nbytes)
+    return _commit(comm, entry)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
+    """Start a scatter of at most ``BIG`` bytes in all; `recv` = 0 at the root means in place."""
+    entry, rank, total = _new(comm, sign(SCATTER, root, nbytes)), load64(comm + COMM.rank), nbytes * load64(comm + COMM.size)
+    if entry < 0:
+        return entry
+    if rank == root:
+        _give(entry, send, total)
+        if recv != 0 and nbytes > 0:
+            move(recv, send + rank * nbytes, nbytes)
+    elif nbytes > 0:
+        _need(entry, root, root + 1)
+        _take(entry, total, rank * nbytes, recv, 0, nbytes)
+    return _commit(comm, entry)
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
+    """Start an allgather of blocks of at most ``BIG`` bytes; `send` = 0 means in place."""
+    entry, own = _new(comm, sign(ALLGATHER, 0, nbytes)), recv + load64(comm + COMM.rank) * nbytes
+    if entry < 0:
+        return entry
+    if nbytes > 0:
+        _give(entry, own if send == 0 else send, nbytes)
+        if send != 0:
+            move(own, send, nbytes)
+        _need(entry, 0, load64(comm + COMM.size))
+        _take(entry, nbytes, 0, recv, nbytes, nbytes)
+    return _commit(comm, entry)
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
+    """Start an alltoall of at most ``BIG`` bytes of each rank; `send` == `recv` means in place."""
+    entry, mine, total = _new(comm, sign(ALLTOALL, 0, nbytes)), load64(comm + COMM.rank) * nbytes, nbytes * load64(comm + COMM.size)
+    if entry < 0:
+        return entry
+    if nbytes > 0:
+        _give(entry, send, total)
+        if send != recv:
+            move(recv + mine, send + mine, nbytes)
+        _need(entry, 0, load64(comm + COMM.size))
+        _take(entry, total, mine, recv, nbytes, nbytes)
+    return _commit(comm, entry)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def _start_reduction(comm, kind, root, send, total, stop, first, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Start a reduction of `count` elements from `first` of the `total` of each rank before `stop`; 0: this rank gets nothing."""
+    nbytes = total * itemsize
+    entry = _new(comm, sign(kind, root, nbytes))
+    if entry < 0:
+        return entry
+    if nbytes > 0:
+        _give(entry, send, nbytes)
+        _need(entry, 0, stop)
+        _take(entry, nbytes, first * itemsize, recv, itemsize, count)
+        store64(entry + ENTRY.fn, fn)
+    return _commit(comm, entry)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_reduce(comm, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
+    """Start a reduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` at the root means in place."""
+    stop = load64(comm + COMM.size) if load64(comm + COMM.rank) == root else 0
+    return _start_reduction(comm, REDUCE, root, send, count, stop, 0, recv, count, itemsize, fn)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_allreduce(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Start an allreduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
+    return _start_reduction(comm, ALLREDUCE, 0, send, count, load64(comm + COMM.size), 0, recv, count, itemsize, fn)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_reduce_scatter_block(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Start a reduce_scatter of `count` elements for each rank, at most ``BIG`` bytes in all, by a compiled function."""
+    size, first = load64(comm + COMM.size), count * load64(comm + COMM.rank)
+    return _start_reduction(comm, REDUCE_SCATTER, 0, send, count * size, size, first, recv, count, itemsize, fn)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_scan(comm, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-untyped-def]
+    """Start a scan or exscan of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
+    kind, stop = EXSCAN if exclusive != 0 else SCAN, load64(comm + COMM.rank) + 1 - exclusive
+    return _start_reduction(comm, kind, 0, send, count, stop, 0, recv, count, itemsize, fn)
+
+
+# Progress ---------------------------------------------------------------------------------------------------------
+
+
+@kernel("int64(int64, int64)")
+def _publish(comm, entry):  # type: ignore[no-untyped-def]
+    """Publish an entry if its line and buffer are this rank's to write: 1 if it is published, 0, or minus the code of a failure."""
+    number, nbytes = load64(entry + ENTRY.number), load64(entry + ENTRY.published)
+    needed = number - (DEPTH if nbytes <= MID else BIGS)
+    if load64(comm + SCRATCH.known) < needed:
+        code = note_known(comm)
+        if code != 0:
+            return -code
+        if load64(comm + SCRATCH.known) < needed:
+            return 0
+    publish_passed(comm, number)
+    line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
+    store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))
+    publish_payload(comm, number, load64(entry + ENTRY.given), nbytes)
+    return 1
+
+
+@kernel("void(int64)")
+def _publish_all(comm):  # type: ignore[no-untyped-def]
+    """Publish what can be published."""
+    index, end = load64(comm + SCRATCH.announced), load64(comm + SCRATCH.end)
+    while index < end:
+        entry = _entry(comm, index)
+        code = _publish(comm, entry)
+        if code < 0:
+            _fail(comm, load64(entry + ENTRY.number), -code)
+            return
+        if code == 0:
+            return
+        index += 1
+        store64(comm + SCRATCH.announced, index)
+
+
+@kernel("int64(int64, int64)")
+def _is_ready(comm, entry):  # type: ignore[no-untyped-def]
+    """Whether all the ranks that an entry needs have published it."""
+    slot, rank, number = load64(comm + COMM.slot), load64(comm + COMM.rank), load64(entry + ENTRY.number)
+    other, stop = load64(entry + ENTRY.seen), load64(entry + ENTRY.stop)
+    while other < stop:
+        if other != rank and load_acquire(line_of(slot, other, number) + LINE.stamp) < number:
+            store64(entry + ENTRY.seen, other)
+            return 0
+        other += 1
+    store64(entry + ENTRY.seen, other)
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def _collect(comm, entry):  # type: ignore[no-untyped-def]
+    """Take from the ranks that an entry needs what it wants of them: 0 or the code of a failure."""
+    number, signature, theirs = load64(entry + ENTRY.number), load64(entry + ENTRY.signature), load64(entry + ENTRY.theirs)
+    stop, offset, recv = load64(entry + ENTRY.stop), load64(entry + ENTRY.offset), load64(entry + ENTRY.recv)
+    store64(comm + SCRATCH.past, load64(entry + ENTRY.past))
+    stride, size, fn = load64(entry + ENTRY.stride), load64(entry + ENTRY.size), load64(entry + ENTRY.fn)
+    if fn != 0:
+        return reduce_upto(comm, number, signature, theirs, offset, recv, size, stride, fn, stop) if stop > 0 else 0
+    rank = load64(comm + COMM.rank)
+    for other in range(load64(entry + ENTRY.first), stop):
+        if other != rank:
+            code = arrive(comm, other, number, signature)
+            if code != 0:
+                return code
+            if size == 8:
+                store64(recv + other * stride, load64(payload(comm, other, number, theirs) + offset))
+            elif size > 0:
+                copy(recv + other * stride, payload(comm, other, number, theirs) + offset, size)
+    return 0
+
+
+@kernel("void(int64)")
+def advance_locked(comm):  # type: ignore[no-untyped-def]
+    """Publish and collect what can be published and collected; the engine's lock is held."""
+    slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
+    done = done_of(slot, load64(comm + COMM.size), rank)
+    index, announced = load64(comm + SCRATCH.first), load64(comm + SCRATCH.announced)
+    while index < announced:
+        entry = _entry(comm, index)
+        if _is_ready(comm, entry) == 0:
+            break
+        code, number = _collect(comm, entry), load64(entry + ENTRY.number)
+        if code != 0:
+            _fail(comm, number, code)
+            return
+        index += 1
+        store_release(done, number)
+        store_release(comm + SCRATCH.first, index)
+        store_release(comm + SCRATCH.collected, number)
+    end = load64(comm + SCRATCH.end)
+    if announced < end:
+        _publish_all(comm)
+    elif index == end and load64(comm + SCRATCH.leaving) != 0:
+        _return_slot(comm)
+
+
+@kernel("void(int64)")
+def _return_slot(comm):  # type: ignore[no-untyped-def]
+    store64(comm + SCRATCH.leaving, 0)
+    give_back(load64(comm + COMM.slot), load64(comm + COMM.size))
+
+
+@kernel("void(int64, int64, int64)")
+def _fail(comm, number, code):  # type: ignore[no-untyped-def]
+    """Give all that is pending up, because of collective `number`."""
+    store64(comm + SCRATCH.failed, number)
+    store64(comm + SCRATCH.failure, code)
+    _drop_all(comm)
+
+
+@kernel("void(int64)")
+def _drop_all(comm):  # type: ignore[no-untyped-def]
+    """Nothing is pending any more, and the communicator is broken: no buffer is touched from now on."""
+    end = load64(comm + SCRATCH.end)
+    store64(comm + SCRATCH.announced, end)
+    store_release(comm + SCRATCH.first, end)
+    give_up(comm)
+    if load64(comm + SCRATCH.leaving) != 0:
+        _return_slot(comm)
+
+
+@kernel("void(int64)", is_entry=True)
+def step(engine):  # type: ignore[no-untyped-def]
+    """Move on all communicators in which something is pending, and let go of the others; the engine's lock is held."""
+    link = engine + ENGINE.lines_first
+    while load64(link) != 0:
+        comm = load64(link)
+        advance_locked(comm)
+        if load64(comm + SCRATCH.first) == load64(comm + SCRATCH.end):
+            store64(comm + SCRATCH.linked, 0)
+            store64(link, load64(comm + SCRATCH.next))
+        else:
+            link = comm + SCRATCH.next
+
+
+@kernel("void(int64)")
+def _advance(comm):  # type: ignore[no-untyped-def]
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    advance_locked(comm)
+    unlock(engine)
+
+
+# Completion -------------------------------------------------------------------------------------------------------
+
+
+@kernel("int64(int64, int64)")
+def _failure_of(comm, number):  # type: ignore[no-untyped-def]
+    """Why collective `number`, which is not complete, never will be: 0 if it still may."""
+    if load64(comm + COMM.broken) == 0:
+        return 0
+    return load64(comm + SCRATCH.failure) if load64(comm + SCRATCH.failed) == number else BROKEN
+
+
+@kernel("int64(int64, int64)", is_entry=True, nogil=False)
+def wait_for(comm, number):  # type: ignore[no-untyped-def]
+    """Wait until collective `number` is complete: 0, or why the wait was given up."""
+    collected = comm + SCRATCH.collected
+    if load_acquire(collected) >= number:
+        return 0
+    engine = load64(comm + COMM.engine)
+    record = open_record(comm, load64(_entry(comm, load64(comm + SCRATCH.first)) + ENTRY.signature))
+    is_crowded = load64(engine + ENGINE.spins) <= _POLLS
+    for _ in range(_YIELDS if is_crowded else _POLLS):
+        _advance(comm)
+        if load_acquire(collected) >= number or load64(comm + COMM.broken) != 0:
+            break
+        if is_crowded:
+            sched_yield()
+        else:
+            pause()
+    code = 0
+    if load_acquire(collected) < number:
+        code = _failure_of(comm, number)
+        if code == 0:
+            code = keep_waiting(engine, collected, number, load64(comm + COMM.slot) + SLOT.broken)
+            if code == BROKEN and load64(comm + COMM.broken) != 0:
+                code = _failure_of(comm, number)
+    if code == 0:
+        trace_end(record)
+    return code
+
+
+@kernel("int64(int64, int64)", is_entry=True, nogil=False)
+def test_for(comm, number):  # type: ignore[no-untyped-def]
+    """0 if collective `number` is complete, after some progress; -1 if not; or why it never will be."""
+    collected = comm + SCRATCH.collected
+    if load_acquire(collected) >= number:
+        return 0
+    engine = load64(comm + COMM.engine)
+    _advance(comm)
+    if load_acquire(collected) < number:
+        progress(engine)
+    if load_acquire(collected) >= number:
+        return 0
+    code = _failure_of(comm, number)
+    if code == 0 and load_relaxed(load64(comm + COMM.slot) + SLOT.broken) != 0:
+        code = BROKEN
+    if code == 0:
+        code = trouble(engine)
+    return code if code != 0 else -1
+
+
+# What Python does now and then ------------------------------------------------------------------------------------
+
+
+@kernel("void(int64, int64, int64)", is_entry=True)
+def move_entries(comm, entries, room):  # type: ignore[no-untyped-def]
+    """Move what is pending to a larger ring of `room` entries; the old one is the caller's again."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    for index in range(load64(comm + SCRATCH.first), load64(comm + SCRATCH.end)):
+        copy(entries + (index & (room - 1)) * ENTRY.total, _entry(comm, index), ENTRY.total)
+    store64(comm + SCRATCH.entries, entries)
+    store64(comm + SCRATCH.room, room)
+    unlock(engine)
+
+
+@kernel("void(int64)", is_entry=True)
+def abandon(comm):  # type: ignore[no-untyped-def]
+    """Give all that is pending up after a wait that failed: on return no buffer is touched any more."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    _drop_all(comm)
+    unlock(engine)
+
+
+@kernel("int64(int64)", is_entry=True)
+def leave(comm):  # type: ignore[no-untyped-def]
+    """Give the slot of a communicator that is freed back, now or when nothing is pending any more. Returns 1 if it was now."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    is_empty = load64(comm + SCRATCH.first) == load64(comm + SCRATCH.end)
+    if is_empty:
+        give_back(load64(comm + COMM.slot), load64(comm + COMM.size))
+    else:
+        store64(comm + SCRATCH.leaving, 1)
+    unlock(engine)
+    return 1 if is_empty else 0
+
+
+@kernel("int64(int64)", is_entry=True)
+def unlink(comm):  # type: ignore[no-untyped-def]
+    """Take a communicator in which nothing is pending out of the engine's list: 1; 0 if something is."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    is_empty = load64(comm + SCRATCH.first) == load64(comm + SCRATCH.end)
+    link = engine + ENGINE.lines_first
+    while is_empty and load64(link) != 0:
+        if load64(link) == comm:
+            store64(comm + SCRATCH.linked, 0)
+            store64(link, load64(comm + SCRATCH.next))
+            break
+        link = load64(link) + SCRATCH.next
+    unlock(engine)
+    return 1 if is_empty else 0
