@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi import buffers, collectives, errors
+from ncclx_mpi.api import started
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.handle import integer
-from ncclx_mpi.api.op import Op, check_same, native
+from ncclx_mpi.api.op import Op, check_same, is_compiled, native
 from ncclx_mpi.api.operations import Collection, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place
@@ -26,6 +27,9 @@ Operand = Buffer | Blocks
 
 IN_PLACE = 0
 """Address that stands for a buffer that is not there."""
+
+_FUNCTION = 4
+"""Which argument of a reduction is its function."""
 
 _nothing = np.zeros(64, dtype=np.uint8)
 _NOWHERE = _nothing.ctypes.data
@@ -206,26 +210,37 @@ def _values(resolve: Callable[..., Call], is_captured: bool, arguments: Sequence
 
 def start(state: CommState, call: Call) -> Request:
     """Start a call."""
-    return Request._refer(_starter(state, call)())
+    native, arguments = state.native, call.bind(call)
+    for copy in call.before:
+        copy()
+    number = state.pending.start(call.name, arguments) if _is_compiled(call, arguments) else 0
+    if number:
+        return started.request(state, number, call.name, call, _finishing(call))
+    collective = _PREPARE[call.name](native, *arguments)
+    return Request._refer(_begin(collective, call))
 
 
 def prepare(state: CommState, call: Call) -> Prequest:
-    """Prepare a call for being started many times."""
-    return Prequest._refer(Persistent(_starter(state, call)))
-
-
-def _starter(state: CommState, call: Call) -> Callable[[], Collection]:
-    """Return what starts a call, each time from its operands as they are then."""
+    """Prepare a call for being started many times, each time from its operands as they are then."""
     collective = _PREPARE[call.name](state.native, *call.bind(call))
-    collective.owner = call
 
     def begin() -> Collection:
         for copy in call.before:
             copy()
-        collective.start()
-        return Collection(collective, call, _finishing(call))
+        return _begin(collective, call)
 
-    return begin
+    return Prequest._refer(Persistent(begin))
+
+
+def _begin(collective: collectives.Collective, call: Call) -> Collection:
+    collective.owner = call
+    collective.start()
+    return Collection(collective, call, _finishing(call))
+
+
+def _is_compiled(call: Call, arguments: tuple[Any, ...]) -> bool:
+    """Whether what a call reduces with, if anything, is compiled."""
+    return call.op is None or is_compiled(call.op, arguments[_FUNCTION])
 
 
 def _operation_name(op: Op | None) -> str | None:

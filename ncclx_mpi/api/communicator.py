@@ -20,10 +20,11 @@ from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.attributes import Table
 from ncclx_mpi.api.constants import UNDEFINED
 from ncclx_mpi.api.handle import State
+from ncclx_mpi.collectives import Pending
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from numba_kernels.jit import entry
 from transports.shm.layout import SLOTS
-from transports.shm.slots import SLOT, give_back, lease
+from transports.shm.slots import SLOT, lease
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.buffering import SendBuffer
@@ -49,6 +50,8 @@ class CommState(State):
         Its native side.
     address, rank, size : int
         Address of the native block; own rank; number of ranks.
+    pending : Pending
+        Non-blocking collectives that go by lines.
     """
 
     __slots__ = (
@@ -60,6 +63,7 @@ class CommState(State):
         "locks",
         "name",
         "native",
+        "pending",
         "prepared",
         "rank",
         "retired",
@@ -69,6 +73,7 @@ class CommState(State):
     WHAT = "communicator"
     ERROR = errors.ERR_COMM
     native: NativeComm
+    pending: Pending
     address: int
     rank: int
     size: int
@@ -86,6 +91,7 @@ class CommState(State):
         """Make this the state of the communicator `native`."""
         self.native = native
         native.owner = weakref.ref(self)
+        self.pending = Pending(native)
         self.address = native.address
         self.rank = native.rank
         self.size = native.size
@@ -118,16 +124,16 @@ class CommState(State):
         return self.native.world_ranks.index(world_rank)
 
     def leave(self) -> None:
-        """Give up this rank's part of the native communicator, and empty the state.
+        """Give up this rank's part of the native communicator, and empty the state. What is pending goes on.
 
         The native block stays as long as the state: another thread may be inside a call that was given its address.
         """
-        native = self.native
+        native, pending = self.native, self.pending
         if self.prepared is not None:
             self.prepared.close()
         self.empty()
         self.retired = native
-        return_slot(native)
+        pending.leave()
 
 
 # Contexts and slots -----------------------------------------------------------------------------------------------
@@ -155,15 +161,13 @@ def lead(engine: Engine, size: int) -> tuple[int, int]:
     return _new_context(engine), slot
 
 
-def return_slot(native: NativeComm) -> None:
-    """Say that this rank is done with the slot of `native`."""
-    if native.slot >= 0:
-        arena = native.engine.arena
-        entry(give_back)(arena.base + arena.plan.slot(native.slot), native.size)
-
-
 def _new_context(engine: Engine) -> int:
     return (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
+
+
+def return_slot(native: NativeComm) -> None:
+    """Say that this rank is done with the slot of `native`."""
+    Pending(native).leave()
 
 
 # Agreement --------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ncclx_mpi.api.op import Op, learn
 from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import fast as routes
+from ncclx_mpi.collectives import fast_nonblocking as starts
 from ncclx_mpi.collectives import fast_vector as vectors
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p import objects, tickets
@@ -55,6 +56,16 @@ _KERNELS = {
         vectors.exchange_vectors,
         vectors.allgatherv_arrays,
         vectors.reduce_scatter_arrays,
+        starts.ibarrier,
+        starts.ibcast_array,
+        starts.iallreduce_arrays,
+        starts.ireduce_arrays,
+        starts.ireduce_scatter_block_arrays,
+        starts.iscan_arrays,
+        starts.iallgather_arrays,
+        starts.ialltoall_arrays,
+        starts.igather_arrays,
+        starts.iscatter_arrays,
     )
 }
 
@@ -104,6 +115,16 @@ scan_arrays = _binding("scan_arrays")
 exchange_vectors = _binding("exchange_vectors")
 allgatherv_arrays = _binding("allgatherv_arrays")
 reduce_scatter_arrays = _binding("reduce_scatter_arrays")
+ibarrier = _binding("ibarrier")
+ibcast_array = _binding("ibcast_array")
+iallreduce_arrays = _binding("iallreduce_arrays")
+ireduce_arrays = _binding("ireduce_arrays")
+ireduce_scatter_block_arrays = _binding("ireduce_scatter_block_arrays")
+iscan_arrays = _binding("iscan_arrays")
+iallgather_arrays = _binding("iallgather_arrays")
+ialltoall_arrays = _binding("ialltoall_arrays")
+igather_arrays = _binding("igather_arrays")
+iscatter_arrays = _binding("iscatter_arrays")
 
 _none = np.zeros(routes.ELEMENTS, dtype=np.int64)
 _NONE = _none.ctypes.data
@@ -119,11 +140,17 @@ def settle(state: CommState, code: int, name: str, op: Any = None, argument: Any
     if code != routes.SLOW:
         collectives.check(state.native, code, name)
         return False
+    if op is not None:
+        learn_from(op, argument)
+    return True
+
+
+def learn_from(op: Any, argument: Any) -> None:
+    """Resolve `op` for the elements of `argument`, so that the next call with such elements finds it in its table."""
     if isinstance(op, Op):
         element = entry(pyobject.read_argument)(argument, _words().ctypes.data)
         if element != pyobject.NONE:
             learn(op, element)
-    return True
 
 
 def settle_send(state: CommState, code: int, buf: Any) -> bool:

@@ -187,6 +187,11 @@ def native(op: Op, datatype: Datatype) -> int:
     return found[0]
 
 
+def is_compiled(op: Op, function: int) -> bool:
+    """Whether `function`, which :func:`native` has returned, is compiled: it needs no GIL and calls no Python."""
+    return (function, None) in op._state.natives.values()
+
+
 def learn(op: Op, element: int) -> None:
     """Resolve a predefined operation for elements of a NumPy type number, if it has a compiled function for them."""
     state = op._state

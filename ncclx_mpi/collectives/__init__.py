@@ -31,6 +31,7 @@ from ncclx_mpi.collectives.blocking import (
     scatterv,
 )
 from ncclx_mpi.collectives.executor import Collective
+from ncclx_mpi.collectives.nonblocking import Pending
 from ncclx_mpi.collectives.prepare import (
     prepare_allgather,
     prepare_allgatherv,
@@ -79,7 +80,7 @@ start_scatter = _starting(prepare_scatter)
 start_scatterv = _starting(prepare_scatterv)
 
 __all__ = [
-    "Collective", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check", "exscan",
+    "Collective", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check", "exscan",
     "gather", "gatherv", "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall",
     "prepare_alltoallv", "prepare_barrier", "prepare_bcast", "prepare_exscan", "prepare_gather", "prepare_gatherv",
     "prepare_reduce", "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan", "prepare_scatter",

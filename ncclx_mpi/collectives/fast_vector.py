@@ -15,6 +15,7 @@ from ncclx_mpi.collectives.alltoall.slot_large import ROW
 from ncclx_mpi.collectives.alltoall.slot_vector import exchange
 from ncclx_mpi.collectives.fast import SLOW
 from ncclx_mpi.collectives.lines import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCAN, SCATTER, give_gil
+from ncclx_mpi.collectives.operands import of_reduction
 from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
 from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
 from ncclx_mpi.collectives.scan import slot_large, slot_small
@@ -186,13 +187,10 @@ def reduce_scatter_arrays(comm, send, recv, counts, functions):  # type: ignore[
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
 def scan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-untyped-def]
     """Scan, or exscan, of plain arrays of one type and size, perhaps the same: 0, SLOW, or the code of a failure."""
-    element, nbytes = element_of(recv), nbytes_of(recv)
-    if element == NONE or element != element_of(send) or nbytes != nbytes_of(send) or writable_of(recv) == 0:
+    function = of_reduction(comm, SCAN, send, recv, functions)
+    if function == 0:
         return SLOW
-    function = load64(functions + 8 * element)
-    if function == 0 or is_planned(comm, SCAN) != 0:
-        return SLOW
-    itemsize = itemsize_of(recv)
+    nbytes, itemsize = nbytes_of(recv), itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
     state = give_gil(nbytes)
     if on_lines(comm, SCAN, nbytes) != 0:

@@ -72,7 +72,7 @@ class Pending:
         if describe is None:
             return 0
         kind, published, kernel, operands = describe(comm, *arguments)
-        if published > BIG or select.algorithm(kind, comm.slot >= 0, published) != SMALL:
+        if published > BIG or select.algorithm(comm, kind, published) != SMALL:
             return 0
         number = entry(kernel)(comm.address, *operands)
         if number == pending.NO_ROOM:
@@ -115,7 +115,8 @@ class Pending:
 
     def leave(self) -> None:
         """Give the slot of a communicator that is freed back: now, or when nothing is pending any more."""
-        entry(pending.leave)(self.comm.address)
+        if self.comm.slot >= 0:
+            entry(pending.leave)(self.comm.address)
 
     def _fail(self, code: int, name: str) -> None:
         self.abandon()
@@ -193,9 +194,7 @@ def _allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int
     return lines.ALLREDUCE, count * itemsize, pending.start_allreduce, (send or recv, recv, count, itemsize, fn)
 
 
-def _reduce_scatter_block(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
-) -> _Start:
+def _reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
     total = count * comm.size * itemsize
     return lines.REDUCE_SCATTER, total, pending.start_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
 

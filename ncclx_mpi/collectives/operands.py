@@ -1,0 +1,118 @@
+"""Whether plain arrays are the operands of a collective, for the calls that never leave compiled code.
+
+Each function returns 0 unless the collective goes through the communicator's slot, the root is a rank, and the arrays that matter on
+this rank are plain, of one type, of sizes that fit each other, and writable where they are written; the same array may be both.
+Reductions return the address of their function for the elements, all others 1. ``functions`` is the table of the
+operation (:mod:`ncclx_mpi.collectives.fast`).
+"""
+
+from __future__ import annotations
+
+from numba import types
+
+from ncclx_mpi.collectives.lines import ALLGATHER, ALLTOALL, BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER
+from ncclx_mpi.collectives.select import is_planned
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import load64
+from numba_kernels.jit import kernel
+from numba_kernels.pyobject import NONE, address_of, array_argument, element_of, itemsize_of, nbytes_of, writable_of
+
+
+@kernel("int64(int64, int64)")
+def _is_root(comm, root):  # type: ignore[no-untyped-def]
+    return 1 if load64(comm + COMM.rank) == root else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def _can_meet(comm, kind, root):  # type: ignore[no-untyped-def]
+    """Whether a collective goes through the slot, and `root` is a rank."""
+    return 1 if is_planned(comm, kind) == 0 and 0 <= root < load64(comm + COMM.size) else 0
+
+
+@kernel(types.int64(array_argument, array_argument))
+def _pair(send, recv):  # type: ignore[no-untyped-def]
+    """Whether elements of one type can go from the first array to the second."""
+    element = element_of(recv)
+    return 1 if element != NONE and element == element_of(send) and writable_of(recv) != 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument))
+def _holds_blocks(comm, block, array):  # type: ignore[no-untyped-def]
+    """Whether elements of a block can go to an array that has room for one from each rank."""
+    return 1 if _pair(block, array) != 0 and nbytes_of(block) * load64(comm + COMM.size) == nbytes_of(array) else 0
+
+
+@kernel(types.int64(types.int64, types.int64, array_argument))
+def at_root(comm, root, array):  # type: ignore[no-untyped-def]
+    """Address of an array that matters at the root only; elsewhere 0."""
+    return address_of(array) if load64(comm + COMM.rank) == root else 0
+
+
+@kernel(types.int64(types.int64, array_argument, types.int64))
+def of_bcast(comm, argument, root):  # type: ignore[no-untyped-def]
+    """The array is read at the root and written elsewhere."""
+    if element_of(argument) == NONE or _can_meet(comm, BCAST, root) == 0:
+        return 0
+    return 1 if writable_of(argument) != 0 or _is_root(comm, root) != 0 else 0
+
+
+@kernel(types.int64(types.int64, types.int64, array_argument, array_argument, types.int64))
+def of_reduction(comm, kind, send, recv, functions):  # type: ignore[no-untyped-def]
+    """Allreduce and scans: as many elements in as out."""
+    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv) or is_planned(comm, kind) != 0:
+        return 0
+    return load64(functions + 8 * element_of(recv))
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64))
+def of_reduce(comm, send, recv, functions, root):  # type: ignore[no-untyped-def]
+    """`recv` matters at the root only."""
+    if element_of(send) == NONE or _can_meet(comm, REDUCE, root) == 0:
+        return 0
+    if _is_root(comm, root) != 0 and (_pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv)):
+        return 0
+    return load64(functions + 8 * element_of(send))
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def of_reduce_scatter_block(comm, send, recv, functions):  # type: ignore[no-untyped-def]
+    """`send` holds a block of the size of `recv` for each rank."""
+    if (
+        _pair(send, recv) == 0
+        or nbytes_of(send) != nbytes_of(recv) * load64(comm + COMM.size)
+        or is_planned(comm, REDUCE_SCATTER) != 0
+    ):
+        return 0
+    return load64(functions + 8 * element_of(recv))
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument))
+def of_allgather(comm, send, recv):  # type: ignore[no-untyped-def]
+    """`recv` holds a block of the size of `send` for each rank."""
+    return 1 if _holds_blocks(comm, send, recv) != 0 and is_planned(comm, ALLGATHER) == 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument))
+def of_alltoall(comm, send, recv):  # type: ignore[no-untyped-def]
+    """Both hold as many elements for each rank."""
+    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv) or is_planned(comm, ALLTOALL) != 0:
+        return 0
+    return 1 if nbytes_of(recv) // itemsize_of(recv) % load64(comm + COMM.size) == 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def of_gather(comm, send, recv, root):  # type: ignore[no-untyped-def]
+    """`recv`, which matters at the root only, holds a block of the size of `send` for each rank."""
+    if element_of(send) == NONE or _can_meet(comm, GATHER, root) == 0:
+        return 0
+    return 1 if _is_root(comm, root) == 0 or _holds_blocks(comm, send, recv) != 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def of_scatter(comm, send, recv, root):  # type: ignore[no-untyped-def]
+    """`send`, which matters at the root only, holds a block of the size of `recv` for each rank."""
+    if element_of(recv) == NONE or writable_of(recv) == 0 or _can_meet(comm, SCATTER, root) == 0:
+        return 0
+    if _is_root(comm, root) == 0:
+        return 1
+    return 1 if _pair(send, recv) != 0 and nbytes_of(send) == nbytes_of(recv) * load64(comm + COMM.size) else 0
