@@ -38,7 +38,7 @@ SCRATCH = words(
     "Scratch",
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (pending.py)
-    "started collected entries room first announced end linked next leaving failure failed",
+    "started collected entries room first announced end linked next leaving failure",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
@@ -195,7 +195,8 @@ def _begin(comm, signature):  # type: ignore[no-untyped-def]
     code = wait_word(comm, comm + SCRATCH.collected, started, load64(comm + COMM.slot) + SLOT.broken)
     if code != 0:
         give_up(comm)
-    return code
+        return load64(comm + SCRATCH.failure) if load64(comm + SCRATCH.failure) != 0 else code
+    return 0
 
 
 @kernel("int64(int64, int64, int64)")

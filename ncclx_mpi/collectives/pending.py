@@ -30,7 +30,7 @@ word of ``SCRATCH``   written           meaning
 ``entries, room``     under the lock    the ring of entries, a power of two of them
 ``linked, next``      under the lock    whether this communicator is in the engine's list, and the one after it there
 ``leaving``           under the lock    the communicator was freed: its slot goes back when nothing is pending
-``failed, failure``   under the lock    the number that failed, and why; nothing is pending then
+``failure``           under the lock    the code of what failed here; nothing is pending then
 ====================  ================  ========================================================================================
 """
 
@@ -311,7 +311,7 @@ def _publish_all(comm):  # type: ignore[no-untyped-def]
         entry = _entry(comm, index)
         code = _publish(comm, entry)
         if code < 0:
-            _fail(comm, load64(entry + ENTRY.number), -code)
+            _fail(comm, -code)
             return
         if code == 0:
             return
@@ -365,10 +365,11 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
         entry = _entry(comm, index)
         if _is_ready(comm, entry) == 0:
             break
-        code, number = _collect(comm, entry), load64(entry + ENTRY.number)
+        code = _collect(comm, entry)
         if code != 0:
-            _fail(comm, number, code)
+            _fail(comm, code)
             return
+        number = load64(entry + ENTRY.number)
         index += 1
         store_release(done, number)
         store_release(comm + SCRATCH.first, index)
@@ -386,10 +387,9 @@ def _return_slot(comm):  # type: ignore[no-untyped-def]
     give_back(load64(comm + COMM.slot), load64(comm + COMM.size))
 
 
-@kernel("void(int64, int64, int64)")
-def _fail(comm, number, code):  # type: ignore[no-untyped-def]
-    """Give all that is pending up, because of collective `number`."""
-    store64(comm + SCRATCH.failed, number)
+@kernel("void(int64, int64)")
+def _fail(comm, code):  # type: ignore[no-untyped-def]
+    """Give all that is pending up, because ranks called collectives that differ."""
     store64(comm + SCRATCH.failure, code)
     _drop_all(comm)
 
@@ -430,12 +430,12 @@ def _advance(comm):  # type: ignore[no-untyped-def]
 # Completion -------------------------------------------------------------------------------------------------------
 
 
-@kernel("int64(int64, int64)")
-def _failure_of(comm, number):  # type: ignore[no-untyped-def]
-    """Why collective `number`, which is not complete, never will be: 0 if it still may."""
+@kernel("int64(int64)")
+def _failure(comm):  # type: ignore[no-untyped-def]
+    """Why what is not complete never will be: 0 if it still may."""
     if load64(comm + COMM.broken) == 0:
         return 0
-    return load64(comm + SCRATCH.failure) if load64(comm + SCRATCH.failed) == number else BROKEN
+    return load64(comm + SCRATCH.failure) if load64(comm + SCRATCH.failure) != 0 else BROKEN
 
 
 @kernel("int64(int64, int64)", is_entry=True, nogil=False)
@@ -457,11 +457,11 @@ def wait_for(comm, number):  # type: ignore[no-untyped-def]
             pause()
     code = 0
     if load_acquire(collected) < number:
-        code = _failure_of(comm, number)
+        code = _failure(comm)
         if code == 0:
             code = keep_waiting(engine, collected, number, load64(comm + COMM.slot) + SLOT.broken)
             if code == BROKEN and load64(comm + COMM.broken) != 0:
-                code = _failure_of(comm, number)
+                code = _failure(comm)
     if code == 0:
         trace_end(record)
     return code
@@ -479,7 +479,7 @@ def test_for(comm, number):  # type: ignore[no-untyped-def]
         progress(engine)
     if load_acquire(collected) >= number:
         return 0
-    code = _failure_of(comm, number)
+    code = _failure(comm)
     if code == 0 and load_relaxed(load64(comm + COMM.slot) + SLOT.broken) != 0:
         code = BROKEN
     if code == 0:
