@@ -31,6 +31,10 @@ new_bytes = types.ExternalFunction("PyBytes_FromStringAndSize", types.intp(types
 """``new_bytes(0, n)``: a new bytes object of `n` bytes, to be filled before anybody sees it (at :data:`BYTES`), or 0 with MemoryError."""
 BYTES = bytes.__basicsize__ - 1
 """Bytes from the beginning of a bytes object to its data."""
+new_tuple = types.ExternalFunction("PyTuple_New", types.intp(types.intp))
+"""A new tuple of so many items, none of them set yet, or 0 with MemoryError set."""
+set_item = types.ExternalFunction("PyTuple_SetItem", types.int32(types.intp, types.intp, types.intp))
+"""``set_item(tuple, index, object)``: set an item of a new tuple, which takes over a reference to the object."""
 clear_error = types.ExternalFunction("PyErr_Clear", types.void())
 as_integer = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclx_mpi.api import calls, fast, started
+from ncclx_mpi.api import calls, fast
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
@@ -21,26 +21,20 @@ class NonBlockingCollectives:
     def Ibarrier(self) -> Request:
         """Nonblocking: barrier synchronization."""
         state = self._state
-        number = fast.ibarrier(state.address)
-        if number > 0:
-            return started.request(state, number, "barrier", None)
-        return calls.start(state, calls.barrier(state))
+        request: Request | None = fast.ibarrier(state.address)
+        return calls.start(state, calls.barrier(state)) if request is None else request
 
     def Ibcast(self, buf: BufSpec, root: int = 0) -> Request:
         """Nonblocking: broadcast data from one member to all members of a group."""
         state = self._state
-        number = fast.ibcast_array(state.address, buf, root)
-        if number > 0:
-            return started.request(state, number, "bcast", buf)
-        return calls.start(state, calls.bcast(state, buf, root))
+        request: Request | None = fast.ibcast_array(state.address, buf, root)
+        return calls.start(state, calls.bcast(state, buf, root)) if request is None else request
 
     def Igather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> Request:
         """Nonblocking: gather data to one member of a group."""
         state = self._state
-        number = fast.igather_arrays(state.address, sendbuf, recvbuf, root)
-        if number > 0:
-            return started.request(state, number, "gather", (sendbuf, recvbuf))
-        return calls.start(state, calls.gather(state, sendbuf, recvbuf, root))
+        request: Request | None = fast.igather_arrays(state.address, sendbuf, recvbuf, root)
+        return calls.start(state, calls.gather(state, sendbuf, recvbuf, root)) if request is None else request
 
     def Igatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> Request:
         """Nonblocking: gather vector data to one member of a group."""
@@ -49,10 +43,8 @@ class NonBlockingCollectives:
     def Iscatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> Request:
         """Nonblocking: scatter data from one member to all members of a group."""
         state = self._state
-        number = fast.iscatter_arrays(state.address, sendbuf, recvbuf, root)
-        if number > 0:
-            return started.request(state, number, "scatter", (sendbuf, recvbuf))
-        return calls.start(state, calls.scatter(state, sendbuf, recvbuf, root))
+        request: Request | None = fast.iscatter_arrays(state.address, sendbuf, recvbuf, root)
+        return calls.start(state, calls.scatter(state, sendbuf, recvbuf, root)) if request is None else request
 
     def Iscatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> Request:
         """Nonblocking: scatter vector data from one member to all members of a group."""
@@ -61,10 +53,8 @@ class NonBlockingCollectives:
     def Iallgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> Request:
         """Nonblocking: gather data to all members of a group."""
         state = self._state
-        number = fast.iallgather_arrays(state.address, sendbuf, recvbuf)
-        if number > 0:
-            return started.request(state, number, "allgather", (sendbuf, recvbuf))
-        return calls.start(state, calls.allgather(state, sendbuf, recvbuf))
+        request: Request | None = fast.iallgather_arrays(state.address, sendbuf, recvbuf)
+        return calls.start(state, calls.allgather(state, sendbuf, recvbuf)) if request is None else request
 
     def Iallgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> Request:
         """Nonblocking: gather vector data to all members of a group."""
@@ -73,10 +63,8 @@ class NonBlockingCollectives:
     def Ialltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> Request:
         """Nonblocking: exchange a block of data between all members of a group."""
         state = self._state
-        number = fast.ialltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
-        if number > 0:
-            return started.request(state, number, "alltoall", (sendbuf, recvbuf))
-        return calls.start(state, calls.alltoall(state, sendbuf, recvbuf))
+        request: Request | None = fast.ialltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
+        return calls.start(state, calls.alltoall(state, sendbuf, recvbuf)) if request is None else request
 
     def Ialltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> Request:
         """Nonblocking: exchange vector data between all members of a group."""
@@ -89,27 +77,29 @@ class NonBlockingCollectives:
     def Ireduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> Request:
         """Nonblocking: reduce to one member of a group."""
         state = self._state
-        number = fast.ireduce_arrays(state.address, sendbuf, recvbuf, fast.table_of(op), root)
-        if number > 0:
-            return started.request(state, number, "reduce", (sendbuf, recvbuf))
+        request: Request | None = fast.ireduce_arrays(state.address, sendbuf, recvbuf, fast.table_of(op), root)
+        if request is not None:
+            return request
         fast.learn_from(op, sendbuf)
         return calls.start(state, calls.reduce(state, sendbuf, recvbuf, op, root))
 
     def Iallreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> Request:
         """Nonblocking: reduce to all members of a group."""
         state = self._state
-        number = fast.iallreduce_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op))
-        if number > 0:
-            return started.request(state, number, "allreduce", (sendbuf, recvbuf))
+        request: Request | None = fast.iallreduce_arrays(
+            state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op)
+        )
+        if request is not None:
+            return request
         fast.learn_from(op, recvbuf)
         return calls.start(state, calls.allreduce(state, sendbuf, recvbuf, op))
 
     def Ireduce_scatter_block(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM) -> Request:
         """Nonblocking: reduce and scatter equal blocks of the result."""
         state = self._state
-        number = fast.ireduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
-        if number > 0:
-            return started.request(state, number, "reduce_scatter_block", (sendbuf, recvbuf))
+        request: Request | None = fast.ireduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
+        if request is not None:
+            return request
         fast.learn_from(op, recvbuf)
         return calls.start(state, calls.reduce_scatter_block(state, sendbuf, recvbuf, op))
 
@@ -129,17 +119,21 @@ class NonBlockingScans:
     def Iscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> Request:
         """Nonblocking: inclusive scan."""
         state = self._state
-        number = fast.iscan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 0)
-        if number > 0:
-            return started.request(state, number, "scan", (sendbuf, recvbuf))
+        request: Request | None = fast.iscan_arrays(
+            state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 0
+        )
+        if request is not None:
+            return request
         fast.learn_from(op, recvbuf)
         return calls.start(state, calls.scan(state, sendbuf, recvbuf, op))
 
     def Iexscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> Request:
         """Nonblocking: exclusive scan."""
         state = self._state
-        number = fast.iscan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1)
-        if number > 0:
-            return started.request(state, number, "exscan", (sendbuf, recvbuf))
+        request: Request | None = fast.iscan_arrays(
+            state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1
+        )
+        if request is not None:
+            return request
         fast.learn_from(op, recvbuf)
         return calls.start(state, calls.exscan(state, sendbuf, recvbuf, op))

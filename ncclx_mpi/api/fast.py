@@ -115,16 +115,16 @@ scan_arrays = _binding("scan_arrays")
 exchange_vectors = _binding("exchange_vectors")
 allgatherv_arrays = _binding("allgatherv_arrays")
 reduce_scatter_arrays = _binding("reduce_scatter_arrays")
-ibarrier = _binding("ibarrier")
-ibcast_array = _binding("ibcast_array")
-iallreduce_arrays = _binding("iallreduce_arrays")
-ireduce_arrays = _binding("ireduce_arrays")
-ireduce_scatter_block_arrays = _binding("ireduce_scatter_block_arrays")
-iscan_arrays = _binding("iscan_arrays")
-iallgather_arrays = _binding("iallgather_arrays")
-ialltoall_arrays = _binding("ialltoall_arrays")
-igather_arrays = _binding("igather_arrays")
-iscatter_arrays = _binding("iscatter_arrays")
+ibarrier = _binding("ibarrier", None)
+ibcast_array = _binding("ibcast_array", None)
+iallreduce_arrays = _binding("iallreduce_arrays", None)
+ireduce_arrays = _binding("ireduce_arrays", None)
+ireduce_scatter_block_arrays = _binding("ireduce_scatter_block_arrays", None)
+iscan_arrays = _binding("iscan_arrays", None)
+iallgather_arrays = _binding("iallgather_arrays", None)
+ialltoall_arrays = _binding("ialltoall_arrays", None)
+igather_arrays = _binding("igather_arrays", None)
+iscatter_arrays = _binding("iscatter_arrays", None)
 
 _none = np.zeros(routes.ELEMENTS, dtype=np.int64)
 _NONE = _none.ctypes.data
@@ -193,12 +193,12 @@ def fill(status: Status) -> None:
     status._fill(source, tag, nbytes)
 
 
-def add_ticket(state: CommState) -> bool:
+def add_ticket(state: CommState, kind: type[Ticket] = Ticket) -> bool:
     """Whether there is a free ticket now and was none before; without one nothing starts natively."""
     engine = state.native.engine
-    if engine.word("tickets") or not can_read_objects():
+    if engine.word(kind.HOME) or not can_read_objects():
         return False
-    Ticket(engine)
+    kind(engine)
     return True
 
 

@@ -174,12 +174,14 @@ class Ticket(Transfer):
     """The transfer of a plain array, which compiled code starts and completes, and uses again (:mod:`ncclx_mpi.p2p.tickets`)."""
 
     __slots__ = ()
+    HOME = "tickets"
+    """The engine's list of free ones."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.landing = None
         self.what = ""
-        self.request = engine.add_ticket(self)
+        self.request = engine.add_ticket(self, self.HOME)
 
 
 class Bound(Transfer):

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ncclx_mpi import errors
+from ncclx_mpi.api import fast
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.operations import EMPTY, Operation, blame, write_status
+from ncclx_mpi.api.operations import EMPTY, Operation, Ticket, blame, write_status
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import Pending
-
-_make = object.__new__
+from ncclx_mpi.p2p import tickets
 
 
 class Started(Operation):
-    """A non-blocking collective on lines."""
+    """A non-blocking collective on lines of any operands; `after` is called when it is done."""
 
     __slots__ = ("after", "name", "number", "pending")
     after: Callable[[], None] | None
@@ -24,21 +24,19 @@ class Started(Operation):
     number: int
     pending: Pending
 
+    def __init__(self, pending: Pending, number: int, name: str, after: Callable[[], None] | None) -> None:
+        self.pending = pending
+        self.number = number
+        self.name = name
+        self.after = after
+
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        try:
-            return self.pending.test(self.number, self.name)
-        except errors.Exception as error:
-            blame(error, self.pending.comm)
-            raise
+        return _test(self.pending, self.number, self.name)
 
     def wait(self) -> None:
         """Return when it is done."""
-        try:
-            self.pending.wait(self.number, self.name)
-        except BaseException as error:
-            blame(error, self.pending.comm)
-            raise
+        _wait(self.pending, self.number, self.name)
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -58,8 +56,7 @@ class Started(Operation):
 
     def cancel(self) -> None:
         """Ask for its cancellation."""
-        self.pending  # noqa: B018  (raises if it is complete)
-        errors.fail(errors.ERR_REQUEST, "a collective operation cannot be cancelled")
+        _refuse_to_cancel(self.pending)
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
@@ -67,15 +64,65 @@ class Started(Operation):
         self.empty()
 
 
-def request(state: CommState, number: int, name: str, owner: Any, after: Callable[[], None] | None = None) -> Request:
-    """Return the request of collective `number`; `owner` keeps its buffers alive, `after` is called when it is done."""
-    pending = state.pending
-    pending.keep(number, owner)
-    operation: Started = _make(Started)
-    operation.pending = pending
-    operation.number = number
-    operation.name = name
-    operation.after = after
-    made: Request = _make(Request)
-    made._state = operation
-    return made
+class Turn(Ticket):
+    """A non-blocking collective of plain arrays, which compiled code starts and completes, and uses again."""
+
+    __slots__ = ()
+    HOME = "lines_tickets"
+    comm: Any
+    """The communicator's :class:`Pending`."""
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        return _test(self.comm, *self.comm.describe(self.request))
+
+    def wait(self) -> None:
+        """Return when it is done."""
+        _wait(self.comm, *self.comm.describe(self.request))
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        write_status(status, EMPTY)
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+        _refuse_to_cancel(self.engine)
+
+    def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
+        self.comm.abandon()
+        self.release()
+
+    def _forget(self) -> None:
+        self.comm.forget(self.request, self.owner)
+
+
+tickets.introduce_collectives(Turn)
+
+
+def request(state: CommState, number: int, name: str, owner: Any, after: Callable[[], None] | None) -> Request:
+    """Return the request of collective `number`; `owner` keeps its buffers alive. The next one of plain arrays finds a ticket."""
+    fast.add_ticket(state, Turn)
+    state.pending.keep(number, owner)
+    return Request._refer(Started(state.pending, number, name, after))
+
+
+def _test(pending: Pending, number: int, name: str) -> bool:
+    try:
+        return pending.test(number, name)
+    except errors.Exception as error:
+        blame(error, pending.comm)
+        raise
+
+
+def _wait(pending: Pending, number: int, name: str) -> None:
+    try:
+        pending.wait(number, name)
+    except BaseException as error:
+        blame(error, pending.comm)
+        raise
+
+
+def _refuse_to_cancel(is_valid: Any) -> None:
+    """Raise; reading what the caller gives as `is_valid` has raised already if the operation is complete."""
+    errors.fail(errors.ERR_REQUEST, "a collective operation cannot be cancelled")

@@ -1,8 +1,8 @@
 """Non-blocking collectives of plain arrays on lines: checked, recorded and published in one compiled call.
 
-The twins of :mod:`ncclx_mpi.collectives.fast`: each returns the number of what it started, by which it is waited for
-(:func:`ncclx_mpi.collectives.pending.wait_for`). 0 and less, with nothing done: SLOW, minus the code of a failure, or
-NO_ROOM; the caller then goes the general way, which also finds the words for what is wrong.
+The twins of :mod:`ncclx_mpi.collectives.fast`: each returns the handle of what it started, which takes a ticket as that of a message does
+(:mod:`ncclx_mpi.p2p.tickets`), and is completed in the same calls. None, with nothing done: the arrays are not plain, or not
+valid, or there is no room, or no free ticket; the caller then goes the general way, which also finds the words for what is wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.collectives import operands, pending
-from ncclx_mpi.collectives.fast import SLOW
 from ncclx_mpi.collectives.lines import (
     ALLGATHER,
     ALLREDUCE,
@@ -22,12 +21,15 @@ from ncclx_mpi.collectives.lines import (
     REDUCE_SCATTER,
     SCAN,
     SCATTER,
+    SCRATCH,
 )
 from ncclx_mpi.collectives.select import is_planned, on_lines
-from ncclx_mpi.p2p.layout import COMM
+from ncclx_mpi.p2p.layout import COMM, ENGINE
+from ncclx_mpi.p2p.tickets import new_handle, request_of, use_ticket
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.pyobject import address_of, array_argument, index_argument, index_of, itemsize_of, nbytes_of
+from numba_kernels.pyobject import address_of, array_argument, array_of, index_argument, index_of, itemsize_of, nbytes_of
+from numba_kernels.pyslots import clear_error, decrease, increase, new_tuple, object_result, result, set_item
 from transports.shm.slots import BIG
 
 
@@ -36,94 +38,190 @@ def _fits(comm, kind, published):  # type: ignore[no-untyped-def]
     return 1 if published <= BIG and on_lines(comm, kind, published) != 0 else 0
 
 
-@kernel("int64(int64)", is_entry=True, nogil=False)
+@kernel("int64(int64, int64)")
+def _owner(first, second):  # type: ignore[no-untyped-def]
+    """A new reference to what keeps two objects alive, the second of which may be 0 or the first; 0 if there is no memory."""
+    if second == 0 or second == first:
+        increase(first)
+        return first
+    both = new_tuple(2)
+    if both == 0:
+        clear_error()
+        return 0
+    increase(first)
+    set_item(both, 0, first)
+    increase(second)
+    set_item(both, 1, second)
+    return both
+
+
+@kernel("int64(int64, int64, int64)")
+def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
+    """The handle of a collective that is about to start, and keeps its arrays alive; 0 if it cannot."""
+    engine, keeper = load64(comm + COMM.engine), load64(comm + SCRATCH.keeper)
+    if load64(comm + COMM.broken) != 0 or pending.has_room(comm) == 0:
+        return 0
+    owner = _owner(first if first != 0 else keeper, second)
+    if owner == 0:
+        return 0
+    handle = new_handle(engine, engine + ENGINE.lines_tickets)
+    if handle != 0:
+        use_ticket(handle, keeper, owner)
+    decrease(owner)
+    return handle
+
+
+@kernel("int64(int64, int64)")
+def _started(handle, number):  # type: ignore[no-untyped-def]
+    """The handle, unless what it was made for could not be started: a finalizer that ran meanwhile may have done anything."""
+    if number > 0:
+        return handle
+    decrease(handle)
+    return 0
+
+
+@kernel(object_result(types.int64), is_entry=True, nogil=False)
 def ibarrier(comm):  # type: ignore[no-untyped-def]
     """Start a barrier."""
-    return SLOW if is_planned(comm, BARRIER) != 0 else pending.start_barrier(comm)
+    handle = _new_handle(comm, 0, 0) if is_planned(comm, BARRIER) == 0 else 0
+    if handle != 0:
+        handle = _started(handle, pending.start_barrier(comm, request_of(handle)))
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, index_argument), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, index_argument), is_entry=True, nogil=False)
 def ibcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     """Start a bcast of a plain array."""
     root, nbytes = index_of(root_rank), nbytes_of(argument)
-    if operands.of_bcast(comm, argument, root) == 0 or _fits(comm, BCAST, nbytes) == 0:
-        return SLOW
-    return pending.start_bcast(comm, address_of(argument), nbytes, root)
+    handle = 0
+    if operands.of_bcast(comm, argument, root) != 0 and _fits(comm, BCAST, nbytes) != 0:
+        handle = _new_handle(comm, array_of(argument), 0)
+    if handle != 0:
+        handle = _started(handle, pending.start_bcast(comm, request_of(handle), address_of(argument), nbytes, root))
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument, types.int64), is_entry=True, nogil=False)
 def iallreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-def]
     """Start an allreduce of plain arrays, perhaps the same."""
     function, nbytes = operands.of_reduction(comm, ALLREDUCE, send, recv, functions), nbytes_of(recv)
-    if function == 0 or _fits(comm, ALLREDUCE, nbytes) == 0:
-        return SLOW
-    itemsize = itemsize_of(recv)
-    return pending.start_allreduce(comm, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function)
+    handle = 0
+    if function != 0 and _fits(comm, ALLREDUCE, nbytes) != 0:
+        handle = _new_handle(comm, array_of(send), array_of(recv))
+    if handle != 0:
+        itemsize = itemsize_of(recv)
+        handle = _started(
+            handle,
+            pending.start_allreduce(
+                comm, request_of(handle), address_of(send), address_of(recv), nbytes // itemsize, itemsize, function
+            ),
+        )
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument, types.int64, types.int64), is_entry=True, nogil=False)
 def iscan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-untyped-def]
     """Start a scan, or exscan, of plain arrays, perhaps the same."""
     function, nbytes = operands.of_reduction(comm, SCAN, send, recv, functions), nbytes_of(recv)
-    if function == 0 or _fits(comm, SCAN, nbytes) == 0:
-        return SLOW
-    itemsize = itemsize_of(recv)
-    return pending.start_scan(comm, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive)
+    handle = 0
+    if function != 0 and _fits(comm, SCAN, nbytes) != 0:
+        handle = _new_handle(comm, array_of(send), array_of(recv))
+    if handle != 0:
+        itemsize = itemsize_of(recv)
+        handle = _started(
+            handle,
+            pending.start_scan(
+                comm, request_of(handle), address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive
+            ),
+        )
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, index_argument), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument, types.int64, index_argument), is_entry=True, nogil=False)
 def ireduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-untyped-def]
     """Start a reduce of a plain array; `recv` matters at the root only."""
     root, nbytes = index_of(root_rank), nbytes_of(send)
     function = operands.of_reduce(comm, send, recv, functions, root)
-    if function == 0 or _fits(comm, REDUCE, nbytes) == 0:
-        return SLOW
-    itemsize, target = itemsize_of(send), operands.at_root(comm, root, recv)
-    return pending.start_reduce(comm, address_of(send), target, nbytes // itemsize, itemsize, function, root)
+    target = operands.at_root(comm, root, recv)
+    handle = 0
+    if function != 0 and _fits(comm, REDUCE, nbytes) != 0:
+        handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
+    if handle != 0:
+        itemsize = itemsize_of(send)
+        handle = _started(
+            handle,
+            pending.start_reduce(comm, request_of(handle), address_of(send), target, nbytes // itemsize, itemsize, function, root),
+        )
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, types.int64), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument, types.int64), is_entry=True, nogil=False)
 def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-def]
     """Start a reduce_scatter_block of plain arrays."""
     function = operands.of_reduce_scatter_block(comm, send, recv, functions)
-    if function == 0 or _fits(comm, REDUCE_SCATTER, nbytes_of(send)) == 0:
-        return SLOW
-    itemsize = itemsize_of(recv)
-    count = nbytes_of(recv) // itemsize
-    return pending.start_reduce_scatter_block(comm, address_of(send), address_of(recv), count, itemsize, function)
+    handle = 0
+    if function != 0 and _fits(comm, REDUCE_SCATTER, nbytes_of(send)) != 0:
+        handle = _new_handle(comm, array_of(send), array_of(recv))
+    if handle != 0:
+        itemsize = itemsize_of(recv)
+        count = nbytes_of(recv) // itemsize
+        handle = _started(
+            handle,
+            pending.start_reduce_scatter_block(
+                comm, request_of(handle), address_of(send), address_of(recv), count, itemsize, function
+            ),
+        )
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
 def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Start an allgather of plain arrays."""
     nbytes = nbytes_of(send)
-    if operands.of_allgather(comm, send, recv) == 0 or _fits(comm, ALLGATHER, nbytes) == 0:
-        return SLOW
-    return pending.start_allgather(comm, address_of(send), nbytes, address_of(recv))
+    handle = 0
+    if operands.of_allgather(comm, send, recv) != 0 and _fits(comm, ALLGATHER, nbytes) != 0:
+        handle = _new_handle(comm, array_of(send), array_of(recv))
+    if handle != 0:
+        handle = _started(handle, pending.start_allgather(comm, request_of(handle), address_of(send), nbytes, address_of(recv)))
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
 def ialltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Start an alltoall of plain arrays, perhaps the same."""
     total = nbytes_of(recv)
-    if operands.of_alltoall(comm, send, recv) == 0 or _fits(comm, ALLTOALL, total) == 0:
-        return SLOW
-    return pending.start_alltoall(comm, address_of(send), address_of(recv), total // load64(comm + COMM.size))
+    handle = 0
+    if operands.of_alltoall(comm, send, recv) != 0 and _fits(comm, ALLTOALL, total) != 0:
+        handle = _new_handle(comm, array_of(send), array_of(recv))
+    if handle != 0:
+        handle = _started(
+            handle,
+            pending.start_alltoall(comm, request_of(handle), address_of(send), address_of(recv), total // load64(comm + COMM.size)),
+        )
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
 def igather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Start a gather of plain arrays; `recv` matters at the root only."""
     root, nbytes = index_of(root_rank), nbytes_of(send)
-    if operands.of_gather(comm, send, recv, root) == 0 or _fits(comm, GATHER, nbytes) == 0:
-        return SLOW
-    return pending.start_gather(comm, address_of(send), nbytes, operands.at_root(comm, root, recv), root)
+    target = operands.at_root(comm, root, recv)
+    handle = 0
+    if operands.of_gather(comm, send, recv, root) != 0 and _fits(comm, GATHER, nbytes) != 0:
+        handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
+    if handle != 0:
+        handle = _started(handle, pending.start_gather(comm, request_of(handle), address_of(send), nbytes, target, root))
+    return result(handle)
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
+@kernel(object_result(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
 def iscatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Start a scatter of plain arrays; `send` matters at the root only."""
     root, nbytes = index_of(root_rank), nbytes_of(recv)
-    if operands.of_scatter(comm, send, recv, root) == 0 or _fits(comm, SCATTER, nbytes * load64(comm + COMM.size)) == 0:
-        return SLOW
-    return pending.start_scatter(comm, operands.at_root(comm, root, send), address_of(recv), nbytes, root)
+    source = operands.at_root(comm, root, send)
+    handle = 0
+    if operands.of_scatter(comm, send, recv, root) != 0 and _fits(comm, SCATTER, nbytes * load64(comm + COMM.size)) != 0:
+        handle = _new_handle(comm, array_of(recv), array_of(send) if source != 0 else 0)
+    if handle != 0:
+        handle = _started(handle, pending.start_scatter(comm, request_of(handle), source, address_of(recv), nbytes, root))
+    return result(handle)

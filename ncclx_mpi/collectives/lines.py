@@ -38,7 +38,7 @@ SCRATCH = words(
     "Scratch",
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (pending.py)
-    "started collected entries room first announced end linked next leaving failure",
+    "started collected entries room first announced end linked next leaving failure keeper",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line

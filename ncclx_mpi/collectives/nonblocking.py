@@ -20,6 +20,7 @@ from ncclx_mpi.collectives import lines, pending, select
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.select import SMALL
 from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.layout import OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
@@ -74,10 +75,9 @@ class Pending:
         kind, published, kernel, operands = describe(comm, *arguments)
         if published > BIG or select.algorithm(comm, kind, published) != SMALL:
             return 0
-        number = entry(kernel)(comm.address, *operands)
-        if number == pending.NO_ROOM:
+        if not entry(pending.has_room)(comm.address):
             self._grow()
-            number = entry(kernel)(comm.address, *operands)
+        number = entry(kernel)(comm.address, 0, *operands)
         if number < 0:
             check(comm, -number, name)
         return int(number)
@@ -113,6 +113,16 @@ class Pending:
         entry(pending.abandon)(self.comm.address)
         self.owners.clear()
 
+    def describe(self, request: int) -> tuple[int, str]:
+        """Number and name of the collective of a request."""
+        return _word(request + REQUEST.sequence).value, OPERATIONS[_word(request + REQUEST.tag).value]
+
+    def forget(self, request: int, owner: Any) -> None:
+        """Give the request of a collective back, which goes on by itself and keeps `owner` alive as long."""
+        number = _word(request + REQUEST.sequence).value
+        if entry(pending.detach)(self.comm.address, request):
+            self.keep(number, owner)
+
     def leave(self) -> None:
         """Give the slot of a communicator that is freed back: now, or when nothing is pending any more."""
         if self.comm.slot >= 0:
@@ -130,11 +140,12 @@ class Pending:
         entries = np.empty(room * _WORDS, dtype=np.int64)
         entry(pending.move_entries)(self.comm.address, entries.ctypes.data, room)
         self._entries = entries
+        _word(self.comm.address + lines.SCRATCH.keeper).value = id(self)
         _let_go()
 
     def _drop_complete(self) -> None:
         """Let go of what complete collectives referred to whose requests were forgotten."""
-        collected = ctypes.c_int64.from_address(self.comm.address + lines.SCRATCH.collected).value
+        collected = _word(self.comm.address + lines.SCRATCH.collected).value
         for number in [number for number in self.owners if number <= collected]:
             self.owners.pop(number, None)
         self._drop_at = 2 * len(self.owners) + _FEW_OWNERS
@@ -142,6 +153,10 @@ class Pending:
     def __del__(self) -> None:
         if len(self._entries) and not entry(pending.unlink)(self.comm.address):
             _lingering.append(self)
+
+
+def _word(address: int) -> ctypes.c_int64:
+    return ctypes.c_int64.from_address(address)
 
 
 _lingering: deque[Pending] = deque()

@@ -28,6 +28,7 @@ word of ``SCRATCH``   written           meaning
 ``announced``         under the lock    entries published, ever
 ``end``               under the lock    entries started, ever
 ``entries, room``     under the lock    the ring of entries, a power of two of them
+``keeper``            by Python         address of the object that has the ring, kept alive by every request
 ``linked, next``      under the lock    whether this communicator is in the engine's list, and the one after it there
 ``leaving``           under the lock    the communicator was freed: its slot goes back when nothing is pending
 ``failure``           under the lock    the code of what failed here; nothing is pending then
@@ -60,7 +61,8 @@ from ncclx_mpi.collectives.lines import (
     remember,
     sign,
 )
-from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE
+from ncclx_mpi.p2p.layout import BROKEN, COLLECTIVE, COMM, COMPLETE, ENGINE, REQUEST
+from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, sched_yield, trace_end, trouble, unlock
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, store64, store_release
@@ -69,11 +71,11 @@ from numba_kernels.layout import words
 from numba_kernels.memory import copy, move
 from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_back, line_of
 
-ENTRY = words("Entry", "number signature past given published first stop seen theirs offset recv stride size fn | ")
+ENTRY = words("Entry", "number signature past given published first stop seen theirs offset recv stride size fn request | ")
 """``given``, ``published``: address and bytes of what this rank gives. ``first``, ``stop``: the ranks that it needs, itself aside; it
 has seen those before ``seen``. Each of them publishes ``theirs`` bytes, and ``size`` bytes at ``offset`` of rank r are copied to
 ``recv`` + r * ``stride``. With a function, ``size`` elements of ``stride`` bytes at ``offset`` of all ranks before ``stop`` are reduced
-to ``recv``."""
+to ``recv``. ``request``: what becomes complete with it, if anything."""
 
 NO_ROOM = -100
 """The ring of entries is full, or there is none yet: :func:`move_entries` to a larger one."""
@@ -82,6 +84,12 @@ _YIELDS = 4
 
 
 # Starting ---------------------------------------------------------------------------------------------------------
+
+
+@kernel("int64(int64)", is_entry=True)
+def has_room(comm):  # type: ignore[no-untyped-def]
+    """Whether another collective can be started."""
+    return 1 if load64(comm + SCRATCH.end) - load_relaxed(comm + SCRATCH.first) < load64(comm + SCRATCH.room) else 0
 
 
 @kernel("int64(int64, int64)")
@@ -105,15 +113,15 @@ def _need(entry, first, stop):  # type: ignore[no-untyped-def]
     store64(entry + ENTRY.size, 0)
 
 
-@kernel("int64(int64, int64)")
-def _new(comm, signature):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64)")
+def _new(comm, request, signature):  # type: ignore[no-untyped-def]
     """An entry that gives and needs nothing yet; minus the code of a failure; NO_ROOM."""
     if load64(comm + COMM.broken) != 0:
         return -BROKEN
-    end = load64(comm + SCRATCH.end)
-    if end - load_relaxed(comm + SCRATCH.first) >= load64(comm + SCRATCH.room):
+    if has_room(comm) == 0:
         return NO_ROOM
-    entry = _entry(comm, end)
+    entry = _entry(comm, load64(comm + SCRATCH.end))
+    store64(entry + ENTRY.request, request)
     store64(entry + ENTRY.signature, signature)
     store64(entry + ENTRY.published, 0)
     store64(entry + ENTRY.fn, 0)
@@ -140,6 +148,12 @@ def _commit(comm, entry):  # type: ignore[no-untyped-def]
     store64(comm + COMM.sequence, number)
     store64(comm + SCRATCH.started, number)
     store64(entry + ENTRY.number, number)
+    request = load64(entry + ENTRY.request)
+    if request != 0:
+        store64(request + REQUEST.kind, COLLECTIVE)
+        store64(request + REQUEST.tag, load64(entry + ENTRY.signature) & 0xFF)
+        store64(request + REQUEST.context, load64(comm + COMM.context))
+        store64(request + REQUEST.sequence, number)
     remember(comm, load64(entry + ENTRY.signature))
     store64(entry + ENTRY.past, load64(comm + SCRATCH.past))
     store64(comm + SCRATCH.end, load64(comm + SCRATCH.end) + 1)
@@ -154,20 +168,20 @@ def _commit(comm, entry):  # type: ignore[no-untyped-def]
     return number
 
 
-@kernel("int64(int64)", is_entry=True, nogil=False)
-def start_barrier(comm):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)", is_entry=True, nogil=False)
+def start_barrier(comm, request):  # type: ignore[no-untyped-def]
     """Start a barrier. Returns its number; minus the code of a failure; NO_ROOM."""
-    entry = _new(comm, sign(BARRIER, 0, 0))
+    entry = _new(comm, request, sign(BARRIER, 0, 0))
     if entry < 0:
         return entry
     _need(entry, 0, load64(comm + COMM.size))
     return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_bcast(comm, request, address, nbytes, root):  # type: ignore[no-untyped-def]
     """Start a bcast of at most ``BIG`` bytes; returns as :func:`start_barrier`."""
-    entry = _new(comm, sign(BCAST, root, nbytes))
+    entry = _new(comm, request, sign(BCAST, root, nbytes))
     if entry < 0:
         return entry
     if load64(comm + COMM.rank) == root:
@@ -178,10 +192,10 @@ def start_bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
     return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_gather(comm, request, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
     """Start a gather of blocks of at most ``BIG`` bytes; `send` = 0 at the root means in place."""
-    entry, rank = _new(comm, sign(GATHER, root, nbytes)), load64(comm + COMM.rank)
+    entry, rank = _new(comm, request, sign(GATHER, root, nbytes)), load64(comm + COMM.rank)
     if entry < 0:
         return entry
     if rank != root:
@@ -194,10 +208,14 @@ def start_gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def
     return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_scatter(comm, request, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
     """Start a scatter of at most ``BIG`` bytes in all; `recv` = 0 at the root means in place."""
-    entry, rank, total = _new(comm, sign(SCATTER, root, nbytes)), load64(comm + COMM.rank), nbytes * load64(comm + COMM.size)
+    entry, rank, total = (
+        _new(comm, request, sign(SCATTER, root, nbytes)),
+        load64(comm + COMM.rank),
+        nbytes * load64(comm + COMM.size),
+    )
     if entry < 0:
         return entry
     if rank == root:
@@ -210,10 +228,10 @@ def start_scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-de
     return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_allgather(comm, request, send, nbytes, recv):  # type: ignore[no-untyped-def]
     """Start an allgather of blocks of at most ``BIG`` bytes; `send` = 0 means in place."""
-    entry, own = _new(comm, sign(ALLGATHER, 0, nbytes)), recv + load64(comm + COMM.rank) * nbytes
+    entry, own = _new(comm, request, sign(ALLGATHER, 0, nbytes)), recv + load64(comm + COMM.rank) * nbytes
     if entry < 0:
         return entry
     if nbytes > 0:
@@ -225,10 +243,14 @@ def start_allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
     return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_alltoall(comm, request, send, recv, nbytes):  # type: ignore[no-untyped-def]
     """Start an alltoall of at most ``BIG`` bytes of each rank; `send` == `recv` means in place."""
-    entry, mine, total = _new(comm, sign(ALLTOALL, 0, nbytes)), load64(comm + COMM.rank) * nbytes, nbytes * load64(comm + COMM.size)
+    entry, mine, total = (
+        _new(comm, request, sign(ALLTOALL, 0, nbytes)),
+        load64(comm + COMM.rank) * nbytes,
+        nbytes * load64(comm + COMM.size),
+    )
     if entry < 0:
         return entry
     if nbytes > 0:
@@ -240,11 +262,11 @@ def start_alltoall(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
     return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def _start_reduction(comm, kind, root, send, total, stop, first, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def _start_reduction(comm, request, kind, root, send, total, stop, first, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
     """Start a reduction of `count` elements from `first` of the `total` of each rank before `stop`; 0: this rank gets nothing."""
     nbytes = total * itemsize
-    entry = _new(comm, sign(kind, root, nbytes))
+    entry = _new(comm, request, sign(kind, root, nbytes))
     if entry < 0:
         return entry
     if nbytes > 0:
@@ -255,31 +277,31 @@ def _start_reduction(comm, kind, root, send, total, stop, first, recv, count, it
     return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_reduce(comm, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_reduce(comm, request, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
     """Start a reduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` at the root means in place."""
     stop = load64(comm + COMM.size) if load64(comm + COMM.rank) == root else 0
-    return _start_reduction(comm, REDUCE, root, send, count, stop, 0, recv, count, itemsize, fn)
-
-
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_allreduce(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """Start an allreduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
-    return _start_reduction(comm, ALLREDUCE, 0, send, count, load64(comm + COMM.size), 0, recv, count, itemsize, fn)
-
-
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_reduce_scatter_block(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """Start a reduce_scatter of `count` elements for each rank, at most ``BIG`` bytes in all, by a compiled function."""
-    size, first = load64(comm + COMM.size), count * load64(comm + COMM.rank)
-    return _start_reduction(comm, REDUCE_SCATTER, 0, send, count * size, size, first, recv, count, itemsize, fn)
+    return _start_reduction(comm, request, REDUCE, root, send, count, stop, 0, recv, count, itemsize, fn)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_scan(comm, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-untyped-def]
+def start_allreduce(comm, request, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Start an allreduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
+    return _start_reduction(comm, request, ALLREDUCE, 0, send, count, load64(comm + COMM.size), 0, recv, count, itemsize, fn)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_reduce_scatter_block(comm, request, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Start a reduce_scatter of `count` elements for each rank, at most ``BIG`` bytes in all, by a compiled function."""
+    size, first = load64(comm + COMM.size), count * load64(comm + COMM.rank)
+    return _start_reduction(comm, request, REDUCE_SCATTER, 0, send, count * size, size, first, recv, count, itemsize, fn)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def start_scan(comm, request, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-untyped-def]
     """Start a scan or exscan of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
     kind, stop = EXSCAN if exclusive != 0 else SCAN, load64(comm + COMM.rank) + 1 - exclusive
-    return _start_reduction(comm, kind, 0, send, count, stop, 0, recv, count, itemsize, fn)
+    return _start_reduction(comm, request, kind, 0, send, count, stop, 0, recv, count, itemsize, fn)
 
 
 # Progress ---------------------------------------------------------------------------------------------------------
@@ -369,10 +391,12 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
         if code != 0:
             _fail(comm, code)
             return
-        number = load64(entry + ENTRY.number)
+        number, request = load64(entry + ENTRY.number), load64(entry + ENTRY.request)
         index += 1
         store_release(done, number)
         store_release(comm + SCRATCH.first, index)
+        if request != 0:
+            store_release(request + REQUEST.state, COMPLETE)
         store_release(comm + SCRATCH.collected, number)
     end = load64(comm + SCRATCH.end)
     if announced < end:
@@ -509,6 +533,21 @@ def abandon(comm):  # type: ignore[no-untyped-def]
     lock(engine)
     _drop_all(comm)
     unlock(engine)
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def detach(comm, request):  # type: ignore[no-untyped-def]
+    """Give the request of a collective back, which goes on by itself. Returns 1 if it is not complete."""
+    engine, is_pending = load64(comm + COMM.engine), 0
+    lock(engine)
+    for index in range(load64(comm + SCRATCH.first), load64(comm + SCRATCH.end)):
+        entry = _entry(comm, index)
+        if load64(entry + ENTRY.request) == request:
+            store64(entry + ENTRY.request, 0)
+            is_pending = 1
+    release_request(engine, request)
+    unlock(engine)
+    return is_pending
 
 
 @kernel("int64(int64)", is_entry=True)

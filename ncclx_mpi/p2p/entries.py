@@ -11,6 +11,7 @@ from ncclx_mpi.p2p.layout import (
     ANY_SOURCE,
     ASKED,
     CANCEL,
+    COLLECTIVE,
     COMM,
     COMPLETE,
     DONE,
@@ -154,9 +155,12 @@ def start_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[n
 @kernel("int64(int64, int64)")
 def trace_request(engine, request):  # type: ignore[no-untyped-def]
     """Open the record of a wait for a request."""
+    kind = load64(request + REQUEST.kind)
+    if kind == COLLECTIVE:
+        return trace_begin(engine, load64(request + REQUEST.tag), load64(request + REQUEST.context), -1, 0, 0)
     return trace_begin(
         engine,
-        _TRACE_SEND if load64(request + REQUEST.kind) == SEND else _TRACE_RECEIVE,
+        _TRACE_SEND if kind == SEND else _TRACE_RECEIVE,
         load64(request + REQUEST.context),
         load64(request + REQUEST.status_source),
         load64(request + REQUEST.tag),

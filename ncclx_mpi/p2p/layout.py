@@ -29,7 +29,7 @@ ENGINE = words(
     # 1: the user has chosen the kind of store; else collectives choose anew now and then
     "stores_fixed "
     # finished requests with their Python objects, to be used again (tickets.py)
-    "tickets "
+    "tickets lines_tickets "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (trial.py)
     "token copies trials*64",
 )
@@ -61,12 +61,13 @@ REQUEST = words(
     # the message goes round (0: it lies there as a whole), and how many are there already (send), or were taken out again (receive)
     "landing window moved "
     # its Python object, where that lives as long as the request (tickets.py), and, of a persistent one, what is sent or received;
-    # what stands here outlives a use of the request
-    "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode",
+    # the list of tickets to which it returns; what stands here outlives a use of the request
+    "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode home",
 )
 
-# kinds of request; a CONTROL request carries three words to a peer whose ring was full
-SEND, RECEIVE, UNEXPECTED, CONTROL_MESSAGE = 1, 2, 3, 4
+# kinds of request; a CONTROL request carries three words to a peer whose ring was full; a COLLECTIVE one has
+# the number of the collective as its sequence, and the kind as its tag
+SEND, RECEIVE, UNEXPECTED, CONTROL_MESSAGE, COLLECTIVE = 1, 2, 3, 4, 5
 # states
 PENDING, COMPLETE, FREE = 0, 1, 2
 # kinds of message, and what a queued request wants to push into its peer's ring (0 = nothing)

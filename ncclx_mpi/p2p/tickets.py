@@ -29,7 +29,7 @@ from numba import types
 from ncclx_mpi.p2p.entries import begin_landing, begin_message, trace_request
 from ncclx_mpi.p2p.fast import POLLS, SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, FREE, PENDING, REQUEST, SEND
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, FREE, PENDING, RECEIVE, REQUEST, SEND
 from ncclx_mpi.p2p.matching import release_request, reset_request
 from ncclx_mpi.p2p.progress import idle, lock, progress, progress_locked, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
@@ -71,9 +71,9 @@ from numba_kernels.pyslots import (
 DONE, NOT_YET = 0, 1
 """What completing returns, beside SLOW: all are complete, and their handles null; nothing has changed."""
 
-HANDLES = words("Handles", "handle_type persistent_type ticket_type bound_type null state native owner comm weak")
+HANDLES = words("Handles", "handle_type persistent_type ticket_type bound_type null state native owner comm weak lines_type")
 """How handles and what they refer to look: their types, the state of null handles, and the offsets of a handle's slot ``state`` and of
-a ticket's slots, the last one that of its list of weak references."""
+a ticket's slots, the last one that of its list of weak references; and the type of tickets of collectives, which look like the others."""
 
 _looks = np.zeros(HANDLES.total // 8, dtype=np.int64)
 llvm.add_symbol("ncclx_mpi_handles", _looks.ctypes.data)
@@ -86,7 +86,12 @@ def introduce(handle_type: type, persistent_type: type, ticket_type: type, bound
     if slots != {name: slot_offset(bound_type, name) for name in slots}:
         return  # nothing starts natively then
     types_ = (id(kind) for kind in (handle_type, persistent_type, ticket_type, bound_type))
-    _looks[:] = (*types_, id(null), slot_offset(handle_type, "_state"), *slots.values(), ticket_type.__weakrefoffset__)
+    _looks[:-1] = (*types_, id(null), slot_offset(handle_type, "_state"), *slots.values(), ticket_type.__weakrefoffset__)
+
+
+def introduce_collectives(ticket_type: type) -> None:
+    """Tell compiled code of the tickets of collectives, a subclass without further slots of those of messages."""
+    _looks[-1] = id(ticket_type)
 
 
 @kernel("int64(int64)")
@@ -101,51 +106,59 @@ _ROW = words("Row", "handle ticket request owner comm")
 # Starting ---------------------------------------------------------------------------------------------------------
 
 
-@kernel("int64(int64, int64)", is_entry=True, nogil=False)
-def new_ticket(engine, ticket):  # type: ignore[no-untyped-def]
-    """Make the request of a new free ticket, whose object has one reference for being in the list."""
+@kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
+def new_ticket(engine, ticket, home):  # type: ignore[no-untyped-def]
+    """Make the request of a new free ticket, whose object has one reference for being in the list, the engine's word `home`."""
     request = allocate(REQUEST.total)
     store64(request + REQUEST.handle, ticket)
+    store64(request + REQUEST.home, engine + home)
     reset_request(engine, request)
-    _keep_ticket(engine, request)
+    _keep_ticket(request)
     return request
 
 
-@kernel("void(int64, int64)")
-def _keep_ticket(engine, request):  # type: ignore[no-untyped-def]
+@kernel("void(int64)")
+def _keep_ticket(request):  # type: ignore[no-untyped-def]
+    home = load64(request + REQUEST.home)
     store64(request + REQUEST.state, FREE)
-    store64(request + REQUEST.next, load64(engine + ENGINE.tickets))
-    store64(engine + ENGINE.tickets, request)
+    store64(request + REQUEST.next, load64(home))
+    store64(home, request)
 
 
-@kernel("int64(int64)")
-def _new_handle(engine):  # type: ignore[no-untyped-def]
-    """A handle of the next free ticket; 0 if there is none."""
-    if load64(engine + ENGINE.tickets) == 0:
+@kernel("int64(int64, int64)")
+def new_handle(engine, home):  # type: ignore[no-untyped-def]
+    """A handle of the next free ticket of the list at `home`; 0 if there is none."""
+    if load64(home) == 0:
         return 0
     handle = new_object(_look(HANDLES.handle_type), 0)
     if handle == 0:
         clear_error()
         return 0
-    request = load64(engine + ENGINE.tickets)
+    request = load64(home)
     if request == 0:  # a finalizer has taken the last one meanwhile
         decrease(handle)
         return 0
-    store64(engine + ENGINE.tickets, load64(request + REQUEST.next))
+    store64(home, load64(request + REQUEST.next))
     reset_request(engine, request)
     store64(handle + _look(HANDLES.state), load64(request + REQUEST.handle))
     return handle
 
 
 @kernel("int64(int64, int64, int64)")
-def _use_ticket(handle, comm, array):  # type: ignore[no-untyped-def]
-    """Let the ticket of a new handle keep array and communicator alive. Returns its request."""
-    ticket, communicator = load64(handle + _look(HANDLES.state)), load64(comm + COMM.handle)
-    increase(array)
-    store64(ticket + _look(HANDLES.owner), array)
-    increase(communicator)
-    store64(ticket + _look(HANDLES.comm), communicator)
+def use_ticket(handle, comm, owner):  # type: ignore[no-untyped-def]
+    """Let the ticket of a new handle keep two objects alive: a communicator and what has the memory. Returns its request."""
+    ticket = load64(handle + _look(HANDLES.state))
+    increase(owner)
+    store64(ticket + _look(HANDLES.owner), owner)
+    increase(comm)
+    store64(ticket + _look(HANDLES.comm), comm)
     return as_integer(load64(ticket + _look(HANDLES.native)))
+
+
+@kernel("int64(int64)")
+def request_of(handle):  # type: ignore[no-untyped-def]
+    """The request of the ticket of a handle in use."""
+    return as_integer(load64(load64(handle + _look(HANDLES.state)) + _look(HANDLES.native)))
 
 
 @kernel(
@@ -158,10 +171,11 @@ def start_send_array(comm, argument, peer_rank, message_tag, mode):  # type: ign
     dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
         return result(0)
-    handle = _new_handle(load64(comm + COMM.engine))
+    engine = load64(comm + COMM.engine)
+    handle = new_handle(engine, engine + ENGINE.tickets)
     if handle == 0:
         return result(0)
-    request = _use_ticket(handle, comm, array_of(argument))
+    request = use_ticket(handle, load64(comm + COMM.handle), array_of(argument))
     _send(comm, request, address_of(argument), nbytes_of(argument), dest, tag, mode)
     return result(handle)
 
@@ -176,10 +190,11 @@ def start_receive_array(comm, argument, peer_rank, message_tag):  # type: ignore
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return result(0)
-    handle = _new_handle(load64(comm + COMM.engine))
+    engine = load64(comm + COMM.engine)
+    handle = new_handle(engine, engine + ENGINE.tickets)
     if handle == 0:
         return result(0)
-    request = _use_ticket(handle, comm, array_of(argument))
+    request = use_ticket(handle, load64(comm + COMM.handle), array_of(argument))
     _receive(comm, request, address_of(argument), nbytes_of(argument), source, tag)
     return result(handle)
 
@@ -194,10 +209,11 @@ def start_send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ign
     dest, tag, data = index_of(peer_rank), index_of(message_tag), object_of(argument)
     if load64(data + OB_TYPE) != bytes_type() or is_dest(comm, dest, tag) == 0:
         return result(0)
-    handle = _new_handle(load64(comm + COMM.engine))
+    engine = load64(comm + COMM.engine)
+    handle = new_handle(engine, engine + ENGINE.tickets)
     if handle == 0:
         return result(0)
-    request = _use_ticket(handle, comm, data)
+    request = use_ticket(handle, load64(comm + COMM.handle), data)
     _send(comm, request, data + BYTES, load64(data + OB_SIZE), dest, tag, mode)
     return result(handle)
 
@@ -355,7 +371,10 @@ def _collect(handle, row):  # type: ignore[no-untyped-def]
         expected = _look(HANDLES.bound_type)
     else:
         return SLOW
-    if ticket == 0 or load64(ticket + OB_TYPE) != expected or load64(ticket + _look(HANDLES.owner)) == 0:
+    if ticket == 0 or load64(ticket + _look(HANDLES.owner)) == 0:
+        return SLOW
+    its_type = load64(ticket + OB_TYPE)
+    if its_type != expected and (kind != _look(HANDLES.handle_type) or its_type != _look(HANDLES.lines_type)):
         return SLOW
     request = as_integer(load64(ticket + _look(HANDLES.native)))
     store64(row + _ROW.handle, handle)
@@ -475,15 +494,15 @@ def _keep(row):  # type: ignore[no-untyped-def]
     store64(row + _ROW.comm, load64(comm))
     store64(owner, 0)
     store64(comm, 0)
-    _keep_ticket(load64(request + REQUEST.engine), request)
+    _keep_ticket(request)
 
 
 @kernel("void(int64, int64)")
 def _write_status(request, status):  # type: ignore[no-untyped-def]
-    """Write source, tag, bytes, error and whether it was cancelled; a send knows only the last."""
-    is_send = load64(request + REQUEST.kind) == SEND
-    store64(status, ANY_SOURCE if is_send else load64(request + REQUEST.status_source))
-    store64(status + 8, ANY_TAG if is_send else load64(request + REQUEST.status_tag))
-    store64(status + 16, 0 if is_send else load64(request + REQUEST.message_bytes))
+    """Write source, tag, bytes, error and whether it was cancelled; only a receive knows more than the last."""
+    is_receive = load64(request + REQUEST.kind) == RECEIVE
+    store64(status, load64(request + REQUEST.status_source) if is_receive else ANY_SOURCE)
+    store64(status + 8, load64(request + REQUEST.status_tag) if is_receive else ANY_TAG)
+    store64(status + 16, load64(request + REQUEST.message_bytes) if is_receive else 0)
     store64(status + 24, 0)
     store64(status + 32, load64(request + REQUEST.cancelled))
