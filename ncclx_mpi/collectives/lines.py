@@ -140,14 +140,16 @@ def _compare(comm, other, number):  # type: ignore[no-untyped-def]
     """Check what rank `other` called in collective `number`, which both have finished: ranks that run ahead look nowhere else.
 
     Bytes may differ, since only the root knows those of a blob. Lines of collectives that were passed by say nothing. A line
-    is written over when its rank has finished the `DEPTH` - 1 collectives after it; one that is half as far is left alone.
+    is written over when its rank has published, or passed by, the `DEPTH` - 1 collectives after it; one that is half as far is left
+    alone. Non-blocking collectives are published long before they are finished.
     """
     slot, size = load64(comm + COMM.slot), load64(comm + COMM.size)
     mine, line = line_of(slot, load64(comm + COMM.rank), number), line_of(slot, other, number)
     if load64(mine + LINE.stamp) != number or load_acquire(line + LINE.stamp) != number:
         return 0
     its = load_acquire(line + LINE.signature)
-    if load_acquire(done_of(slot, size, other)) >= number + DEPTH // 2:
+    halfway = number + DEPTH // 2
+    if load_acquire(line_of(slot, other, halfway) + LINE.stamp) >= halfway or load_acquire(done_of(slot, size, other)) >= halfway:
         return 0
     own = load64(mine + LINE.signature)
     return 0 if own < 0 or its < 0 else judge(comm, other, own, _with_bytes_of(its, own))
