@@ -90,12 +90,16 @@ def _binding(name: str, otherwise: Callable[..., Any] = lambda *_: routes.SLOW) 
     return bind_and_call
 
 
+def _nothing(*_: Any) -> None:
+    """What an entry point that returns a handle returns where it cannot start anything."""
+
+
 send_array = _binding("send_array")
 receive_array = _binding("receive_array")
-start_send_array = _binding("start_send_array", lambda *_: None)
-start_receive_array = _binding("start_receive_array", lambda *_: None)
+start_send_array = _binding("start_send_array", _nothing)
+start_receive_array = _binding("start_receive_array", _nothing)
 complete_one = _binding("complete_one")
-start_send_bytes = _binding("start_send_bytes", lambda *_: None)
+start_send_bytes = _binding("start_send_bytes", _nothing)
 complete_all = _binding("complete_all")
 start_one = _binding("start_one")
 start_all = _binding("start_all", lambda *_: 0)
@@ -115,16 +119,16 @@ scan_arrays = _binding("scan_arrays")
 exchange_vectors = _binding("exchange_vectors")
 allgatherv_arrays = _binding("allgatherv_arrays")
 reduce_scatter_arrays = _binding("reduce_scatter_arrays")
-ibarrier = _binding("ibarrier", None)
-ibcast_array = _binding("ibcast_array", None)
-iallreduce_arrays = _binding("iallreduce_arrays", None)
-ireduce_arrays = _binding("ireduce_arrays", None)
-ireduce_scatter_block_arrays = _binding("ireduce_scatter_block_arrays", None)
-iscan_arrays = _binding("iscan_arrays", None)
-iallgather_arrays = _binding("iallgather_arrays", None)
-ialltoall_arrays = _binding("ialltoall_arrays", None)
-igather_arrays = _binding("igather_arrays", None)
-iscatter_arrays = _binding("iscatter_arrays", None)
+ibarrier = _binding("ibarrier", _nothing)
+ibcast_array = _binding("ibcast_array", _nothing)
+iallreduce_arrays = _binding("iallreduce_arrays", _nothing)
+ireduce_arrays = _binding("ireduce_arrays", _nothing)
+ireduce_scatter_block_arrays = _binding("ireduce_scatter_block_arrays", _nothing)
+iscan_arrays = _binding("iscan_arrays", _nothing)
+iallgather_arrays = _binding("iallgather_arrays", _nothing)
+ialltoall_arrays = _binding("ialltoall_arrays", _nothing)
+igather_arrays = _binding("igather_arrays", _nothing)
+iscatter_arrays = _binding("iscatter_arrays", _nothing)
 
 _none = np.zeros(routes.ELEMENTS, dtype=np.int64)
 _NONE = _none.ctypes.data
