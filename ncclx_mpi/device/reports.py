@@ -5,14 +5,14 @@
     an executor's report:  | rank 0: outgoing to 0, 1, ...  incoming from 0, 1, ... | rank 1: ... | ...        a FAULT each
 
 Every rank has room for a report; that of an executor is used. It writes both records of a pair that is at fault, and leaves those of
-others alone; a rank reads its own records of all executors, raises, and sets them back. So nothing is lost if the host looks only after
-many executions, as those of a graph, and nobody waits for anybody.
+others alone; a rank reads its own records of all executors, raises, and sets their word ``fault`` back. So nothing is lost if the host
+looks only after many executions, as those of a graph, and nobody waits for anybody.
 
 ============  ======================  ============  ================================================================================
 word          written by              read by       order and meaning
 ============  ======================  ============  ================================================================================
 ``FAULT``     kernels of an executor  its rank      before the word that says that the execution is over: what went wrong last
-``FAULT``     its rank, zero          kernels       plain: it was told
+``fault``     its rank, zero          nobody        plain: it was told
 ============  ======================  ============  ================================================================================
 """
 
@@ -87,10 +87,11 @@ class Reports:
             return []
         found = {}
         for records in self._records:
-            for direction, peer in np.argwhere(records[:, :, FAULT.fault // WORD]).tolist():
+            seen = records.copy()  # kernels may write meanwhile
+            for direction, peer in np.argwhere(seen[:, :, FAULT.fault // WORD]).tolist():
                 pair = (self._rank, peer) if direction == OUTGOING else (peer, self._rank)
-                found[pair] = Fault(*pair, *records[direction, peer].tolist())
-                records[direction, peer] = 0
+                found[pair] = Fault(*pair, *seen[direction, peer].tolist())
+                records[direction, peer, FAULT.fault // WORD] = 0
         return list(found.values())
 
 

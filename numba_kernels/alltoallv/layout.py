@@ -50,7 +50,10 @@ wanted.
 """
 
 FAULT = words("Fault", "fault segment needed limit")
-"""Why a pair moved nothing; zero as long as it moved. Written when something goes wrong, set back by the host that has read it."""
+"""Why a pair moved nothing; ``fault`` is 0 as long as it moved.
+
+Written when something goes wrong, ``fault`` last; that word is set back by the host that has read it.
+"""
 
 DENSE_SOURCE, DENSE_TARGET = 1, 2
 """The segments for a peer stand one after another from the begin of its area, without holes for those that are not for it."""

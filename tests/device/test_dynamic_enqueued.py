@@ -6,6 +6,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -22,31 +23,52 @@ from tests.extensions.test_alltoallv_dynamic import check
 HEAP = 1 << 16
 
 
-class Started:
+class Started(ABC):
     """A flavour: what is called is made a request, which is started in a stream, eagerly or by replays of a graph."""
 
-    def __init__(self, driver: Double, stream: int, *, is_captured: bool) -> None:
-        self.driver, self.stream, self.is_captured = driver, stream, is_captured
+    def __init__(self, stream: Any, *, is_captured: bool) -> None:
+        self.stream, self.is_captured = stream, is_captured
+
+    @abstractmethod
+    def captured(self, start: Callable[[], None]) -> Callable[[], None]:
+        """Capture what `start` enqueues; returns what replays it."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait for the stream."""
 
     def __call__(self, comm: Any, name: str, *arguments: Any) -> None:
         request = getattr(comm, f"{name}_init")(*arguments)
+        errors = []
         try:
-            if self.is_captured:
-                self.driver.begin_capture(self.stream)
+
+            def start() -> None:
                 request.Start(stream=self.stream)
-                graph = self.driver.end_capture(self.stream)
-            errors = []
+
+            again = self.captured(start) if self.is_captured else start
             for _ in range(2):
-                if self.is_captured:
-                    self.driver.replay(graph, self.stream)
-                else:
-                    errors += raised(lambda: request.Start(stream=self.stream))
-            self.driver.finish(self.stream)
+                errors += raised(again)
+            self.finish()
             errors += raised(request.check)
         finally:
             request.Free()
         if errors:
             raise errors[0]
+
+
+class OnDouble(Started):
+    def __init__(self, driver: Double, stream: int, *, is_captured: bool) -> None:
+        super().__init__(stream, is_captured=is_captured)
+        self.driver = driver
+
+    def captured(self, start: Callable[[], None]) -> Callable[[], None]:
+        self.driver.begin_capture(self.stream)
+        start()
+        graph = self.driver.end_capture(self.stream)
+        return lambda: self.driver.replay(graph, self.stream)
+
+    def finish(self) -> None:
+        self.driver.finish(self.stream)
 
 
 def raised(call: Callable[[], None]) -> list[MPI.Exception]:
@@ -77,7 +99,7 @@ def test_random_tables_in_random_orders(comm: Any, sharing: str) -> None:
             table = draw(20_000 * comm.size + 2 * seed + (sharing == "each"), comm.size)
             try:
                 with using(stream):
-                    check(own, table, Started(driver, stream, is_captured=seed % 4 > 1), late, lambda array: array.get())
+                    check(own, table, OnDouble(driver, stream, is_captured=seed % 4 > 1), late, lambda array: array.get())
             except BaseException as error:
                 error.add_note(f"seed {seed}")
                 raise
