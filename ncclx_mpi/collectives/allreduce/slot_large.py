@@ -20,13 +20,12 @@ from __future__ import annotations
 from ncclx_mpi.collectives.allreduce import direct
 from ncclx_mpi.collectives.direct import UNREACHED
 from ncclx_mpi.collectives.lines import ALLREDUCE, end, sign
-from ncclx_mpi.collectives.reduce_scatter.slot_large import even_firsts, reduce_chunk, send_blocks
+from ncclx_mpi.collectives.reduce_scatter.slot_large import collect_round, even_firsts, reduce_round
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
     begin_streams,
     chunks_of,
     drop_shared,
-    land,
     put_shared,
     take_shared,
 )
@@ -68,24 +67,6 @@ def swap(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyp
     return end(comm, number, code)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def _collect_blocks(comm, signature, recv, firsts, itemsize, chunk, turn):  # type: ignore[no-untyped-def]
-    """Copy chunk `turn` of everyone else's reduced block out of the shared rings."""
-    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    total = load64(firsts + 8 * size) * itemsize
-    for step in range(1, size):
-        owner = (rank + size - step) % size
-        first = load64(firsts + 8 * owner) + turn * chunk
-        count = min(chunk, load64(firsts + 8 * owner + 8) - first)
-        if count > 0:
-            source = take_shared(comm, owner, signature)
-            if source < LEAST_ADDRESS:
-                return source
-            land(recv + first * itemsize, source, count * itemsize, total)
-            drop_shared(comm, owner)
-    return 0
-
-
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """Any number of ranks, by direct copies where that is faster. `chunk` counts elements; `send` == `recv` means in place."""
@@ -112,19 +93,15 @@ def _stream(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-un
         return -number
     firsts, temp = allocate((size + 1) * 8), allocate(chunk * itemsize)
     even_firsts(firsts, count, size)
-    first, end_of_mine = load64(firsts + 8 * rank), load64(firsts + 8 * rank + 8)
-    rounds, code = chunks_of((count + size - 1) // size, chunk), 0
+    own, rounds, code = recv + load64(firsts + 8 * rank) * itemsize, chunks_of((count + size - 1) // size, chunk), 0
     for turn in range(rounds + 2):
-        if turn < rounds:
-            code = send_blocks(comm, signature, send, firsts, itemsize, chunk, turn)
-        at = first + (turn - 1) * chunk
-        if code == 0 and turn > 0 and at < end_of_mine:
-            part, out = min(chunk, end_of_mine - at), recv + at * itemsize
-            code = reduce_chunk(comm, signature, send + at * itemsize, out, temp, part, itemsize, fn)
-            if code == 0:
-                code = put_shared(comm, out, part * itemsize, signature)
+        out = own + (turn - 1) * chunk * itemsize
+        reduced = reduce_round(comm, signature, send, out, firsts, itemsize, fn, chunk, turn, temp)
+        code = -min(reduced, 0)
+        if reduced > 0:
+            code = put_shared(comm, out, reduced * itemsize, signature)
         if code == 0 and turn > 1:
-            code = _collect_blocks(comm, signature, recv, firsts, itemsize, chunk, turn - 2)
+            code = collect_round(comm, signature, recv, firsts, itemsize, chunk, turn - 2, True)
         if code != 0:
             break
     release(firsts)

@@ -18,8 +18,11 @@ from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
     begin_streams,
     chunks_of,
+    drop_shared,
     drop_split,
+    land,
     put_split,
+    take_shared,
     take_split,
 )
 from ncclx_mpi.collectives.ways import choose_way, note_way
@@ -74,6 +77,42 @@ def reduce_chunk(comm, signature, own, out, temp, count, itemsize, fn):  # type:
     return 0
 
 
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def reduce_round(comm, signature, send, out, firsts, itemsize, fn, chunk, turn, temp):  # type: ignore[no-untyped-def]
+    """Send chunk `turn` of each block to its owner, and reduce chunk `turn` - 1 of the own block to `out`.
+
+    `temp` has room for a chunk. Returns how many elements were reduced, or minus the code of a failure.
+    """
+    code, own = send_blocks(comm, signature, send, firsts, itemsize, chunk, turn), firsts + 8 * load64(comm + COMM.rank)
+    first = load64(own) + (turn - 1) * chunk
+    count = min(chunk, load64(own + 8) - first)
+    if code == 0 and turn > 0 and count > 0:
+        code = reduce_chunk(comm, signature, send + first * itemsize, out, temp, count, itemsize, fn)
+        return -code if code != 0 else count
+    return -code
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def collect_round(comm, signature, recv, firsts, itemsize, chunk, turn, is_shared):  # type: ignore[no-untyped-def]
+    """Copy chunk `turn` of everyone else's reduced block from the shared ring of its owner, or from the stream to this rank."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    total = load64(firsts + 8 * size) * itemsize
+    for step in range(1, size):
+        owner = (rank + size - step) % size
+        first = load64(firsts + 8 * owner) + turn * chunk
+        count = min(chunk, load64(firsts + 8 * owner + 8) - first)
+        if count > 0:
+            source = take_shared(comm, owner, signature) if is_shared else take_split(comm, owner, signature)
+            if source < LEAST_ADDRESS:
+                return source
+            land(recv + first * itemsize, source, count * itemsize, total)
+            if is_shared:
+                drop_shared(comm, owner)
+            else:
+                drop_split(comm, owner)
+    return 0
+
+
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """Block i is elements ``firsts[i]`` to ``firsts[i + 1]``; `chunk` counts elements, the same on all ranks."""
@@ -92,7 +131,7 @@ def reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk):  # type: igno
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def _stream(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
-    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    size = load64(comm + COMM.size)
     signature = sign(REDUCE_SCATTER, 0, load64(firsts + 8 * size) * itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
@@ -100,18 +139,13 @@ def _stream(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-u
     longest = 0
     for block in range(size):
         longest = max(longest, load64(firsts + 8 * block + 8) - load64(firsts + 8 * block))
-    first = load64(firsts + 8 * rank)
-    mine = load64(firsts + 8 * rank + 8) - first
     rounds, code = chunks_of(longest, chunk), 0
     temp = allocate(chunk * itemsize)
     for turn in range(rounds + 1):
-        if turn < rounds:
-            code = send_blocks(comm, signature, send, firsts, itemsize, chunk, turn)
-        at = (turn - 1) * chunk
-        if code == 0 and turn > 0 and at < mine:
-            own, out = send + (first + at) * itemsize, recv + at * itemsize
-            code = reduce_chunk(comm, signature, own, out, temp, min(chunk, mine - at), itemsize, fn)
-        if code != 0:
+        out = recv + (turn - 1) * chunk * itemsize
+        reduced = reduce_round(comm, signature, send, out, firsts, itemsize, fn, chunk, turn, temp)
+        if reduced < 0:
+            code = -reduced
             break
     release(temp)
     return end(comm, number, code)

@@ -24,29 +24,7 @@ from numba_kernels.memory import allocate, copy, move, release
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def scan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """`chunk` counts elements; `send` == `recv` means in place."""
-    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    signature = sign(SCAN, 0, count * itemsize)
-    number = begin_streams(comm, signature)
-    if number < 0:
-        return -number
-    code = 0
-    for at in range(0, count, chunk):
-        part = min(chunk, count - at)
-        own, out = send + at * itemsize, recv + at * itemsize
-        if rank == 0:
-            move(out, own, part * itemsize)
-        else:
-            prefix = take_split(comm, rank - 1, signature)
-            if prefix < LEAST_ADDRESS:
-                code = prefix
-                break
-            call_reduce(fn, out, prefix, own, part)
-            drop_split(comm, rank - 1)
-        if rank < size - 1:
-            code = put_split(comm, rank + 1, out, part * itemsize, signature)
-            if code != 0:
-                break
-    return end(comm, number, code)
+    return _chain(comm, SCAN, send, recv, count, itemsize, fn, chunk)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -60,34 +38,47 @@ def exscan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-unt
     if way == DIRECT:
         code = copy_shared(comm, signature, 0, send if load64(comm + COMM.rank) == 0 else recv, nbytes)
     if code == UNREACHED:
-        code = _exscan_chained(comm, send, recv, count, itemsize, fn, chunk)
+        code = _chain(comm, EXSCAN, send, recv, count, itemsize, fn, chunk)
     return note_way(comm, signature, nbytes, way, began, code) if load64(comm + COMM.size) == 2 else code
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def _exscan_chained(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _chain(comm, kind, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """Take each chunk of the prefix from the rank before, and pass it on with the own elements. 0 or the code of a failure."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    signature = sign(EXSCAN, 0, count * itemsize)
+    signature = sign(kind, 0, count * itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
     temp, code = allocate(chunk * itemsize), 0
     for at in range(0, count, chunk):
-        part = min(chunk, count - at)
-        own, out, passed = send + at * itemsize, recv + at * itemsize, send + at * itemsize
+        part, own, out = min(chunk, count - at), send + at * itemsize, recv + at * itemsize
+        passed = _passed(kind, rank, size, own, out, temp)
         if rank > 0:
             prefix = take_split(comm, rank - 1, signature)
             if prefix < LEAST_ADDRESS:
                 code = prefix
                 break
-            if rank < size - 1:
-                passed = temp
-                call_reduce(fn, temp, prefix, own, part)
-            copy(out, prefix, part * itemsize)
+            if passed != 0:
+                call_reduce(fn, passed, prefix, own, part)
+            if kind == EXSCAN:
+                copy(out, prefix, part * itemsize)
             drop_split(comm, rank - 1)
+        elif kind == SCAN:
+            move(out, own, part * itemsize)
         if rank < size - 1:
             code = put_split(comm, rank + 1, passed, part * itemsize, signature)
             if code != 0:
                 break
     release(temp)
     return end(comm, number, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _passed(kind, rank, size, own, out, temp):  # type: ignore[no-untyped-def]
+    """Where the prefix with the own elements stands: in the result of a scan; 0 if nobody needs it."""
+    if kind == SCAN:
+        return out
+    if rank == 0:
+        return own
+    return temp if rank < size - 1 else 0
