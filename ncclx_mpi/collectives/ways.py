@@ -120,16 +120,17 @@ def choose_way(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     agreed = agreed_way(comm, signature)
     if agreed != AUTO:
         return agreed if agreed > DISAGREED else agreed - DISAGREED
-    trial = _trial(comm, kind_of(signature), nbytes)
-    if has_verdict(trial, nbytes) != 0:
-        number = meet(comm, signature, next_way(trial, nbytes))
+    total = nbytes * load64(comm + COMM.size)
+    trial = _trial(comm, kind_of(signature), total)
+    if has_verdict(trial, total) != 0:
+        number = meet(comm, signature, next_way(trial, total))
         if number < 0:
             return number
         way = word_of(comm, 0, number)
         settle(trial, way)
         end(comm, number, 0)
         return way
-    return next_way(trial, nbytes)
+    return next_way(trial, total)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
@@ -140,8 +141,9 @@ def note_way(comm, signature, nbytes, way, began, code):  # type: ignore[no-unty
     """
     if code != 0 or load64(comm + WAYS.agreed) != AUTO + _BASE:
         return code
-    trial = _trial(comm, kind_of(signature), nbytes)
-    if is_trial(trial, nbytes) == 0:
+    total = nbytes * load64(comm + COMM.size)
+    trial = _trial(comm, kind_of(signature), total)
+    if is_trial(trial, total) == 0:
         return 0
     number = meet(comm, signature, 0)
     if number < 0:

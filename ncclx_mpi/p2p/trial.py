@@ -19,7 +19,7 @@ TRIAL = words("Trial", "count least*2 chosen")
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
-TRIES, FEW_TRIES, FEW_FROM = 4, 2, 2 << 20
+TRIES, FEW_TRIES, FEW_FROM = 4, 2, 4 << 20
 """Times that each way is tried in a period; fewer from some bytes on, as a transfer that takes long is disturbed by less in proportion."""
 PERIOD = 1024
 _SMALLEST_BITS = 15
