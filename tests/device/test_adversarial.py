@@ -20,7 +20,7 @@ import pytest
 from ncclx_mpi import MPI
 from ncclx_mpi.testing.driver_double import DeviceArray, Double, InterfaceArray, TensorArray
 from ncclx_mpi.testing.driver_double.arrays import Array, using
-from tests.device.cases import CASES, FLAVOURS, Make, doing
+from tests.device.cases import CASES, FLAVOURS, Make, doing, empty, own
 from tests.device.messages import MESSAGES, spoil
 
 LENGTHS = (0, 1, 7, 64, 1000, 5000, 40_000)
@@ -53,6 +53,19 @@ def collective(name: str, flavour: str, comm: Any, make: Make, length: int) -> l
     return CASES[name](comm, then_spoil(doing(comm, flavour)), make, length)
 
 
+def dynamic(comm: Any, make: Make, length: int) -> list[Any]:
+    """To and fro, two segments for each rank; the lengths lie where the data do."""
+    splits = np.array([length // (1 + (comm.rank + segment) % 3) for segment in range(2 * comm.size)])
+    sent, back = make(own(comm, int(splits.sum()))), make(empty(int(splits.sum())))
+    areas, every = (
+        make(empty(comm.size * 2 * length).reshape(comm.size, 2 * length)),
+        make(empty(2 * comm.size**2).reshape(comm.size, -1)),
+    )
+    comm.Alltoallv_dynamic(sent, areas, make(splits), allsplits=every)
+    comm.Alltoallv_dynamic_combine(areas, back, every)
+    return [areas, every, back]
+
+
 class Workload(NamedTuple):
     """Something that ranks do with arrays of `make` and `length` elements; it returns what was received.
 
@@ -74,6 +87,7 @@ class Workload(NamedTuple):
 WORKLOADS: dict[str, Workload] = {
     **{f"{flavour} {name}": Workload(partial(collective, name, flavour)) for name in CASES for flavour in FLAVOURS},
     **{f"messages: {name}": Workload(message) for name, message in MESSAGES.items()},
+    "dynamic": Workload(dynamic),
 }
 """Whatever ranks can do with device arrays: a line here, and it runs among all others."""
 
