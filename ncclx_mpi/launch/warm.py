@@ -93,7 +93,7 @@ def warm_up(announce: bool = True) -> float:
         if announce:
             print(
                 f"ncclx_mpi: compiling {len(jit.entries())} engine functions into {jit.cache_root()} (once for this version and "
-                "processor; about half a minute)",
+                "processor; up to a minute on two cores)",
                 file=sys.stderr,
                 flush=True,
             )
