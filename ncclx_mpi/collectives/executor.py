@@ -2,7 +2,9 @@
 
 A started plan is linked into the engine and stepped from every progress call, so it moves on inside whatever the rank waits for. A step
 starts when the steps that it names are complete. Its messages travel in the communicator's hidden context (+1), with a tag
-made of the number of the collective and the number of the message, so neither collectives nor the messages of one mix.
+made of the number of the collective, its kind and root, and the number of the message, so neither collectives nor the messages of one
+mix. A message of the same number and another kind or root tells that ranks disagree: a plan that waits looks for one now and then, and
+whoever frees the communicator for one that is left.
 
 All functions run under the engine's lock, except a reduction: user-defined operations need the GIL, which nobody may wait for with the
 lock in hand. A plan that is in a reduction is marked as busy meanwhile, and other threads pass it by.
@@ -11,6 +13,7 @@ lock in hand. A plan that is in a reduction is marked as busy meanwhile, and oth
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from collections import deque
 from typing import Any
@@ -21,7 +24,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.entries import post_receive, post_send, withdraw
-from ncclx_mpi.p2p.layout import COMM, ENGINE, INTERRUPTED, PEER_DEAD, PENDING, REQUEST
+from ncclx_mpi.p2p.layout import COMM, ENGINE, INTERRUPTED, OPERATIONS, PEER_DEAD, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.waiting import wait_word
@@ -31,10 +34,12 @@ from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import move
 
-PLAN = words("Plan", "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer")
-"""``first_open``: index of the first step that is not complete. Steps follow the block."""
-_COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER = (
-    getattr(PLAN, name) // WORD for name in ("comm", "state", "error", "tag", "fn", "itemsize", "buffers", "failed_peer")
+PLAN = words("Plan", "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer looks stranger")
+"""``first_open``: index of the first step that is not complete. ``looks``: how often it was stepped; ``stranger``: 1 + what another rank
+called in its place. Steps follow the block."""
+_COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER = (
+    getattr(PLAN, name) // WORD
+    for name in ("comm", "state", "error", "tag", "fn", "itemsize", "buffers", "failed_peer", "stranger")
 )
 """Indices of words."""
 _MOST_SPARE = 4
@@ -44,8 +49,10 @@ _CONTEXT_OFFSET = 1
 entry = functools.cache(_entry)
 _WINDOW = 256
 """Steps beyond the first open one that are looked at: bounds the work of one progress call."""
-_NUMBER_BITS = 20
-_TAG_BITS = 58
+_NUMBER_BITS, _KIND_BITS, _ROOT_BITS, _STARTS_BITS, _TAG_BITS = 20, 5, 11, 2, 58
+_KIND_MASK, _CALL_BITS = (1 << _KIND_BITS) - 1, _KIND_BITS + _ROOT_BITS
+_LOOK_EVERY, _LOOK_AT = 1024, 1024
+"""Steps of a plan between two looks for a stranger, and messages that are looked at."""
 
 
 @kernel("int64(int64, int64)")
@@ -144,6 +151,42 @@ def _advance(engine, plan):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64)")
+def _look_for_stranger(engine, plan):  # type: ignore[no-untyped-def]
+    """Note whether another rank called something else as this collective: a message of its number has come that no step receives."""
+    store64(plan + PLAN.looks, load64(plan + PLAN.looks) + 1)
+    if load64(plan + PLAN.looks) % _LOOK_EVERY != 0:
+        return
+    comm, own, seen = load64(plan + PLAN.comm), load64(plan + PLAN.tag) >> _NUMBER_BITS, 0
+    message = load64(engine + ENGINE.unexpected_first)
+    while message != 0 and seen < _LOOK_AT:
+        if load64(message + REQUEST.context) == load64(comm + COMM.context) + _CONTEXT_OFFSET:
+            its = load64(message + REQUEST.tag) >> _NUMBER_BITS
+            if its != own and its >> _CALL_BITS == own >> _CALL_BITS:
+                store64(plan + PLAN.stranger, 1 + (its & ((1 << _CALL_BITS) - 1)))
+                store64(plan + PLAN.failed_peer, load64(load64(comm + COMM.local) + 8 * load64(message + REQUEST.source)))
+                return
+        message = load64(message + REQUEST.order_next)
+        seen += 1
+
+
+@kernel("int64(int64)")
+def _is_over(plan):  # type: ignore[no-untyped-def]
+    """Whether all steps are complete, or never will be."""
+    return 1 if load64(plan + PLAN.first_open) == load64(plan + PLAN.count) or load64(plan + PLAN.stranger) != 0 else 0
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def find_left(engine, comm):  # type: ignore[no-untyped-def]
+    """A message of a collective on this communicator that nobody has received: its address, or 0."""
+    lock(engine)
+    message = load64(engine + ENGINE.unexpected_first)
+    while message != 0 and load64(message + REQUEST.context) != load64(comm + COMM.context) + _CONTEXT_OFFSET:
+        message = load64(message + REQUEST.order_next)
+    unlock(engine)
+    return message
+
+
+@kernel("void(int64, int64)")
 def _unlink(engine, plan):  # type: ignore[no-untyped-def]
     link = engine + ENGINE.plan_state
     while load64(link) != 0:
@@ -162,8 +205,9 @@ def step_plans(engine):  # type: ignore[no-untyped-def]
         was_unlocked = 0
         if load64(plan + PLAN.busy) == 0:
             was_unlocked = _advance(engine, plan)
+            _look_for_stranger(engine, plan)
         following = load64(plan + PLAN.next)
-        if load64(plan + PLAN.busy) == 0 and load64(plan + PLAN.first_open) == load64(plan + PLAN.count):
+        if load64(plan + PLAN.busy) == 0 and _is_over(plan) != 0:
             _unlink(engine, plan)
             store_release(plan + PLAN.state, FINISHED)
         if was_unlocked != 0:
@@ -178,6 +222,8 @@ def start_plan(engine, plan):  # type: ignore[no-untyped-def]
         store64(plan + PLAN.total + index * STEP.total + STEP.state, _WAITING)
     store64(plan + PLAN.first_open, 0)
     store64(plan + PLAN.error, 0)
+    store64(plan + PLAN.looks, 0)
+    store64(plan + PLAN.stranger, 0)
     store64(plan + PLAN.next, 0)
     lock(engine)
     store_release(plan + PLAN.state, RUNNING)
@@ -193,8 +239,9 @@ def start_plan(engine, plan):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
 def wait_plan(engine, plan, kind, nbytes):  # type: ignore[no-untyped-def]
     """Wait until a plan is finished: 0, or why the wait was given up."""
-    comm = load64(plan + PLAN.comm)
-    record = trace_begin(engine, kind, load64(comm + COMM.context), -1, 0, nbytes)
+    comm, call = load64(plan + PLAN.comm), load64(plan + PLAN.tag) >> _NUMBER_BITS
+    root = (call >> _KIND_BITS) & ((1 << _ROOT_BITS) - 1)
+    record = trace_begin(engine, kind, load64(comm + COMM.context), root, 0, nbytes)
     code = wait_word(comm, plan + PLAN.state, FINISHED, 0)
     if code == 0:
         trace_end(record)
@@ -277,15 +324,26 @@ class Collective:
         Addresses of INPUT and OUTPUT; borrowed until the collective is complete.
     fn, itemsize
         Reduction function and bytes of an element; 0 and 1 for collectives without one.
+    root
+        The root; 0 for collectives without one.
     """
 
     def __init__(
-        self, comm: NativeComm, name: str, kind: int, plan: Plan, buffers: tuple[int, int], fn: int = 0, itemsize: int = 1
+        self,
+        comm: NativeComm,
+        name: str,
+        kind: int,
+        plan: Plan,
+        buffers: tuple[int, int],
+        fn: int = 0,
+        itemsize: int = 1,
+        root: int = 0,
     ) -> None:
         self.comm = comm
         self.name = name
         self.owner: Any = None
         self._kind = kind
+        self._call = kind | (root & ((1 << _ROOT_BITS) - 1)) << _KIND_BITS
         self._engine = comm.engine
         self._room = _room_for(plan)
         self._words = words = self._room.words
@@ -311,8 +369,8 @@ class Collective:
             raise broken(self.comm, self.name)
         _let_go()
         self._starts += 1
-        tag = ((self._number << 8 | (self._starts & 0xFF)) << _NUMBER_BITS) & ((1 << _TAG_BITS) - 1)
-        self._words[_TAG] = tag
+        turn = self._number << _STARTS_BITS | (self._starts & ((1 << _STARTS_BITS) - 1))
+        self._words[_TAG] = ((turn << _CALL_BITS | self._call) << _NUMBER_BITS) & ((1 << _TAG_BITS) - 1)
         if not self._engine.word("plan_step"):
             self._engine.set_word("plan_step", c_address(step_plans))
         entry(start_plan)(self._engine.address, self._address)
@@ -368,6 +426,9 @@ class Collective:
         words, error = self._words, self._words[_ERROR]
         words[_STATE] = IDLE
         words[_ERROR] = 0
+        if words[_STRANGER]:
+            self.abandon()
+            raise self._stranger(words[_STRANGER] - 1)
         if error:
             self.comm.set_word("broken", 1)
             errors.fail(
@@ -375,6 +436,41 @@ class Collective:
                 f"rank {self.comm.rank}: {self.name}: rank {words[_FAILED_PEER]} sent another number of bytes "
                 "than expected; counts and datatypes must agree between the ranks",
             )
+
+    def _stranger(self, its: int) -> errors.Exception:
+        """What is raised if another rank called something else as this collective."""
+        is_root = its & _KIND_MASK == self._kind
+        return errors.error(
+            errors.ERR_ROOT if is_root else errors.ERR_OTHER,
+            f"rank {self.comm.rank}: called {_called(self._call)}, but rank {self._words[_FAILED_PEER]} of the communicator called "
+            f"{_called(its)}; all ranks must call the same collectives in the same order, with the same root",
+        )
+
+
+def _called(call: int) -> str:
+    return f"{OPERATIONS[call & _KIND_MASK]} with root {call >> _KIND_BITS}"
+
+
+def check_left(comm: NativeComm) -> None:
+    """Raise if another rank has sent a message of a collective that this rank did not call, once nothing is under way here.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: names the rank and what it called.
+    """
+    engine = comm.engine
+    if not engine.word("unexpected_first") or engine.word("plan_count") or comm.word("broken"):
+        return
+    message = entry(find_left)(engine.address, comm.address)
+    if message:
+        source, tag = (ctypes.c_int64.from_address(message + word).value for word in (int(REQUEST.source), int(REQUEST.tag)))
+        its = (tag >> _NUMBER_BITS) & ((1 << _CALL_BITS) - 1)
+        errors.fail(
+            errors.ERR_OTHER,
+            f"rank {comm.rank}: rank {comm.world_ranks.index(source)} of the communicator called {_called(its)}, and this rank did not, or "
+            "with another root; all ranks must call the same collectives in the same order, with the same root",
+        )
 
 
 _quarantine: list[Collective] = []

@@ -37,7 +37,7 @@ def prepare_barrier(comm: NativeComm) -> Collective:
 def prepare_bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> Collective:
     """Bytes of the root to everyone."""
     plan = binomial.plan(comm.rank, comm.size, nbytes, root)
-    return Collective(comm, "bcast", lines.BCAST, plan, (address, address))
+    return Collective(comm, "bcast", lines.BCAST, plan, (address, address), root=root)
 
 
 def prepare_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> Collective:
@@ -51,7 +51,7 @@ def prepare_gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts:
     if comm.rank != root:
         counts = offsets = (nbytes,) * comm.size
     plan = gather_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, send == 0)
-    return Collective(comm, "gather", lines.GATHER, plan, (send, recv))
+    return Collective(comm, "gather", lines.GATHER, plan, (send, recv), root=root)
 
 
 def prepare_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> Collective:
@@ -65,7 +65,7 @@ def prepare_scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Count
     if comm.rank != root:
         counts = offsets = (nbytes,) * comm.size
     plan = scatter_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, recv == 0)
-    return Collective(comm, "scatter", lines.SCATTER, plan, (send, recv))
+    return Collective(comm, "scatter", lines.SCATTER, plan, (send, recv), root=root)
 
 
 def prepare_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Collective:
@@ -110,7 +110,7 @@ def prepare_reduce(
         plan = reduce_scattered.plan(comm.rank, comm.size, count, itemsize, root)
     else:
         plan = gathered.plan(comm.rank, comm.size, count * itemsize, root)
-    return Collective(comm, "reduce", lines.REDUCE, plan, (send or recv, recv), fn, itemsize)
+    return Collective(comm, "reduce", lines.REDUCE, plan, (send or recv, recv), fn, itemsize, root)
 
 
 def prepare_allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:

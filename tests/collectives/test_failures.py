@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
+from ncclx_mpi.collectives.executor import check_left
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels import reduce as reductions
 from tests.collectives.forked import run_ranks
@@ -145,6 +147,72 @@ def planned_sizes_differ(comm: NativeComm) -> None:
 
 def test_plans_notice_sizes_that_differ() -> None:
     run_ranks(2, planned_sizes_differ)
+
+
+def start_rooted(comm: NativeComm, name: str, nbytes: int, root: int) -> collectives.Collective:
+    """A plan; both buffers are larger than any of them needs."""
+    room = np.zeros(2 * nbytes * (comm.size + 1), dtype=np.uint8)
+    send, recv = room.ctypes.data, room.ctypes.data + nbytes * (comm.size + 1)
+    if name == "reduce":
+        started = collectives.start_reduce(comm, send, recv, nbytes, 1, reductions.address("sum", "u8"), True, root)
+    elif name == "bcast":
+        started = collectives.start_bcast(comm, send, nbytes, root)
+    elif name == "gather":
+        started = collectives.start_gather(comm, send, nbytes, recv, root)
+    else:
+        started = collectives.start_scatter(comm, send, recv, nbytes, root)
+    started.owner = room
+    return started
+
+
+def planned_roots_differ(comm: NativeComm, name: str, nbytes: int, note: str) -> None:
+    """The last rank takes itself for the root, all others rank 0. Who waits finds out then, who does not when it frees the communicator."""
+    own = comm.rank if comm.rank == comm.size - 1 else 0
+    try:
+        start_rooted(comm, name, nbytes, own).wait()
+        Path(note, f"done{comm.rank}").touch()
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        comm.engine.idle_wait(lambda: all(Path(note, f"done{rank}").exists() for rank in others), "the others")
+        time.sleep(0.05)
+        comm.engine.progress()
+        check_left(comm)
+    except errors.Exception as error:
+        Path(note, f"done{comm.rank}").touch()
+        Path(note, f"error{comm.rank}").write_text(str(error))
+        assert error.Get_error_class() in (errors.ERR_ROOT, errors.ERR_OTHER), str(error)
+
+
+@pytest.mark.parametrize("nbytes", [1, LARGE])
+@pytest.mark.parametrize(("name", "size"), [("bcast", 2), ("bcast", 3), ("scatter", 2), ("scatter", 3)])
+def test_plans_notice_roots_that_differ(size: int, name: str, nbytes: int, tmp_path: Path) -> None:
+    run_ranks(size, planned_roots_differ, name, nbytes, str(tmp_path), timeout=5)
+    seen = [path.read_text() for path in tmp_path.glob("error*")]
+    named = [text for text in seen if f"called {name} with root" in text]
+    assert named, seen
+
+
+def planned_roots_wait(comm: NativeComm) -> None:
+    """Two roots of a gather hear nothing of each other, and the deadline says what either waits for."""
+    message = raises(errors.ERR_PENDING, start_rooted(comm, "gather", 8, comm.rank).wait)
+    assert re.search(r"rank 0: in gather for .* peer 0,(?s:.*)rank 1: in gather for .* peer 1,", message), message
+    time.sleep(0.3)
+
+
+def test_the_deadline_names_roots_that_differ() -> None:
+    run_ranks(2, planned_roots_wait, timeout=1)
+
+
+def planned_kinds_differ(comm: NativeComm) -> None:
+    if comm.rank == 0:
+        message = raises(errors.ERR_OTHER, collectives.start_barrier(comm).wait)
+        assert "called barrier with root 0, but rank 1 of the communicator called bcast with root 1" in message
+        raises(errors.ERR_OTHER, lambda: collectives.start_barrier(comm))
+    else:
+        start_rooted(comm, "bcast", 8, 1).wait()
+
+
+def test_plans_notice_collectives_that_differ() -> None:
+    run_ranks(2, planned_kinds_differ)
 
 
 def one_dies(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
