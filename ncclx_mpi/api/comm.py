@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
-from ncclx_mpi import errors, runtime
+from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api import attributes, communicator, handling
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.comm_collective import Collectives
@@ -228,13 +228,22 @@ class Comm(
     # Ending
 
     def Free(self) -> None:
-        """Free a communicator."""
+        """Free a communicator.
+
+        Raises
+        ------
+        Exception
+            ERR_OTHER: another rank called other collectives on it than this one. The communicator is freed all the same.
+        """
         self._state.native  # noqa: B018  (raises if it is null or was freed)
         if is_predefined(self):
             errors.fail(errors.ERR_COMM, "MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed")
         self._free_attributes()
+        wrong = collectives.disagreement(self._state.native)
         self._state.leave()
         self._become_null()
+        if wrong is not None:
+            raise wrong
 
     def _free_attributes(self) -> None:
         """Delete what is cached on the communicator."""

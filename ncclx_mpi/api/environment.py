@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import socket
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from ncclx_mpi import __version__, errors, rc, runtime
+from ncclx_mpi import __version__, collectives, errors, rc, runtime
 from ncclx_mpi.api import buffering, communicator, handling, stepping
 from ncclx_mpi.api.comm import Comm
 from ncclx_mpi.api.constants import (
@@ -115,6 +116,9 @@ def Finalize() -> None:
     stepping.stop()
     for comm in (COMM_SELF, COMM_WORLD):
         comm._free_attributes()
+        wrong = collectives.disagreement(comm._state.native)
+        if wrong is not None:
+            print(f"ncclx_mpi: {wrong}", file=sys.stderr, flush=True)
         comm._state.empty()
     runtime.finish()
 

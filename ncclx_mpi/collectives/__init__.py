@@ -32,6 +32,7 @@ from ncclx_mpi.collectives.blocking import (
 )
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.nonblocking import Pending
+from ncclx_mpi.collectives.parting import disagreement
 from ncclx_mpi.collectives.prepare import (
     prepare_allgather,
     prepare_allgatherv,
@@ -80,7 +81,8 @@ start_scatter = _starting(prepare_scatter)
 start_scatterv = _starting(prepare_scatterv)
 
 __all__ = [
-    "Collective", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check", "exscan",
+    "Collective", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check",
+    "disagreement", "exscan",
     "gather", "gatherv", "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall",
     "prepare_alltoallv", "prepare_barrier", "prepare_bcast", "prepare_exscan", "prepare_gather", "prepare_gatherv",
     "prepare_reduce", "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan", "prepare_scatter",

@@ -451,26 +451,22 @@ def _called(call: int) -> str:
     return f"{OPERATIONS[call & _KIND_MASK]} with root {call >> _KIND_BITS}"
 
 
-def check_left(comm: NativeComm) -> None:
-    """Raise if another rank has sent a message of a collective that this rank did not call, once nothing is under way here.
-
-    Raises
-    ------
-    Exception
-        ERR_OTHER: names the rank and what it called.
-    """
+def left_over(comm: NativeComm) -> errors.Exception | None:
+    """What is wrong if another rank has sent a message of a collective that this rank did not call; None while any is under way here."""
     engine = comm.engine
-    if not engine.word("unexpected_first") or engine.word("plan_count") or comm.word("broken"):
-        return
+    engine.progress()
+    if not engine.word("unexpected_first") or engine.word("plan_count"):
+        return None
     message = entry(find_left)(engine.address, comm.address)
-    if message:
-        source, tag = (ctypes.c_int64.from_address(message + word).value for word in (int(REQUEST.source), int(REQUEST.tag)))
-        its = (tag >> _NUMBER_BITS) & ((1 << _CALL_BITS) - 1)
-        errors.fail(
-            errors.ERR_OTHER,
-            f"rank {comm.rank}: rank {comm.world_ranks.index(source)} of the communicator called {_called(its)}, and this rank did not, or "
-            "with another root; all ranks must call the same collectives in the same order, with the same root",
-        )
+    if not message:
+        return None
+    source, tag = (ctypes.c_int64.from_address(message + word).value for word in (int(REQUEST.source), int(REQUEST.tag)))
+    its = (tag >> _NUMBER_BITS) & ((1 << _CALL_BITS) - 1)
+    return errors.error(
+        errors.ERR_OTHER,
+        f"rank {comm.rank}: rank {comm.world_ranks.index(source)} of the communicator called {_called(its)}, and this rank did not, or "
+        "with another root; all ranks must call the same collectives in the same order, with the same root",
+    )
 
 
 _quarantine: list[Collective] = []

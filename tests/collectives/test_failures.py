@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.collectives.executor import check_left
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels import reduce as reductions
 from tests.collectives.forked import run_ranks
@@ -175,7 +174,9 @@ def planned_roots_differ(comm: NativeComm, name: str, nbytes: int, note: str) ->
         comm.engine.idle_wait(lambda: all(Path(note, f"done{rank}").exists() for rank in others), "the others")
         time.sleep(0.05)
         comm.engine.progress()
-        check_left(comm)
+        wrong = collectives.disagreement(comm)
+        if wrong is not None:
+            raise wrong
     except errors.Exception as error:
         Path(note, f"done{comm.rank}").touch()
         Path(note, f"error{comm.rank}").write_text(str(error))

@@ -18,6 +18,7 @@ word                   written by      polled by        order and meaning
 ``LINE.proposed``      its rank        all others       release: collective q is proposed for the devices (ncclx_mpi.device.board)
 ``done``               its rank        writers          release: it has read all it needs of the collectives up to this number
 ``pushing``            its rank        who gives up     beside ``done``; fenced before ``broken`` is read: it writes into buffers of others
+``parted``             its rank        nobody           beside ``done``: the collectives it called, once it frees the communicator
 ``bounce``             its rank        its neighbour    release: counts up while the two measure their round trip
 ``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
 ``RING.consumed``      reader          writer           release after reading: chunks read since the lease
@@ -108,6 +109,11 @@ def done_of(slot, size, rank):  # type: ignore[no-untyped-def]
 def pushing_of(slot, size, rank):  # type: ignore[no-untyped-def]
     """The word that says whether `rank` has the kernel write into memory of others."""
     return done_of(slot, size, rank) + 8
+
+
+def parted_of(slot: int, size: int, rank: int) -> int:
+    """The word in which `rank` says, when it frees the communicator, what it has called."""
+    return int(done_of.py_func(slot, size, rank)) + 16
 
 
 @kernel("int64(int64, int64, int64)")

@@ -1,0 +1,75 @@
+"""The last collectives of a communicator, in which nobody looks at anybody: what differs is found when it is freed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI
+
+
+def wrong_roots(comm: Any) -> None:
+    comm.Bcast(np.zeros(4), root=comm.rank)
+
+
+def one_more(comm: Any) -> None:
+    comm.Barrier()
+    if comm.rank == 0:
+        comm.Bcast(np.zeros(1), root=0)
+
+
+WORKS: dict[str, Callable[[Any], None]] = {"wrong roots": wrong_roots, "one more": one_more}
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize(("work", "word"), [("wrong roots", "bcast with root"), ("one more", "bcast with root 0")])
+def test_free_names_what_differs(comm: Any, work: str, word: str) -> None:
+    """The last rank to free it sees it; those before may."""
+    mine = comm.Dup()
+    WORKS[work](mine)
+    if comm.rank < comm.size - 1:
+        try:
+            mine.Free()
+        except MPI.Exception as error:
+            assert word in str(error)
+        comm.Barrier()
+    else:
+        comm.Barrier()
+        with pytest.raises(MPI.Exception, match=rf"rank {comm.rank}: called \d collectives.* but rank 0 .*{word}") as caught:
+            mine.Free()
+        assert caught.value.Get_error_class() == MPI.ERR_OTHER
+    assert mine == MPI.COMM_NULL
+    comm.Barrier()
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_free_is_content_with_what_is_right(comm: Any) -> None:
+    """Empty collectives, requests that are forgotten, plans and lines, ranks that are late."""
+    for turn in range(12):
+        mine = comm.Dup()
+        mine.Bcast(np.zeros(turn % 3), root=turn % comm.size)
+        mine.Ibcast(np.zeros(5000 * (turn % 2)), root=0)
+        mine.Iallreduce(np.ones(100_000), np.zeros(100_000)).Wait()
+        mine.bcast({"turn": turn}, root=0)
+        mine.Gather(np.zeros(2), np.zeros(2 * comm.size) if comm.rank == 0 else None, root=0)
+        if turn % comm.size == comm.rank:
+            time.sleep(0.002)
+        mine.Free()
+
+
+@pytest.mark.ranks(2)
+def test_a_plan_that_one_rank_did_not_call(comm: Any) -> None:
+    mine = comm.Dup()
+    if comm.rank == 0:
+        mine.Ibcast(np.zeros(4), root=0).Wait()
+        comm.Barrier()
+        mine.Free()
+    else:
+        comm.Barrier()
+        with pytest.raises(MPI.Exception, match="bcast with root 0"):
+            mine.Free()
+    comm.Barrier()
