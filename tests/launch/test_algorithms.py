@@ -80,3 +80,16 @@ def test_ranks_that_differ():
 def test_info_shows_what_is_forced():
     assert "algorithms:\n  allreduce: scattered\n" in run("info", NCCLX_MPI_ALGO_ALLREDUCE="scattered").stdout
     assert "algorithms:\n  none is forced\n" in run("info").stdout
+
+
+def test_the_end_of_a_program_names_roots_that_differed():
+    code = (
+        "import numpy, time; from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier(); "
+        "comm.Bcast(numpy.zeros(1), root=comm.rank); time.sleep(0.3 * comm.rank)"
+    )
+    result = run_code(2, code)
+    assert result.returncode == 0
+    assert (
+        "ncclx_mpi: rank 1: called 2 collectives, bcast with root 1 the last, on the communicator that it frees, but rank 0 "
+        in (result.stderr)
+    )
