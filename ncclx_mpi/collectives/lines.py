@@ -24,7 +24,7 @@ T = alpha (one line transfer, 0.1-0.2 us) + (n - 1) * m * beta for m bytes read 
 from __future__ import annotations
 
 from ncclx_mpi.p2p.gil import leave_gil
-from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER
+from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER, REFUSED
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import call_reduce, full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
@@ -32,7 +32,7 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, move, write_shared
 from transports.shm.layout import CONTROL, DEAD
-from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, buffer_of, done_of, line_of, pushing_of
+from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
 
 SCRATCH = words(
     "Scratch",
@@ -161,12 +161,15 @@ def give_gil(nbytes):  # type: ignore[no-untyped-def]
     return leave_gil() if nbytes > _KEEP_GIL else 0
 
 
-@kernel("void(int64)")
-def give_up(comm):  # type: ignore[no-untyped-def]
-    """Mark the communicator as broken, here and for those who wait in it. On return nobody writes into buffers of this rank."""
+@kernel("void(int64, int64)")
+def give_up(comm, code):  # type: ignore[no-untyped-def]
+    """Mark the communicator as broken because of `code`, here and for those who wait. On return nobody writes into buffers of this rank."""
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
     store64(comm + COMM.broken, 1)
-    store_release(slot + SLOT.broken, 1 + rank)
+    if code == REFUSED:
+        store_release(slot + SLOT.broken, SUSPECTED)
+    elif load_relaxed(slot + SLOT.broken) == 0:
+        store_release(slot + SLOT.broken, 1 + rank)
     full_fence()
     peers, world = load64(load64(comm + COMM.engine) + ENGINE.peers), load64(comm + COMM.world)
     for other in range(size):
@@ -196,7 +199,7 @@ def _begin(comm, signature):  # type: ignore[no-untyped-def]
         return 0
     code = wait_word(comm, comm + SCRATCH.collected, started, load64(comm + COMM.slot) + SLOT.broken)
     if code != 0:
-        give_up(comm)
+        give_up(comm, code)
         return load64(comm + SCRATCH.failure) if load64(comm + SCRATCH.failure) != 0 else code
     return 0
 
@@ -215,7 +218,7 @@ def claim(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     if load64(comm + SCRATCH.known) < needed:
         code = _look_up_known(comm, needed)
         if code != 0:
-            give_up(comm)
+            give_up(comm, code)
             return -code
     publish_passed(comm, number)
     return number
@@ -390,7 +393,7 @@ def arrive_all(comm, number, signature):  # type: ignore[no-untyped-def]
 def end(comm, number, code):  # type: ignore[no-untyped-def]
     """End collective `number`: say that this rank reads nothing of it any more, or mark the communicator as broken. Returns `code`."""
     if code != 0:
-        give_up(comm)
+        give_up(comm, code)
         return code
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
     store_release(done_of(slot, size, rank), number)

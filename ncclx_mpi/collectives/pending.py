@@ -424,7 +424,7 @@ def _drop_all(comm):  # type: ignore[no-untyped-def]
     end = load64(comm + SCRATCH.end)
     store64(comm + SCRATCH.announced, end)
     store_release(comm + SCRATCH.first, end)
-    give_up(comm)
+    give_up(comm, load64(comm + SCRATCH.failure))
     if load64(comm + SCRATCH.leaving) != 0:
         _return_slot(comm)
 

@@ -38,7 +38,7 @@ T = alpha (one line transfer) + one stream write + one launch: some 10 us on the
 from __future__ import annotations
 
 from ncclx_mpi.collectives.lines import SCRATCH, claim, end, give_up, judge, sign
-from ncclx_mpi.p2p.layout import COMM
+from ncclx_mpi.p2p.layout import BROKEN, COMM
 from ncclx_mpi.p2p.progress import trace_end
 from ncclx_mpi.p2p.waiting import wait_any, wait_word
 from numba_kernels.atomics import full_fence, load64, load_acquire, store64, store_release
@@ -175,5 +175,5 @@ def refuse(comm, number):  # type: ignore[no-untyped-def]
 @kernel("void(int64)", is_entry=True)
 def abandon(comm):  # type: ignore[no-untyped-def]
     """Give the collective that is under way up, and with it the communicator, here and for those who wait in it."""
-    give_up(comm)
+    give_up(comm, BROKEN)
     trace_end(load64(comm + SCRATCH.record))

@@ -431,7 +431,7 @@ class Engine:
         """The exception for what a compiled wait returned."""
         if self.pid != os.getpid():
             return self.not_a_rank()
-        if code == REFUSED and self._is_death_noticed():
+        if code == REFUSED and self.is_death_noticed():
             code = PEER_DEAD
         if code == PEER_DEAD:
             dead = self.arena.dead_ranks()
@@ -455,7 +455,7 @@ class Engine:
             )
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
 
-    def _is_death_noticed(self) -> bool:
+    def is_death_noticed(self) -> bool:
         """Whether a rank has died, which takes a moment to be noticed: the kernel refuses copies before anybody can know why."""
         end = time.monotonic() + _DEATH_NOTICE_SECONDS
         while not self.arena.word(HEADER.death) and time.monotonic() < end:

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
+from ncclx_mpi.collectives.lines import give_up
 from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.layout import REFUSED
 from numba_kernels import reduce as reductions
+from numba_kernels.jit import entry, kernel
 from tests.collectives.forked import run_ranks
 
 LARGE = 1 << 20
@@ -235,6 +238,27 @@ def wait_for_plan(comm: NativeComm) -> None:
 @pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE), wait_for_plan])
 def test_a_dead_rank_is_named(work: Callable[[NativeComm], None]) -> None:
     run_ranks(3, one_dies, work)
+
+
+@kernel("void(int64)", is_entry=True)
+def refuse(comm):  # type: ignore[no-untyped-def]
+    give_up(comm, REFUSED)
+
+
+def one_is_refused(comm: NativeComm) -> None:
+    """Rank 1 dies; what rank 2 copies from it is refused before anybody is told, and rank 0 hears of that alone."""
+    collectives.barrier(comm)
+    if comm.rank == 1:
+        time.sleep(0.2)
+        comm.engine.arena.declare_dead(1)
+    elif comm.rank == 2:
+        entry(refuse)(comm.address)
+    else:
+        assert "rank 1 died" in raises(errors.ERR_PROC_FAILED, lambda: collectives.barrier(comm))
+
+
+def test_a_copy_refused_elsewhere_is_a_death_that_is_noticed_soon() -> None:
+    run_ranks(3, one_is_refused)
 
 
 def one_is_late(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:

@@ -26,7 +26,7 @@ word                   written by      polled by        order and meaning
 ``DEVICE.done``        its rank        all others       its stream, in order: its share of collective q is done
 ``DEVICE.refused``     its rank        all others       release before its ``ready`` and ``done``: it cannot do collective q after all
 ``SLOT.leased``        compare-exch.   nobody           0 free, 1 leased
-``SLOT.broken``        any rank        all waiting      1 + a rank that gave a collective up; stays until the slot is free
+``SLOT.broken``        any rank        all waiting      1 + a rank that gave a collective up, or `SUSPECTED`; stays until the slot is free
 ``SLOT.returned``      fetch-add       nobody           members that have freed the communicator; the last one frees the slot
 =====================  ==============  ===============  =====================================================================
 
@@ -54,6 +54,9 @@ LINE = words("Line", "stamp signature payload*6 | proposed proposed_signature")
 DEVICE = words("Device", "ready | done | refused")
 RING = words("Ring", "posted signatures*7")
 """A writer's counter and, beside it in the same line, the signatures of the chunks in flight."""
+
+SUSPECTED = 1 << 32
+"""In ``broken``: the system refused a copy between processes, perhaps since one of them has died."""
 
 INLINE = 48
 DEPTH = 16
