@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import fcntl
 import functools
 import hashlib
 import inspect
@@ -73,11 +74,18 @@ class Kernel:
             return self._point
         args, _ = sigutils.normalize_signature(self.signature)
         if args not in self.dispatcher.overloads:
-            with pinned_configuration():
+            # Ranks that call it for the first time at once would all compile it: one does, and the others load it then.
+            with pinned_configuration(), contextlib.nullcontext() if self.is_cached() else one_at_a_time():
                 self.dispatcher.compile(self.signature)
         point: Callable[..., Any] = self.dispatcher.overloads[args].entry_point
         self._point = point
         return point
+
+    def is_cached(self) -> bool:
+        """Whether the disk cache holds it, so that it need not be compiled."""
+        dispatcher: Any = self.dispatcher
+        args, _ = sigutils.normalize_signature(self.signature)
+        return bool(dispatcher._cache.holds(args, dispatcher.targetctx))
 
 
 def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -243,6 +251,15 @@ def _private_folder(folder: Path) -> bool:
         return False
 
 
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Compile as the only process of this user on the node; others that want to wait. Where files cannot be locked all do."""
+    with open(cache_root() / "lock", "a+b") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @functools.cache
 def module_digest(path: str) -> str:
     """Digest of :func:`sources_digest` and the versions that compile."""
@@ -354,6 +371,10 @@ class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
+
+    def holds(self, sig: Any, target_context: Any) -> bool:
+        """Whether a compiled function is there for a signature."""
+        return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled function for later; a folder that was removed meanwhile, or a full disk, costs only the next start."""

@@ -11,6 +11,8 @@ import importlib.util
 
 import pytest
 
+from ncclx_mpi.launch import warm
+
 pytest_plugins = ["ncclx_mpi.testing.plugin"]
 
 
@@ -21,6 +23,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped without")
     config.addinivalue_line("markers", "compiler: compiles GPU kernels; skipped without numba-cuda")
+
+
+def pytest_sessionstart() -> None:
+    """Compile everything first: what is compiled in the middle of a test would look like a rank that hangs."""
+    warm.ensure(everything=True)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

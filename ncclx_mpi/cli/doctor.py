@@ -102,8 +102,8 @@ def check_compiled() -> Finding:
     """The engine compiles, or is compiled."""
     from ncclx_mpi.launch import warm
 
-    seconds = warm.warm_up()
-    if not warm.is_warm():
+    seconds = warm.warm_up(everything=True)
+    if not warm.is_warm(everything=True):
         return Finding(False, "some engine functions do not compile", "report the lines above, with the output of `ncclx info`")
     return Finding(True, f"compiled in {seconds:.1f} s" if seconds else "everything is compiled")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import gc
 import hashlib
@@ -14,7 +13,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,17 @@ _ENGINE_PACKAGES = (
 _MOST_COMPILERS = 8
 _ALWAYS_USED = ("transports.", "numba_kernels.pyobject.", "ncclx_mpi.p2p.", "ncclx_mpi.collectives.fast.barrier_now")
 """What every rank uses, at its start and its end if nowhere else."""
+_FIRST = (
+    *_ALWAYS_USED,
+    *(
+        f"ncclx_mpi.collectives.{name}"
+        for name in (
+            "fast.bcast_array", "fast.reduce_arrays", "fast.allreduce_arrays", "fast.gather_arrays", "fast.scatter_arrays",
+            "fast.allgather_arrays", "bcast.slot_blob.",
+        )
+    ),
+)  # fmt: skip
+"""What most programs use, six tenths of the work: compiled before the first start. The rest is when it is first called."""
 
 
 def import_engine() -> None:
@@ -48,17 +58,29 @@ def _import(name: str) -> object:
     return None
 
 
-def is_warm() -> bool:
-    """Does the cache hold everything for this version, this Python and this processor?"""
-    return _mark().exists()
+def is_warm(everything: bool = False) -> bool:
+    """Does the cache hold what most programs use, or everything, for this version, this Python and this processor?"""
+    return _find_mark(everything) is not None
 
 
-def _mark() -> Path:
+def _find_mark(everything: bool) -> Path | None:
+    marks = [_mark(True)] if everything else [_mark(True), _mark(False)]
+    return next((mark for mark in marks if mark.exists()), None)
+
+
+def _chosen(everything: bool) -> list[Any]:
+    """Return the entries that are to be compiled ahead."""
+    from numba_kernels import jit
+
+    return [declared for declared in jit.entries() if everything or declared.name.startswith(_FIRST)]
+
+
+def _mark(everything: bool) -> Path:
     from numba_kernels import jit
     from numba_kernels.reduce import native as reduce_native
 
     total = hashlib.sha256(f"{sys.implementation.cache_tag} {platform.machine()} {_cpu()}".encode())
-    for declared in sorted(jit.entries(), key=lambda kernel: kernel.name):
+    for declared in sorted(_chosen(everything), key=lambda kernel: kernel.name):
         total.update(f"{declared.name} {declared.signature} {jit.module_digest(_file_of(declared))}".encode())
     total.update(jit.module_digest(str(reduce_native.__file__)).encode())
     return jit.cache_root() / f"{prune.MARK}{total.hexdigest()[:20]}"
@@ -75,64 +97,66 @@ def _cpu() -> str:
     return f"{binding.get_host_cpu_name()}"
 
 
-def warm_up(announce: bool = True) -> float:
+def warm_up(announce: bool = True, everything: bool = False) -> float:
     """Import the engine and fill the cache if it is cold. Returns the seconds spent compiling, 0 with a warm cache.
 
-    One process of a node compiles; others that start at the same time wait for it.
+    One process of a node compiles; others that start at the same time wait for it. What is left out without `everything` is compiled
+    when a program first calls it.
     """
     from numba_kernels import jit
 
     import_engine()
-    if is_warm():
-        prune.note_use(_mark())
+    if mark := _find_mark(everything):
+        prune.note_use(mark)
         return 0.0
     start = time.monotonic()
-    with _one_at_a_time(jit.cache_root() / "lock"):
-        if is_warm():
+    with jit.one_at_a_time():
+        if is_warm(everything):
             return time.monotonic() - start
+        chosen = _chosen(everything)
         if announce:
             print(
-                f"ncclx_mpi: compiling {len(jit.entries())} engine functions into {jit.cache_root()} (once for this version and "
-                "processor; up to a minute on two cores)",
+                f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} engine functions into {jit.cache_root()} (once for this "
+                "version and processor; half a minute or more on two cores)",
                 file=sys.stderr,
                 flush=True,
             )
-        if _compile_all():
-            _keep(announce)
+        if _compile_all(chosen):
+            _keep(_mark(everything), announce)
     seconds = time.monotonic() - start
     if announce:
         print(f"ncclx_mpi: compiled in {seconds:.1f} s", file=sys.stderr, flush=True)
     return seconds
 
 
-def _keep(announce: bool) -> None:
-    """Note that the cache holds everything. Where the disk is full it does not: each start compiles anew, and ranks what they call."""
+def _keep(mark: Path, announce: bool) -> None:
+    """Note what the cache holds. Where the disk is full it does not: each start compiles anew, and ranks what they call."""
     try:
-        prune.write_mark(_mark())
+        prune.write_mark(mark)
     except OSError as reason:
         if announce:
-            text = f"{_mark().parent}: {reason.strerror}; NCCLX_MPI_CACHE_DIR names another folder"
+            text = f"{mark.parent}: {reason.strerror}; NCCLX_MPI_CACHE_DIR names another folder"
             print(f"ncclx_mpi: what was compiled cannot be kept in {text}", file=sys.stderr, flush=True)
 
 
-def ensure() -> None:
+def ensure(everything: bool = False) -> None:
     """Have a cold cache filled before this process goes on, by a process that can fork: this one may have threads.
 
     Where that fails, each function is compiled when it is first called.
     """
     import_engine()
-    if not is_warm():
-        command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet"]
+    if not is_warm(everything):
+        command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet", *([] if everything else ["--first"])]
         with contextlib.suppress(OSError):
             environ = process.environment_of_helpers(os.environ)
             subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, check=False)
 
 
-def _compile_all() -> bool:
-    """Compile on all cores, callees before their callers: each function once. Returns whether all went well."""
+def _compile_all(chosen: Iterable[Any]) -> bool:
+    """Compile entries on all cores, callees before their callers: each function once. Returns whether all went well."""
     from numba_kernels import jit, reduce
 
-    functions = jit.callees_first(declared.dispatcher for declared in jit.entries())
+    functions = jit.callees_first(declared.dispatcher for declared in chosen)
     place = {function: number for number, function in enumerate(functions)}
     work = [
         tasks.Task(
@@ -168,9 +192,9 @@ def load(nranks: int) -> None:
     gc.disable()
     try:
         warm_up()
-        has_cores = nranks <= len(os.sched_getaffinity(0))
+        has_cores, has_all = nranks <= len(os.sched_getaffinity(0)), is_warm(everything=True)
         for declared in jit.entries():
-            if not has_cores or declared.name.startswith(_ALWAYS_USED):
+            if declared.name.startswith(_ALWAYS_USED) or (not has_cores and (has_all or declared.is_cached())):
                 _load(declared)
         gc.freeze()
     finally:
@@ -181,11 +205,3 @@ def _load(declared: Any) -> None:
     """Load an entry; where that fails, who calls it will say why."""
     with contextlib.suppress(Exception):
         declared.compile()
-
-
-@contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold the node's lock on the cache."""
-    with open(path, "a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -38,7 +38,7 @@ from ncclx_mpi.p2p.layout import (
     REQUEST,
     SEND,
 )
-from ncclx_mpi.p2p.progress import progress
+from ncclx_mpi.p2p.progress import move_on, progress, take_in
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from numba_kernels.jit import c_address, entry
 from transports.shm.arena import Arena
@@ -196,6 +196,8 @@ class Engine:
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
             ("current", arena.base + plan.trace(self.rank)),
+            ("take_in", c_address(take_in)),
+            ("move_on", c_address(move_on)),
             ("wait_word", c_address(wait_word_slowly)),
         ):
             self.set_word(field, value)

@@ -22,6 +22,8 @@ ENGINE = words(
     "lines_step lines_first "
     # sends that were announced and are not complete: their receivers still need this rank
     "announced "
+    # what progress does when there is something to do, by C address (progress.py)
+    "take_in move_on "
     # trace: the record of the operation that this rank is in
     "current "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)

@@ -205,7 +205,7 @@ def _arrive(engine, peer, line):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64)")
-def poll_peer(engine, peer):  # type: ignore[no-untyped-def]
+def _poll_peer(engine, peer):  # type: ignore[no-untyped-def]
     """Handle what `peer` has sent."""
     ring, ring_lines = load64(peer + PEER.inbox), load64(engine + ENGINE.ring_lines)
     key = load64(engine + ENGINE.key)
@@ -220,23 +220,47 @@ def poll_peer(engine, peer):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64)", is_entry=True)
-def progress_locked(engine):  # type: ignore[no-untyped-def]
-    """Move on everything that is outstanding; the engine's lock is held."""
-    nranks = load64(engine + ENGINE.nranks)
-    key, ring_lines = load64(engine + ENGINE.key), load64(engine + ENGINE.ring_lines)
+def take_in(engine):  # type: ignore[no-untyped-def]
+    """Handle what all peers have sent."""
     peer = load64(engine + ENGINE.peers)
-    for _ in range(nranks):
-        if peek(load64(peer + PEER.inbox), ring_lines, key, load64(peer + PEER.head)) != 0:
-            poll_peer(engine, peer)
+    for _ in range(load64(engine + ENGINE.nranks)):
+        _poll_peer(engine, peer)
         peer += PEER.total
-    if load64(engine + ENGINE.queued) != 0:
-        peer = load64(engine + ENGINE.peers)
-        for _ in range(nranks):
-            if load64(peer + PEER.queue_first) != 0:
-                flush_queue(engine, peer)
-            peer += PEER.total
+
+
+@kernel("void(int64)", is_entry=True)
+def move_on(engine):  # type: ignore[no-untyped-def]
+    """Push what waits for room, and move bulk transfers on."""
+    peer = load64(engine + ENGINE.peers)
+    for _ in range(load64(engine + ENGINE.nranks)):
+        if load64(peer + PEER.queue_first) != 0:
+            flush_queue(engine, peer)
+        peer += PEER.total
     if load64(engine + ENGINE.active_count) != 0:
         step_transfers(engine)
+
+
+@kernel("int64(int64)")
+def _has_arrivals(engine):  # type: ignore[no-untyped-def]
+    key, ring_lines = load64(engine + ENGINE.key), load64(engine + ENGINE.ring_lines)
+    peer = load64(engine + ENGINE.peers)
+    for _ in range(load64(engine + ENGINE.nranks)):
+        if peek(load64(peer + PEER.inbox), ring_lines, key, load64(peer + PEER.head)) != 0:
+            return 1
+        peer += PEER.total
+    return 0
+
+
+@kernel("void(int64)")
+def progress_locked(engine):  # type: ignore[no-untyped-def]
+    """Move on everything that is outstanding; the engine's lock is held.
+
+    Whatever there is to do is done in functions called by address: as a part of every call that waits, they would be most of its code.
+    """
+    if _has_arrivals(engine) != 0:
+        call_step(load64(engine + ENGINE.take_in), engine)
+    if load64(engine + ENGINE.queued) != 0 or load64(engine + ENGINE.active_count) != 0:
+        call_step(load64(engine + ENGINE.move_on), engine)
     if load64(engine + ENGINE.plan_count) != 0:
         call_step(load64(engine + ENGINE.plan_step), engine)
     if load64(engine + ENGINE.lines_first) != 0:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -80,10 +83,49 @@ def test_a_full_disk_is_told_and_no_more(
     def refuse(mark: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(warm, "is_warm", lambda: False)
-    monkeypatch.setattr(warm, "_compile_all", lambda: True)
+    monkeypatch.setattr(warm, "_find_mark", lambda everything: None)
+    monkeypatch.setattr(warm, "_compile_all", lambda chosen: True)
     monkeypatch.setattr(warm.prune, "write_mark", refuse)
     warm.warm_up()
     assert "cannot be kept in" in (told := capsys.readouterr().err) and "No space left" in told and "NCCLX_MPI_CACHE_DIR" in told
     warm.warm_up(announce=False)
     assert not capsys.readouterr().err
+
+
+def test_what_is_not_compiled_ahead_is_compiled_when_it_is_called(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(jit.cache_root(), cache, copy_function=os.link, symlinks=True)
+    for file in cache.rglob("fast_vector.scan_arrays-*"):
+        file.unlink()
+    environ = {**os.environ, jit.CACHE_VARIABLE: str(cache)}
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-c", FIRST_CALL]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(done.stdout.split()) == ["0:1", "1:1"] and not done.stderr
+    assert list(cache.rglob("fast_vector.scan_arrays-*.nbc"))
+
+
+FIRST_CALL = """
+import numpy as np
+from mpi4py import MPI
+comm, total = MPI.COMM_WORLD, np.zeros(1, dtype=int)
+comm.Exscan(np.ones(1, dtype=int), total)
+comm.Bcast(total, root=1)
+print(f"{comm.rank}:{total[0]}")
+"""
+
+
+def test_compiling_is_for_one_at_a_time(tmp_path: Path) -> None:
+    """Each of two holders leaves a word on entry and on exit; they never mix."""
+    log = tmp_path / "log"
+
+    def hold(name: str) -> bool:
+        with jit.one_at_a_time(), log.open("a") as file:
+            for word in ("in", "out"):
+                file.write(f"{name} {word}\n")
+                file.flush()
+                time.sleep(0.1)
+        return True
+
+    assert run_all([Task(partial(hold, "first")), Task(partial(hold, "second"))], 2)
+    words = [line.split()[0] for line in log.read_text().splitlines()]
+    assert words in (["first"] * 2 + ["second"] * 2, ["second"] * 2 + ["first"] * 2)
