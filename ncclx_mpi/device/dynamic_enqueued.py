@@ -155,6 +155,9 @@ class Enqueued:
         if self in alive:
             self._prepared.wait()
             alive.discard(self)
+            self._reports.leave()
+            if self._prepared.members:
+                self._report.retire()
             if self._kernels is not None:
                 self._process.ipc.give_back(self._reach.mappings)
                 self._kernels = None

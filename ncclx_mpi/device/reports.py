@@ -3,16 +3,19 @@
 ::
 
     an executor's report:  | rank 0: outgoing to 0, 1, ...  incoming from 0, 1, ... | rank 1: ... | ...        a FAULT each
+                           | left by rank 0, 1, ...                                                            a word each
 
 Every rank has room for a report; that of an executor is used. It writes both records of a pair that is at fault, and leaves those of
 others alone; a rank reads its own records of all executors, raises, and sets their word ``fault`` back. So nothing is lost if the host
-looks only after many executions, as those of a graph, and nobody waits for anybody.
+looks only after many executions, as those of a graph, and nobody waits for anybody. An executor that has done with it before others have
+looked keeps the room until all have left it.
 
 ============  ======================  ============  ================================================================================
 word          written by              read by       order and meaning
 ============  ======================  ============  ================================================================================
 ``FAULT``     kernels of an executor  its rank      before the word that says that the execution is over: what went wrong last
 ``fault``     its rank, zero          nobody        plain: it was told
+``left``      its rank                an executor   plain: it looks at its records no more
 ============  ======================  ============  ================================================================================
 """
 
@@ -46,9 +49,14 @@ def fault_offset(size: int, rank: int, direction: int, peer: int) -> int:
     return int(((2 * rank + direction) * size + peer) * FAULT.total)
 
 
+def left_offset(size: int, rank: int) -> int:
+    """Where in a report `rank` says that it has left."""
+    return fault_offset(size, size, OUTGOING, 0) + WORD * rank
+
+
 def report_nbytes(size: int) -> int:
     """Bytes of a report."""
-    return fault_offset(size, size, OUTGOING, 0)
+    return left_offset(size, size)
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
@@ -75,6 +83,7 @@ class Reports:
 
     def __init__(self, rank: int, size: int, addresses: Sequence[int]) -> None:
         self._rank = rank
+        self._left = [address + left_offset(size, rank) for address in addresses]
         own = [address + fault_offset(size, rank, OUTGOING, 0) for address in addresses]
         self._addresses = np.array(own, np.int64)
         self._arguments = self._addresses.ctypes.data, len(own), FAULT.total, 2 * size
@@ -94,6 +103,11 @@ class Reports:
                 records[direction, peer, FAULT.fault // WORD] = 0
         return list(found.values())
 
+    def leave(self) -> None:
+        """Look at them no more."""
+        for address in self._left:
+            view(address, WORD).view(np.int64)[0] = 1
+
 
 class Report:
     """Room for the report of a rank, should it be an executor.
@@ -105,14 +119,34 @@ class Report:
     """
 
     def __init__(self, driver: Driver, size: int) -> None:
+        _let_go()
         self._lease = staging.lease(driver, report_nbytes(size))
+        self._size = size
         self.address = self._lease.address
         ctypes.memset(self.address, 0, report_nbytes(size))
+
+    def retire(self) -> None:
+        """Write into it no more: it goes when all ranks have left it."""
+        _retired.append(self)
+
+    @property
+    def is_left(self) -> bool:
+        """Whether no rank looks at it any more."""
+        return bool(view(self.address + left_offset(self._size, 0), WORD * self._size).view(np.int64).all())
 
     def offset_in(self, comm: NativeComm) -> int:
         """Where the others find it in the arena; -1 if it is not there."""
         arena = comm.engine.arena
         return self.address - arena.base if arena.base <= self.address < arena.base + arena.nbytes else -1
+
+
+_retired: list[Report] = []
+"""Reports of executors that have done with them."""
+
+
+def _let_go() -> None:
+    """Give back the room of reports that all have left."""
+    _retired[:] = [report for report in _retired if not report.is_left]
 
 
 _reports: weakref.WeakKeyDictionary[NativeComm, tuple[Driver, Report]] = weakref.WeakKeyDictionary()

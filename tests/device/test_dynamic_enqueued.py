@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
+from ncclx_mpi.device.reports import Report, _let_go, _retired
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from tests.device.test_dynamic_fastpath import driver_of, late
@@ -268,6 +269,30 @@ def test_faults_stay_until_a_host_looks(comm: Any) -> None:
         if comm.rank == 1:
             np.testing.assert_array_equal(found[0], [2, 3, HOLE])
         request.Free()
+        own.Free()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_faults_outlive_the_request_of_the_executor(comm: Any) -> None:
+    """Rank 0 is done with its request, and has made another one, before rank 1 looks what became of its own."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        with using(stream):
+            request = own.Alltoallv_dynamic_init(late(np.arange(4.0)), late(np.zeros((2, 1))), late(np.full(2, 2)))
+            request.Start(stream=stream)
+            driver.finish(stream)
+        if comm.rank == 0:
+            request.Free()
+            assert not Report(driver, comm.size).is_left
+        comm.Barrier()
+        if comm.rank == 1:
+            with pytest.raises(MPI.Exception, match="needs room for 2 elements"):
+                request.check()
+            request.Free()
+        comm.Barrier()
+        _let_go()
+        assert not _retired
         own.Free()
 
 

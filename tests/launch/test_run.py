@@ -194,7 +194,7 @@ def test_bad_command_lines():
     assert "No path specified" in run("run", "-n", "2").stderr
     assert "'two' is no number of ranks" in run("run", "-n", "two", "-c", "").stderr
     missing = run("run", "-n", "2", "nowhere.py")
-    assert missing.returncode == 2 and missing.stderr.startswith("python -m ncclx_mpi run: there is no program 'nowhere.py'\n")
+    assert missing.returncode == 2 and " -m ncclx_mpi run: there is no program 'nowhere.py'\n" in missing.stderr
     assert run("run", "-n", "2", "no_such_file.py").returncode != 0
 
 
