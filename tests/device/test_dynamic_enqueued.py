@@ -433,6 +433,7 @@ with Double(comm.rank, patience=60) as driver:
             touch()
         except MPI.Exception as error:
             print("failed" if error.Get_error_class() == MPI.ERR_PROC_FAILED else error, flush=True)
+    time.sleep(1)  # what others may still read is not freed before their streams have run through
 """
 
 
