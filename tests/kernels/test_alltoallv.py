@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ncclx_mpi.device.reports import INCOMING, OUTGOING, report_nbytes
+from ncclx_mpi.device.reports import INCOMING, OUTGOING, left_offset, report_nbytes
 from ncclx_mpi.device.segments import Shown, Tables
 from numba_kernels.alltoallv import copy, layout
 from numba_kernels.alltoallv.layout import FAULT, PAIR, RUN
@@ -106,7 +106,7 @@ def test_pairs_are_planned_as_by_the_twin(machine: Machine, size: int) -> None:
     for seed in range(40):
         table = draw(seed, size)
         job = Job(machine, table).plan(threads=1 + seed % 5)
-        report = job.report.read().reshape(size, 2, size, -1)
+        report = job.report.read()[: left_offset(size, 0) // WORD].reshape(size, 2, size, -1)
         for source in range(size):
             for target in range(size):
                 fits = table.fits(source, target)
