@@ -38,7 +38,7 @@ VECTOR, THREADS = 16, 512
 _PAGE = 4096
 
 
-def route(thread, threads, states, order, rows, vectors, outbox, lengths, splits, count):  # type: ignore[no-untyped-def]
+def route(thread, threads, states, order, rows, vectors, outbox, lengths, splits, count):
     """Copy state ``order[row]`` to each row of the outbox, and the lengths to the splits."""
     i = thread
     while i < rows * vectors:
@@ -52,7 +52,7 @@ def route(thread, threads, states, order, rows, vectors, outbox, lengths, splits
         i += threads
 
 
-def expert(thread, threads, areas, sources, pitch, every, segments, first, taken, vectors):  # type: ignore[no-untyped-def]
+def expert(thread, threads, areas, sources, pitch, every, segments, first, taken, vectors):
     """Add 1 to each word of the rows that are there: of each source, what segments `first` to `first` + `taken` say."""
     for source in range(sources):
         rows = 0

@@ -254,9 +254,9 @@ def _private_folder(folder: Path) -> bool:
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Compile as the only process of this user on the node; others that want to wait. Where files cannot be locked all do."""
-    with open(cache_root() / "lock", "a+b") as file:
+    with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(stack.enter_context(open(cache_root() / "lock", "a+b")), fcntl.LOCK_EX)
         yield
 
 

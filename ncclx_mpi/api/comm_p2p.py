@@ -168,7 +168,7 @@ class PointToPoint:
         resolved = buffers.recv(buf)
         if resolved.is_direct:
             arguments = RECEIVE, resolved.address, resolved.nbytes, source, tag, STANDARD
-            return Prequest._refer(Bound(state.native, resolved.owner, *arguments))
+            return Prequest._refer(Bound(state.native, resolved.owner, arguments))
         return Prequest._refer(Persistent(lambda: _post_recv(state, resolved, source, tag)))
 
     # Probing
@@ -449,7 +449,7 @@ def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode:
         return Prequest._refer(Persistent(_no_proc))
     resolved = buffers.send(spec)
     if resolved.is_direct and mode != BUFFERED:
-        return Prequest._refer(Bound(state.native, resolved.owner, SEND, resolved.address, resolved.nbytes, dest, tag, mode))
+        return Prequest._refer(Bound(state.native, resolved.owner, (SEND, resolved.address, resolved.nbytes, dest, tag, mode)))
     begin: Callable[[], Operation] = lambda: _post_send(state, resolved, dest, tag, mode)  # noqa: E731
     return Prequest._refer(Persistent(begin))
 

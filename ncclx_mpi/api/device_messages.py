@@ -17,7 +17,6 @@ from ncclx_mpi.p2p.engine import NativeComm
 class DeviceTransfer(Operation):
     """One end of a message."""
 
-    is_stepped = True
     __slots__ = ("capacity", "comm", "message", "what")
     message: Message
 
@@ -27,6 +26,11 @@ class DeviceTransfer(Operation):
         self.what = what
         self.capacity = capacity
         stepping.add(message)
+
+    @property
+    def is_stepped(self) -> bool:
+        """Polling it moves it on."""
+        return True
 
     def poll(self) -> bool:
         """Whether it is done, after everything that Python moves on has gone on."""

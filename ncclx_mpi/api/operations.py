@@ -36,8 +36,6 @@ class Operation(State):
     WHAT = "request"
     ERROR = errors.ERR_REQUEST
     is_persistent = False
-    is_stepped = False
-    """Whether polling moves it on, beyond what the engine does by itself: it must not wait behind another operation."""
     outcome: Result
 
     def __init__(self, outcome: Result = EMPTY) -> None:
@@ -47,6 +45,11 @@ class Operation(State):
     def is_active(self) -> bool:
         """Whether there is something to wait for."""
         return True
+
+    @property
+    def is_stepped(self) -> bool:
+        """Whether polling moves it on, beyond what the engine does by itself: it must not wait behind another operation."""
+        return False
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
@@ -190,10 +193,11 @@ class Bound(Transfer):
     __slots__ = ("arguments",)
     is_persistent = True
     arguments: tuple[int, int, int, int, int, int]
+    """Kind (SEND or RECEIVE), address, bytes, peer, tag and mode."""
 
-    def __init__(self, comm: NativeComm, owner: Any, *arguments: int) -> None:
-        self.arguments = arguments  # type: ignore[assignment]
-        super().__init__(comm, comm.engine.new_bound(comm, *self.arguments), owner)
+    def __init__(self, comm: NativeComm, owner: Any, arguments: tuple[int, int, int, int, int, int]) -> None:
+        self.arguments = arguments
+        super().__init__(comm, comm.engine.new_bound(comm, *arguments), owner)
 
     @property
     def is_active(self) -> bool:
@@ -296,7 +300,7 @@ class Together(Operation):
         self.parts = parts
 
     @property
-    def is_stepped(self) -> bool:  # type: ignore[override]
+    def is_stepped(self) -> bool:
         """Whether polling moves one of them on."""
         return any(part.is_stepped for part in self.parts)
 
@@ -412,7 +416,7 @@ class Persistent(Operation):
         return self.current is not None
 
     @property
-    def is_stepped(self) -> bool:  # type: ignore[override]
+    def is_stepped(self) -> bool:
         """Whether polling moves it on."""
         return self.current is not None and self.current.is_stepped
 

@@ -327,10 +327,8 @@ def _complete(request: Request, status: Status | None) -> int:
 
 def _try(request: Request, status: Status | None, waits: int = _TESTING) -> int:
     """Complete a plain message natively: DONE, NOT_YET, or SLOW with nothing done."""
-    if status is None:
-        return fast.complete_one(request, waits, 0)  # type: ignore[no-any-return]
-    code: int = fast.complete_one(request, waits, fast.status_address())
-    if code == DONE:
+    code: int = fast.complete_one(request, waits, 0 if status is None else fast.status_address())
+    if status is not None and code == DONE:
         source, tag, nbytes, _, cancelled = fast.status_words()[:5].tolist()
         status._fill(source, tag, nbytes, bool(cancelled))
     return code

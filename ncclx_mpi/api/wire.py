@@ -276,7 +276,6 @@ def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> Object
 class ObjectReceive(Operation):
     """The receive of one object: first its lead (or all of it), then its head and its buffers."""
 
-    is_stepped = True
     is_owed = False
     __slots__ = ("buffers", "comm", "data", "frame_tag", "head", "lock", "parts", "place", "request", "result")
     comm: NativeComm
@@ -296,6 +295,11 @@ class ObjectReceive(Operation):
         self.head = None
         self.parts = []
         self.lock = threading.Lock()
+
+    @property
+    def is_stepped(self) -> bool:
+        """Polling it moves it on."""
+        return True
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""

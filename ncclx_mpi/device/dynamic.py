@@ -70,7 +70,11 @@ def carry_out(comm: NativeComm, operands: Operands) -> bool:
     plan = station(comm, brought.driver).carry_out(_Call(comm, operands, brought))
     if plan is None:
         return False
-    faults.raise_if_any(comm.rank, plan.keep.reports.take())
+    if plan.keep.kernels is not None:
+        report_of(comm, brought.driver).calls += 1
+    found = plan.keep.reports.take()
+    plan.keep.reports.leave()
+    faults.raise_if_any(comm.rank, found)
     return True
 
 

@@ -73,6 +73,7 @@ class Enqueued:
         self._reports = Reports(prepared.comm.rank, len(ranks), [base + ranks[executor].report for executor in prepared.order])
         with attempt, current(prepared.driver, prepared.device):
             if prepared.members:
+                self._report.calls = 1
                 self._become_executor(ranks)
         attempt.agree(mine[:0])
         _alive.setdefault(prepared, set()).add(self)
@@ -156,8 +157,7 @@ class Enqueued:
             self._prepared.wait()
             alive.discard(self)
             self._reports.leave()
-            if self._prepared.members:
-                self._report.retire()
+            self._report.retire()
             if self._kernels is not None:
                 self._process.ipc.give_back(self._reach.mappings)
                 self._kernels = None

@@ -15,7 +15,7 @@ word          written by              read by       order and meaning
 ============  ======================  ============  ================================================================================
 ``FAULT``     kernels of an executor  its rank      before the word that says that the execution is over: what went wrong last
 ``fault``     its rank, zero          nobody        plain: it was told
-``left``      its rank                an executor   plain: it looks at its records no more
+``left``      its rank                an executor   plain: calls after which it has looked at its records
 ============  ======================  ============  ================================================================================
 """
 
@@ -104,9 +104,9 @@ class Reports:
         return list(found.values())
 
     def leave(self) -> None:
-        """Look at them no more."""
+        """Say that they were looked at after one call more."""
         for address in self._left:
-            view(address, WORD).view(np.int64)[0] = 1
+            view(address, WORD).view(np.int64)[0] += 1
 
 
 class Report:
@@ -116,12 +116,15 @@ class Report:
     ----------
     address
         Where it is.
+    calls
+        How many calls have used it: none if the rank is no executor.
     """
 
     def __init__(self, driver: Driver, size: int) -> None:
         _let_go()
         self._lease = staging.lease(driver, report_nbytes(size))
         self._size = size
+        self.calls = 0
         self.address = self._lease.address
         ctypes.memset(self.address, 0, report_nbytes(size))
 
@@ -131,8 +134,8 @@ class Report:
 
     @property
     def is_left(self) -> bool:
-        """Whether no rank looks at it any more."""
-        return bool(view(self.address + left_offset(self._size, 0), WORD * self._size).view(np.int64).all())
+        """Whether all ranks have looked at it after its last call."""
+        return bool((view(self.address + left_offset(self._size, 0), WORD * self._size).view(np.int64) >= self.calls).all())
 
     def offset_in(self, comm: NativeComm) -> int:
         """Where the others find it in the arena; -1 if it is not there."""
@@ -157,4 +160,5 @@ def report_of(comm: NativeComm, driver: Driver) -> Report:
     known = _reports.get(comm)
     if known is None or known[0] is not driver:
         known = _reports[comm] = driver, Report(driver, comm.size)
+        weakref.finalize(comm, known[1].retire).atexit = False
     return known[1]

@@ -115,7 +115,7 @@ class Station:
         slot = arena.base + arena.plan.slot(comm.slot)
         self.driver = driver
         self.reason = ""
-        self._comm = comm
+        self._comm: NativeComm = weakref.proxy(comm)  # which goes when nobody else has it, and the station with it
         self._process = process(driver)
         self._page = entry(device_words)(slot, 0)
         self._words = entry(device_words)(slot, comm.rank)

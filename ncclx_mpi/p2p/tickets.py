@@ -362,15 +362,13 @@ def complete_all(sequence, waits):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def _collect(handle, row):  # type: ignore[no-untyped-def]
     """Note a handle: 1, or 0 if it is null or inactive; SLOW if it is anything else than that of a plain message."""
-    kind, ticket = load64(handle + OB_TYPE), load64(handle + _look(HANDLES.state))
-    if kind == _look(HANDLES.handle_type):
-        if ticket == _look(HANDLES.null):
-            return 0
-        expected = _look(HANDLES.ticket_type)
-    elif kind == _look(HANDLES.persistent_type):
-        expected = _look(HANDLES.bound_type)
-    else:
-        return SLOW
+    kind = load64(handle + OB_TYPE)
+    if kind != _look(HANDLES.handle_type) and kind != _look(HANDLES.persistent_type):
+        return SLOW  # nothing is known of where its slots are
+    ticket = load64(handle + _look(HANDLES.state))
+    if ticket == _look(HANDLES.null) and kind == _look(HANDLES.handle_type):
+        return 0
+    expected = _look(HANDLES.ticket_type if kind == _look(HANDLES.handle_type) else HANDLES.bound_type)
     if ticket == 0 or load64(ticket + _look(HANDLES.owner)) == 0:
         return SLOW
     its_type = load64(ticket + OB_TYPE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from ncclx_mpi import MPI, buffers, errors
 from ncclx_mpi.collectives.alltoall.operands import NO_INTEGERS, Choice, Integers, Operands, Rooms
 from ncclx_mpi.device import dynamic, staging
+from ncclx_mpi.device.reports import Reports, _let_go, _retired
 from ncclx_mpi.device.station import why_not
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
@@ -133,6 +135,33 @@ def test_metadata_out_of_range(comm: Any, name: str) -> None:
         assert (found[0][2:] == -1).all()
         assert (every.get()[0] == np.array(wrong.get("splits", good["splits"])).astype(np.int64)).all()
         comm.Alltoallv_dynamic(send, recv, **{key: late(np.array(value)) for key, value in good.items()})
+
+
+@pytest.mark.ranks(2)
+def test_faults_outlive_the_communicator_of_the_executor(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has freed the communicator of a call in which rank 1 has not looked for faults yet."""
+    late_reports: list[Reports] = []
+
+    def later(reports: Reports) -> None:
+        late_reports.append(reports)
+
+    if comm.rank == 1:
+        monkeypatch.setattr(Reports, "leave", later)
+    with Double(comm.rank):
+        other = comm.Dup()
+        other.Alltoallv_dynamic(late(np.arange(4.0)), late(np.zeros((2, 2))), late(np.full(2, 2)))
+        other.Free()
+        del other
+        gc.collect()
+        _let_go()
+        assert bool(_retired) == (comm.rank == 0)
+        comm.Barrier()
+        monkeypatch.undo()
+        for reports in late_reports:
+            reports.leave()
+        comm.Barrier()
+        _let_go()
+        assert not _retired
 
 
 @pytest.mark.ranks(3)
