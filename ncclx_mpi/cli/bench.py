@@ -173,8 +173,23 @@ def _save(path: Path, runs: Sequence[dict[str, Any]], effort: rounds.Effort) -> 
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
-    partial.write_text(json.dumps(document, indent=1) + "\n")
+    partial.write_text("{\n" + ",\n".join(f'"{name}": {_text(value)}' for name, value in document.items()) + "\n}\n")
     partial.replace(path)
+
+
+def _text(value: Any) -> str:
+    """Return JSON with an item of a list in each line and no more digits than were measured: a sweep has 22,000 results."""
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(f" {_text(item)}" for item in value) + "\n]"
+    return json.dumps(_rounded(value))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _machine() -> str:
