@@ -1,10 +1,13 @@
-"""Speed of the device path on one GPU: kernels against the copy bandwidth, calls against staging over mpi4py, a decode loop.
+"""Speed of the device path on one GPU: kernels against the copy bandwidth, calls against staging over mpi4py, streams, a decode loop.
 
 python benchmarks/gpu.py [--json FILE] [--ranks 2 4 8] [--mps] [--mpiexec PATH]
 
 Takes at most 8 minutes. The peer is the same call on arrays of pinned host memory, allocated before, with a copy from and to the device
 around it, over the MPI of ``mpiexec``; without one the column stays empty. All times are medians over repetitions of the slowest
-rank's. The decode loop is described in ``benchmarks/gpu_decode.py``.
+rank's. Calls in streams are described in ``benchmarks/gpu_streams.py``, the decode loop in ``benchmarks/gpu_decode.py``.
+
+A peer that fits into a folder, for a machine without network: ``pip install --target peer mpich mpi4py`` elsewhere, then
+``PYTHONPATH=peer python benchmarks/gpu.py --mpiexec peer/bin/mpiexec``.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
-from benchmarks import gpu_decode
+from benchmarks import gpu_decode, gpu_streams
 from benchmarks.gpu_probe import Facts, machine, mps_daemon, open_driver
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda.driver import Driver
@@ -37,11 +40,12 @@ from numba_kernels.cuda.reduce import kernel_for
 
 ROOT = Path(__file__).parents[1]
 KIB, MIB = 1 << 10, 1 << 20
-TOTAL_SECONDS, JOB_SECONDS, DECODE_SECONDS = 380.0, 60.0, 80.0
+TOTAL_SECONDS, JOB_SECONDS, STREAMS_SECONDS, DECODE_SECONDS = 350.0, 60.0, 45.0, 75.0
 SIZES = (8, KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 """Bytes that one rank contributes to one destination."""
 
-OURS, PEER, DECODE = "ours", "staged over mpi4py", "decode"
+STREAMED_SIZES = (8, 64 * KIB, MIB)
+OURS, PEER, STREAMS, DECODE = "ours", "staged over mpi4py", "streams", "decode"
 THREADS, SECTOR = 512, 32
 
 
@@ -56,8 +60,9 @@ def main(arguments: list[str]) -> None:
     options = parser().parse_args(arguments)
     if options.worker:
         side, results = options.worker
-        if side == DECODE:
-            decode_ways(results)
+        own = {DECODE: decode_ways, STREAMS: streamed_calls}
+        if side in own:
+            own[side](results)
         else:
             work(side, results)
         return
@@ -69,9 +74,12 @@ def main(arguments: list[str]) -> None:
     show_kernels(facts["kernels"])
     facts["mode"] = "MPS" if options.mps else "time-sliced"
     with mps_daemon() if options.mps else contextlib.nullcontext({}) as environment:
-        facts["calls"] = calls(options, {**os.environ, **environment}, deadline)
-        facts["decode"] = decode(options, {**os.environ, **environment}, time.monotonic() + DECODE_SECONDS)
+        everything = {**os.environ, **environment}
+        facts["calls"] = calls(options, everything, deadline)
+        facts["streams"] = streams(options, everything, time.monotonic() + STREAMS_SECONDS)
+        facts["decode"] = decode(options, everything, time.monotonic() + DECODE_SECONDS)
     show_calls(facts["calls"], facts["kernels"]["copy"]["bandwidth"], facts["mode"])
+    show_streams(facts["streams"], facts["mode"])
     show_decode(facts["decode"], facts["mode"])
     print(f"took {time.monotonic() - begun:.0f} s")
     if options.json:
@@ -231,6 +239,53 @@ def show_calls(rows: list[Facts], copied: float, mode: str) -> None:
         print(f"{row['call']:<24}{row['ranks']:>6}{row['bytes']:>12}{times}{ratio:>8}{goal(row['bytes']):>6.1f}{share:>11}")
 
 
+# Streams
+
+
+def streams(options: argparse.Namespace, environment: dict[str, str], deadline: float) -> list[Facts]:
+    """A row for each call in a stream, size and number of ranks."""
+    rows = []
+    for ranks in options.ranks:
+        seconds = deadline - time.monotonic()
+        for row in job(launcher(options, STREAMS, ranks), STREAMS, environment, seconds) if seconds > 10 else ():
+            rows.append(dict(zip(("call", "ranks", "bytes", *gpu_streams.Measured._fields), row, strict=True)))
+    return rows
+
+
+def streamed_calls(results: str) -> None:
+    """What a rank does: measures all calls in a stream."""
+    from mpi4py import MPI
+
+    driver, comm = rank_driver(), MPI.COMM_WORLD
+    comm.prepare(2 * comm.size * max(STREAMED_SIZES) + MIB, [(MPI.SUM, MPI.FLOAT)])
+    stream = driver.create_stream()
+    for name in gpu_streams.CALLS:
+        for nbytes in STREAMED_SIZES if name != "Barrier" else (0,):
+            found = gpu_streams.measure(comm, driver, stream, name, nbytes)
+            if comm.rank == 0:
+                with open(results, "a") as file:
+                    file.write(json.dumps([name, comm.size, nbytes, *found]) + "\n")
+
+
+def rank_driver() -> Driver:
+    """The machine's driver, which from here on all in this process use; this rank's GPU is current."""
+    from mpi4py import MPI
+
+    drivers.find()
+    driver = drivers.current()
+    assert driver is not None
+    driver.use(MPI.COMM_WORLD.rank % driver.device_count())
+    return driver
+
+
+def show_streams(rows: list[Facts], mode: str) -> None:
+    print(f"\n{'in a stream, ' + mode:<24}{'ranks':>6}{'bytes':>12}{'us to enqueue':>15}{'goal':>6}{'us':>10}")
+    for row in rows:
+        goal = f"{1e6 * gpu_streams.GOAL_SECONDS:.0f}" if row["ranks"] == gpu_streams.GOAL_RANKS else "-"
+        times = f"{1e6 * row['enqueue_seconds']:>15.1f}{goal:>6}{1e6 * row['seconds']:>10.1f}"
+        print(f"{row['call']:<24}{row['ranks']:>6}{row['bytes']:>12}{times}")
+
+
 # Decoding
 
 
@@ -248,10 +303,7 @@ def decode_ways(results: str) -> None:
     """What a rank does: measures all ways."""
     from mpi4py import MPI
 
-    drivers.find()  # loads the library, and from here on all in this process use one driver
-    driver, comm = drivers.current(), MPI.COMM_WORLD
-    assert driver is not None
-    driver.use(comm.rank % driver.device_count())
+    driver, comm = rank_driver(), MPI.COMM_WORLD
     comm.prepare(1 << 20)
     stream = driver.create_stream()
     for top in (1, 4):

@@ -101,12 +101,13 @@ def test_only_one_module_defines_atomics() -> None:
 
 def test_cuda_is_imported_where_kernels_are_compiled_only() -> None:
     users = {
-        (path.relative_to(ROOT / "numba_kernels").as_posix(), name.split(".")[0])
-        for path in sources("numba_kernels")
+        (path.relative_to(ROOT).as_posix(), name.split(".")[0])
+        for package in PACKAGES
+        for path in sources(package)
         for name in imported(path)
-        if name.startswith(("numba.cuda", "cuda."))
+        if name.startswith(("numba.cuda", "cuda.")) or name == "cuda"
     }
-    assert users == {("cuda/compiler.py", "numba"), ("cuda/ptx.py", "cuda")}
+    assert users == {("numba_kernels/cuda/compiler.py", "numba"), ("numba_kernels/cuda/ptx.py", "cuda")}
 
 
 def test_real_mpi_is_imported_by_its_bootstrap_only() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 _CPU = 1
 _READ_ONLY = 1
-_INT, _UINT, _FLOAT, _COMPLEX, _BOOL = 0, 1, 2, 5, 6
+_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _FORMATS = {
     (_BOOL, 8): "?",
     (_INT, 8): "b",
@@ -23,6 +23,7 @@ _FORMATS = {
     (_FLOAT, 32): "f",
     (_FLOAT, 64): "d",
     (_FLOAT, 128): "g",
+    (_BFLOAT, 16): "bfloat16",
     (_COMPLEX, 32): "Ze",
     (_COMPLEX, 64): "Zf",
     (_COMPLEX, 128): "Zd",

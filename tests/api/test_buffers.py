@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import gc
 from typing import Any
 
@@ -49,6 +50,18 @@ class Tensor:
         if self.is_old and options:
             raise TypeError("unexpected argument")
         return self.data.__dlpack__(**options)
+
+
+class Bfloat16(Tensor):
+    """A tensor of bfloat16, as Torch gives it."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = super().__dlpack__(**options)
+        name, code_at = (b"dltensor", 20) if self.is_old else (b"dltensor_versioned", 52)
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+        ctypes.c_uint8.from_address(pointer(capsule, name) + code_at).value = 4
+        return capsule
 
 
 def resolved(spec: Any, *, writable: bool = True) -> tuple[int, int, str]:
@@ -211,6 +224,13 @@ def test_other_devices_are_refused() -> None:
 
     with pytest.raises(BufferError, match="type 14"):
         buffers.send(Elsewhere(DATA, is_old=True))
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_bfloat16_of_a_tensor(is_old: bool) -> None:
+    """NumPy has no such type, and the CUDA array interface no name for it."""
+    bits = np.arange(5, dtype=np.uint16)
+    assert resolved(Bfloat16(bits, is_old=is_old)) == (bits.ctypes.data, 5, "MPI_BFLOAT16_T")
 
 
 def test_interface_description_is_ignored_with_a_warning() -> None:

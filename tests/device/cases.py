@@ -206,10 +206,56 @@ def reduce_scatter_block(comm: Any, do: Do, make: Make, length: int) -> list[Any
     return [apart, together[:length]]
 
 
+def with_gaps(comm: Any, do: Do, make: Make, length: int) -> list[Any]:
+    """Pairs of numbers with a gap between them, given in threes and taken in fours, by every call that has types for both."""
+    threes, fours = (MPI.INT64_T.Create_vector(2, 1, n - 1).Create_resized(0, 8 * n).Commit() for n in (3, 4))
+    size, last, number = comm.size, comm.size - 1, length // 4
+    numbers = [number // (1 + rank) for rank in range(size)]
+    places, mixed = spread(numbers), [number // (1 + comm.rank + other) for other in range(size)]
+    room = number * size + 3 * size
+
+    def given(count: int) -> list[Any]:
+        return [make(own(comm, 3 * count)), threes]
+
+    both, part = make(own(comm, 3 * number)), make(empty(4 * number))
+    at_root, wholes = make(empty(4 * number * size)), [make(empty(4 * room)) for _ in range(4)]
+    do("Bcast", [both, threes], root=last)
+    do("Gather", given(number), [at_root, fours] if comm.rank == last else None, root=last)
+    do("Gatherv", given(numbers[comm.rank]), [wholes[0], numbers, places, fours] if comm.rank == last else None, root=last)
+    do("Scatter", given(number * size) if comm.rank == last else None, [part, fours], root=last)
+    do("Allgather", given(number), [wholes[1][: 4 * number * size], fours])
+    do("Allgatherv", given(numbers[comm.rank]), [wholes[2], numbers, places, fours])
+    do("Alltoallv", [make(own(comm, 3 * room)), mixed, spread(mixed), threes], [wholes[3], mixed, spread(mixed), fours])
+    every = make(empty(4 * number * size))
+    do("Alltoall", given(number * size), [every, fours])
+    for kind in (threes, fours):
+        kind.Free()
+    return [both, at_root, part, every, *wholes]
+
+
+def own_operation(comm: Any, do: Do, make: Make, length: int) -> list[Any]:
+    """An operation of the program that does not commute: the lower rank's numbers stay."""
+
+    def lower(low: Any, high: Any, datatype: Any) -> None:
+        np.frombuffer(high, np.int64)[:] = np.frombuffer(low, np.int64)
+
+    op = MPI.Op.Create(lower, commute=False)
+    arrays = [make(own(comm, length, salt)) for salt in range(5)]
+    do("Allreduce", make(own(comm, length)), arrays[0], op=op)
+    do("Reduce", make(own(comm, length)), arrays[1], op=op, root=comm.size - 1)
+    do("Scan", make(own(comm, length)), arrays[2], op=op)
+    do("Exscan", make(own(comm, length)), arrays[3], op=op)
+    do("Reduce_scatter_block", make(own(comm, length * comm.size)), arrays[4], op=op)
+    op.Free()
+    return arrays
+
+
 CASES: dict[str, Case] = {
     case.__name__: case
     for case in (bcast, gather, gatherv, scatter, scatterv, allgather, allgatherv, alltoall, alltoallv, alltoallw, reduce)
 } | {
+    "with_gaps": with_gaps,
+    "own_operation": own_operation,
     "reduce_scatter": reduce_scatter,
     "reduce_scatter_block": reduce_scatter_block,
     "allreduce": _both_places("Allreduce"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import gpu, gpu_decode, gpu_probe
+from benchmarks import gpu, gpu_decode, gpu_probe, gpu_streams
 from ncclx_mpi.testing.driver_double import PINNED, DeviceArray, Double
 from numba_kernels.cuda.driver import Driver
 
@@ -111,6 +111,28 @@ def test_tables_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = capsys.readouterr().out.splitlines()[-2:]
     assert first.split() == ["Alltoall", "2", "1048576", "100.0", "400.0", "0.25", "0.5", "8%"]
     assert second.split()[4:6] == ["-", "-"]
+
+
+@pytest.mark.ranks(1, 3, timeout=120)
+def test_calls_in_streams(comm: Any) -> None:
+    own = comm.Dup()
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own.prepare(1 << 16)
+        stream = driver.create_stream()
+        for name in gpu_streams.CALLS:
+            found = gpu_streams.measure(own, driver, stream, name, 4096, calls=3)
+            assert 0 < found.enqueue_seconds <= found.seconds
+        own.Free()
+
+
+def test_table_of_calls_in_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"call": "Bcast", "ranks": ranks, "bytes": 8, "enqueue_seconds": 4e-6, "seconds": 2e-5} for ranks in (2, 8)]
+    gpu.show_streams(rows, "time-sliced")
+    assert [line.split()[1:] for line in capsys.readouterr().out.splitlines()[-2:]] == [
+        ["2", "8", "4.0", "-", "20.0"],
+        ["8", "8", "4.0", "10", "20.0"],
+    ]
 
 
 @pytest.mark.ranks(1, 2, 3, timeout=120)
