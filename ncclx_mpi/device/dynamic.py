@@ -2,17 +2,18 @@
 
 ::
 
-    rank r    shows where its data, metadata and rooms are  ->  stream: ready        ... done  ->  looks at the reports of its pairs
-    executor                      waits for all ready  ->  PLAN  ->  COPY  ->  done
+    rank r    shows where its data, metadata and rooms are  ->  stream: ready     ... done  ->  looks at the reports of its pairs
+    executor                waits for all ready  ->  PLAN_AND_COPY  ->  done
 
-``PLAN`` reads split lengths, indices and block lengths of every source, judges each pair, and writes what moves; ``COPY`` moves it
-straight from send buffers to areas. A pair that is at fault moves nothing, and its ``FAULT`` is written to pinned memory of the arena
-that both of its ranks read when the call is over.
+The kernel reads split lengths, indices and block lengths of every source, judges each pair, and moves what is there straight from send
+buffers to areas. A pair that is at fault moves nothing, and its ``FAULT`` is written to pinned memory of the arena that both of its ranks
+read when the call is over.
 
-Everything that both kernels need but the counts is in tables that stay (:mod:`ncclx_mpi.device.segments`), so a call on arrays that
-have met before costs a rank one stream operation, and an executor two launches and two of them.
+Everything that the kernel needs but the counts is in tables that stay (:mod:`ncclx_mpi.device.segments`), so a call on arrays that
+have met before costs a rank one stream operation, and an executor a launch and two of them.
 
-T = alpha + T(plan) + (bytes that are there) * 2 / bandwidth; the plan takes some 0.15 us for each split length.
+T = alpha + T(plan) + (bytes that are there) * 2 / bandwidth; the plan takes some 3 us by estimate
+(:mod:`numba_kernels.alltoallv.plan_and_copy`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ncclx_mpi.collectives.alltoall import faults
 from ncclx_mpi.collectives.alltoall.operands import Integers, Operands, Rooms
 from ncclx_mpi.collectives.lines import ALLTOALL
 from ncclx_mpi.device import segments
-from ncclx_mpi.device.executor import Executor, Launch
+from ncclx_mpi.device.executor import BLOCKS_A_PROCESSOR, Executor, Launch
 from ncclx_mpi.device.members import Words, executors_of
 from ncclx_mpi.device.offers import Array
 from ncclx_mpi.device.process import Process
@@ -34,8 +35,8 @@ from ncclx_mpi.device.segments import Shown, Tables
 from ncclx_mpi.device.station import Plan, Reach, Work, station
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
-from numba_kernels.alltoallv.copy import COPY, PLAN
 from numba_kernels.alltoallv.layout import offer_bytes
+from numba_kernels.alltoallv.plan_and_copy import BLOCK, PLAN_AND_COPY
 from numba_kernels.cuda.driver import Driver
 from transports.cuda_ipc.transport import Place
 from transports.shm.slots import DEVICE_RANKS
@@ -43,9 +44,6 @@ from transports.shm.slots import DEVICE_RANKS
 KIND = OPERATIONS.index(faults.NAME)
 _MOST_TABLES = 64 << 20
 """Bytes of device memory up to which tables are made; beyond, splits are so many that planning is no work for few threads."""
-_PLANNING_THREADS = 1
-"""Threads a block of ``PLAN``: pairs do not agree about anything, so each has a multiprocessor's attention."""
-_COPYING_THREADS = 512
 
 
 def carry_out(comm: NativeComm, operands: Operands) -> bool:
@@ -70,7 +68,7 @@ def carry_out(comm: NativeComm, operands: Operands) -> bool:
     plan = station(comm, brought.driver).carry_out(_Call(comm, operands, brought))
     if plan is None:
         return False
-    if plan.keep.kernels is not None:
+    if plan.keep.execution is not None:
         report_of(comm, brought.driver).calls += 1
     found = plan.keep.reports.take()
     plan.keep.reports.leave()
@@ -97,7 +95,7 @@ class Brought(NamedTuple):
 
 def bring(comm: NativeComm, operands: Operands) -> Brought | None:
     """What this rank brings to the devices; None if they are not asked."""
-    if comm.size > DEVICE_RANKS or segments.most_nbytes(comm.size, operands.segments) > _MOST_TABLES:
+    if comm.size > DEVICE_RANKS or segments.least_nbytes(comm.size, operands.segments) > _MOST_TABLES:
         return None
     memories = [each.device for each in operands.everything if each.nbytes]
     found = [memory for memory in memories if memory is not None]
@@ -113,7 +111,7 @@ def _array(operand: Rooms | Integers) -> Array | None:
     return Array(operand.first if isinstance(operand, Rooms) else operand.address, operand.device.known)
 
 
-class Kernels:
+class Execution:
     """What an executor launches, each time the same.
 
     Parameters
@@ -129,8 +127,8 @@ class Kernels:
 
     Attributes
     ----------
-    launches
-        First the plan, then the copy.
+    launch
+        The kernel and what it works on.
     """
 
     def __init__(self, executor: Executor, ranks: Sequence[Shown], targets: Sequence[int], reach: Reach, report: int) -> None:
@@ -138,26 +136,26 @@ class Kernels:
             place = ranks[rank].places[name]
             return 0 if place is None else reach.address(rank, ranks[rank].pid, ranks[rank].uuid, place)
 
-        tables = Tables(ranks, targets)
+        # As many as run at once: those that come later would plan again, when the first ones have copied already.
+        blocks = executor.blocks // BLOCKS_A_PROCESSOR * PLAN_AND_COPY.blocks_a_processor
+        tables = Tables(ranks, targets, blocks)
         self._room = executor.room(tables.nbytes)
         base = self._room.address
         executor.upload(base, tables.uploaded(base, at, report))
-        self.launches = [
-            executor.prepare(Launch(PLAN, tables.pairs, _PLANNING_THREADS, tables.plan_arguments(base))),
-            executor.prepare(Launch(COPY, executor.blocks, _COPYING_THREADS, tables.copy_arguments(base))),
-        ]
+        blocks = min(blocks, tables.pairs * tables.pieces)
+        self.launch = executor.prepare(Launch(PLAN_AND_COPY, blocks, BLOCK, tables.arguments(base)))
 
-    def launch(self, driver: Driver, stream: int) -> None:
-        """Enqueue everything in a stream."""
-        for launch in self.launches:
-            driver.launch(launch.kernel, stream, launch.blocks, launch.threads, launch.arguments)
+    def enqueue(self, driver: Driver, stream: int) -> None:
+        """Launch it in a stream."""
+        launch = self.launch
+        driver.launch(launch.kernel, stream, launch.blocks, launch.threads, launch.arguments)
 
 
 class Kept(NamedTuple):
     """What a plan keeps: where faults are reported, and what an executor launches."""
 
     reports: Reports
-    kernels: Kernels | None = None
+    execution: Execution | None = None
 
 
 class _Call(Work):
@@ -193,5 +191,5 @@ class _Call(Work):
             return Plan(mask, None, [], Kept(reports))
         reach = Reach(process.ipc, rank)
         targets = [other for other, its in enumerate(executors) if its == rank]
-        kernels = Kernels(process.executor(self.device), ranks, targets, reach, base + ranks[rank].report)
-        return Plan(mask, kernels.launches, reach.mappings, Kept(reports, kernels))
+        execution = Execution(process.executor(self.device), ranks, targets, reach, base + ranks[rank].report)
+        return Plan(mask, [execution.launch], reach.mappings, Kept(reports, execution))

@@ -2,15 +2,15 @@
 
 ::
 
-    init     all ranks show their arrays; the executors map them, make the tables of :mod:`ncclx_mpi.device.segments`, load the kernels
+    init     all ranks show their arrays; the executors map them, make the tables of :mod:`ncclx_mpi.device.segments`, load the kernel
     start    every rank   ready                                     |                  wait for done
-             executor     ready;  wait for ready of all ranks       |  PLAN  |  COPY   |  done;  wait for done of other executors
+             executor     ready;  wait for ready of all ranks       |  PLAN_AND_COPY   |  done;  wait for done of other executors
 
 A start is a call of :mod:`ncclx_mpi.device.prepared`, with its words, its order among the other calls and its watch over dead peers; but
-nothing is copied through the heap, since the kernels know the arrays themselves. Everything that is enqueued is the same each time, so
+nothing is copied through the heap, since the kernel knows the arrays itself. Everything that is enqueued is the same each time, so
 that a captured start can be replayed, and takes what the metadata say then. Faults stay in the reports until a host looks.
 
-T = as in :mod:`ncclx_mpi.device.dynamic`; a stream memory operation on each rank, two and two launches on an executor.
+T = as in :mod:`ncclx_mpi.device.dynamic`; a batch of stream memory operations on each rank, two and a launch on an executor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ncclx_mpi.collectives.alltoall import faults
 from ncclx_mpi.collectives.alltoall.operands import Operands
 from ncclx_mpi.device import segments
 from ncclx_mpi.device.agreement import Attempt
-from ncclx_mpi.device.dynamic import KIND, Kernels, bring
+from ncclx_mpi.device.dynamic import KIND, Execution, bring
 from ncclx_mpi.device.enqueued import open_stream
 from ncclx_mpi.device.members import Words
 from ncclx_mpi.device.offers import Array
@@ -59,9 +59,11 @@ class Enqueued:
     def __init__(self, prepared: Prepared, operands: Operands) -> None:
         self._prepared, self._operands = prepared, operands
         self._process = process(prepared.driver)
-        self._kernels: Kernels | None = None
+        self._execution: Execution | None = None
         self._reach = Reach(self._process.ipc, prepared.comm.rank)
-        self._number = _numbers[prepared] = _numbers.get(prepared, 0) + 1
+        number = _numbers[prepared] = _numbers.get(prepared, 0) + 1
+        calls = [Call(KIND, 0, offer_bytes(operands.segments), number, is_captured) for is_captured in (False, True)]
+        self._tasks = [Task(call, 0, execute=self._execute) for call in calls]
         attempt = Attempt(prepared.comm, faults.NAME)
         mine = segments.nothing(prepared.comm.size)
         with attempt, current(prepared.driver, prepared.device):
@@ -116,11 +118,11 @@ class Enqueued:
         """Map what the ranks have shown, and make ready what is launched at each start."""
         prepared, executor = self._prepared, self._process.executor(self._prepared.device)
         try:
-            self._kernels = Kernels(executor, ranks, prepared.members, self._reach, self._report.address)
+            self._execution = Execution(executor, ranks, prepared.members, self._reach, self._report.address)
         except Unreachable as reason:
             raise DriverError(0, str(reason)) from reason
         if not self._process.ipc.borrow(self._reach.mappings):
-            self._kernels = None
+            self._execution = None
             raise DriverError(0, "memory of a peer was freed meanwhile")
         executor.drain()
 
@@ -133,17 +135,15 @@ class Enqueued:
             ERR_TRUNCATE, ERR_TYPE: pairs of this rank had moved nothing; this start is enqueued nevertheless. Others: it is not; see
             :func:`~ncclx_mpi.device.enqueued.open_stream` and :meth:`~ncclx_mpi.device.prepared.Prepared.enqueue`.
         """
-        opened = open_stream(stream)
-        prepared = self._prepared
-        is_captured = prepared.driver.is_capturing(opened.handle)
-        call = Call(KIND, 0, offer_bytes(self._operands.segments), self._number, is_captured)
+        prepared, opened = self._prepared, open_stream(stream)
+        task = self._tasks[prepared.driver.is_capturing(opened.handle)]
         found = self._reports.take()
-        prepared.enqueue(Task(call, 0, execute=self._execute), opened)
+        prepared.enqueue(task, opened)
         faults.raise_if_any(prepared.comm.rank, found)
 
     def _execute(self, at: int, stream: int) -> None:
-        if self._kernels is not None:
-            self._kernels.launch(self._prepared.driver, stream)
+        if self._execution is not None:
+            self._execution.enqueue(self._prepared.driver, stream)
 
     def check(self) -> None:
         """Raise what went wrong so far, with the communicator or with pairs of this rank."""
@@ -158,9 +158,9 @@ class Enqueued:
             alive.discard(self)
             self._reports.leave()
             self._report.retire()
-            if self._kernels is not None:
+            if self._execution is not None:
                 self._process.ipc.give_back(self._reach.mappings)
-                self._kernels = None
+                self._execution = None
 
 
 _numbers: weakref.WeakKeyDictionary[Prepared, int] = weakref.WeakKeyDictionary()

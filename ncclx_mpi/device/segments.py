@@ -1,12 +1,13 @@
-"""All-to-all with counts read at execution, on devices: what ranks show each other once, and the tables that kernels work on.
+"""All-to-all with counts read at execution, on devices: what ranks show each other once, and the tables that the kernel works on.
 
 ::
 
     executor's memory   | CALL: source 0, 1, ... | rooms: source 0, 1, ... | PAIRING: pair 0, 1, ... |  uploaded when the plan is made
-                        | PAIR: pair 0, 1, ...   | offers: pair 0, 1, ...  | runs: pair 0, 1, ...    |  written by the kernels
+                        | WORKSPACE: piece 0 of pair 0, 1, ... | piece 1 of pair 0, 1, ... | ...     |  written by the kernel
 
 Nothing in it depends on a count: a table serves as long as the arrays are where they are. The executor of a GPU has a pair for each
-source and each target on that GPU. Steps and structures: :mod:`numba_kernels.alltoallv.plan`, :mod:`numba_kernels.alltoallv.layout`.
+source and each target on that GPU, and cuts it into pieces by what there is room for: a block each. Kernel and structures:
+:mod:`numba_kernels.alltoallv.plan_and_copy`, :mod:`numba_kernels.alltoallv.layout`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi.collectives.alltoall.operands import Operands
+from ncclx_mpi.device.executor import LEAST_PIECE
 from ncclx_mpi.device.members import PLACE_WORDS, Words, put, put_place, read_place
 from ncclx_mpi.device.reports import INCOMING, OUTGOING, fault_offset
-from numba_kernels.alltoallv.layout import CALL, PAIR, PAIRING, RUN, most_runs, offer_bytes
-from numba_kernels.layout import WORD, words
+from numba_kernels.alltoallv.layout import CALL, PAIRING, workspace_bytes
+from numba_kernels.layout import LINE, WORD, words
 from transports.cuda_ipc.transport import Place
 
 _NUMBERS = (
@@ -29,6 +31,9 @@ _NUMBERS = (
     "first_step", "taken",
 )  # fmt: skip
 """Words of ``CALL`` that are the same wherever it is read."""
+
+_MOST_WORKSPACES = 16 << 20
+"""Bytes of workspaces up to which pairs are cut: they should stay in the GPU's cache."""
 
 ARRAYS = ("send", "recv", "splits", "indices", "blocklengths", "all_splits")
 
@@ -111,20 +116,32 @@ class Tables:
         What all ranks have shown.
     targets
         The ranks on the executor's GPU.
+    blocks
+        How many blocks are best launched at most.
 
     Attributes
     ----------
-    pairs
-        How many pairs there are.
+    pairs, pieces
+        How many pairs there are, and into how many pieces each is cut.
     nbytes
         Bytes of device memory that they take.
     """
 
-    def __init__(self, ranks: Sequence[Shown], targets: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[Shown], targets: Sequence[int], blocks: int) -> None:
         self._ranks, self._targets = ranks, targets
         self._segments = ranks[0].numbers["segments"]
         self.pairs = len(ranks) * len(targets)
-        self._places, self.nbytes = _places(len(ranks), self.pairs, self._segments)
+        most = min(blocks, _MOST_WORKSPACES // workspace_bytes(self._segments))
+        self.pieces = max(1, min(most // self.pairs, -(-self._capacity() // LEAST_PIECE)))
+        self._places, self.nbytes = _places(len(ranks), self.pairs, self.pieces, self._segments)
+
+    def _capacity(self) -> int:
+        """Bytes that the largest pair can have."""
+        return max(
+            min(int(self._ranks[source].rooms[0, target]), int(self._ranks[target].rooms[2, source])) * shown.numbers["itemsize"]
+            for source, shown in enumerate(self._ranks)
+            for target in self._targets
+        )
 
     def uploaded(self, base: int, at: At, report: int) -> npt.NDArray[np.int64]:
         """The words at the begin of the tables, for tables at `base` and a report at an address of this process."""
@@ -151,9 +168,6 @@ class Tables:
         for name, value in (
             ("capacity", capacity), ("itemsize", shown.numbers["itemsize"]), ("call", base + source * CALL.total), ("peer", target),
             ("target", at(target, "recv") + offset),
-            ("offer", base + self._places["offers"] + index * offer_bytes(self._segments)),
-            ("pair", base + self._places["pairs"] + index * PAIR.total),
-            ("runs", base + self._places["runs"] + index * most_runs(self._segments) * RUN.total),
             ("outgoing", report + fault_offset(size, source, OUTGOING, target)),
             ("incoming", report + fault_offset(size, target, INCOMING, source)),
             ("all_splits", every and every + source * self._segments * WORD),
@@ -161,28 +175,24 @@ class Tables:
             found[getattr(PAIRING, name) // WORD] = value
         return found
 
-    def plan_arguments(self, base: int) -> tuple[int, ...]:
-        """What ``PLAN`` takes."""
-        return base + self._places["pairings"], self.pairs
-
-    def copy_arguments(self, base: int) -> tuple[int, ...]:
-        """What ``COPY`` takes."""
-        return base + self._places["pairs"], self.pairs, base + self._places["runs"], most_runs(self._segments)
+    def arguments(self, base: int) -> tuple[int, ...]:
+        """What the kernel takes."""
+        workspaces = base + self._places["workspaces"]
+        return base + self._places["pairings"], self.pairs, self.pieces, workspaces, workspace_bytes(self._segments)
 
 
-def _places(size: int, pairs: int, segments: int) -> tuple[dict[str, int], int]:
+def _places(size: int, pairs: int, pieces: int, segments: int) -> tuple[dict[str, int], int]:
     """Where each table begins, and bytes of all."""
     found, at = {}, 0
     for name, nbytes in (
         ("calls", size * CALL.total), ("rooms", 2 * size * size * WORD), ("pairings", pairs * PAIRING.total),
-        ("pairs", pairs * PAIR.total), ("offers", pairs * offer_bytes(segments)),
-        ("runs", pairs * most_runs(segments) * RUN.total),
+        ("workspaces", pairs * pieces * workspace_bytes(segments)),
     ):  # fmt: skip
-        found[name] = at
-        at += nbytes
+        found[name] = -(-at // LINE) * LINE if name == "workspaces" else at
+        at = found[name] + nbytes
     return found, at
 
 
-def most_nbytes(size: int, segments: int) -> int:
-    """Bytes of the tables if all ranks share a GPU."""
-    return _places(size, size * size, segments)[1]
+def least_nbytes(size: int, segments: int) -> int:
+    """Bytes of the tables if all ranks share a GPU, and no pair is cut."""
+    return _places(size, size * size, 1, segments)[1]

@@ -1,34 +1,23 @@
-"""Moving the runs of all pairs on the GPU, in one launch whose size nobody knows beforehand.
+"""Moving the runs of a pair on the GPU, by as many teams as there are, when nobody knew beforehand how many bytes there would be.
 
 ::
 
-    pair 0  | run 0      | run 1 |   run 2            |        stream of its runs, cut into tiles whatever the runs are
-            |  tile 0  |  tile 1  |  tile 2  | tile 3 |        team (warp) t takes tiles t, t + teams, ... of each pair,
-    pair 1  | run 0                       |                    finds the first run of a tile by halving, and goes on from there
-            |  tile 0  |  tile 1  | til 2 |
+    | run 0      | run 1 |   run 2            |        stream of its runs, cut into tiles whatever the runs are
+    |  tile 0  |  tile 1  |  tile 2  | tile 3 |        team (warp) t takes tiles t, t + teams, ...,
+                                                      finds the first run of a tile by halving, and goes on from there
 
-How many bytes there are stands in memory, where :func:`numba_kernels.alltoallv.plan.plan` left it; so tiles are cut on the GPU:
-small enough that all teams have one, large enough that the search costs little. Lanes of a team access neighbouring 16 bytes where
-source and target lie alike with respect to them, else 4, else single bytes.
+Tiles are small enough that all teams have one, large enough that the search costs little. Lanes of a team access neighbouring 16
+bytes where source and target lie alike with respect to them, else 4, else single bytes. Runs never overlap, so no two teams write
+the same byte.
 
-==========  ==============================  ================================
-what        who writes it                   who reads it
-==========  ==============================  ================================
-pairs,      the plan, in an earlier launch  every team
-runs
-targets     one team a tile; runs never     nobody in the same launch
-            overlap
-==========  ==============================  ================================
-
-There are no flags. Bytes moved: each once read and once written, and 32 bytes for each step of the search. The CPU moves the same
-runs by ``memcpy`` (:mod:`ncclx_mpi.collectives.alltoall.dynamic`). The NumPy twin is :func:`numba_kernels.alltoallv.twins.moved`.
+Bytes moved: each once read and once written, and 32 bytes for each step of the search. The CPU moves the same runs by ``memcpy``
+(:mod:`ncclx_mpi.collectives.alltoall.dynamic`). The NumPy twin is :func:`numba_kernels.alltoallv.twins.moved`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba_kernels.alltoallv import plan
 from numba_kernels.alltoallv.layout import PAIR, RUN
 from numba_kernels.cuda.intrinsics import (
     VECTOR,
@@ -40,12 +29,9 @@ from numba_kernels.cuda.intrinsics import (
     store_u32,
     store_vector,
 )
-from numba_kernels.cuda.kernel import Kernel, helper
+from numba_kernels.cuda.kernel import helper
 
-_WARP = 32
 _LEAST_TILE, _MOST_TILE = 1024, 16384
-_BESIDE = 37
-"""How many teams further the tiles of the next pair begin, so that small pairs do not all fall to the same teams."""
 
 
 @helper
@@ -116,27 +102,13 @@ def _copy_tile(lane, lanes, pair, runs, position, end):  # type: ignore[no-untyp
         run += RUN.total
 
 
-def copy(thread, threads, pairs, count, runs, most_runs):  # type: ignore[no-untyped-def]
-    """Move the runs of `count` pairs."""
-    lanes = min(_WARP, threads)
-    teams, team, lane = threads // lanes, thread // lanes, thread % lanes
-    if team >= teams:
-        return
-    for index in range(count):
-        pair = pairs + index * PAIR.total
-        nbytes = load_i64(pair + PAIR.nbytes)
-        tile = min(max(nbytes // teams & -_LEAST_TILE, _LEAST_TILE), _MOST_TILE)
-        position = (team + index * _BESIDE) % teams * tile
-        while position < nbytes:
-            end = min(position + tile, nbytes)
-            _copy_tile(lane, lanes, pair, runs + index * most_runs * RUN.total, position, end)
-            position += teams * tile
-
-
-# A pair is a thread, so few are needed; blocks of one warp leave each of them registers enough.
-PLAN = Kernel("alltoallv_plan", plan.plan_pairs, parameters=2, launch_bounds=_WARP)
-"""Arguments: address of a table of ``PAIRING``, number of its rows."""
-COPY = Kernel("alltoallv_copy", copy, parameters=4)
-"""Arguments: address of the pairs, how many, address of their runs, and how many runs each has room for."""
-
-KERNELS = (PLAN, COPY)
+@helper
+def copy_tiles(lane, lanes, team, teams, pair, runs):  # type: ignore[no-untyped-def]
+    """Move the tiles of a pair that fall to a team of `lanes` threads."""
+    nbytes = load_i64(pair + PAIR.nbytes)
+    tile = min(max(nbytes // teams & -_LEAST_TILE, _LEAST_TILE), _MOST_TILE)
+    position = team * tile
+    while position < nbytes:
+        end = min(position + tile, nbytes)
+        _copy_tile(lane, lanes, pair, runs, position, end)
+        position += teams * tile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba_kernels.layout import WORD, words
+from numba_kernels.layout import LINE, WORD, words
 
 CALL = words(
     "Call",
@@ -40,13 +40,31 @@ PAIR = words("Pair", "fault segment needed limit source target nbytes runs")
 RUN = words("Run", "source target packed nbytes")
 """One piece without gaps: byte offsets at the sender, at the receiver, and in the stream of all runs of the pair."""
 
-PAIRING = words("Pairing", "capacity itemsize call peer target offer pair runs outgoing incoming all_splits")
-"""One pair as an executor plans it for both of its ranks, from what stands in their memory.
+PAIRING = words("Pairing", "capacity itemsize call peer target outgoing incoming all_splits")
+"""One pair as an executor sees it, from what stands in the memory of both of its ranks.
 
 ``capacity``, ``itemsize``: what the target grants, as in ``OFFER``. ``call``: of the source, a ``CALL``; ``peer``: the target in it.
-``target``: address of the area. ``offer``, ``pair``, ``runs``: room for what is found. ``outgoing``, ``incoming``: a ``FAULT`` that
-the host of the source reads, and one for that of the target. ``all_splits``: where the source's split lengths go, 0 if they are not
-wanted.
+``target``: address of the area. ``outgoing``, ``incoming``: a ``FAULT`` that the host of the source reads, and one for that of the
+target. ``all_splits``: where the source's split lengths go, 0 if they are not wanted.
+"""
+
+WALKERS = 32
+"""Threads that walk over the split lengths of a pair together, a stretch each."""
+LEAST_STRETCH = 8
+"""Split lengths of a stretch, if there are so many; joining stretches costs as much as walking over some."""
+
+STRETCH = words("Stretch", "sum elements last runs wrong offset before first")
+"""What a walker has found in its stretch, and what precedes it.
+
+``sum``: of the split lengths, -1 if one is none. ``elements``, ``last``, ``runs``: as :func:`numba_kernels.alltoallv.plan.walk` counts
+them. ``wrong``: position of an index that is no segment, -1 if there is none. ``offset``, ``before``, ``first``: sums, elements and
+runs of all stretches before it.
+"""
+
+WORKSPACE = words("Workspace", f"pair*{PAIR.total // WORD} begin listed block stretches*{WALKERS * STRETCH.total // WORD}")
+"""What the threads that move a part of a pair find about it; an ``OFFER`` with its lengths, then the runs, follow.
+
+``begin``, ``listed``, ``block``: as :func:`numba_kernels.alltoallv.plan.find_block` returns them.
 """
 
 FAULT = words("Fault", "fault segment needed limit")
@@ -71,9 +89,15 @@ def offer_bytes(segments: int) -> int:
     return int(OFFER.total + WORD * (segments + (segments + 63) // 64))
 
 
-def most_runs(segments: int) -> int:
-    """Runs that a pair can have: neighbours join, so there is a segment between any two."""
-    return (segments + 1) // 2
+def most_runs(segments: int, stretches: int = 1) -> int:
+    """Runs that a pair can have: neighbours in a stretch join, so there is a segment between any two."""
+    return (segments + stretches) // 2
+
+
+def workspace_bytes(segments: int) -> int:
+    """Bytes of a workspace; no two share a cache line."""
+    nbytes = WORKSPACE.total + offer_bytes(segments) + most_runs(segments, WALKERS) * RUN.total
+    return int(-(-nbytes // LINE) * LINE)
 
 
 def tables(size: int, segments: int) -> dict[str, int]:

@@ -18,18 +18,12 @@ Two steps, with an exchange of fixed size between them::
 Both ends of a pair judge it from the same two offers, so they always agree, and bytes are counted only after they were checked:
 nothing that is out of range is ever read or written. An empty segment takes no place, and does not part its neighbours.
 
-On GPUs one process sees the memory of all ranks, so nothing is exchanged: :func:`plan_pairs` takes both steps for each pair, and
-tells each of its ranks by a ``FAULT`` if it moves nothing::
+On GPUs one process sees the memory of all ranks, so nothing is exchanged, and the functions below are called by several threads for
+one pair, a stretch of the split lengths each: :mod:`numba_kernels.alltoallv.plan_and_copy`.
 
-    rank 0's metadata --.                    .--> pair 0 -> 0, its runs, or FAULTs
-                        +--  one thread a  --+--> pair 1 -> 0
-    rank 1's metadata --'        pair        '--> ...                    and the split lengths of the source, to the target
-
-It walks over the split lengths three times, a thread by itself: some 40 us for 256 of them, which are read along cache lines.
-
-The bodies are the same on CPU and GPU: thread t of T looks after peers t, t + T, ...; no two threads write the same word, and no
-word that is written is read by another thread of the same phase, so no flags are needed. Metadata of the caller are only loaded,
-in whole aligned words.
+Thread t of T looks after peers t, t + T, ...; no word that is written is read by another thread of the same step, so no flags are
+needed. Metadata of the caller are only loaded, in whole aligned words, and each split length once: it is judged, and then used, from
+its copy in the offer.
 
 The NumPy twin is :func:`numba_kernels.alltoallv.twins.runs`.
 """
@@ -41,20 +35,18 @@ from numba_kernels.alltoallv.layout import (
     CALL,
     DENSE_SOURCE,
     DENSE_TARGET,
-    FAULT,
     FINE,
     INDEX,
     ITEM,
     MOST_ELEMENTS,
     OFFER,
     PAIR,
-    PAIRING,
     RECEIVE,
     RUN,
     SEND,
     SPLIT,
 )
-from numba_kernels.cuda.intrinsics import load_i64, store_i64
+from numba_kernels.cuda.intrinsics import load_i64, or_i64, store_i64
 from numba_kernels.jit import kernel
 
 
@@ -79,12 +71,6 @@ def _is_chosen(offer, segments, segment):  # type: ignore[no-untyped-def]
     return (load_i64(offer + OFFER.total + 8 * (segments + (segment >> 6))) >> (segment & 63)) & 1
 
 
-@kernel("void(int64, int64, int64)")
-def _choose(offer, segments, segment):  # type: ignore[no-untyped-def]
-    word = offer + OFFER.total + 8 * (segments + (segment >> 6))
-    store_i64(word, load_i64(word) | (1 << (segment & 63)))
-
-
 @kernel("void(int64, int64, int64, int64, int64)")
 def _object(offer, fault, segment, needed, limit):  # type: ignore[no-untyped-def]
     """Say in an offer why nothing comes of it."""
@@ -94,93 +80,162 @@ def _object(offer, fault, segment, needed, limit):  # type: ignore[no-untyped-de
     store_i64(offer + OFFER.limit, limit)
 
 
-@kernel("void(int64, int64, int64)")
-def _write_splits(call, offer, peer):  # type: ignore[no-untyped-def]
-    """Copy the split lengths into an offer; object to the first that is none."""
-    segments, total = load_i64(call + CALL.segments), 0
-    first = peer * load_i64(call + CALL.row_step)
-    for segment in range(segments):
-        length = integer_at(load_i64(call + CALL.splits), first + segment, load_i64(call + CALL.splits_kind))
+@kernel("void(int64, int64)")
+def begin_offer(call, offer):  # type: ignore[no-untyped-def]
+    """Write what an offer says whatever the metadata are."""
+    store_i64(offer + OFFER.itemsize, load_i64(call + CALL.itemsize))
+    store_i64(offer + OFFER.form, load_i64(call + CALL.form))
+    _object(offer, FINE, 0, 0, 0)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def read_splits(call, offer, peer, first, end):  # type: ignore[no-untyped-def]
+    """Copy a stretch of the split lengths into an offer: their sum, -1 if one of them is none."""
+    splits, kind = load_i64(call + CALL.splits), load_i64(call + CALL.splits_kind)
+    row, total = peer * load_i64(call + CALL.row_step), 0
+    for segment in range(first, end):
+        length = integer_at(splits, row + segment, kind)
         store_i64(offer + OFFER.total + 8 * segment, length)
-        if load_i64(offer + OFFER.fault) == FINE:
-            if length < 0 or length > MOST_ELEMENTS - total:
-                _object(offer, SPLIT, segment, length, MOST_ELEMENTS - total)
-            else:
-                total += length
+        total = total + length if total >= 0 and length >= 0 and length <= MOST_ELEMENTS - total else -1
+    return total
 
 
-@kernel("void(int64, int64, int64)")
-def _write_choice(call, offer, peer):  # type: ignore[no-untyped-def]
-    """Write the set of segments for a peer; object to a block or an index out of range."""
-    segments = load_i64(call + CALL.segments)
-    for word in range((segments + 63) // 64):
+@kernel("void(int64, int64, int64, int64)")
+def choose_nothing(offer, segments, word, step):  # type: ignore[no-untyped-def]
+    """Empty every `step`-th word, from one on, of the set of segments in an offer."""
+    while word < (segments + 63) // 64:
         store_i64(offer + OFFER.total + 8 * (segments + word), 0)
+        word += step
+
+
+@kernel("UniTuple(int64, 3)(int64, int64)")
+def find_block(call, peer):  # type: ignore[no-untyped-def]
+    """Where the list of segments for a peer begins, its length, and -1; or the begin, length and number of the first block out of range."""
     blocklengths = load_i64(call + CALL.blocklengths)
     if blocklengths == 0:
-        first = load_i64(call + CALL.first) + peer * load_i64(call + CALL.first_step)
-        for segment in range(first, first + load_i64(call + CALL.taken)):
-            _choose(offer, segments, segment)
-        return
-    begin, most = 0, load_i64(call + CALL.most_indices)
+        return load_i64(call + CALL.first) + peer * load_i64(call + CALL.first_step), load_i64(call + CALL.taken), -1
+    kind, most = load_i64(call + CALL.blocklengths_kind), load_i64(call + CALL.most_indices)
+    begin = length = 0
     for block in range(peer + 1):
-        length = integer_at(blocklengths, block, load_i64(call + CALL.blocklengths_kind))
+        begin += length
+        length = integer_at(blocklengths, block, kind)
         if length < 0 or length > most - begin:
-            _object(offer, BLOCK, block, length, most - begin)
-            return
-        end = begin + length
-        if block < peer:
-            begin = end
-    for position in range(begin, end):
-        segment = integer_at(load_i64(call + CALL.indices), position, load_i64(call + CALL.indices_kind))
+            return begin, length, block
+    return begin, length, -1
+
+
+@kernel("int64(int64, int64)")
+def _listed(call, position):  # type: ignore[no-untyped-def]
+    """The segment at a position of the lists; without lists they are in order."""
+    if load_i64(call + CALL.blocklengths) == 0:
+        return position
+    return integer_at(load_i64(call + CALL.indices), position, load_i64(call + CALL.indices_kind))
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def choose(call, offer, position, end, step):  # type: ignore[no-untyped-def]
+    """Enter every `step`-th listed segment, from a position on, in the set of an offer; the first position that lists none, else -1."""
+    segments = load_i64(call + CALL.segments)
+    while position < end:
+        segment = _listed(call, position)
         if segment < 0 or segment >= segments:
-            _object(offer, INDEX, position, segment, segments)
-            return
-        _choose(offer, segments, segment)
+            return position
+        or_i64(offer + OFFER.total + 8 * (segments + (segment >> 6)), 1 << (segment & 63))
+        position += step
+    return -1
 
 
-@kernel("UniTuple(int64, 4)(int64, int64, int64, int64)")
-def _walk(offer, segments, itemsize, runs):  # type: ignore[no-untyped-def]
-    """Elements of the chosen segments, their end at the sender and at the receiver, number of runs; these go to `runs` unless 0."""
-    form = load_i64(offer + OFFER.form)
-    offset = elements = source_end = target_end = count = 0
-    run_end = -1
-    for segment in range(segments):
+@kernel("UniTuple(int64, 3)(int64, int64, int64, int64, int64, int64, int64)")
+def walk(offer, segments, first, end, offset, elements, runs):  # type: ignore[no-untyped-def]
+    """Walk over a stretch of the segments, before which there are `offset` elements, `elements` of them chosen.
+
+    Returns the chosen elements, those before included; where the last chosen segment ends, 0 without any; and the number of runs in the
+    stretch, which go to `runs` unless that is 0.
+    """
+    itemsize, form = load_i64(offer + OFFER.itemsize), load_i64(offer + OFFER.form)
+    last = count = begun = run = 0
+    for segment in range(first, end):
         length = load_i64(offer + OFFER.total + 8 * segment)
         if length > 0 and _is_chosen(offer, segments, segment) != 0:
-            source = elements if form & DENSE_SOURCE != 0 else offset
-            target = elements if form & DENSE_TARGET != 0 else offset
-            if offset != run_end:
-                if runs != 0:
-                    run = runs + count * RUN.total
-                    store_i64(run + RUN.source, source * itemsize)
-                    store_i64(run + RUN.target, target * itemsize)
-                    store_i64(run + RUN.packed, elements * itemsize)
-                    store_i64(run + RUN.nbytes, 0)
+            if count == 0 or offset != last:
+                begun, run = elements, runs + count * RUN.total
                 count += 1
-            if runs != 0:
-                last = runs + (count - 1) * RUN.total + RUN.nbytes
-                store_i64(last, load_i64(last) + length * itemsize)
+                if runs != 0:
+                    store_i64(run + RUN.source, (elements if form & DENSE_SOURCE != 0 else offset) * itemsize)
+                    store_i64(run + RUN.target, (elements if form & DENSE_TARGET != 0 else offset) * itemsize)
+                    store_i64(run + RUN.packed, elements * itemsize)
             elements += length
-            source_end, target_end = source + length, target + length
-            run_end = offset + length
+            last = offset + length
+            if runs != 0:
+                store_i64(run + RUN.nbytes, (elements - begun) * itemsize)
         offset += length
-    return elements, source_end, target_end, count
+    return elements, last, count
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def judge_offer(call, offer, peer, total, begin, length, block, wrong, elements, last):  # type: ignore[no-untyped-def]
+    """Object to the first thing that is wrong with what a peer is offered.
+
+    ``total``: of :func:`read_splits`. ``begin``, ``length``, ``block``: of :func:`find_block`. ``wrong``: of :func:`choose`. ``elements``,
+    ``last``: of :func:`walk`.
+    """
+    if total < 0:
+        _object_to_splits(offer, load_i64(call + CALL.segments))
+    elif block >= 0:
+        _object(offer, BLOCK, block, length, load_i64(call + CALL.most_indices) - begin)
+    elif wrong >= 0:
+        _object(offer, INDEX, wrong, _listed(call, wrong), load_i64(call + CALL.segments))
+    else:
+        end = elements if load_i64(offer + OFFER.form) & DENSE_SOURCE != 0 else last
+        limit = load_i64(load_i64(call + CALL.send_places) + 8 * peer)
+        if end > limit:
+            _object(offer, SEND, 0, end, limit)
+
+
+@kernel("void(int64, int64)")
+def _object_to_splits(offer, segments):  # type: ignore[no-untyped-def]
+    """Object to the first split length that is none."""
+    total = 0
+    for segment in range(segments):
+        length = load_i64(offer + OFFER.total + 8 * segment)
+        if length < 0 or length > MOST_ELEMENTS - total:
+            _object(offer, SPLIT, segment, length, MOST_ELEMENTS - total)
+            return
+        total += length
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def judge_pair(pair, offered, granted, elements, last, count):  # type: ignore[no-untyped-def]
+    """What becomes of a pair, from what its sender offers and its receiver grants, and what :func:`walk` returned for all segments."""
+    itemsize, limit = load_i64(offered + OFFER.itemsize), load_i64(granted + OFFER.capacity)
+    fault, segment, needed = load_i64(offered + OFFER.fault), load_i64(offered + OFFER.segment), load_i64(offered + OFFER.needed)
+    if fault != FINE:
+        limit = load_i64(offered + OFFER.limit)
+    else:
+        needed = elements if load_i64(offered + OFFER.form) & DENSE_TARGET != 0 else last
+        if elements > 0 and itemsize != load_i64(granted + OFFER.itemsize):
+            fault, needed, limit = ITEM, itemsize, load_i64(granted + OFFER.itemsize)
+        elif needed > limit:
+            fault = RECEIVE
+    store_i64(pair + PAIR.fault, fault)
+    store_i64(pair + PAIR.segment, segment)
+    store_i64(pair + PAIR.needed, needed)
+    store_i64(pair + PAIR.limit, limit)
+    store_i64(pair + PAIR.nbytes, elements * itemsize if fault == FINE else 0)
+    store_i64(pair + PAIR.runs, count if fault == FINE else 0)
 
 
 @kernel("void(int64, int64, int64)")
 def _write_offer(call, told, peer):  # type: ignore[no-untyped-def]
     """Write what this rank sends to a peer."""
-    store_i64(told + OFFER.itemsize, load_i64(call + CALL.itemsize))
-    store_i64(told + OFFER.form, load_i64(call + CALL.form))
-    _object(told, FINE, 0, 0, 0)
-    _write_splits(call, told, peer)
-    if load_i64(told + OFFER.fault) == FINE:
-        _write_choice(call, told, peer)
-    if load_i64(told + OFFER.fault) == FINE:
-        end = _walk(told, load_i64(call + CALL.segments), 0, 0)[1]
-        limit = load_i64(load_i64(call + CALL.send_places) + 8 * peer)
-        if end > limit:
-            _object(told, SEND, 0, end, limit)
+    segments = load_i64(call + CALL.segments)
+    begin_offer(call, told)
+    choose_nothing(told, segments, 0, 1)
+    total = read_splits(call, told, peer, 0, segments)
+    begin, length, block = find_block(call, peer)
+    wrong = choose(call, told, begin, begin + length, 1) if block < 0 else -1
+    elements, last, _ = walk(told, segments, 0, segments, 0, 0, 0)
+    judge_offer(call, told, peer, total, begin, length, block, wrong, elements, last)
 
 
 @kernel("void(int64, int64, int64)")
@@ -197,23 +252,10 @@ def offer(thread, threads, call):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, int64, int64, int64)")
 def _plan_pair(pair, runs, offered, granted, segments):  # type: ignore[no-untyped-def]
     """Runs of one pair, from what its sender offers and its receiver grants; none if there is a fault."""
-    itemsize, limit = load_i64(offered + OFFER.itemsize), load_i64(granted + OFFER.capacity)
-    fault, segment, needed = load_i64(offered + OFFER.fault), load_i64(offered + OFFER.segment), load_i64(offered + OFFER.needed)
-    elements = count = 0
-    if fault != FINE:
-        limit = load_i64(offered + OFFER.limit)
-    else:
-        elements, _, needed, count = _walk(offered, segments, itemsize, runs)
-        if elements > 0 and itemsize != load_i64(granted + OFFER.itemsize):
-            fault, needed, limit = ITEM, itemsize, load_i64(granted + OFFER.itemsize)
-        elif needed > limit:
-            fault = RECEIVE
-    store_i64(pair + PAIR.fault, fault)
-    store_i64(pair + PAIR.segment, segment)
-    store_i64(pair + PAIR.needed, needed)
-    store_i64(pair + PAIR.limit, limit)
-    store_i64(pair + PAIR.nbytes, elements * itemsize if fault == FINE else 0)
-    store_i64(pair + PAIR.runs, count if fault == FINE else 0)
+    elements = last = count = 0
+    if load_i64(offered + OFFER.fault) == FINE:
+        elements, last, count = walk(offered, segments, 0, segments, 0, 0, runs)
+    judge_pair(pair, offered, granted, elements, last, count)
 
 
 @kernel("void(int64, int64, int64)")
@@ -239,32 +281,3 @@ def plan(thread, threads, call):  # type: ignore[no-untyped-def]
         if all_splits != 0:
             _copy_splits(all_splits + 8 * peer * segments, its, segments)
         peer += threads
-
-
-@kernel("void(int64, int64)")
-def _report(pair, report):  # type: ignore[no-untyped-def]
-    """Tell a host what is wrong with a pair."""
-    store_i64(report + FAULT.segment, load_i64(pair + PAIR.segment))
-    store_i64(report + FAULT.needed, load_i64(pair + PAIR.needed))
-    store_i64(report + FAULT.limit, load_i64(pair + PAIR.limit))
-    store_i64(report + FAULT.fault, load_i64(pair + PAIR.fault))
-
-
-@kernel("void(int64, int64, int64, int64)")
-def plan_pairs(thread, threads, table, count):  # type: ignore[no-untyped-def]
-    """Plan `count` pairs, rows of ``PAIRING`` in a table, from the metadata of their sources."""
-    index = thread
-    while index < count:
-        row = table + index * PAIRING.total
-        call, told, pair = load_i64(row + PAIRING.call), load_i64(row + PAIRING.offer), load_i64(row + PAIRING.pair)
-        size, segments, peer = load_i64(call + CALL.size), load_i64(call + CALL.segments), load_i64(row + PAIRING.peer)
-        _write_offer(call, told, peer)
-        _plan_pair(pair, load_i64(row + PAIRING.runs), told, row, segments)
-        store_i64(pair + PAIR.source, load_i64(load_i64(call + CALL.send_places) + 8 * (size + peer)))
-        store_i64(pair + PAIR.target, load_i64(row + PAIRING.target))
-        if load_i64(row + PAIRING.all_splits) != 0:
-            _copy_splits(load_i64(row + PAIRING.all_splits), told, segments)
-        if load_i64(pair + PAIR.fault) != FINE:
-            _report(pair, load_i64(row + PAIRING.outgoing))
-            _report(pair, load_i64(row + PAIRING.incoming))
-        index += threads

@@ -17,8 +17,10 @@ from numba_kernels import jit
 from numba_kernels.cuda.ptx import CompilerMissing, renamed
 
 
-def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tuple[int, int], launch_bounds: int) -> str:
+def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tuple[int, int], bounds: tuple[int, int]) -> str:
     """Compile `entry`, a function of int64 `parameters`, to PTX whose entry is called `name`.
+
+    It runs with at most ``bounds[0]`` threads a block, and a multiprocessor has registers for ``bounds[1]`` such blocks.
 
     Multiplications and additions are not contracted, and subnormals are kept, so results have the bits that the CPU's have.
 
@@ -34,9 +36,9 @@ def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tu
 
     try:
         with jit.pinned_configuration(), _without_gpu(arch):
-            # One block a multiprocessor suffices: asked for nothing, ptxas spills registers to make room for more.
+            # Without the second bound ptxas spills registers to make room for more blocks.
             library, _ = compiler._compile_pyfunc_with_fixup(
-                entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=(launch_bounds, 1)
+                entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=bounds
             )
             library._nvvm_options["fma"] = False
             (text,) = library.get_asm_strs(cc=arch)

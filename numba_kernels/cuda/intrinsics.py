@@ -147,6 +147,21 @@ store_f32, store_f64 = _make_store(SCALARS["f32"]), _make_store(SCALARS["f64"])
 
 
 @intrinsic
+def or_i64(typingctx: Any, address: Any, bits: Any) -> Any:
+    """Set bits of an int64 of which other threads of the launch set bits meanwhile."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, bits = args
+        if is_gpu(builder):
+            assembly(builder, "red.global.or.b64 [$0], $1;", ir.VoidType(), "l,l", [address, bits], accesses_memory=True)
+        else:  # one thread after another
+            emit_store(builder, address, builder.or_(emit_load(builder, address, SCALARS["i64"]), bits), SCALARS["i64"])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
 def load_vector(typingctx: Any, address: Any) -> Any:
     """Four uint32 from an address that is a multiple of 16."""
 

@@ -44,33 +44,47 @@ class Kernel:
     body
         ``body(thread, threads, *arguments)``.
     phases
-        Further bodies with the same arguments. Each begins when all threads have finished the one before. Such a kernel is launched
-        as one block (:attr:`is_one_block`), since only a block has a barrier that needs no other block to be running.
+        Further bodies with the same arguments. Each begins when all threads of the block have finished the one before, whatever other
+        blocks do: only a block has a barrier that needs no other block to be running. Such a kernel is launched as one block, or as
+        blocks of `launch_bounds` threads (:meth:`fits`), so that a body can tell the block of a thread by its number.
     parameters
         Number of arguments.
     launch_bounds
         Most threads a block that it will be launched with; fewer leave more registers to each.
+    blocks_a_processor
+        Blocks of so many threads that a multiprocessor can run at once at least, which leaves fewer registers to each.
     """
 
-    def __init__(self, name: str, body: Body, *, phases: Sequence[Body] = (), parameters: int, launch_bounds: int = 512) -> None:
+    def __init__(
+        self,
+        name: str,
+        body: Body,
+        *,
+        phases: Sequence[Body] = (),
+        parameters: int,
+        launch_bounds: int = 512,
+        blocks_a_processor: int = 1,
+    ) -> None:
         self.name = name
         self.bodies = (body, *phases)
         self.parameters = parameters
         self.launch_bounds = launch_bounds
+        self.blocks_a_processor = blocks_a_processor
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}>"
 
-    @property
-    def is_one_block(self) -> bool:
-        """Whether it has phases, and is launched as a single block."""
-        return len(self.bodies) > 1
+    def fits(self, blocks: int, threads: int) -> bool:
+        """Whether it may be launched as so many blocks of so many threads."""
+        is_whole = len(self.bodies) == 1 or blocks == 1 or threads == self.launch_bounds
+        return is_whole and 1 <= threads <= self.launch_bounds
 
     @functools.cached_property
     def digest(self) -> str:
         """Names what the machine code is made from: the sources of the bodies and of all of ours that they import, and the settings."""
         total = hashlib.sha256()
-        for part in (self.name, str(self.parameters), str(self.launch_bounds), *map(_sources_digest, self.bodies)):
+        settings = self.parameters, self.launch_bounds, self.blocks_a_processor
+        for part in (self.name, *map(str, settings), *map(_sources_digest, self.bodies)):
             total.update(part.encode() + b"\0")
         return total.hexdigest()[:20]
 
@@ -98,10 +112,14 @@ class Kernel:
         """The kernel as PTX for compute capability `arch`."""
         from numba_kernels.cuda.compiler import compile_ptx
 
-        return compile_ptx(self.name, _gpu_entry(self.bodies, self.parameters), self.parameters, arch, self.launch_bounds)
+        bounds = self.launch_bounds, self.blocks_a_processor
+        return compile_ptx(self.name, _gpu_entry(self.bodies, self.parameters), self.parameters, arch, bounds)
 
     def on_cpu(self, threads: int, *arguments: int) -> None:
-        """Do on the CPU what `threads` threads would do, one after another, phase by phase. Compiled at first use; no GIL."""
+        """Do on the CPU what `threads` threads would do. Compiled at first use; no GIL.
+
+        Blocks of `launch_bounds` threads run one after another, each phase by phase, and a phase thread by thread.
+        """
         if len(arguments) != self.parameters:
             raise TypeError(f"kernel {self.name} takes {self.parameters} arguments, got {len(arguments)}")
         self._c_function(threads, *arguments)
@@ -109,7 +127,7 @@ class Kernel:
     @functools.cached_property
     def _c_function(self) -> Callable[..., None]:
         signature = f"void({', '.join(['int64'] * (self.parameters + 1))})"
-        native = jit.native(_cpu_entry(self.bodies, self.parameters), signature, self.name, self.digest)
+        native = jit.native(_cpu_entry(self.bodies, self.parameters, self.launch_bounds), signature, self.name, self.digest)
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * (self.parameters + 1))
         # The function lives as long as what compiled it.
         self._native = native
@@ -137,11 +155,14 @@ def _gpu_entry(bodies: Sequence[Body], parameters: int) -> Callable[..., None]:
     return _function("", lines, bodies, parameters)
 
 
-def _cpu_entry(bodies: Sequence[Body], parameters: int) -> Callable[..., None]:
-    """What the CPU runs for all threads."""
-    lines = []
+def _cpu_entry(bodies: Sequence[Body], parameters: int, block: int) -> Callable[..., None]:
+    """What the CPU runs for all threads, a block of them after another."""
+    lines = [f"for first in range(0, threads, {block}):"]
     for k in range(len(bodies)):
-        lines += ["for thread in range(threads):", f"    body_{k}(thread, threads, *arguments)"]
+        lines += [
+            f"    for thread in range(first, min(first + {block}, threads)):",
+            f"        body_{k}(thread, threads, *arguments)",
+        ]
     return _function("threads, ", lines, bodies, parameters)
 
 

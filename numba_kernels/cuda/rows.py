@@ -11,6 +11,7 @@ equal size (:func:`cut`), so that all groups have as much to do.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from numba_kernels.cuda.kernel import helper
 
@@ -18,12 +19,23 @@ GROUP = 512
 """Threads that share a row; blocks of a launch have as many."""
 
 
-@helper
-def place(thread, threads, rows):  # type: ignore[no-untyped-def]
-    """First row of a thread, how many rows further its next one is, its number in its group, and threads of a group."""
-    lanes = min(threads, GROUP)
-    groups, group = threads // lanes, thread // lanes
-    return (group if group < groups else rows), groups, thread - group * lanes, lanes
+def placing(group: int) -> Any:
+    """Return what tells a thread its place, where `group` threads share a row.
+
+    It is called with number and count of threads, and the number of rows; it returns the first row of the thread, how many rows further
+    its next one is, its number in its group, and threads of the group.
+    """
+
+    @helper
+    def place(thread, threads, rows):  # type: ignore[no-untyped-def]
+        lanes = min(threads, group)
+        groups, number = threads // lanes, thread // lanes
+        return (number if number < groups else rows), groups, thread - number * lanes, lanes
+
+    return place
+
+
+place = placing(GROUP)
 
 
 def cut(total: int, piece: int) -> Iterator[tuple[int, int]]:

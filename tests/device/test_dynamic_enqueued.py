@@ -17,7 +17,7 @@ from ncclx_mpi import MPI
 from ncclx_mpi.device.reports import Report, _let_go, _retired
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
-from tests.device.test_dynamic_fastpath import driver_of, late
+from tests.device.test_dynamic_fastpath import QUESTIONS, driver_of, late
 from tests.extensions.tables import HOLE, INDICES, SPLIT, draw
 from tests.extensions.test_alltoallv_dynamic import check
 
@@ -217,9 +217,9 @@ def test_counts_changed_after_the_start_was_enqueued(comm: Any, form: str) -> No
 
 
 @pytest.mark.ranks(2, 4, timeout=60)
-@pytest.mark.parametrize("sharing", ["one", "each"])
+@pytest.mark.parametrize("sharing", ["one", "two", "each"])
 def test_driver_calls(comm: Any, sharing: str) -> None:
-    """A rank makes one call, an executor four, and nothing is asked or waited for."""
+    """A rank makes one call, an executor three, outside of graphs and into them, and nothing is waited for."""
     size = comm.size
     with driver_of(comm, sharing) as driver:
         driver.use(0)
@@ -229,12 +229,16 @@ def test_driver_calls(comm: Any, sharing: str) -> None:
             splits = DeviceArray.from_host(np.ones(size, int))
             request = own.Alltoallv_dynamic_init(send, recv, splits)
             request.Start(stream=stream)
-            for _ in range(3):
+            for is_captured in (False, False, True, True):
+                if is_captured:
+                    driver.begin_capture(stream)
                 driver.calls.clear()
                 request.Start(stream=stream)
-                made = {name: count for name, count in driver.calls.items() if name not in ("is_capturing", "current_device")}
-                is_executor = sharing == "each" or comm.rank == 0
-                assert made == ({"batch": 2, "launch": 2} if is_executor else {"batch": 1})
+                made = {name: count for name, count in driver.calls.items() if name not in QUESTIONS}
+                if is_captured:
+                    driver.end_capture(stream)
+                is_executor = comm.rank % {"one": size, "two": 2, "each": 1}[sharing] == 0
+                assert made == ({"batch": 2, "launch": 1} if is_executor else {"batch": 1})
             driver.finish(stream)
         request.Free()
         own.Free()

@@ -62,14 +62,17 @@ class Table:
 
     def metadata(self, rank: int) -> tuple[Any, ...]:
         """`splits`, `indices` and `blocklengths` of random integer types; indices in any order, some twice."""
-        splits = self.splits[rank].astype(self.rng.choice(INTEGERS))
+        splits = self._of_some_type(self.splits[rank])
         if self.form != INDICES:
             return splits, None, None
         blocks = [self.rng.permutation(list(block) + list(block[:1])) for block in self.chosen[rank]]
         lengths = np.array([len(block) for block in blocks])
         spare = self.rng.integers(0, 100, self.rng.integers(0, 3))
-        indices = np.concatenate([*blocks, spare]).astype(self.rng.choice(INTEGERS))
-        return splits, indices, lengths.astype(self.rng.choice(INTEGERS))
+        return splits, self._of_some_type(np.concatenate([*blocks, spare])), self._of_some_type(lengths)
+
+    def _of_some_type(self, values: np.ndarray) -> np.ndarray:
+        """The same as integers of a type that holds them."""
+        return values.astype(self.rng.choice([kind for kind in INTEGERS if np.iinfo(kind).max >= max(values, default=0)]))
 
     def displacements(self, rank: int) -> list[int]:
         """Where the areas of a receive buffer begin: in any order, with gaps."""

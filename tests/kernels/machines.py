@@ -94,8 +94,10 @@ class Gpu(Machine):
         return content
 
     def run(self, kernel: Kernel, *arguments: int, threads: int = 7) -> None:
-        blocks = 1 if kernel.is_one_block else 3
-        self.driver.launch(kernel, self.stream, blocks, threads, arguments)
+        """Launch 3 blocks, or as many as make `threads`; one where threads of a kernel must see each other and are too few for that."""
+        width = min(threads, kernel.launch_bounds)
+        blocks = -(-threads // width) if threads > width else 3
+        self.driver.launch(kernel, self.stream, blocks if kernel.fits(blocks, width) else 1, width, arguments)
         self.driver.synchronize(self.stream)
 
     def free(self) -> None:

@@ -56,7 +56,19 @@ def test_every_thread_runs_on_the_cpu_phase_by_phase(threads):
     assert target.tolist() == (2 * source).tolist()
     DOUBLE_AND_REVERSE.on_cpu(threads, target.ctypes.data, source.ctypes.data, 37)
     assert target.tolist() == (2 * source)[::-1].tolist()
-    assert DOUBLE_AND_REVERSE.is_one_block and not DOUBLE.is_one_block
+
+
+def test_blocks_run_one_after_another_on_the_cpu():
+    """Phases are in step inside of a block only: the first one reverses before the second has doubled its half."""
+    source, target = np.arange(1024), np.zeros(1024, np.int64)
+    DOUBLE_AND_REVERSE.on_cpu(1024, target.ctypes.data, source.ctypes.data, 1024)
+    assert target.tolist() == [0] * 512 + (2 * source)[512:].tolist()
+
+
+def test_what_a_kernel_may_be_launched_as():
+    """Threads that wait for each other are those of one block, which bodies recognise by their numbers."""
+    assert DOUBLE.fits(3, 7) and DOUBLE.fits(1, 512) and not DOUBLE.fits(1, 513) and not DOUBLE.fits(1, 0)
+    assert DOUBLE_AND_REVERSE.fits(1, 7) and DOUBLE_AND_REVERSE.fits(3, 512) and not DOUBLE_AND_REVERSE.fits(3, 7)
 
 
 def test_accesses_on_the_cpu():

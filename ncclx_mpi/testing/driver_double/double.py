@@ -322,10 +322,11 @@ class Double(Driver):
             queue = self._stream(stream)
             if queue.device != self._device():
                 raise DriverError(INVALID_HANDLE, f"launch: {queue} belongs to device {queue.device}, not to the current one")
-            most = getattr(kernel, "launch_bounds", _MOST_THREADS), 1 if getattr(kernel, "is_one_block", False) else _MOST_BLOCKS
-            if not (1 <= threads <= most[0] and 1 <= blocks <= most[1]):
-                text = f"{kernel.name} is for at most {most[1]} blocks of {most[0]} threads, not for {blocks} of {threads}"
-                raise DriverError(INVALID_VALUE, f"launch: {text}")
+            fits = getattr(kernel, "fits", None)
+            if not (1 <= threads <= _MOST_THREADS and 1 <= blocks <= _MOST_BLOCKS and (fits is None or fits(blocks, threads))):
+                raise DriverError(
+                    INVALID_VALUE, f"launch: {kernel.name} cannot be launched as {blocks} blocks of {threads} threads"
+                )
             if (queue.device, kernel.name) not in self._loaded:
                 self._refuse_unsafe(f"first launch of {kernel.name} (it loads the module)")
                 self._loaded.add((queue.device, kernel.name))
