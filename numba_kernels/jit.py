@@ -3,6 +3,9 @@
 ``@kernel("int64(int64, int64)")`` declares a nopython function with one explicit signature. Nothing is compiled
 at import: a kernel is compiled, or loaded from the disk cache, when another kernel or :func:`entry` first asks for it.
 
+What Python or native code calls also has an image in the cache (:mod:`numba_kernels.linking`), from which it is linked without
+Numba's compiler: a process that finds all it calls there never starts that.
+
 The cache folder of a kernel is named by a digest of the sources of its module and of all modules of ours
 that it imports, so a changed callee in another file never leaves stale machine code (Numba's own stamp covers
 only the defining file). The folder is private to the user (0700); Numba itself adds the CPU and its version.
@@ -29,6 +32,7 @@ import re
 import secrets
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -37,10 +41,12 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import numba
-from numba.core import caching, config, sigutils
+from numba.core import caching, config, registry, sigutils
 from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
+
+from numba_kernels import linking
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
 CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
@@ -62,30 +68,47 @@ os.register_at_fork(after_in_child=_number_functions)
 class Kernel:
     """A nopython function with one signature: callable from other kernels, and from Python through :func:`entry`."""
 
-    def __init__(self, dispatcher: Dispatcher, signature: Any) -> None:
+    def __init__(self, dispatcher: Any, signature: Any) -> None:
         self.dispatcher = dispatcher
         self.signature = signature
+        self._cache: _Cache = dispatcher._cache
         self.name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
         self._point: Callable[..., Any] | None = None
+        self._address = 0
 
     def compile(self) -> Callable[..., Any]:
         """Return the compiled C entry point: exact argument types, no dispatch (72-128 ns a call)."""
-        if self._point is not None:
-            return self._point
-        args, _ = sigutils.normalize_signature(self.signature)
-        if args not in self.dispatcher.overloads:
-            # Ranks that call it for the first time at once would all compile it: one does, and the others load it then.
-            with pinned_configuration(), contextlib.nullcontext() if self.is_cached() else one_at_a_time():
-                self.dispatcher.compile(self.signature)
-        point: Callable[..., Any] = self.dispatcher.overloads[args].entry_point
-        self._point = point
-        return point
+        if self._point is None:
+            # Ranks that call it for the first time at once would all compile it: one does, and the others link it then.
+            with contextlib.nullcontext() if self.is_cached() else one_at_a_time():
+                self._point = self._linked() or self._compiled().entry_point
+        return self._point
+
+    def address(self) -> int:
+        """Address of the function in C, compiled or loaded if needed."""
+        self.compile()
+        if not self._address:
+            compiled = self._compiled()
+            self._address = int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))
+        return self._address
 
     def is_cached(self) -> bool:
         """Whether the disk cache holds it, so that it need not be compiled."""
-        dispatcher: Any = self.dispatcher
+        return self._cache.has_image() or self._cache.holds(self.signature, self.dispatcher.targetctx)
+
+    def _linked(self) -> Callable[..., Any] | None:
+        linked = self._cache.link()
+        if linked is None:
+            return None
+        self._address = linked.address
+        return linked.point
+
+    def _compiled(self) -> Any:
         args, _ = sigutils.normalize_signature(self.signature)
-        return bool(dispatcher._cache.holds(args, dispatcher.targetctx))
+        if args not in self.dispatcher.overloads:
+            with pinned_configuration():
+                self.dispatcher.compile(self.signature)
+        return self.dispatcher.overloads[args]
 
 
 def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -104,7 +127,7 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
     def decorate(function: Callable[..., Any]) -> Any:
         with pinned_configuration():
             dispatcher = numba.njit(nogil=nogil, error_model="numpy", boundscheck=False, no_cfunc_wrapper=not is_entry)(function)
-            dispatcher._cache = _Cache(function)
+            dispatcher._cache = _Cache(function, is_linked=is_entry)
         # Callers with literal arguments would each get a compiled variant of their own.
         dispatcher.compile = functools.partial(_compile_declared, dispatcher.compile, signature)
         if is_entry:
@@ -124,6 +147,9 @@ class Native:
     @functools.cached_property
     def address(self) -> int:
         """Where the function is. The first look compiles it, or loads it from the disk cache."""
+        linked = self._callback._cache.link()
+        if linked is not None:
+            return int(linked.address)
         with pinned_configuration():
             self._callback.compile()
         return int(self._callback.address)
@@ -139,7 +165,7 @@ def native(function: Callable[..., Any], signature: str, name: str, digest: str 
     function.__dict__[_DIGEST] = digest
     arguments: Any = sigutils.normalize_signature(signature)
     callback: Any = CFunc(function, arguments, locals={}, options={"error_model": "numpy"})
-    callback._cache = _NamedCache(function)
+    callback._cache = _NamedCache(function, is_linked=True)
     return Native(callback)
 
 
@@ -158,11 +184,7 @@ def entry(function: Any) -> Callable[..., Any]:
 def c_address(function: Any) -> int:
     """Address of a kernel declared with ``is_entry=True`` as a C function, for calls through a pointer or a symbol."""
     py_func = function.py_func
-    declared = _entries[f"{py_func.__module__}.{py_func.__qualname__}"]
-    declared.compile()
-    args, _ = sigutils.normalize_signature(declared.signature)
-    compiled = declared.dispatcher.overloads[args]
-    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_cfunc_wrapper_name))
+    return _entries[f"{py_func.__module__}.{py_func.__qualname__}"].address()
 
 
 def callees(function: Any) -> list[Any]:
@@ -208,6 +230,13 @@ def compile_declared(function: Any) -> None:
 def entries() -> list[Kernel]:
     """All kernels that Python calls, of the modules imported so far."""
     return list(_entries.values())
+
+
+def forget_finalizers() -> None:
+    """Take the finalizers of our kernels away, which would do nothing at exit but cost each forked process a thousand pages to copy."""
+    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
+        if isinstance(finalizer.peek()[0], Dispatcher):
+            finalizer.detach()
 
 
 @contextmanager
@@ -299,17 +328,17 @@ _IMPORT = re.compile(
 
 
 def _collect_sources(path: str, seen: dict[str, bytes]) -> None:
-    key, source, imported = _scan(path)
-    if source is None or key in seen:
+    key, digest, imported = _scan(path)
+    if digest is None or key in seen:
         return
-    seen[key] = source
+    seen[key] = digest
     for found in imported:
         _collect_sources(found, seen)
 
 
 @functools.cache
 def _scan(path: str) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Name and source of a module, and the files of ours that it imports; read once, since many modules share them."""
+    """Name and digest of a module, and the files of ours that it imports; read once, since many modules share them."""
     root = _package_root(path)
     try:
         source = Path(path).read_bytes()
@@ -320,7 +349,7 @@ def _scan(path: str) -> tuple[str, bytes | None, tuple[str, ...]]:
         module = match.group(1) or match.group(3)
         names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
         files.extend(_module_files(root, module, names))
-    return os.path.relpath(path, root), source, tuple(files)
+    return os.path.relpath(path, root), hashlib.sha256(source).digest(), tuple(files)
 
 
 def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:
@@ -360,26 +389,47 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator:
-        locator = cls(py_func, py_file)
-        locator.ensure_cache_path()
-        return locator
+        return cls(py_func, py_file)  # its folder is made when something is kept there
 
 
 class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes: ClassVar = [_Locator]
 
 
+@functools.cache
+def _target() -> tuple[str, ...]:
+    """The processor that we compile for."""
+    return tuple(map(str, registry.cpu_target.target_context.codegen().magic_tuple()))
+
+
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _CacheImpl
 
+    def __init__(self, function: Callable[..., Any], *, is_linked: bool) -> None:
+        super().__init__(function)
+        self._is_linked = is_linked
+
+    def link(self) -> linking.Linked | None:
+        """Link the function from its image, if it has one that can be."""
+        return linking.link(self._image(), self._py_func)
+
+    def has_image(self) -> bool:
+        """Whether there is an image."""
+        return self._image().exists()
+
+    def _image(self) -> Path:
+        return linking.image_path(self._cache_path, self._impl.filename_base, _target())
+
     def holds(self, sig: Any, target_context: Any) -> bool:
-        """Whether a compiled function is there for a signature."""
+        """Whether a compiled function is there for a signature, as it was declared."""
         return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled function for later; a folder that was removed meanwhile, or a full disk, costs only the next start."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)
+            if self._is_linked:
+                linking.write_image(self._image(), data)
 
 
 class _NamedCache(_Cache):

@@ -14,6 +14,7 @@ from ncclx_mpi.launch.failure import Failure, signal_name
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.relay import LineRelay
 from ncclx_mpi.observe.describe import describe
+from ncclx_mpi.p2p.clock import ticks_per_us
 
 
 def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, timeout: float) -> int:
@@ -27,11 +28,11 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
     except (ValueError, OSError) as error:
         print(f"ncclx run: {nranks} ranks cannot be started: {error}", file=sys.stderr)
         return 2
-    modules = frozenset(sys.modules)
+    last_module = next(reversed(sys.modules))
     if job.fork_ranks() is not None:
         if feed >= 0:
             os.close(feed)
-        _be_rank(program, modules)
+        _be_rank(program, last_module)
     if feed >= 0:
         os.close(stdin)
         threading.Thread(target=_feed, args=(feed,), daemon=True).start()
@@ -43,8 +44,9 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
 
 
 def _prepare(program: programs.Program, nranks: int) -> programs.Program:
-    """Do once what all ranks would do: import the engine, and read the program from standard input if it is there."""
+    """Do once what all ranks would do: import the engine, time the clock, and read the program from standard input if it is there."""
     warm.load(nranks)
+    ticks_per_us()
     shim.install()
     if program.kind == programs.STDIN:
         return programs.Program(programs.STDIN, sys.stdin.read(), program.args)
@@ -61,11 +63,11 @@ def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int) -> Sett
     return Settings(nranks, timeout=timeout, stdin=stdin, on_timeout=on_timeout)
 
 
-def _be_rank(program: programs.Program, modules: frozenset[str]) -> None:
+def _be_rank(program: programs.Program, last_module: str) -> None:
     if not program.is_python:
         _execute(program)
     status = programs.run(program)
-    process.leave(status, modules)
+    process.leave(status, last_module)
 
 
 def _execute(program: programs.Program) -> None:

@@ -20,6 +20,7 @@ from ncclx_mpi.launch import process, shim, warm, wire
 from ncclx_mpi.launch.job import Job, Settings
 from ncclx_mpi.launch.relay import CHANNEL, LineRelay
 from ncclx_mpi.observe.describe import describe
+from ncclx_mpi.p2p.clock import ticks_per_us
 
 _MANY = 1 << 20
 """Ranks to make everything ready for: the server forks one job after another."""
@@ -37,6 +38,7 @@ def serve(connection: socket.socket) -> None:
             return
         if not is_loaded:
             warm.load(_MANY)
+            ticks_per_us()
             shim.install()
             is_loaded = True
         _preload(request.preload)

@@ -196,6 +196,7 @@ def load(nranks: int) -> None:
         for declared in jit.entries():
             if declared.name.startswith(_ALWAYS_USED) or (not has_cores and (has_all or declared.is_cached())):
                 _load(declared)
+        jit.forget_finalizers()
         gc.freeze()
     finally:
         gc.enable()

@@ -15,10 +15,10 @@ ROOT = Path(jit.__file__).parents[1]
 
 SHARED = """
 from numba_kernels import jit, reduce
-from numba_kernels.reduce import native
+from numba_kernels.reduce import native  # its functions have a library once Numba has compiled them
 assert reduce.address("sum", "u16") and reduce.address("maxloc", "i16,i32")
 kernels = [native._compiled("sum", "u16"), native._compiled("maxloc", "i16,i32")]
-print(sum(kernel._callback.cache_hits for kernel in kernels))
+print(sum(hasattr(kernel._callback, "_library") for kernel in kernels))
 """
 
 
@@ -59,15 +59,15 @@ def test_entry_points_take_what_they_declare():
 
 def test_other_processes_find_what_one_compiled(tmp_path):
     cache = tmp_path / "cache"
-    assert python(SHARED, cache) == ["0"]
     assert python(SHARED, cache) == ["2"]
+    assert python(SHARED, cache) == ["0"]
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_users_numba_settings_do_not_reach_our_functions(tmp_path):
     disabled = {"NUMBA_DISABLE_JIT": "1", "NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0"}
-    assert python(SHARED, tmp_path, **disabled) == ["0"]
-    assert python(SHARED, tmp_path) == ["2"]
+    assert python(SHARED, tmp_path, **disabled) == ["2"]
+    assert python(SHARED, tmp_path) == ["0"]
 
 
 def test_a_home_that_cannot_be_written_still_starts(tmp_path):

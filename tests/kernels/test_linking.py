@@ -1,0 +1,110 @@
+"""Functions are linked from images in the cache; what cannot be is loaded by Numba, or compiled."""
+
+import ctypes
+import marshal
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from numba_kernels import jit, linking
+
+ROOT = Path(jit.__file__).parents[1]
+
+PROGRAM = """
+import ctypes, numpy as np
+from numba.core.runtime import rtsys
+from numba_kernels import jit, memory, pack, reduce
+
+source, target = np.arange(3, 9), np.zeros(3, dtype=np.int64)
+blocks = np.array([[0, 8]])
+jit.entry(pack.pack)(blocks.ctypes.data, 1, 16, source.ctypes.data, 3, target.ctypes.data)
+assert target.tolist() == [3, 5, 7]
+words = [ctypes.c_int64] * 4
+ctypes.CFUNCTYPE(None, *words)(reduce.address("sum", "i64"))(*[target.ctypes.data] * 3, 3)
+assert target.tolist() == [6, 10, 14]
+print("compiler" if rtsys._init else "linked")
+"""
+"""Calls one function from Python and one by its address; says whether Numba's compiler was started for that."""
+
+
+def run(cache: Path) -> str:
+    settings = os.environ | {"PYTHONPATH": str(ROOT), jit.CACHE_VARIABLE: str(cache)}
+    result = subprocess.run([sys.executable, "-c", PROGRAM], env=settings, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def images(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*/*.image"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds what the program calls."""
+    folder = tmp_path_factory.mktemp("cache")
+    assert run(folder) == "compiler"
+    return folder
+
+
+def test_what_is_cached_needs_no_compiler(cache: Path) -> None:
+    assert len(images(cache)) == 2
+    assert run(cache) == "linked"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda content: b"", id="empty"),
+        pytest.param(lambda content: content[: len(content) // 2], id="cut"),
+        pytest.param(lambda content: marshal.dumps((1, 2)), id="foreign"),
+        pytest.param(lambda content: marshal.dumps((*marshal.loads(content)[:4], ("nowhere_to_be_found",))), id="unresolved"),
+    ],
+)
+def test_what_cannot_be_linked_is_loaded_by_numba(cache, damage) -> None:
+    contents = {path: path.read_bytes() for path in images(cache)}
+    try:
+        for path, content in contents.items():
+            path.write_bytes(damage(content))
+        assert run(cache) == "compiler"
+    finally:
+        for path, content in contents.items():
+            path.write_bytes(content)
+    assert run(cache) == "linked"
+
+
+def test_every_entry_can_be_linked() -> None:
+    """Nothing of ours needs more than machine code, or refers to what only Numba's compiler brings in."""
+    cached = [declared for declared in jit.entries() if declared._cache.has_image()]
+    refused = [declared.name for declared in cached if declared._cache.link() is None]
+    missing = [declared.name for declared in jit.entries() if declared not in cached and declared.is_cached()]
+    assert len(cached) > 50
+    assert not refused
+    assert not missing
+
+
+@pytest.mark.parametrize("extra", ["constant", "initializer", "lifted", "globals"])
+def test_more_than_machine_code_makes_no_image(extra, tmp_path) -> None:
+    environment = SimpleNamespace(consts=[object()] if extra == "constant" else [])
+    compiled = SimpleNamespace(
+        library=SimpleNamespace(has_dynamic_globals=extra == "globals"),
+        fndesc=None,
+        environment=environment,
+        reload_init=[print] if extra == "initializer" else [],
+        lifted=[print] if extra == "lifted" else [],
+        _find_referenced_environments=list,
+    )
+    linking.write_image(tmp_path / "image", compiled)
+    assert not list(tmp_path.iterdir())
+
+
+@jit.kernel("int64(int64)", is_entry=True)
+def twice(value):
+    return 2 * value
+
+
+def test_address_in_c() -> None:
+    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(jit.c_address(twice))(21) == 42
