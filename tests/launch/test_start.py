@@ -1,0 +1,91 @@
+"""What a start costs and needs: no compiler with a warm cache, nothing written beside the cache, nothing left afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from programs import HOME, all_gone, command, environment, run_code
+
+from ncclx_mpi.launch import process
+from numba_kernels import jit
+
+WORLD = "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
+
+USE = """
+total = np.empty(8)
+comm.Allreduce(np.ones(8), total)
+comm.Bcast(total)
+comm.sendrecv(total, comm.rank)
+comm.Barrier()
+assert (total == comm.size).all()
+"""
+
+COLD = """
+from ncclx_mpi.launch import warm
+warm._FIRST = ("transports.shm.arena.",)
+warm.warm_up()
+warm.warm_up()
+"""
+
+
+def test_a_warm_start_needs_no_compiler():
+    result = run_code(2, WORLD + USE + "from numba.core.runtime import rtsys; print(rtsys._init)")
+    assert result.stdout == "False\n" * 2, result.stderr
+
+
+def test_a_program_with_numba_functions_of_its_own():
+    """Numba's compiler starts in a rank that already runs linked functions."""
+    code = WORLD + USE + "import numba\n@numba.njit\ndef twice(x): return 2 * x\nprint(twice(comm.size) + twice(1.5))\n" + USE
+    result = run_code(2, code)
+    assert result.stdout == "7.0\n" * 2, result.stderr
+
+
+def test_a_cold_start_says_what_it_is_doing(tmp_path):
+    settings = environment(**{jit.CACHE_VARIABLE: str(tmp_path)})
+    result = subprocess.run([sys.executable, "-c", COLD], env=settings, capture_output=True, text=True, timeout=120, check=True)
+    begun, done = result.stderr.splitlines()
+    assert begun.startswith("ncclx_mpi: compiling 3 of ")
+    assert str(tmp_path) in begun
+    assert done.startswith("ncclx_mpi: compiled in ")
+
+
+def test_packages_that_cannot_be_written(tmp_path):
+    packages = tmp_path / "site-packages"
+    for name in jit.PACKAGES:
+        shutil.copytree(Path(HOME) / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in [packages, *packages.rglob("*")]:
+        folder.chmod(0o555 if folder.is_dir() else 0o444)
+    before = sorted(packages.rglob("*"))
+    words = command("run", "-n", "2", "-c", WORLD + USE + "import ncclx_mpi; print(ncclx_mpi.__file__)")
+    settings = environment(PYTHONPATH=str(packages), PYTHONDONTWRITEBYTECODE="1")
+    result = subprocess.run(words, env=settings, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout == f"{packages}/ncclx_mpi/__init__.py\n" * 2, result.stderr
+    assert sorted(packages.rglob("*")) == before
+
+
+def test_64_ranks_leave_nothing():
+    shared = set(os.listdir("/dev/shm"))
+    result = run_code(64, WORLD + USE + "import os; print(os.getpid(), os.getppid())")
+    processes = {int(word) for word in result.stdout.split()}
+    assert len(processes) == 65, result.stderr
+    assert all_gone(list(processes), 0)
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+def test_modules_of_the_program_are_emptied_at_exit(tmp_path):
+    (tmp_path / "mine.py").write_text("file = open('note', 'w')\nfile.write('flushed')\n")
+    code = WORLD + "import os, sys; os.chdir(sys.argv[1]); sys.path[:0] = [sys.argv[1]]; import mine"
+    assert run_code(1, code, str(tmp_path)).returncode == 0
+    assert (tmp_path / "note").read_text() == "flushed"
+
+
+def test_modules_that_were_imported_after_another(monkeypatch):
+    last = next(reversed(sys.modules))
+    monkeypatch.setitem(sys.modules, "newer", ModuleType("newer"))
+    assert process._modules_after(last) == ["newer"]
+    assert process._modules_after("removed by the program") == []
