@@ -21,6 +21,7 @@ from ncclx_mpi.api.operations import Collection, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.buffers.buffer import Copy
+from ncclx_mpi.device import streams
 
 Blocks = VBuffer | WBuffer
 Operand = Buffer | Blocks
@@ -166,8 +167,6 @@ def _run_on_devices(state: CommState, call: Call) -> bool:
 
 def enqueue(state: CommState, stream: Any, resolve: Callable[..., Call], *arguments: Any) -> None:
     """Enqueue a call in a stream of a GPU; `resolve` is the function of this module that takes `arguments`."""
-    from ncclx_mpi.device import enqueued, streams
-
     prepared = state.prepared
     if prepared is None:
         errors.fail(
@@ -175,36 +174,35 @@ def enqueue(state: CommState, stream: Any, resolve: Callable[..., Call], *argume
             f"rank {state.rank}: {resolve.__name__} in a stream: the communicator is not prepared for it; call comm.prepare() on all ranks "
             "first",
         )
-    opened = enqueued.open_stream(stream)
-    is_captured = prepared.driver.is_capturing(opened.handle)
-    key = _values(resolve, is_captured, arguments)
-    task = prepared.recall(key)
-    if task is None:
-        with streams.using(opened):
-            call = resolve(state, *arguments)
-        operands = call.name, call.sent, call.received, call.root, _operation_name(call.op)
-        task = enqueued.task_of(prepared, *operands, is_captured)
-        prepared.remember(key, task)
-    prepared.enqueue(task, opened)
+    key = _values(resolve, arguments)
+    if key is not None and prepared.repeat(key, stream):
+        return
+    from ncclx_mpi.device import enqueued
+
+    opened, is_captured = enqueued.open_stream(prepared, resolve.__name__, stream)
+    with streams.using(opened):
+        call = resolve(state, *arguments)
+    operands = call.name, call.sent, call.received, call.root, _operation_name(call.op)
+    prepared.enqueue(enqueued.task_of(prepared, *operands, is_captured), opened, key)
 
 
-def _values(resolve: Callable[..., Call], is_captured: bool, arguments: Sequence[Any]) -> tuple[Any, ...] | None:
-    """All that a call in a stream can depend on, None if that is not only arrays with a CUDA array interface.
+def _values(resolve: Callable[..., Call], arguments: Sequence[Any]) -> tuple[Any, ...] | None:
+    """All that a call in a stream can depend on, None if that is not only operations, numbers and arrays that tell it quickly.
 
     A loop makes the same calls again and again, and to resolve their arguments costs more than to enqueue them. An address that was
     freed meanwhile, and is another array's, is as good.
     """
-    found: list[Any] = [resolve, is_captured]
+    found: list[Any] = [resolve]
     for argument in arguments:
         if isinstance(argument, Op):
             found.append(argument._state)
         elif is_in_place(argument) or type(argument) is int:
             found.append(argument)
         else:
-            interface = getattr(argument, "__cuda_array_interface__", None)
-            if interface is None or interface.get("mask") is not None:
+            facts = streams.facts_of(argument)
+            if facts is None:
                 return None
-            found += interface["data"], tuple(interface["shape"]), interface["typestr"], tuple(interface.get("strides") or ())
+            found.append(facts)
     return tuple(found)
 
 

@@ -145,11 +145,6 @@ class Execution:
         blocks = min(blocks, tables.pairs * tables.pieces)
         self.launch = executor.prepare(Launch(PLAN_AND_COPY, blocks, BLOCK, tables.arguments(base)))
 
-    def enqueue(self, driver: Driver, stream: int) -> None:
-        """Launch it in a stream."""
-        launch = self.launch
-        driver.launch(launch.kernel, stream, launch.blocks, launch.threads, launch.arguments)
-
 
 class Kept(NamedTuple):
     """What a plan keeps: where faults are reported, and what an executor launches."""

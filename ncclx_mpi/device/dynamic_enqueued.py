@@ -36,7 +36,7 @@ from ncclx_mpi.device.segments import ARRAYS, Shown
 from ncclx_mpi.device.station import Reach
 from ncclx_mpi.device.watch import Call
 from numba_kernels.alltoallv.layout import offer_bytes
-from numba_kernels.cuda.driver import DriverError
+from numba_kernels.cuda.driver import DriverError, Launch
 from transports.cuda_ipc.transport import Unreachable
 
 
@@ -63,7 +63,7 @@ class Enqueued:
         self._reach = Reach(self._process.ipc, prepared.comm.rank)
         number = _numbers[prepared] = _numbers.get(prepared, 0) + 1
         calls = [Call(KIND, 0, offer_bytes(operands.segments), number, is_captured) for is_captured in (False, True)]
-        self._tasks = [Task(call, 0, execute=self._execute) for call in calls]
+        self._tasks = [Task(call, 0, launches=self._launches) for call in calls]
         attempt = Attempt(prepared.comm, faults.NAME)
         mine = segments.nothing(prepared.comm.size)
         with attempt, current(prepared.driver, prepared.device):
@@ -135,15 +135,18 @@ class Enqueued:
             ERR_TRUNCATE, ERR_TYPE: pairs of this rank had moved nothing; this start is enqueued nevertheless. Others: it is not; see
             :func:`~ncclx_mpi.device.enqueued.open_stream` and :meth:`~ncclx_mpi.device.prepared.Prepared.enqueue`.
         """
-        prepared, opened = self._prepared, open_stream(stream)
-        task = self._tasks[prepared.driver.is_capturing(opened.handle)]
+        prepared = self._prepared
+        opened, is_captured = open_stream(prepared, faults.NAME, stream)
+        task = self._tasks[is_captured]
         found = self._reports.take()
-        prepared.enqueue(task, opened)
+        prepared.enqueue(task, opened, task.call)
         faults.raise_if_any(prepared.comm.rank, found)
 
-    def _execute(self, at: int, stream: int) -> None:
-        if self._execution is not None:
-            self._execution.enqueue(self._prepared.driver, stream)
+    def _launches(self, at: int) -> Sequence[Launch]:
+        if self._execution is None:
+            return ()
+        launch = self._execution.launch
+        return [Launch(launch.kernel, launch.blocks, launch.threads, launch.arguments)]
 
     def check(self) -> None:
         """Raise what went wrong so far, with the communicator or with pairs of this rank."""

@@ -21,18 +21,19 @@ the wait for the last rank.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ncclx_mpi import errors
 from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer
 from ncclx_mpi.collectives import lines
-from ncclx_mpi.device.prepared import ALIGNMENT, Copy, Prepared, Task
+from ncclx_mpi.device.prepared import ALIGNMENT, HeapCopy, Prepared, Task
+from ncclx_mpi.device.process import current
 from ncclx_mpi.device.reductions import share_of
 from ncclx_mpi.device.streams import Stream, handle_of
 from ncclx_mpi.device.watch import Call
 from numba_kernels.cuda import symmetric
-from numba_kernels.cuda.driver import LEGACY_STREAM, PER_THREAD_STREAM
+from numba_kernels.cuda.driver import CAPTURED, FOREIGN, LEGACY_STREAM, PER_THREAD_STREAM, Launch
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.reduce import is_supported
 
@@ -69,29 +70,41 @@ def task_of(prepared: Prepared, name: str, sent: Operand, received: Operand, roo
     return make(prepared, _Operands(sent, received, root, op, is_captured))
 
 
-def open_stream(stream: Any) -> Stream:
-    """The stream that a program gives.
+def open_stream(prepared: Prepared, name: str, stream: Any) -> tuple[Stream, bool]:
+    """The stream that a program gives, and whether it is being captured.
 
     Raises
     ------
     Exception
-        ERR_ARG: a default stream.
+        ERR_ARG: a default stream, or one of another GPU or context than the communicator's.
     TypeError
         It is no stream.
     """
-    handle = handle_of(stream)
+    handle, driver = handle_of(stream), prepared.driver
+    about = f"rank {prepared.comm.rank}: {name} in a stream: stream="
     if handle == LEGACY_STREAM:
         errors.fail(
             errors.ERR_ARG,
-            "stream= is the legacy default stream (NULL), which holds up other streams of the GPU while it waits for a peer, and cannot be "
-            "captured; pass a stream of your own (cupy.cuda.Stream(non_blocking=True), torch.cuda.Stream())",
+            f"{about} is the legacy default stream (NULL), which holds up other streams of the GPU while it waits for a peer, and cannot "
+            "be captured; pass a stream of your own (cupy.cuda.Stream(non_blocking=True), torch.cuda.Stream())",
         )
     if handle == PER_THREAD_STREAM:
         errors.fail(
             errors.ERR_ARG,
-            "stream= is the per-thread default stream, which is another one in each thread; pass a stream of your own",
+            f"{about} is the per-thread default stream, which is another one in each thread; pass a stream of your own",
         )
-    return Stream(handle, stream)
+    with current(driver, prepared.device):
+        state = driver.examine(handle, prepared.context)
+        if state & FOREIGN:
+            found = driver.stream_device(handle)
+            where = f"GPU {found}" if found != prepared.device else f"another context of GPU {found}"
+            errors.fail(
+                errors.ERR_ARG,
+                f"{about}{handle:#x} belongs to {where}, and the communicator was prepared on GPU {prepared.device}, in the context that "
+                f"was current; pass a stream that was made there (with cupy.cuda.Device({prepared.device}): cupy.cuda.Stream("
+                f"non_blocking=True), torch.cuda.Stream({prepared.device})), or prepare the communicator while GPU {found} is current",
+            )
+    return Stream(handle, stream), bool(state & CAPTURED)
 
 
 def _check(prepared: Prepared, name: str, operand: Buffer | None) -> None:
@@ -109,7 +122,7 @@ def _check(prepared: Prepared, name: str, operand: Buffer | None) -> None:
         errors.fail(
             errors.ERR_BUFFER,
             f"rank {rank}: {name} in a stream: the array is on GPU {memory.device}, and the communicator was prepared on GPU "
-            f"{prepared.device}",
+            f"{prepared.device}; copy the array there, or prepare the communicator while GPU {memory.device} is current",
         )
     if not operand.contiguous:
         errors.fail(errors.ERR_TYPE, f"rank {rank}: {name} in a stream: elements with gaps are not supported; leave stream= out")
@@ -141,12 +154,12 @@ def _bcast(prepared: Prepared, given: _Operands) -> Task:
     nbytes, got = array.nbytes, _aligned(array.nbytes)
     is_root = prepared.comm.rank == given.root
 
-    def execute(at: int, stream: int) -> None:
-        _copy(prepared, stream, given.root, 1, at, 0, at + got, 0, nbytes)
+    def launches(at: int) -> Sequence[Launch]:
+        return _copy(prepared, given.root, 1, at, 0, at + got, 0, nbytes)
 
     call = Call(lines.BCAST, given.root, nbytes, 0, given.is_captured)
-    copies = [Copy(0 if is_root else got, array.address, nbytes)]
-    return Task(call, got + nbytes, copies if is_root else (), () if is_root else copies, execute)
+    copies = [HeapCopy(0 if is_root else got, array.address, nbytes)]
+    return Task(call, got + nbytes, copies if is_root else (), () if is_root else copies, launches)
 
 
 def _allgather(prepared: Prepared, given: _Operands) -> Task:
@@ -155,11 +168,11 @@ def _allgather(prepared: Prepared, given: _Operands) -> Task:
     got = _aligned(nbytes)
     source = given.sent.address if given.sent is not None else array.address + prepared.comm.rank * nbytes
 
-    def execute(at: int, stream: int) -> None:
-        _copy(prepared, stream, 0, size, at, 0, at + got, nbytes, nbytes)
+    def launches(at: int) -> Sequence[Launch]:
+        return _copy(prepared, 0, size, at, 0, at + got, nbytes, nbytes)
 
     call = Call(lines.ALLGATHER, 0, nbytes, 0, given.is_captured)
-    return Task(call, got + array.nbytes, [Copy(0, source, nbytes)], [Copy(got, array.address, array.nbytes)], execute)
+    return Task(call, got + array.nbytes, [HeapCopy(0, source, nbytes)], [HeapCopy(got, array.address, array.nbytes)], launches)
 
 
 def _alltoall(prepared: Prepared, given: _Operands) -> Task:
@@ -167,12 +180,12 @@ def _alltoall(prepared: Prepared, given: _Operands) -> Task:
     nbytes, got = array.nbytes // size, _aligned(array.nbytes)
     source = given.sent if given.sent is not None else array
 
-    def execute(at: int, stream: int) -> None:
-        _copy(prepared, stream, 0, size, at, nbytes, at + got, nbytes, nbytes)
+    def launches(at: int) -> Sequence[Launch]:
+        return _copy(prepared, 0, size, at, nbytes, at + got, nbytes, nbytes)
 
     call = Call(lines.ALLTOALL, 0, nbytes, 0, given.is_captured)
-    copies = [Copy(0, source.address, source.nbytes)], [Copy(got, array.address, array.nbytes)]
-    return Task(call, got + array.nbytes, *copies, execute)
+    copies = [HeapCopy(0, source.address, source.nbytes)], [HeapCopy(got, array.address, array.nbytes)]
+    return Task(call, got + array.nbytes, *copies, launches)
 
 
 def _allreduce(prepared: Prepared, given: _Operands) -> Task:
@@ -183,12 +196,11 @@ def _allreduce(prepared: Prepared, given: _Operands) -> Task:
     first, share = share_of(nbytes, len(prepared.order), prepared.order.index(prepared.executors[prepared.comm.rank]))
     counts = share // itemsize, prepared.piece(share) // itemsize
 
-    def execute(at: int, stream: int) -> None:
-        if kernel is not None and share:
-            prepared.launch(kernel, stream, share, (at + first, *counts))
+    def launches(at: int) -> Sequence[Launch]:
+        return [prepared.launch(kernel, share, (at + first, *counts))] if kernel is not None and share else ()
 
     call = Call(lines.ALLREDUCE, 0, nbytes, digest, given.is_captured)
-    return Task(call, nbytes, [Copy(0, source.address, nbytes)], [Copy(0, array.address, nbytes)], execute)
+    return Task(call, nbytes, [HeapCopy(0, source.address, nbytes)], [HeapCopy(0, array.address, nbytes)], launches)
 
 
 def _reduce_scatter_block(prepared: Prepared, given: _Operands) -> Task:
@@ -202,12 +214,11 @@ def _reduce_scatter_block(prepared: Prepared, given: _Operands) -> Task:
     total = nbytes * targets
     counts = nbytes // itemsize, prepared.piece(total) // itemsize
 
-    def execute(at: int, stream: int) -> None:
-        if kernel is not None and total:
-            prepared.launch(kernel, stream, total, (targets, at, nbytes, at + got, *counts))
+    def launches(at: int) -> Sequence[Launch]:
+        return [prepared.launch(kernel, total, (targets, at, nbytes, at + got, *counts))] if kernel is not None and total else ()
 
     call = Call(lines.REDUCE_SCATTER, 0, source.nbytes, digest, given.is_captured)
-    return Task(call, got + nbytes, [Copy(0, source.address, source.nbytes)], [Copy(got, array.address, nbytes)], execute)
+    return Task(call, got + nbytes, [HeapCopy(0, source.address, source.nbytes)], [HeapCopy(got, array.address, nbytes)], launches)
 
 
 _MAKERS: dict[str, Callable[[Prepared, _Operands], Task]] = {
@@ -221,14 +232,15 @@ _MAKERS: dict[str, Callable[[Prepared, _Operands], Task]] = {
 
 
 def _copy(
-    prepared: Prepared, stream: int, first: int, sources: int, given: int, given_pitch: int, got: int, got_pitch: int, nbytes: int
-) -> None:
-    """Launch :data:`~numba_kernels.cuda.symmetric.COPY` for all ranks that this one executes for."""
+    prepared: Prepared, first: int, sources: int, given: int, given_pitch: int, got: int, got_pitch: int, nbytes: int
+) -> Sequence[Launch]:
+    """Launches of :data:`~numba_kernels.cuda.symmetric.COPY` for all ranks that this one executes for."""
     targets = len(prepared.members)
     total = sources * targets * nbytes
-    if total:
-        arguments = first, sources, targets, given, given_pitch, got, got_pitch, nbytes, prepared.piece(total)
-        prepared.launch(symmetric.COPY, stream, total, arguments)
+    if not total:
+        return ()
+    arguments = first, sources, targets, given, given_pitch, got, got_pitch, nbytes, prepared.piece(total)
+    return [prepared.launch(symmetric.COPY, total, arguments)]
 
 
 def _reduction(

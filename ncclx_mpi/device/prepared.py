@@ -19,6 +19,9 @@ Calls outside of graphs follow each other, in whatever streams they are, and sha
 own words and its own part of the heap, from the high end down, for as long as the communicator lives: it may be replayed at any time.
 All ranks capture the same calls in the same order, and replay them alike.
 
+A call outside of graphs that is made again, with the same arrays in the same stream, enqueues what was bound for it the first time
+(:meth:`Prepared.repeat`): nothing in it depends on how often it was made.
+
 A new collective is a :class:`Task` for :meth:`Prepared.enqueue`; its kernels find the heaps of all ranks in :attr:`Prepared.table`.
 """
 
@@ -27,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -35,13 +38,13 @@ from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.device.agreement import Attempt
 from ncclx_mpi.device.executor import BLOCKS_A_PROCESSOR, LEAST_PIECE
 from ncclx_mpi.device.process import current
-from ncclx_mpi.device.streams import Stream
+from ncclx_mpi.device.streams import Stream, handle_of
 from ncclx_mpi.device.watch import ABORTED, DIED, DIFFERS, LANES, LEFT, Call, Watch, Wrong, board_bytes, lane_bytes
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda import symmetric
-from numba_kernels.cuda.driver import HANDLE_BYTES, WAIT_AT_LEAST, WRITE, Driver, DriverError, Step
+from numba_kernels.cuda.driver import HANDLE_BYTES, WAIT_AT_LEAST, WRITE, Batch, Copy, Driver, DriverError, Launch, Step, Work
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.rows import GROUP
 from numba_kernels.layout import WORD
@@ -55,7 +58,7 @@ _FACTS = 3 + HANDLE_BYTES // WORD
 """Words of what ranks tell each other first: size of the heap, name of the GPU, handle of the heap."""
 _READY, _DONE = 0, 1
 _KEPT = 1024
-"""Tasks that a communicator remembers."""
+"""Calls that a communicator remembers."""
 
 
 class Prepared:
@@ -63,8 +66,8 @@ class Prepared:
 
     Attributes
     ----------
-    comm, driver, device
-        The communicator; the driver, and the GPU of this rank's heap.
+    comm, driver, device, context
+        The communicator; the driver, the GPU of this rank's heap, and the driver's context in which that is.
     heap, nbytes
         The heap of this rank, and the bytes of each.
     executors
@@ -81,12 +84,13 @@ class Prepared:
         self.comm = comm
         self.driver = driver
         self.device = driver.current_device() or 0
+        self.context = 0
         self.nbytes = nbytes
         self.heap = self.table = 0
         self.executors: list[int] = []
         self._guard = threading.RLock()
         self._mapped: list[int] = []
-        self._tasks: dict[Hashable, Task] = {}
+        self._bound: dict[tuple[int, Hashable], Bound] = {}
         self._kernels: dict[tuple[str, ...], Kernel] = {}
         self._words = self._pinned = 0
         self._last: Stream | None = None
@@ -107,6 +111,7 @@ class Prepared:
         attempt = Attempt(self.comm, "prepare")
         mine = np.zeros(_FACTS, dtype=np.int64)
         with attempt:
+            self.context = self.driver.context()
             self.heap = self.driver.allocate(self.nbytes + symmetric.TABLE.total)
             self._blocks = BLOCKS_A_PROCESSOR * self.driver.multiprocessors(self.device)
             mine[:3] = self.nbytes, *np.frombuffer(self.driver.uuid(self.device), dtype=np.int64)
@@ -227,26 +232,48 @@ class Prepared:
         """Bytes of the pieces into which kernels best cut `nbytes`."""
         return max(LEAST_PIECE, -(-nbytes // (self._blocks * LEAST_PIECE)) * LEAST_PIECE)
 
-    def launch(self, kernel: Kernel, stream: int, nbytes: int, arguments: Sequence[int]) -> None:
-        """Launch a kernel that has `nbytes` to work on, in pieces of :meth:`piece`."""
+    def launch(self, kernel: Kernel, nbytes: int, arguments: Sequence[int]) -> Launch:
+        """The launch of a kernel that has `nbytes` to work on, in pieces of :meth:`piece`."""
         blocks = min(self._blocks, -(-nbytes // LEAST_PIECE))
-        self.driver.launch(kernel, stream, blocks, GROUP, (self.table, *arguments))
+        return Launch(kernel, blocks, GROUP, (self.table, *arguments))
 
     # Calls
 
-    def recall(self, key: Hashable) -> Task | None:
-        """The task that was remembered for a call."""
-        return self._tasks.get(key)
+    def repeat(self, key: Hashable, stream: Any) -> bool:
+        """Enqueue a call again; False if none with this key is bound to this stream, or the thread or the stream are not as usual.
 
-    def remember(self, key: Hashable, task: Task) -> None:
-        """Keep a task for when the same call comes again; `key` is all that it depends on, None if that cannot be told."""
-        if key is not None:
-            if len(self._tasks) >= _KEPT:
-                self._tasks.clear()
-            self._tasks[key] = task
+        Parameters
+        ----------
+        key
+            All that the call depends on, but the stream.
+        stream
+            What the program gave.
 
-    def enqueue(self, task: Task, stream: Stream) -> None:
+        Raises
+        ------
+        Exception
+            As :meth:`enqueue`.
+        """
+        handle = handle_of(stream)
+        with self._guard:
+            bound = self._bound.get((handle, key))
+            if bound is None or self.driver.examine(handle, self.context):
+                return False
+            self._follow(handle, stream)
+            self._run(bound)
+        return True
+
+    def enqueue(self, task: Task, stream: Stream, key: Hashable = None) -> None:
         """Enqueue a call in a stream. Returns at once; arrays are the call's until the stream has passed it.
+
+        Parameters
+        ----------
+        task
+            The call.
+        stream
+            Where to; of this communicator's context.
+        key
+            For :meth:`repeat`: all that the task depends on, None if that cannot be told.
 
         Raises
         ------
@@ -260,47 +287,75 @@ class Prepared:
                 errors.fail(
                     errors.ERR_COMM, f"rank {self.comm.rank}: the communicator was freed, it takes no calls in streams any more"
                 )
-            at, lane = self._captured(task) if task.call.is_captured else self._eager(task, stream)
-            self._raise(self._watch.note(task.call))
-            try:
-                self._enqueue(task, stream.handle, self.heap + at, at, lane)
-            except BaseException as error:
-                self._watch.give_up()
-                if not isinstance(error, DriverError):
-                    raise
-                errors.fail(errors.ERR_OTHER, f"rank {self.comm.rank}: {OPERATIONS[task.call.kind]} in a stream failed: {error}")
+            self._run(self._captured(task, stream.handle) if task.call.is_captured else self._eager(task, stream, key))
 
-    def _enqueue(self, task: Task, stream: int, space: int, at: int, lane: Lane) -> None:
-        for copy in task.given:
-            self.driver.copy(space + copy.at, copy.address, copy.nbytes, stream)
+    def _run(self, bound: Bound) -> None:
+        """Note a call, and enqueue it."""
+        assert self._watch is not None
+        wrong = self._watch.note(bound.what, bound.call.nbytes)
+        if wrong is not None:
+            self._raise(wrong)
+        try:
+            bound.enqueue()
+        except BaseException as error:
+            self._give_up(bound.call, error)
+
+    def _give_up(self, call: Call, error: BaseException) -> NoReturn:
+        """Take part in nothing more after an error, and raise it."""
+        assert self._watch is not None
+        self._watch.give_up()
+        if not isinstance(error, DriverError):
+            raise error
+        errors.fail(errors.ERR_OTHER, f"rank {self.comm.rank}: {OPERATIONS[call.kind]} in a stream failed: {error}")
+
+    def _bind(self, task: Task, stream: int, at: int, lane: Lane) -> Bound:
+        """A call whose part of the heap begins at `at`."""
+        space = self.heap + at
+        work: list[Work] = [Copy(space + copy.at, copy.address, copy.nbytes) for copy in task.given if copy.nbytes]
         if lane.before is not None:
-            self.driver.batch(stream, lane.before)
+            work.append(Batch(lane.before))
         if self.members:
-            task.execute(at, stream)
+            work += task.launches(at)
         if lane.behind is not None:
-            self.driver.batch(stream, lane.behind)
-        for copy in task.got:
-            self.driver.copy(copy.address, space + copy.at, copy.nbytes, stream)
+            work.append(Batch(lane.behind))
+        work += [Copy(copy.address, space + copy.at, copy.nbytes) for copy in task.got if copy.nbytes]
+        try:
+            enqueue = self.driver.bind(stream, work)
+        except DriverError as error:
+            self._give_up(task.call, error)
+        return Bound(task.call, task.call.what, enqueue)
 
-    def _eager(self, task: Task, stream: Stream) -> tuple[int, Lane]:
-        """Place and lane of a call outside of graphs, which its stream reaches after the one before, wherever that was."""
+    def _eager(self, task: Task, stream: Stream, key: Hashable) -> Bound:
+        """A call outside of graphs."""
         if task.space > self._top:
             self._fail_full(task, self._top)
-        before, self._last = self._last, stream
-        if before is not None and before.handle != stream.handle:
+        self._follow(*stream)
+        self._used = max(self._used, task.space)
+        bound = None if key is None else self._bound.get((stream.handle, key))
+        if bound is None:
+            bound = self._bind(task, stream.handle, 0, self._shared)
+            if len(self._bound) >= _KEPT:
+                self._bound.clear()
+            if key is not None:
+                self._bound[stream.handle, key] = bound
+        return bound
+
+    def _follow(self, handle: int, owner: Any) -> None:
+        """Let a stream come after the one of the last call, wherever that was."""
+        before = self._last
+        if before is not None and before.handle != handle:
             if self.driver.is_capturing(before.handle):
-                self._last = before
                 errors.fail(
                     errors.ERR_OTHER,
                     f"rank {self.comm.rank}: the last call of the communicator was in stream {before.handle:#x}, which is being "
                     "captured now; end the capture before communicating in another stream",
                 )
-            self.driver.wait(stream.handle, self.driver.record(before.handle))
-        self._used = max(self._used, task.space)
-        return 0, self._shared
+            self.driver.wait(handle, self.driver.record(before.handle))
+        if before is None or before.owner is not owner or before.handle != handle:
+            self._last = Stream(handle, owner)
 
-    def _captured(self, task: Task) -> tuple[int, Lane]:
-        """Place and lane of a call in a graph."""
+    def _captured(self, task: Task, stream: int) -> Bound:
+        """A call in a graph."""
         assert self._watch is not None
         at = (self._top - task.space) // ALIGNMENT * ALIGNMENT
         if at < self._used:
@@ -313,7 +368,7 @@ class Prepared:
                 "duplicate the communicator and prepare that",
             )
         self._top, self._has_captured = at, True
-        return at, self._lane(number)
+        return self._bind(task, stream, at, self._lane(number))
 
     def _fail_full(self, task: Task, left: int) -> None:
         errors.fail(
@@ -413,6 +468,7 @@ class Prepared:
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
+            self._bound.clear()
         if drivers.current() is self.driver:
             with (
                 current(self.driver, self.device),
@@ -432,7 +488,7 @@ class Prepared:
                 self.driver.free(self.heap)
 
 
-class Copy(NamedTuple):
+class HeapCopy(NamedTuple):
     """Bytes between an array and a call's part of the heap: offset in that part, address of the array, bytes."""
 
     at: int
@@ -451,15 +507,31 @@ class Task(NamedTuple):
         Bytes of the heap that the call takes, the same on all ranks.
     given, got
         What this rank copies into its heap before, and out of it afterwards.
-    execute
-        Launches what an executor does, given the offset of the call's part in all heaps, and the stream.
+    launches
+        What an executor launches, given the offset of the call's part in all heaps.
     """
 
     call: Call
     space: int
-    given: Sequence[Copy] = ()
-    got: Sequence[Copy] = ()
-    execute: Callable[[int, int], None] = lambda at, stream: None
+    given: Sequence[HeapCopy] = ()
+    got: Sequence[HeapCopy] = ()
+    launches: Callable[[int], Sequence[Launch]] = lambda at: ()
+
+
+class Bound(NamedTuple):
+    """A call in a stream, which can be enqueued again and again.
+
+    Attributes
+    ----------
+    call, what
+        What ranks must agree on, and its first word.
+    enqueue
+        Enqueues it.
+    """
+
+    call: Call
+    what: int
+    enqueue: Callable[[], None]
 
 
 class Lane(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -66,6 +66,18 @@ def stream_of(array: Any, device: int) -> Stream:
     return _named(array)
 
 
+def facts_of(array: Any) -> Hashable:
+    """All that a call can depend on in an array but its stream and its values, None if it is not told quickly.
+
+    The CUDA array interface is a dictionary that libraries make anew at each look, for some microseconds: theirs are asked by name.
+    """
+    kind = type(array)
+    read = _READERS.get(kind)
+    if read is None:
+        read = _READERS[kind] = _FACTS.get(library_of(kind), _interface_facts)
+    return read(array)
+
+
 @contextmanager
 def using(stream: Stream) -> Iterator[None]:
     """While the body runs, all arrays are used in `stream` by this thread, whatever their libraries would say."""
@@ -87,6 +99,21 @@ def library_of(kind: type) -> str:
 
 _thread = threading.local()
 _library: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+
+
+def _interface_facts(array: Any) -> Hashable:
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None or interface.get("mask") is not None:
+        return None
+    return interface["data"], tuple(interface["shape"]), interface["typestr"], tuple(interface.get("strides") or ())
+
+
+def _cupy_facts(array: Any) -> Hashable:
+    return array.data.ptr, array.shape, array.dtype, array.strides
+
+
+def _torch_facts(tensor: Any) -> Hashable:
+    return tensor.data_ptr(), tensor.shape, tensor.dtype, tensor.stride(), tensor.device
 
 
 def _named(array: Any) -> Stream:
@@ -119,5 +146,8 @@ def _jax(array: Any, device: int) -> Stream:
 
 
 _ROWS: dict[str, Callable[[Any, int], Stream]] = {"cupy": _cupy, "torch": _torch, "numba": _numba, "jax": _jax}
+_FACTS: dict[str, Callable[[Any], Hashable]] = {"cupy": _cupy_facts, "torch": _torch_facts}
+_READERS: dict[type, Callable[[Any], Hashable]] = {}
+"""By class; a dictionary with weak keys would cost as much as what is read."""
 _LIBRARIES = {"cupy": "cupy", "torch": "torch", "numba": "numba", "numba_cuda": "numba", "jax": "jax", "jaxlib": "jax"}
 """Library by the package in which its array classes are."""

@@ -244,6 +244,7 @@ class Watch:
         arena = comm.engine.arena
         self._block = np.zeros(WATCH.total // WORD, dtype=np.int64)
         self._address = self._block.ctypes.data
+        self._note = entry(note)
         self.lanes = board + board_bytes(comm.size)
         for field, value in (
             ("rank", comm.rank),
@@ -263,9 +264,10 @@ class Watch:
         self._thread.start()
         _running.add(self)
 
-    def note(self, call: Call) -> Wrong | None:
-        """Note the next call of this rank; what is wrong, if anything is."""
-        return _read(entry(note)(self._address, call.what, call.nbytes))
+    def note(self, what: int, nbytes: int) -> Wrong | None:
+        """Note the next call of this rank, by its words; what is wrong, if anything is."""
+        error = self._note(self._address, what, nbytes)
+        return _read(error) if error else None
 
     def look(self) -> Wrong | None:
         """What is wrong, if anything is."""

@@ -42,7 +42,8 @@ class DynamicRequest(Prequest):
         ------
         Exception
             ERR_TRUNCATE, ERR_TYPE: in an earlier start in a stream pairs of this rank moved nothing; this start is enqueued all the same.
-            ERR_UNSUPPORTED_OPERATION: it cannot be started in streams; the message says why. ERR_ARG: a default stream.
+            ERR_UNSUPPORTED_OPERATION: it cannot be started in streams; the message says why. ERR_ARG: a default stream, or
+            one of another GPU.
             ERR_PROC_FAILED, ERR_OTHER: an earlier call in a stream of the communicator failed; this one is not enqueued.
         """
         if stream is None:

@@ -58,10 +58,10 @@ class StreamOrdered:
 
         Notes
         -----
-        The GPU is the current one of the calling thread. ``Free`` waits for calls that are under way; graphs with captured calls
-        must not be replayed after it. All ranks make the same calls in the same order; calls in different streams of one rank are
-        ordered as they are made. When a rank dies, streams that wait for it go on: what they bring is not valid, and the next call, or
-        :meth:`check`, raises.
+        The GPU is the current one of the calling thread, and streams must have been made on it. ``Free`` waits for calls that are under
+        way; graphs with captured calls must not be replayed after it. All ranks make the same calls in the same order; calls in different
+        streams of one rank are ordered as they are made. When a rank dies, streams that wait for it go on: what they bring is not valid,
+        and the next call, or :meth:`check`, raises.
         """
         from ncclx_mpi.device.prepared import prepare
         from numba_kernels.cuda.reduce import is_supported

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from numba_kernels.cuda import loaded
@@ -20,6 +20,9 @@ LEGACY_STREAM, PER_THREAD_STREAM = 1, 2
 
 WAIT_AT_LEAST, WRITE = 1, 2
 """Kinds of stream memory operation: wait until a 64-bit word, taken cyclically, is at least a value; write it."""
+
+NOT_CURRENT, FOREIGN, CAPTURED = 1, 2, 4
+"""What :meth:`Driver.examine` finds: the thread's context is another one, the stream's is, the stream is being captured into a graph."""
 
 
 class Memory(NamedTuple):
@@ -67,6 +70,44 @@ class Launchable(Protocol):
         """Do on the CPU what `threads` threads would do on the GPU."""
 
 
+class Copy(NamedTuple):
+    """What :meth:`Driver.copy` takes, but the stream."""
+
+    target: int
+    source: int
+    nbytes: int
+
+    def enqueue(self, driver: Driver, stream: int) -> None:
+        """Enqueue it."""
+        driver.copy(self.target, self.source, self.nbytes, stream)
+
+
+class Batch(NamedTuple):
+    """Stream memory operations, of :meth:`Driver.pack`."""
+
+    steps: Any
+
+    def enqueue(self, driver: Driver, stream: int) -> None:
+        """Enqueue them."""
+        driver.batch(stream, self.steps)
+
+
+class Launch(NamedTuple):
+    """What :meth:`Driver.launch` takes, but the stream."""
+
+    kernel: Launchable
+    blocks: int
+    threads: int
+    arguments: Sequence[int]
+
+    def enqueue(self, driver: Driver, stream: int) -> None:
+        """Enqueue it."""
+        driver.launch(self.kernel, stream, self.blocks, self.threads, self.arguments)
+
+
+Work = Copy | Batch | Launch
+
+
 class DriverError(RuntimeError):
     """A driver function failed.
 
@@ -107,6 +148,10 @@ class Driver(ABC):
     @abstractmethod
     def use(self, device: int) -> None:
         """Make the primary context of `device` current in the calling thread."""
+
+    @abstractmethod
+    def context(self) -> int:
+        """Handle of the calling thread's context, 0 if it has none."""
 
     @abstractmethod
     def memory(self, address: int) -> Memory | None:
@@ -165,6 +210,14 @@ class Driver(ABC):
         """Whether the stream is being captured into a graph."""
 
     @abstractmethod
+    def examine(self, stream: int, context: int) -> int:
+        """Sum of :data:`NOT_CURRENT`, :data:`FOREIGN` and :data:`CAPTURED`: 0 if `context` is the calling thread's and the stream's."""
+
+    @abstractmethod
+    def stream_device(self, stream: int) -> int:
+        """Device that a stream was made on."""
+
+    @abstractmethod
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy between any two addresses; host memory must be pinned to be copied asynchronously."""
 
@@ -183,6 +236,15 @@ class Driver(ABC):
     @abstractmethod
     def launch(self, kernel: Launchable, stream: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:
         """Enqueue a kernel on `blocks` blocks of `threads` threads; loads it into the current context at first use."""
+
+    def bind(self, stream: int, work: Sequence[Work]) -> Callable[[], None]:
+        """What enqueues `work` in `stream`, in order, whenever it is called; for the context that is current now."""
+
+        def enqueue() -> None:
+            for each in work:
+                each.enqueue(self, stream)
+
+        return enqueue
 
     @abstractmethod
     def record(self, stream: int) -> Any:

@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from numba_kernels.cuda.driver import HANDLE_BYTES, WAIT_AT_LEAST, Driver, DriverError, Launchable, Memory, Step
+from numba_kernels import jit
+from numba_kernels.cuda.calls import Calls, Row, examine
+from numba_kernels.cuda.driver import (
+    HANDLE_BYTES,
+    WAIT_AT_LEAST,
+    Batch,
+    Copy,
+    Driver,
+    DriverError,
+    Launchable,
+    Memory,
+    Step,
+    Work,
+)
 
 _NOT_READY = 600
 _NOT_A_POINTER = (1, 3, 4, 201)
@@ -75,6 +89,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamQuery": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamIsCapturing": (c_void_p, POINTER(c_int)),
+    "cuStreamGetCtx": (c_void_p, POINTER(c_void_p)),
     "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
     "cuStreamBatchMemOp_v2": (c_void_p, c_uint, c_void_p, c_uint),
     "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
@@ -147,6 +162,10 @@ class Library(Driver):
                 context = self._contexts.get(device) or self._pointer("cuDevicePrimaryCtxRetain", self._devices[device])
                 self._contexts[device] = context
         self._call("cuCtxSetCurrent", context)
+
+    def context(self) -> int:
+        """Handle of the calling thread's context, 0 if it has none."""
+        return self._pointer("cuCtxGetCurrent")
 
     # Memory
 
@@ -233,6 +252,28 @@ class Library(Driver):
         self._call("cuStreamIsCapturing", stream, byref(status))
         return status.value != 0
 
+    def examine(self, stream: int, context: int) -> int:
+        """Sum of what is unusual about the thread's context and the stream."""
+        found: int = self._examination(stream, context)
+        if found < 0:  # the function that failed is called once more, to say why
+            self.is_capturing(stream)
+            self._stream_context(stream)
+        return found
+
+    def stream_device(self, stream: int) -> int:
+        """Device that a stream was made on."""
+        before = self.context()
+        self._call("cuCtxSetCurrent", self._stream_context(stream))
+        try:
+            return self._devices.index(self._int("cuCtxGetDevice"))
+        finally:
+            self._call("cuCtxSetCurrent", before)
+
+    def _stream_context(self, stream: int) -> int:
+        found = c_void_p()
+        self._call("cuStreamGetCtx", stream, byref(found))
+        return found.value or 0
+
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy between any two addresses."""
         self._call("cuMemcpyAsync", target, source, nbytes, stream)
@@ -263,15 +304,56 @@ class Library(Driver):
         """Enqueue that what follows in `stream` waits for an event of this process."""
         self._call("cuStreamWaitEvent", stream, event.handle, 0)
 
+    def bind(self, stream: int, work: Sequence[Work]) -> Callable[[], None]:
+        """What enqueues `work` in `stream`, in order, in one call of compiled code."""
+        rows = [self._row(each, stream) for each in work]
+        calls = Calls([row for _, row, _ in rows], rows)
+
+        def enqueue() -> None:
+            status, failed = calls()
+            if status:
+                raise self._error(rows[failed][0], status)
+
+        return enqueue
+
+    def _row(self, work: Work, stream: int) -> tuple[str, Row, Any]:
+        """Name of the function, the call, and what must live as long."""
+        keep: Any = None
+        arguments: tuple[int, ...]
+        if isinstance(work, Copy):
+            name, arguments = "cuMemcpyAsync", (*work, stream)
+        elif isinstance(work, Batch):
+            name, keep = "cuStreamBatchMemOp_v2", work.steps
+            arguments = stream, len(keep), ctypes.addressof(keep), 0
+        else:
+            name, keep = "cuLaunchKernel", _Parameters(work.arguments)
+            function = self._function(work.kernel).handle
+            arguments = function, work.blocks, 1, 1, work.threads, 1, 1, 0, stream, 0, ctypes.addressof(keep.extra)
+        return name, Row(self._address(name), arguments), keep
+
+    @functools.cached_property
+    def _examination(self) -> Callable[[int, int], int]:
+        """What examines a stream, given a context."""
+        functions = map(self._address, ("cuCtxGetCurrent", "cuStreamGetCtx", "cuStreamIsCapturing"))
+        return functools.partial(jit.entry(examine), *functions)
+
+    def _address(self, name: str) -> int:
+        """Where a function is, for compiled code."""
+        return ctypes.cast(self._functions[name], c_void_p).value or 0
+
     # Kernels
 
     def launch(self, kernel: Launchable, stream: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:
         """Enqueue a kernel; loads it into the current context at first use."""
-        context = self._pointer("cuCtxGetCurrent")
-        function = self._loaded.get((context, kernel)) or self._load(context, kernel)
+        function = self._function(kernel)
         with function.guard:  # the driver reads the parameters while it enqueues
             extra = function.packed(arguments)
             self._call("cuLaunchKernel", function.handle, blocks, 1, 1, threads, 1, 1, 0, stream, None, extra)
+
+    def _function(self, kernel: Launchable) -> _Function:
+        """A kernel in the current context."""
+        context = self.context()
+        return self._loaded.get((context, kernel)) or self._load(context, kernel)
 
     def _load(self, context: int, kernel: Launchable) -> _Function:
         device = self.current_device()
@@ -331,24 +413,37 @@ class Library(Driver):
 
 
 class _Function:
-    """A kernel in a context, and its parameter block: written anew for each launch, at the same place."""
+    """A kernel in a context, and the parameters of its last launch, whose room is used again."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
         self.guard = threading.Lock()
-        self._block: Any = None
-        self._extra: Any = None
+        self._parameters: _Parameters | None = None
 
     def packed(self, arguments: Sequence[int]) -> Any:
         """The parameters as ``cuLaunchKernel`` takes them in its last argument."""
-        if self._block is None or len(self._block) != len(arguments):
-            self._block = (c_int64 * len(arguments))()
-            self._size = c_size_t(ctypes.sizeof(self._block))
-            self._extra = (c_void_p * 5)(
-                _PARAMETERS, ctypes.addressof(self._block), _PARAMETER_BYTES, ctypes.addressof(self._size), _END
-            )
-        self._block[:] = arguments
-        return self._extra
+        if self._parameters is None or len(self._parameters.block) != len(arguments):
+            self._parameters = _Parameters(arguments)
+        else:
+            self._parameters.block[:] = arguments
+        return self._parameters.extra
+
+
+class _Parameters:
+    """Parameters of a kernel.
+
+    Attributes
+    ----------
+    block
+        The parameters, 8 bytes each.
+    extra
+        What tells ``cuLaunchKernel`` where they are.
+    """
+
+    def __init__(self, arguments: Sequence[int]) -> None:
+        self.block: Any = (c_int64 * len(arguments))(*arguments)
+        self._size = c_size_t(ctypes.sizeof(self.block))
+        self.extra = (c_void_p * 5)(_PARAMETERS, ctypes.addressof(self.block), _PARAMETER_BYTES, ctypes.addressof(self._size), _END)
 
 
 class _Event:

@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 
 from numba_kernels.cuda import driver, library, loaded
-from numba_kernels.cuda.driver import WAIT_AT_LEAST, WRITE, DriverError, Memory, Step
+from numba_kernels.cuda.driver import (
+    CAPTURED,
+    FOREIGN,
+    NOT_CURRENT,
+    WAIT_AT_LEAST,
+    WRITE,
+    Batch,
+    Copy,
+    DriverError,
+    Launch,
+    Memory,
+    Step,
+)
 from numba_kernels.cuda.library import Library
 
 BASE, STREAM, EVENT, MODULE, FUNCTION = 0x7F00_0000_0000, 0x5550, 0x99, 0x31, 0x32
@@ -34,6 +46,7 @@ class Functions:
         self.steps: list[tuple[int, int, int, int]] = []
         self.parameters: list[int] = []
         self.current = 0
+        self.made_in = 0x1000
         self.devices = 2
         for name, types in library.SIGNATURES.items():
             callback = ctypes.CFUNCTYPE(ctypes.c_int, *types)(self._noted(name))
@@ -109,6 +122,9 @@ class Functions:
 
     def _cuStreamCreate(self, found: Any, _flags: int) -> None:
         found[0] = STREAM
+
+    def _cuStreamGetCtx(self, _stream: int, found: Any) -> None:
+        found[0] = self.made_in
 
     def _cuStreamIsCapturing(self, stream: int, found: Any) -> None:
         found[0] = int(stream == STREAM)
@@ -251,6 +267,54 @@ def test_streams(real: Library, functions: Functions) -> None:
         ("cuMemsetD8Async", BASE, 255, 9, 2),
         ("cuStreamDestroy_v2", STREAM),
     ]
+
+
+def test_streams_are_examined(real: Library, functions: Functions) -> None:
+    real.use(0)
+    context, other = real.context(), STREAM + 0x10
+    assert real.examine(other, context) == 0
+    assert real.examine(STREAM, context) == CAPTURED
+    functions.made_in = 0x1001
+    assert real.examine(other, context) == FOREIGN
+    assert real.examine(STREAM, 0x1001) == NOT_CURRENT | CAPTURED
+    assert (real.stream_device(other), real.current_device()) == (1, 0)
+    functions.statuses["cuStreamGetCtx"] = 400
+    with pytest.raises(DriverError, match="cuStreamGetCtx returned CUDA_ERROR_NAME \\(400\\)"):
+        real.examine(other, context)
+    functions.statuses["cuStreamIsCapturing"] = 401
+    with pytest.raises(DriverError, match="cuStreamIsCapturing returned CUDA_ERROR_NAME \\(401\\)"):
+        real.examine(other, context)
+
+
+def test_what_is_bound_is_enqueued_again_and_again(real: Library, functions: Functions) -> None:
+    real.use(0)
+    steps = real.pack([Step(WAIT_AT_LEAST, 0x1000, 5), Step(WRITE, 0x1000, 0)])
+    parameters = list(range(1, 12))
+    work = [Copy(BASE, BASE + 4096, 17), Batch(steps), Launch(Kernel(), 3, 128, parameters), Copy(4096, BASE, 1 << 40)]
+    enqueue, nothing = real.bind(STREAM, work), real.bind(STREAM, [])
+    del work, steps
+    for _ in range(2):
+        functions.calls.clear()
+        functions.steps.clear()
+        enqueue()
+        nothing()
+        first, batch, launch, last = functions.calls
+        assert first == ("cuMemcpyAsync", BASE, BASE + 4096, 17, STREAM)
+        assert (batch[:3], batch[4], functions.steps) == (
+            ("cuStreamBatchMemOp_v2", STREAM, 2), 0, [(4, 0x1000, 5, 0), (5, 0x1000, 0, 0)],
+        )  # fmt: skip
+        assert launch[:11] == ("cuLaunchKernel", FUNCTION, 3, 1, 1, 128, 1, 1, 0, STREAM, None)
+        assert functions.parameters == parameters
+        assert last == ("cuMemcpyAsync", 4096, BASE, 1 << 40, STREAM)
+
+
+def test_what_is_bound_stops_where_the_driver_refuses(real: Library, functions: Functions) -> None:
+    enqueue = real.bind(STREAM, [Copy(BASE, 4096, 1), Batch(real.pack([Step(WRITE, BASE, 1)])), Copy(BASE, 4096, 2)])
+    functions.statuses["cuStreamBatchMemOp_v2"] = 719
+    with pytest.raises(DriverError, match="cuStreamBatchMemOp_v2 returned CUDA_ERROR_NAME \\(719\\)") as caught:
+        enqueue()
+    assert caught.value.code == 719
+    assert functions.count("cuMemcpyAsync") == 1
 
 
 def test_steps_are_packed_in_order(real: Library, functions: Functions) -> None:

@@ -39,6 +39,15 @@ def doing(comm: Any, flavour: str) -> Do:
     return do
 
 
+def enqueuing(comm: Any, stream: Any) -> Do:
+    """What enqueues a collective in a stream."""
+
+    def do(name: str, *arguments: Any, **named: Any) -> None:
+        getattr(comm, name)(*arguments, **named, stream=stream)
+
+    return do
+
+
 def own(comm: Any, count: int, salt: int = 0) -> npt.NDArray[np.int64]:
     """Values that tell who gave them, and where they belong."""
     return np.arange(count) + 10_000_000 * (comm.rank + 1) + 1_000_000_000 * salt

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ncclx_mpi import MPI
 from ncclx_mpi.testing.driver_double import DeviceArray, Double, InterfaceArray, TensorArray
 from ncclx_mpi.testing.driver_double.arrays import Array, using
 from tests.device.cases import CASES, FLAVOURS, Make, doing, empty, own
-from tests.device.messages import MESSAGES, spoil
+from tests.device.in_streams import IN_STREAMS, split_lengths, then_spoil
+from tests.device.messages import MESSAGES
 
 LENGTHS = (0, 1, 7, 64, 1000, 5000, 40_000)
 SEEDS = 1000
@@ -37,25 +37,13 @@ def late(values: npt.NDArray[Any], kind: type[Array] = DeviceArray) -> Array:
     return array
 
 
-def then_spoil(do: Callable[..., None]) -> Callable[..., None]:
-    """Let what was sent be overwritten as soon as a collective is over."""
-
-    def carry_out(name: str, *arguments: Any, **named: Any) -> None:
-        do(name, *arguments, **named)
-        sent = arguments[0][0] if isinstance(arguments[0], list) else arguments[0]
-        if name != "Bcast" and sent is not None and sent is not MPI.IN_PLACE:
-            spoil(sent)
-
-    return carry_out
-
-
 def collective(name: str, flavour: str, comm: Any, make: Make, length: int) -> list[Any]:
     return CASES[name](comm, then_spoil(doing(comm, flavour)), make, length)
 
 
 def dynamic(comm: Any, make: Make, length: int) -> list[Any]:
     """To and fro, two segments for each rank; the lengths lie where the data do."""
-    splits = np.array([length // (1 + (comm.rank + segment) % 3) for segment in range(2 * comm.size)])
+    splits = split_lengths(comm, length)
     sent, back = make(own(comm, int(splits.sum()))), make(empty(int(splits.sum())))
     areas, every = (
         make(empty(comm.size * 2 * length).reshape(comm.size, 2 * length)),
@@ -88,6 +76,7 @@ WORKLOADS: dict[str, Workload] = {
     **{f"{flavour} {name}": Workload(partial(collective, name, flavour)) for name in CASES for flavour in FLAVOURS},
     **{f"messages: {name}": Workload(message) for name, message in MESSAGES.items()},
     "dynamic": Workload(dynamic),
+    **{f"in streams: {name}": Workload(run, reference, is_mixed=False) for name, (run, reference) in IN_STREAMS.items()},
 }
 """Whatever ranks can do with device arrays: a line here, and it runs among all others."""
 
@@ -102,6 +91,7 @@ def values_of(found: Any) -> Any:
 def check(comm: Any, driver: Double, seed: int, wanted: dict[tuple[str, int], Any]) -> None:
     """One run: three workloads, chosen alike on all ranks, with kinds of arrays and streams chosen by each."""
     common, mine = random.Random(seed), random.Random(1000 * seed + comm.rank)
+    random.seed(1000 * seed + comm.rank)
     driver.reseed(64 * seed + comm.rank)
     streams = [0, driver.create_stream(), driver.create_stream(is_blocking=True)]
     for name in common.choices(list(WORKLOADS), k=3):

@@ -14,9 +14,9 @@ import pytest
 
 from ncclx_mpi import MPI, buffers
 from ncclx_mpi.device import memory, staging, streams
-from ncclx_mpi.device.streams import LEGACY, Stream, handle_of, stream_of
+from ncclx_mpi.device.streams import LEGACY, Stream, facts_of, handle_of, stream_of
 from ncclx_mpi.testing.driver_double import MANAGED, PINNED, POOL, DeviceArray, Double
-from ncclx_mpi.testing.driver_double.arrays import using
+from ncclx_mpi.testing.driver_double.arrays import InterfaceArray, TensorArray, using
 from numba_kernels.cuda.driver import PER_THREAD_STREAM, DriverError
 from tests.api.test_buffers import Interface, Tensor
 
@@ -122,6 +122,25 @@ def test_torch_tensors_are_used_in_torchs_current_stream(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch", torch)
     subclass = type("Parameter", (array,), {"__module__": "program"})
     assert stream_of(subclass(), 1) == Stream(88, current)
+
+
+def test_what_a_call_depends_on_is_read_from_arrays_of_every_library() -> None:
+    """Whatever changes in an array, what is read changes; CuPy's are not asked for their interface, which they make anew each time."""
+    cupy, _ = library("cupy")
+    one = cupy()
+    one.data, one.shape, one.dtype, one.strides = SimpleNamespace(ptr=64), (2, 3), np.dtype("f8"), (24, 8)
+    facts = [facts_of(one)]
+    for name, value in {"data": SimpleNamespace(ptr=128), "shape": (6,), "dtype": np.dtype("i8"), "strides": (8,)}.items():
+        setattr(one, name, value)
+        facts.append(facts_of(one))
+    with Double(1):
+        array = InterfaceArray(6)
+        facts += [facts_of(each) for each in (array, array[3:], array[:3], array.reshape(2, 3).T, InterfaceArray(6, np.int64))]
+        assert facts_of(array) == facts_of(array[:])
+        assert facts_of(TensorArray(3)) is None
+    assert len(set(facts)) == len(facts)
+    assert facts_of([array, MPI.DOUBLE]) is None
+    assert facts_of(SimpleNamespace(__cuda_array_interface__={"mask": array})) is None
 
 
 @pytest.mark.parametrize(("bound", "per_thread", "expected"), [(None, 0, 1), (None, 1, PER_THREAD_STREAM), (99, 1, 99)])

@@ -353,7 +353,7 @@ def refused(call: Callable[[], Any], error_class: int, text: str) -> None:
 @pytest.mark.ranks(2, timeout=60)
 def test_what_cannot_be_started_in_streams(comm: Any) -> None:
     """The host can start it nevertheless, and says in streams why not."""
-    with Double(comm.rank) as driver:
+    with Double(comm.rank, devices=2) as driver:
         driver.use(0)
         own, stream = prepared(comm), driver.create_stream()
         splits = DeviceArray.from_host(np.ones(2, int))
@@ -373,7 +373,11 @@ def test_what_cannot_be_started_in_streams(comm: Any) -> None:
             np.testing.assert_array_equal(recv.get(), [[1], [1]])
             request.Free()
         request = own.Alltoallv_dynamic_init(good, DeviceArray((2, 1)), splits)
-        refused(lambda: request.Start(stream=0), MPI.ERR_ARG, "legacy default stream")
+        refused(lambda: request.Start(stream=0), MPI.ERR_ARG, f"rank {comm.rank}: alltoallv_dynamic.*legacy default stream")
+        driver.use(1)
+        foreign = driver.create_stream()
+        driver.use(0)
+        refused(lambda: request.Start(stream=foreign), MPI.ERR_ARG, "belongs to GPU 1, and the communicator was prepared on GPU 0")
         request.Start()
         refused(lambda: request.Start(stream=stream), MPI.ERR_REQUEST, "active")
         request.Wait()

@@ -26,7 +26,7 @@ from tests.device.test_staging import values_of
 from tests.extensions.tables import HOLE, draw
 from tests.extensions.test_alltoallv_dynamic import BAD, blocking, check
 
-QUESTIONS = ("is_capturing", "current_device", "memory")
+QUESTIONS = ("is_capturing", "examine", "current_device", "memory")
 """Driver functions that only answer, and enqueue nothing."""
 
 

@@ -25,12 +25,12 @@ from ncclx_mpi.testing.driver_double import DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.driver import DriverError
 from tests.collectives.forked import run_ranks
-from tests.device.cases import CASES, Do
+from tests.device.cases import CASES, enqueuing
+from tests.device.in_streams import ENQUEUED
 from tests.device.messages import spoil
 from tests.device.test_adversarial import values_of
 from tests.device.test_staging import unaligned
 
-NAMES = ("bcast", "allgather", "alltoall", "allreduce", "reduce_scatter_block")
 HEAP = 4 << 20
 
 
@@ -42,15 +42,6 @@ def double_of(comm: Any, seed: int, *, is_shared: bool) -> Double:
     return Double(seed, devices=comm.size, visible=visible)
 
 
-def enqueuing(comm: Any, stream: Any) -> Do:
-    """What enqueues a collective."""
-
-    def do(name: str, *arguments: Any, **named: Any) -> None:
-        getattr(comm, name)(*arguments, **named, stream=stream)
-
-    return do
-
-
 @pytest.mark.ranks(1, 2, 3, 4, timeout=120)
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
 def test_collectives(comm: Any, is_shared: bool) -> None:
@@ -60,7 +51,7 @@ def test_collectives(comm: Any, is_shared: bool) -> None:
         comm.prepare(HEAP)
         for make in (DeviceArray.from_host, unaligned):
             for length in (0, 1, 7, 1001, 20_000):
-                for name in NAMES:
+                for name in ENQUEUED:
                     wanted = values_of(CASES[name](comm, lambda each, *a, **n: getattr(comm, each)(*a, **n), np.array, length))
                     with using(stream):
                         found = values_of(CASES[name](comm, enqueuing(comm, stream), make, length))
@@ -115,7 +106,7 @@ def test_driver_calls(comm: Any, is_shared: bool) -> None:
         }
         comm.Allreduce(one, same, stream=stream)
         is_executor = comm.rank == 0 or not is_shared
-        asked = {"memory", "is_capturing", "current_device"}
+        asked = {"memory", "examine", "current_device"}
         for name, (copies, call) in calls.items():
             driver.calls.clear()
             call()
@@ -291,7 +282,7 @@ def test_what_is_refused(comm: Any) -> None:
     """On all ranks alike, with nothing done: afterwards calls work as before."""
     with Double(comm.rank, devices=2) as driver:
         driver.use(1)
-        elsewhere = DeviceArray.from_host(np.arange(10.0))
+        elsewhere, foreign = DeviceArray.from_host(np.arange(10.0)), driver.create_stream()
         driver.use(0)
         array, other = DeviceArray.from_host(np.arange(10.0)), DeviceArray(10)
         stream, large = driver.create_stream(), DeviceArray(2000)
@@ -301,9 +292,19 @@ def test_what_is_refused(comm: Any) -> None:
         refused(lambda: comm.prepare(1, [(MPI.MAXLOC, MPI.DOUBLE_INT)]), MPI.ERR_OP, "no kernel")
         comm.prepare(8192)
         refused(comm.prepare, MPI.ERR_OTHER, "prepared already")
+        me = f"rank {comm.rank}: "
         for null in (0, 1, SimpleNamespace(ptr=0)):
-            refused(lambda null=null: comm.Barrier(stream=null), MPI.ERR_ARG, "legacy default stream")
-        refused(lambda: comm.Barrier(stream=2), MPI.ERR_ARG, "per-thread default stream")
+            refused(
+                lambda null=null: comm.Barrier(stream=null), MPI.ERR_ARG, me + "barrier.*legacy default stream.*pass a stream of"
+            )
+        refused(lambda: comm.Barrier(stream=2), MPI.ERR_ARG, me + "barrier.*per-thread default stream.*pass a stream of your own")
+        for given in (foreign, SimpleNamespace(ptr=foreign)):
+            refused(
+                lambda given=given: comm.Allreduce(array, other, stream=given),
+                MPI.ERR_ARG,
+                me
+                + f"allreduce.*stream={foreign:#x} belongs to GPU 1, and the communicator was prepared on GPU 0.*pass a stream that",
+            )
         with pytest.raises(TypeError, match="__cuda_stream__"):
             comm.Barrier(stream="stream")
         refused(lambda: comm.Bcast(np.zeros(10), stream=stream), MPI.ERR_BUFFER, "in the host's memory")
@@ -324,6 +325,35 @@ def test_what_is_refused(comm: Any) -> None:
         with using(stream):
             np.testing.assert_array_equal(other.get(), comm.size * np.arange(10.0))
         comm.check()
+
+
+@pytest.mark.ranks(1, 2, timeout=60)
+def test_the_gpu_of_a_stream_is_looked_at_each_time(comm: Any) -> None:
+    """A handle may come back as a stream of another GPU; which one is current in the thread does not matter."""
+    with Double(comm.rank, devices=2) as driver:
+        driver.use(0)
+        comm.prepare(8192, [(MPI.SUM, MPI.DOUBLE)])
+        array, stream = DeviceArray.from_host(np.full(10, 1.0)), driver.create_stream()
+        driver.synchronize(0)
+        for turn in range(3):
+            driver.use(turn % 2)
+            driver.calls.clear()
+            comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+            assert driver.current_device() == turn % 2
+        driver.use(0)
+        driver.synchronize(stream)
+        driver.destroy_stream(stream)
+        driver.use(1)
+        driver._next_handle = stream
+        assert driver.create_stream() == stream
+        driver.calls.clear()
+        for device in (1, 0):
+            driver.use(device)
+            refused(lambda: comm.Allreduce(MPI.IN_PLACE, array, stream=stream), MPI.ERR_ARG, "belongs to GPU 1")
+        assert not driver.calls.keys() & {"copy", "batch", "launch"}
+        driver.use(0)
+        assert (array.get() == float(comm.size) ** 3).all()
+        comm.Barrier()
 
 
 @pytest.mark.ranks(1, 2, timeout=60)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from tests.device.cases import CASES, doing
-from tests.device.test_enqueued import NAMES, enqueuing
+from tests.device.cases import CASES, doing, enqueuing
+from tests.device.in_streams import ENQUEUED
 from tests.gpu.test_calls import CuPyArrays
 
 pytestmark = pytest.mark.gpu
@@ -25,7 +25,7 @@ def test_collectives(comm: Any) -> None:
     comm.prepare(64 << 20)
     with arrays.cupy.cuda.Stream(non_blocking=True) as stream:
         for length in (0, 1, 1000, 300_000):
-            for name in NAMES:
+            for name in ENQUEUED:
                 wanted = arrays.values_of(CASES[name](comm, doing(comm, "blocking"), np.array, length))
                 found = arrays.values_of(CASES[name](comm, enqueuing(comm, stream), arrays.late, length))
                 for one, other in zip(found, wanted, strict=True):

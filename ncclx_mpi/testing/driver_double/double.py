@@ -41,6 +41,7 @@ CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_UNJOINED, CAPTURE_ISOLATION, C
 DEINITIALIZED, INVALID_DEVICE, NO_PEER_ACCESS = 4, 101, 217
 
 _WORD = 8
+_CONTEXTS = 0xC000
 _THREADS_ON_CPU = 128
 _MOST_THREADS, _MOST_BLOCKS = 1024, (1 << 31) - 1
 _ADDRESSES = range(1 << 32, 1 << 47)
@@ -198,6 +199,10 @@ class Double(Driver):
         with self._call("use"):
             self._uuid(device)
             self._thread.device = device
+
+    def context(self) -> int:
+        with self._call("context"):
+            return self._context(self._current)
 
     # Memory
 
@@ -372,6 +377,17 @@ class Double(Driver):
             elif event.operation is not None:
                 self._enqueue(queue, Operation(f"wait for {event.operation.text}", after=(event.operation,)))
 
+    def examine(self, stream: int, context: int) -> int:
+        with self._call("examine"):
+            queue = self._explicit(stream)
+            found = table.NOT_CURRENT if self._context(self._current) != context else 0
+            found |= table.FOREIGN if self._context(queue.device) != context else 0
+            return found | (table.CAPTURED if self._capture_of(queue) is not None else 0)
+
+    def stream_device(self, stream: int) -> int:
+        with self._call("stream_device"):
+            return self._explicit(stream).device
+
     # Capture
 
     def is_capturing(self, stream: int) -> bool:
@@ -480,6 +496,9 @@ class Double(Driver):
             raise DriverError(INVALID_CONTEXT, "the calling thread has no current context")
         return self._current
 
+    def _context(self, device: int | None) -> int:
+        return 0 if device is None else _CONTEXTS + device
+
     def _uuid(self, device: int) -> bytes:
         if not 0 <= device < len(self._visible):
             raise DriverError(INVALID_DEVICE, f"there is no device {device}: this process sees {len(self._visible)}")
@@ -493,6 +512,10 @@ class Double(Driver):
             if key not in self._default:
                 self._default[key] = self._executor.stream(number, device, is_blocking=bool(number))
             return self._default[key]
+        return self._explicit(handle)
+
+    def _explicit(self, handle: int) -> Stream:
+        """A stream that was created."""
         if handle not in self._streams:
             raise Fault(f"{handle:#x} is no stream, or one that was destroyed")
         return self._streams[handle]
