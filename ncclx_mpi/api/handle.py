@@ -35,7 +35,7 @@ class State:
     ERROR: ClassVar[int] = errors.ERR_ARG
 
     def __getattr__(self, name: str) -> NoReturn:
-        errors.fail(self.ERROR, f"invalid {self.WHAT}: it is null, or was freed (no '{name}')")
+        errors.fail(self.ERROR, f"invalid {self.WHAT}: it is null, or was freed")
 
     @property
     def number(self) -> int:

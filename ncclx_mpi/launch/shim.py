@@ -11,6 +11,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _NAME = "mpi4py.MPI"
+_WITHOUT = {
+    "mpi4py.futures": "it needs inter-communicators, which ncclx_mpi has not; examples/task_farm.py shows the same with messages, "
+    "and concurrent.futures has pools of processes"
+}
+"""Parts of mpi4py that cannot work, and why: a pool would wait for ever for its workers."""
 _QUIET = {
     "initialize": False,
     "threads": False,
@@ -38,11 +43,13 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Answers for ``mpi4py.MPI`` only."""
+    """Answers for ``mpi4py.MPI``, and refuses what cannot work on it."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname in _WITHOUT:
+            raise ImportError(f"{fullname} cannot be used: {_WITHOUT[fullname]}", name=fullname)
         if fullname != _NAME:
             return None
         return importlib.machinery.ModuleSpec(_NAME, _Loader(), origin="ncclx_mpi.MPI")

@@ -437,10 +437,9 @@ class Engine:
             code = PEER_DEAD
         if code == PEER_DEAD:
             dead = self.arena.dead_ranks()
+            who = f"rank {dead[0]}" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))}"
             return errors.error(
-                errors.ERR_PROC_FAILED,
-                f"rank {self.rank}: {what} was given up because rank {', '.join(map(str, dead))} died; "
-                "look at that rank's output for why",
+                errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because {who} died; look at their output for why"
             )
         if code == ABORTED:
             return errors.error(errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because the job was aborted")
