@@ -6,8 +6,10 @@ Takes at most 8 minutes. The peer is the same call on arrays of pinned host memo
 around it, over the MPI of ``mpiexec``; without one the column stays empty. All times are medians over repetitions of the slowest
 rank's. Calls in streams are described in ``benchmarks/gpu_streams.py``, the decode loop in ``benchmarks/gpu_decode.py``.
 
-A peer that fits into a folder, for a machine without network: ``pip install --target peer mpich mpi4py`` elsewhere, then
-``PYTHONPATH=peer python benchmarks/gpu.py --mpiexec peer/bin/mpiexec``.
+A peer that travels in a folder, to a machine without network, is made elsewhere with the same version of Python::
+
+    python -m pip install --prefix peer --ignore-installed --no-deps mpich mpi4py
+    LD_LIBRARY_PATH=$PWD/peer/lib PYTHONPATH=$PWD/peer/lib/python3.12/site-packages python benchmarks/gpu.py --mpiexec $PWD/peer/bin/mpiexec
 """
 
 from __future__ import annotations
