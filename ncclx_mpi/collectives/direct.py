@@ -71,9 +71,13 @@ def open_direct(comm, signature, words, count):  # type: ignore[no-untyped-def]
     Returns the number of the collective if all have published theirs, else minus the code of a failure, or 0: some rank's
     buffer is not shown. Unless it is positive, the collective is over.
     """
-    number = _begin(comm, signature, words, 8 * count)
-    if number < 0:
-        return number
+    number = announce(comm, signature, words, 8 * count)
+    return await_opened(comm, signature, number, count) if number > 0 else number
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def await_opened(comm, signature, number, count):  # type: ignore[no-untyped-def]
+    """The second half of :func:`open_direct`, of which :func:`announce` is the first: wait for all others. Returns what it returns."""
     code, shown = arrive_all(comm, number, signature), 1
     if code != 0:
         return -end(comm, number, code)
@@ -89,7 +93,7 @@ def open_direct(comm, signature, words, count):  # type: ignore[no-untyped-def]
 def open_rooted(comm, signature, root, words, count):  # type: ignore[no-untyped-def]
     """As :func:`open_direct`, with the words of the root alone, for which the others wait."""
     is_root = load64(comm + COMM.rank) == root
-    number = _begin(comm, signature, words, 8 * count if is_root else 0)
+    number = announce(comm, signature, words, 8 * count if is_root else 0)
     if number < 0:
         return number
     code = 0 if is_root else arrive(comm, root, number, signature)
@@ -102,7 +106,8 @@ def open_rooted(comm, signature, root, words, count):  # type: ignore[no-untyped
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _begin(comm, signature, words, nbytes):  # type: ignore[no-untyped-def]
+def announce(comm, signature, words, nbytes):  # type: ignore[no-untyped-def]
+    """Publish `nbytes` of words. Returns the number of the collective, or minus the code of a failure."""
     note_look(comm)
     return begin(comm, signature, words, nbytes)
 
@@ -166,6 +171,15 @@ def _push_piece(comm, other, source, target, nbytes):  # type: ignore[no-untyped
         code = 0 if write_peer(_pid(comm, other), target, source, nbytes) != 0 else REFUSED
     store_release(pushing, 0)
     return code
+
+
+@kernel("int64(int64, int64, int64)")
+def back_and_forth(number, index, count):  # type: ignore[no-untyped-def]
+    """Which of `count` pieces is copied as number `index` in collective `number`: from the first one on and from the last one, in turn.
+
+    So a program that gives the same buffers again finds in its cache what it copied last.
+    """
+    return index if number & 1 == 0 else count - 1 - index
 
 
 @kernel("void(int64, int64)")

@@ -2,7 +2,8 @@
 
 How fast a way is depends on the machine, on where its cores are this minute and on what the caches hold; nothing that could be
 looked up. So of every `PERIOD` transfers of a size class the first few go both ways in turn, and the rest the way that was
-the fastest once. The least time counts: whatever disturbs a transfer makes it slower.
+the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Direct copies go first, and once more
+where there are few trials: they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -19,8 +20,9 @@ TRIAL = words("Trial", "count least*2 chosen")
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
-TRIES, FEW_TRIES, FEW_FROM = 4, 2, 4 << 20
-"""Times that each way is tried in a period; fewer from some bytes on, as a transfer that takes long is disturbed by less in proportion."""
+TRIALS, FEW_TRIALS, FEW_FROM = 8, 3, 4 << 20
+"""Transfers of a period that are trials; few from some bytes on, as a transfer that takes long is disturbed by less in proportion,
+and programs make few of them."""
 PERIOD = 1024
 _SMALLEST_BITS = 15
 
@@ -37,7 +39,7 @@ def trial_of(table, nbytes):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)")
 def _trials(nbytes):  # type: ignore[no-untyped-def]
     """Transfers of a period that are trials."""
-    return 2 * (FEW_TRIES if nbytes >= FEW_FROM else TRIES)
+    return FEW_TRIALS if nbytes >= FEW_FROM else TRIALS
 
 
 @kernel("int64(int64, int64)")
@@ -48,7 +50,7 @@ def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
     if turn == 0:
         store64(trial + TRIAL.least, 0)
         store64(trial + TRIAL.least + 8, 0)
-    return turn & 1 if turn < _trials(nbytes) else load64(trial + TRIAL.chosen)
+    return 1 - (turn & 1) if turn < _trials(nbytes) else load64(trial + TRIAL.chosen)
 
 
 @kernel("void(int64, int64, int64)")

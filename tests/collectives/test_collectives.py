@@ -10,7 +10,7 @@ import pytest
 
 from ncclx_mpi import collectives
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.trial import TRIES
+from ncclx_mpi.p2p.trial import TRIALS
 from tests.collectives.cases import CASES
 from tests.collectives.forked import run_ranks
 
@@ -88,7 +88,7 @@ def test_blocking_by_direct_copies(size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_trials_and_verdict(size: int) -> None:
     """As many calls as take both ways to be tried, the verdict, and some more."""
-    run_ranks(size, run_cases, blocking, (20_001,) * (2 * TRIES + 3))
+    run_ranks(size, run_cases, blocking, (20_001,) * (TRIALS + 3))
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -14,9 +14,12 @@ import numpy.typing as npt
 import pytest
 
 from ncclx_mpi import collectives, errors
+from ncclx_mpi.collectives.direct import PIECE
+from ncclx_mpi.collectives.streams import STREAM_LANDING_FROM
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import REFUSED
 from numba_kernels import reduce as reductions
+from tests.collectives import cases
 from tests.collectives.forked import run_ranks
 from tests.secret import secret_memory
 
@@ -97,6 +100,20 @@ def test_refused_buffers_of_every_collective(name: str, size: int, sides: tuple[
     run_ranks(size, refused_anywhere, name, sides, copies="direct")
 
 
+def pieces_in_both_orders(comm: NativeComm) -> None:
+    """Blocks of several pieces, every case once in an even and once in an odd collective, and a result that is written past the caches."""
+    for _ in range(2):
+        for case in (cases.alltoall, cases.allgather, cases.allgatherv):
+            case(comm, lambda name: getattr(collectives, name), 2 * PIECE + 1)
+        cases.allreduce(comm, lambda name: getattr(collectives, name), STREAM_LANDING_FROM // 4 + 5)
+        collectives.barrier(comm)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_pieces_in_both_orders(size: int) -> None:
+    run_ranks(size, pieces_in_both_orders, copies="direct")
+
+
 def dies_in_the_middle(comm: NativeComm, name: str) -> None:
     """Rank 1 ends while all copy; the others are told so, sooner or later within this collective or the next ones."""
     nbytes = 16 << 20
@@ -143,7 +160,7 @@ def test_an_interrupt_ends_a_copy_between_two_pieces() -> None:
 
 
 def interrupt_when_written(room: npt.NDArray[np.uint8]) -> None:
-    while room[0] == 0:
+    while room[0] == 0 and room[-1] == 0:
         time.sleep(0.0005)
     os.kill(os.getpid(), signal.SIGINT)
 

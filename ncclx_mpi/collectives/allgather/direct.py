@@ -2,15 +2,26 @@
 
 ::
 
-    rank r:  piece p of its block  -->  own result, result of rank r + 1, of rank r + 2, ...        for p = 0, 1, ...
+    rank r:  piece p of its block  -->  own result, result of rank r + 1, ...     for p = 0, 1, ...; every other time from the last on
 
-T = 2 alpha + n * m * beta a rank, one copy a byte; all but the first copy of a piece read it from the cache.
+A block of one piece is copied to the own result while the others come. T = 2 alpha + n * m * beta a rank, one copy a byte; all but the
+first copy of a piece read it from the cache.
 """
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.direct import PIECE, UNREACHED, close_direct, is_shown, open_direct, opened, push
-from ncclx_mpi.collectives.streams import land
+from ncclx_mpi.collectives.direct import (
+    PIECE,
+    UNREACHED,
+    announce,
+    await_opened,
+    back_and_forth,
+    close_direct,
+    is_shown,
+    opened,
+    push,
+)
+from ncclx_mpi.collectives.streams import chunks_of, land
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -32,23 +43,37 @@ def allgather(comm, signature, send, table, total):  # type: ignore[no-untyped-d
         if load64(row + BLOCK.nbytes) > 0:
             filled = load64(row + BLOCK.recv)
     store64(places, is_shown(comm, filled))
-    number = open_direct(comm, signature, places, size + 1)
+    number = announce(comm, signature, places, 8 * (size + 1))
     release(places)
+    own = table + load64(comm + COMM.rank) * BLOCK.total
+    if number > 0 and load64(own + BLOCK.nbytes) <= PIECE:
+        _keep_piece(own, send, 0, total)
+    if number > 0:
+        number = await_opened(comm, signature, number, size + 1)
     if number <= 0:
         return -number if number < 0 else UNREACHED
-    return close_direct(comm, number, _push_block(comm, number, send, table, total))
+    return close_direct(comm, number, _push_block(comm, number, send, own, total))
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _keep_piece(own, send, offset, total):  # type: ignore[no-untyped-def]
+    """Copy a piece of the own block to the own result, whose row of the table is `own`."""
+    target = load64(own + BLOCK.recv)
+    if target != send:
+        land(target + offset, send + offset, min(PIECE, load64(own + BLOCK.nbytes) - offset), total)
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def _push_block(comm, number, send, table, total):  # type: ignore[no-untyped-def]
+def _push_block(comm, number, send, own, total):  # type: ignore[no-untyped-def]
     """Copy the own block to everyone's result. 0, or why that was given up."""
     size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
-    own = load64(table + rank * BLOCK.total + BLOCK.recv)
-    nbytes = load64(table + rank * BLOCK.total + BLOCK.nbytes)
-    for offset in range(0, nbytes, PIECE):
+    nbytes = load64(own + BLOCK.nbytes)
+    pieces = chunks_of(nbytes, PIECE)
+    for index in range(pieces):
+        offset = back_and_forth(number, index, pieces) * PIECE
         piece = min(PIECE, nbytes - offset)
-        if own != send:
-            land(own + offset, send + offset, piece, total)
+        if pieces > 1:
+            _keep_piece(own, send, offset, total)
         for step in range(1, size):
             other = (rank + step) % size
             target = opened(comm, other, number, size + 1, 1 + rank) + offset

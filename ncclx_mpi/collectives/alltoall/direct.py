@@ -2,15 +2,27 @@
 
 ::
 
-    rank r:  send block d  -->  recv block r of rank d        for d = r + 1, r + 2, ...
+    rank r:  send block d  -->  recv block r of rank d        for d = r, r + 1, ...; every other time the other way round
 
-T = 2 alpha + (n - 1) * m * beta a rank, one copy a byte. In place sends from a copy.
+The own block is copied while the others come if it is small, else in its turn. T = 2 alpha + n * m * beta a rank, one copy a byte. In
+place sends from a copy.
 """
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.direct import UNREACHED, close_direct, is_shown, open_direct, opened, push, show
-from ncclx_mpi.collectives.streams import land
+from ncclx_mpi.collectives.direct import (
+    PIECE,
+    UNREACHED,
+    announce,
+    await_opened,
+    back_and_forth,
+    close_direct,
+    is_shown,
+    opened,
+    push,
+    show,
+)
+from ncclx_mpi.collectives.streams import chunks_of, land
 from ncclx_mpi.collectives.ways import WAYS
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
@@ -37,16 +49,31 @@ def alltoall(comm, signature, send, recv, nbytes):  # type: ignore[no-untyped-de
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _push_blocks(comm, signature, send, recv, nbytes):  # type: ignore[no-untyped-def]
     """Push from `send`; with 0, for want of memory to send from, all ranks are told that this one cannot."""
-    size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
-    shown = is_shown(comm, recv) if send != 0 else 0
+    own, shown = load64(comm + COMM.rank) * nbytes, is_shown(comm, recv) if send != 0 else 0
     show(comm + WAYS.message, shown, recv, 0)
-    number = open_direct(comm, signature, comm + WAYS.message, _WORDS)
+    number = announce(comm, signature, comm + WAYS.message, 8 * _WORDS)
+    if number > 0 and shown != 0 and nbytes <= PIECE:
+        land(recv + own, send + own, nbytes, load64(comm + COMM.size) * nbytes)
+    if number > 0:
+        number = await_opened(comm, signature, number, _WORDS)
     if number <= 0:
         return -number if number < 0 else UNREACHED
-    for step in range(1, size):
-        other = (rank + step) % size
-        target = opened(comm, other, number, _WORDS, 1) + rank * nbytes
-        if code == 0:
-            code = push(comm, other, send + other * nbytes, target, nbytes)
-    land(recv + rank * nbytes, send + rank * nbytes, nbytes, size * nbytes)
-    return close_direct(comm, number, code)
+    return close_direct(comm, number, _push_pieces(comm, number, send, recv + own, nbytes))
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _push_pieces(comm, number, send, own, nbytes):  # type: ignore[no-untyped-def]
+    """Copy all blocks, the own one to `own` unless that is done. 0, or why that was given up."""
+    size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
+    pieces, first = chunks_of(nbytes, PIECE), 1 if nbytes <= PIECE else 0
+    count = (size - first) * pieces
+    for index in range(count):
+        piece = back_and_forth(number, index, count)
+        other, offset = (rank + first + piece // pieces) % size, piece % pieces * PIECE
+        source, length = send + other * nbytes + offset, min(PIECE, nbytes - offset)
+        if other == rank:
+            land(own + offset, source, length, size * nbytes)
+        elif code == 0:
+            target = opened(comm, other, number, _WORDS, 1) + rank * nbytes + offset
+            code = push(comm, other, source, target, length)
+    return code
