@@ -15,7 +15,6 @@ import pytest
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.collectives.direct import PIECE
-from ncclx_mpi.collectives.streams import STREAM_LANDING_FROM
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import REFUSED
 from numba_kernels import reduce as reductions
@@ -101,11 +100,12 @@ def test_refused_buffers_of_every_collective(name: str, size: int, sides: tuple[
 
 
 def pieces_in_both_orders(comm: NativeComm) -> None:
-    """Blocks of several pieces, every case once in an even and once in an odd collective, and a result that is written past the caches."""
+    """Blocks of several pieces, every case once in an even and once in an odd collective."""
     for _ in range(2):
         for case in (cases.alltoall, cases.allgather, cases.allgatherv):
             case(comm, lambda name: getattr(collectives, name), 2 * PIECE + 1)
-        cases.allreduce(comm, lambda name: getattr(collectives, name), STREAM_LANDING_FROM // 4 + 5)
+        for case in cases.REDUCTIONS:
+            case(comm, lambda name: getattr(collectives, name), PIECE // 2 + 1)
         collectives.barrier(comm)
 
 

@@ -11,8 +11,9 @@ As in an allreduce (`allreduce/direct.py`), in place at the root is safe. T = 2 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.direct import UNREACHED, close_direct, is_shown, open_direct, opened, push, show
+from ncclx_mpi.collectives.direct import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, push, show
 from ncclx_mpi.collectives.reduce_scatter.direct import allocate_chunks, chunk_items, reduce_pulled
+from ncclx_mpi.collectives.streams import chunks_of
 from ncclx_mpi.collectives.ways import WAYS
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
@@ -33,9 +34,11 @@ def reduce(comm, signature, send, recv, count, itemsize, fn, root):  # type: ign
     show(comm + WAYS.message, shown, send, recv)
     number = open_direct(comm, signature, comm + WAYS.message, _WORDS)
     if number > 0:
-        last = count * (rank + 1) // size
-        for first in range(count * rank // size, last, chunk_items(itemsize)):
-            part, at = min(chunk_items(itemsize), last - first), first * itemsize
+        start, stop, items = count * rank // size, count * (rank + 1) // size, chunk_items(itemsize)
+        chunks = chunks_of(stop - start, items)
+        for index in range(chunks):
+            first = start + back_and_forth(number, index, chunks) * items
+            part, at = min(items, stop - first), first * itemsize
             out = recv + at if rank == root else room
             if code == 0:
                 code = reduce_pulled(comm, number, _WORDS, send, out, at, part, itemsize, fn, room)

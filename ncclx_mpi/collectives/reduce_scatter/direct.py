@@ -11,7 +11,8 @@ apart until then. T = 2 alpha + (n - 1) / n * m * (beta + gamma) for m bytes of 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.direct import UNREACHED, close_direct, is_shown, open_direct, opened, pull, show
+from ncclx_mpi.collectives.direct import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, pull, show
+from ncclx_mpi.collectives.streams import chunks_of
 from ncclx_mpi.collectives.ways import WAYS
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import call_reduce, load64
@@ -33,8 +34,11 @@ def reduce_scatter(comm, signature, send, recv, firsts, itemsize, fn):  # type: 
     show(comm + WAYS.message, is_shown(comm, send) if out != 0 and room != 0 else 0, send, 0)
     number, code = open_direct(comm, signature, comm + WAYS.message, _WORDS), 0
     if number > 0:
-        for at in range(0, count, chunk_items(itemsize)):
-            part = min(chunk_items(itemsize), count - at)
+        items = chunk_items(itemsize)
+        chunks = chunks_of(count, items)
+        for index in range(chunks):
+            at = back_and_forth(number, index, chunks) * items
+            part = min(items, count - at)
             if code == 0:
                 offset = (first + at) * itemsize
                 code = reduce_pulled(comm, number, _WORDS, send, out + at * itemsize, offset, part, itemsize, fn, room)
