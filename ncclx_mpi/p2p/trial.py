@@ -4,6 +4,7 @@ How fast a way is depends on the machine, on where its cores are this minute and
 looked up. So of every `PERIOD` transfers of a size class the first few go both ways in turn, and the rest the way that was
 the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Direct copies go first, and once more
 where there are few trials: they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
+The first trials of all meet cold caches, which are not alike to both ways, so they are repeated soon, and then ever more rarely.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -16,14 +17,15 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 
 TRIAL = words("Trial", "count least*2 chosen")
-"""Transfers so far, the least ticks of either way in this period (0: none yet), the way that was chosen."""
+"""Transfers so far, the least ticks of either way since the trials last began (0: none yet), the way that was chosen."""
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
 TRIALS, FEW_TRIALS, FEW_FROM = 8, 3, 4 << 20
-"""Transfers of a period that are trials; few from some bytes on, as a transfer that takes long is disturbed by less in proportion,
-and programs make few of them."""
-PERIOD = 1024
+"""Transfers that are trials, one after the other; few from some bytes on, as a transfer that takes long is disturbed by less in
+proportion, and programs make few of them."""
+PERIOD, STARTS = 1024, (0, 16, 64, 256)
+"""Transfers of a period, and after how many of them the trials begin anew."""
 _SMALLEST_BITS = 15
 
 
@@ -38,19 +40,28 @@ def trial_of(table, nbytes):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)")
 def _trials(nbytes):  # type: ignore[no-untyped-def]
-    """Transfers of a period that are trials."""
+    """Trials in a row."""
     return FEW_TRIALS if nbytes >= FEW_FROM else TRIALS
+
+
+@kernel("int64(int64)")
+def _step(count):  # type: ignore[no-untyped-def]
+    """Transfers since trials last began, when there were `count` before."""
+    turn, last = count % PERIOD, 0
+    for start in STARTS:
+        last = start if start <= turn else last
+    return turn - last
 
 
 @kernel("int64(int64, int64)")
 def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
     """The way, 0 or 1, that the next transfer, of `nbytes`, goes."""
-    turn = load64(trial + TRIAL.count) % PERIOD
+    step = _step(load64(trial + TRIAL.count))
     store64(trial + TRIAL.count, load64(trial + TRIAL.count) + 1)
-    if turn == 0:
+    if step == 0:
         store64(trial + TRIAL.least, 0)
         store64(trial + TRIAL.least + 8, 0)
-    return 1 - (turn & 1) if turn < _trials(nbytes) else load64(trial + TRIAL.chosen)
+    return 1 - (step & 1) if step < _trials(nbytes) else load64(trial + TRIAL.chosen)
 
 
 @kernel("void(int64, int64, int64)")
@@ -67,16 +78,16 @@ def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def is_trial(trial, nbytes):  # type: ignore[no-untyped-def]
     """Whether the transfer, of `nbytes`, that last asked for its way went it as a trial."""
-    return 1 if (load64(trial + TRIAL.count) - 1) % PERIOD < _trials(nbytes) else 0
+    return 1 if _step(load64(trial + TRIAL.count) - 1) < _trials(nbytes) else 0
 
 
 @kernel("int64(int64, int64)")
 def has_verdict(trial, nbytes):  # type: ignore[no-untyped-def]
-    """Whether the next transfer, of `nbytes`, is the first one after the trials of a period."""
-    return 1 if load64(trial + TRIAL.count) % PERIOD == _trials(nbytes) else 0
+    """Whether the next transfer, of `nbytes`, is the first one after trials."""
+    return 1 if _step(load64(trial + TRIAL.count)) == _trials(nbytes) else 0
 
 
 @kernel("void(int64, int64)")
 def settle(trial, way):  # type: ignore[no-untyped-def]
-    """All further transfers of the period go by `way`, which another rank found the faster."""
+    """All transfers until the next trials go by `way`, which another rank found the faster."""
     store64(trial + TRIAL.chosen, way)
