@@ -4,7 +4,8 @@ How fast a way is depends on the machine, on where its cores are this minute and
 looked up. So of every `PERIOD` transfers of a size class the first few go both ways in turn, and the rest the way that was
 the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Direct copies go first, and once more
 where there are few trials: they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
-The first trials of all meet cold caches, which are not alike to both ways, so they are repeated soon, and then ever more rarely.
+The first trials of all meet cold caches, from which direct copies gain more as they get warm: so the other way has to be faster by a
+good part, and trials are repeated soon, and then ever more rarely.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -72,7 +73,7 @@ def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
         store64(least, taken)
     first, second = load64(trial + TRIAL.least), load64(trial + TRIAL.least + 8)
     if first > 0 and second > 0:
-        store64(trial + TRIAL.chosen, 1 if second < first else 0)
+        store64(trial + TRIAL.chosen, 1 if 4 * second < 5 * first else 0)
 
 
 @kernel("int64(int64, int64)")
