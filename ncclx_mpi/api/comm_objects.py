@@ -1,9 +1,9 @@
 """Collectives on Python objects.
 
-Every rank contributes one *block* of fixed length to one collective on bytes: the length of its pickle and, if it fits, the
-pickle itself. So small objects need one collective. An object that does not fit follows as a message (:mod:`wire`) in the hidden
-message space. A bcast sends the pickle alone, whose length the others learn with it; a large one is announced, and follows in
-further bcasts.
+Plain values (:mod:`numba_kernels.pickling`) that are not large take one compiled call, which writes their pickles, exchanges them and makes
+objects of what has come (:mod:`ncclx_mpi.collectives.blobs`). Where that says by a note that there is more to do, the functions below go
+on: they pickle what is no plain value, unpickle what a peer has pickled, and send what is too large after an empty blob, as messages
+(:mod:`ncclx_mpi.api.wire`) in the hidden message space. The object of a bcast that is too large is announced, and follows in further bcasts.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ncclx_mpi import collectives, rc
-from ncclx_mpi.api import fast, wire
-from ncclx_mpi.api.calls import IN_PLACE, check_root
+from ncclx_mpi.api import fast, object_blocks, wire
+from ncclx_mpi.api.calls import check_root
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.op import SUM, Op
+from ncclx_mpi.api.op import SUM, Op, predefined
 from ncclx_mpi.api.operations import Operation, Together
-from ncclx_mpi.collectives.bcast import slot_blob
+from ncclx_mpi.api.pickle import pickle
+from ncclx_mpi.collectives import blobs
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels.jit import entry
+from ncclx_mpi.p2p.notes import CODE, SLOW
 
 Reduction = Op | Callable[[Any, Any], Any]
 
-BLOB_MAX = slot_blob.CAPACITY
-"""Bytes of a pickle up to which a bcast is one message; a larger one is announced first."""
-BLOCK = 512
-"""Bytes of a block in the other collectives, where they are multiplied by the number of ranks."""
+Dumped = tuple[bytes, list[memoryview]]
+"""Pickle and buffers of an object."""
 
+_OBJECT, _BLOB = 0, 1
+"""What a compiled collective is given: an object, or the bytes of a blob."""
 _HIDDEN = 2
-"""Context offset of objects that do not fit their block."""
+"""Context offset of objects that are too large for a blob."""
 _GATHER, _SCATTER, _ALLGATHER, _ALLTOALL, _REDUCE, _SCAN = range(6)
-"""Tags there: each method has its own lock, so threads in two of them must not meet."""
+"""Tags there: threads in two methods must not meet."""
+_FEW_RANKS = 8
+"""Ranks up to which each reduces what all have, instead of along a tree."""
 
 _ANNOUNCE = struct.Struct("<16sqq")
 """Magic bytes, bytes of the pickle, number of buffers."""
-_LENGTH = struct.Struct("<q")
-_FOLLOWING = _LENGTH.pack(-1).ljust(BLOCK, b"\0")
-"""Block of an object that does not fit."""
 
 
 class ObjectMethods:
@@ -53,70 +53,37 @@ class ObjectMethods:
 
     def barrier(self) -> None:
         """Barrier synchronization."""
-        collectives.barrier(self._state.native)
+        self.Barrier()  # type: ignore[attr-defined]
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast."""
         state = self._state
-        if type(root) is not int or not 0 <= root < state.size:
-            root = check_root(state, root)
-        if root == state.rank:
-            return _bcast_send(state, obj, root)
-        return _bcast_receive(state, root)
+        found = fast.bcast_plain(state.address, obj, root, _OBJECT, pickle._is_standard)
+        return _bcast(state, found, obj, root) if type(found) is bytearray else found
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather."""
         state = self._state
-        root, native = check_root(state, root), state.native
-        block, rest = _pack(sendobj)
-        table, address = wire.room(BLOCK * state.size) if root == state.rank else (b"", IN_PLACE)
-        with state.locks.get("gather") or state.lock("gather"):
-            collectives.gather(native, wire.address_of(block), BLOCK, address, root)
-            if root == state.rank:
-                return _unpack_all(native, table, rest, _GATHER)
-            if rest is not None:
-                wire.complete(native, wire.start_dumped(native, *rest, root, _GATHER, offset=_HIDDEN))
-        return None
+        found = fast.gather_plain(state.address, sendobj, root, _OBJECT, pickle._is_standard)
+        return found if type(found) is list or found is None else _gather(state, found, sendobj, root)
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Scatter."""
         state = self._state
-        root, native = check_root(state, root), state.native
-        block, address = wire.room(BLOCK)
-        blocks, rests = _pack_each(sendobj, state.size) if root == state.rank else (b"", [None] * state.size)
-        source = wire.address_of(blocks) if blocks else IN_PLACE
-        with state.locks.get("scatter") or state.lock("scatter"):
-            collectives.scatter(native, source, address, BLOCK, root)
-            sending = _start_rests(native, rests, _SCATTER)
-            obj = _unpack(native, memoryview(block), root, rests[state.rank], _SCATTER)
-            _complete(native, sending)
-        return obj
+        found = fast.scatter_plain(state.address, sendobj, root, _OBJECT, pickle._is_standard)
+        return _scatter(state, found, sendobj, root) if type(found) is bytearray else found
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Gather to all."""
         state = self._state
-        native = state.native
-        block, rest = _pack(sendobj)
-        table, address = wire.room(BLOCK * state.size)
-        with state.locks.get("allgather") or state.lock("allgather"):
-            collectives.allgather(native, wire.address_of(block), BLOCK, address)
-            sending = None if rest is None else _start_rests(native, [rest] * state.size, _ALLGATHER)
-            objects = _unpack_all(native, table, rest, _ALLGATHER)
-            _complete(native, sending)
-        return objects
+        found = fast.allgather_plain(state.address, sendobj, _OBJECT, pickle._is_standard)
+        return found if type(found) is list else _allgather(state, found, sendobj)
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """All to all scatter/gather."""
         state = self._state
-        native = state.native
-        blocks, rests = _pack_each(sendobj, state.size)
-        table, address = wire.room(BLOCK * state.size)
-        with state.locks.get("alltoall") or state.lock("alltoall"):
-            collectives.alltoall(native, wire.address_of(blocks), address, BLOCK)
-            sending = _start_rests(native, rests, _ALLTOALL)
-            objects = _unpack_all(native, table, rests[state.rank], _ALLTOALL)
-            _complete(native, sending)
-        return objects
+        found = fast.alltoall_plain(state.address, sendobj, _OBJECT, pickle._is_standard)
+        return found if type(found) is list else _alltoall(state, found, sendobj)
 
     def reduce(self, sendobj: Any, op: Reduction = SUM, root: int = 0) -> Any | None:
         """Reduce to root; operands are combined in the order of ranks."""
@@ -130,7 +97,8 @@ class ObjectMethods:
 
     def allreduce(self, sendobj: Any, op: Reduction = SUM) -> Any:
         """Reduce to all."""
-        return self.bcast(self.reduce(sendobj, op, 0), 0)
+        operands = _all_operands(self._state, sendobj, op)
+        return self.bcast(self.reduce(sendobj, op, 0), 0) if operands is None else _fold(operands, op)
 
 
 class ObjectScans:
@@ -142,12 +110,18 @@ class ObjectScans:
     def scan(self, sendobj: Any, op: Reduction = SUM) -> Any:
         """Inclusive scan."""
         state = self._state
+        operands = _all_operands(state, sendobj, op)
+        if operands is not None:
+            return functools.reduce(op, operands[: state.rank + 1])
         with state.lock("scan"):
             return _scan(state.native, sendobj, op)[1]
 
     def exscan(self, sendobj: Any, op: Reduction = SUM) -> Any:
         """Exclusive scan; rank 0 gets None."""
         state = self._state
+        operands = _all_operands(state, sendobj, op)
+        if operands is not None:
+            return functools.reduce(op, operands[: state.rank]) if state.rank > 0 else None
         with state.lock("scan"):
             return _scan(state.native, sendobj, op)[0]
 
@@ -155,118 +129,193 @@ class ObjectScans:
 # Bcast ------------------------------------------------------------------------------------------------------------
 
 
-def _bcast_send(state: CommState, obj: Any, root: int) -> Any:
-    data, frames = wire.dump(obj)
+def _bcast(state: CommState, noted: bytearray, obj: Any, root: int) -> Any:
+    """Go on with a bcast that ended with a note."""
     native = state.native
+    if noted[0] == SLOW:
+        root = check_root(state, root)
+        if root == state.rank:
+            return _bcast_send(native, obj, root)
+        noted = fast.bcast_plain(state.address, None, root, _OBJECT, pickle._is_standard)
+        if type(noted) is not bytearray:
+            return noted
+        if noted[0] == SLOW:
+            noted = _bcast_receive_bytes(native, root)
+    _check(native, noted, "bcast")
+    return _bcast_received(native, memoryview(noted)[1:], root)
+
+
+def _bcast_send(native: NativeComm, obj: Any, root: int) -> Any:
+    """Give an object that is no plain value, or goes without lines."""
+    data, frames = wire.dump(obj)
     blob = data
-    if frames or len(data) > BLOB_MAX or data.startswith(wire.MAGIC):
+    if frames or len(data) > blobs.CAPACITY or data.startswith(wire.MAGIC):
         blob = _ANNOUNCE.pack(wire.MAGIC, len(data), len(frames))
-    with state.locks.get("bcast") or state.lock("bcast"):
-        _send_blob(native, blob, root)
-        if blob is not data:
-            head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
-            collectives.bcast(native, wire.address_of(head), len(head), root)
-            for frame in frames:
-                collectives.bcast(native, wire.address_of(frame), frame.nbytes, root)
+    noted = fast.bcast_plain(native.address, blob, root, _BLOB, False)
+    if noted is not None:
+        _check(native, noted, "bcast")
+        length = ctypes.c_int64(len(blob))
+        collectives.bcast(native, ctypes.addressof(length), 8, root)
+        collectives.bcast(native, wire.address_of(blob), length.value, root)
+    if blob is not data:
+        head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
+        collectives.bcast(native, wire.address_of(head), len(head), root)
+        for frame in frames:
+            collectives.bcast(native, wire.address_of(frame), frame.nbytes, root)
     return wire.copy_dumped(obj, data, frames)
 
 
-def _bcast_receive(state: CommState, root: int) -> Any:
-    native = state.native
-    with state.locks.get("bcast") or state.lock("bcast"):
-        blob = _receive_blob(native, root)
-        if len(blob) == _ANNOUNCE.size and blob.startswith(wire.MAGIC):
-            return wire.load(*_bcast_receive_large(native, blob, root))
-    return wire.load(blob)
-
-
-def _send_blob(native: NativeComm, blob: bytes, root: int) -> None:
-    """Send what the root's first message is: one compiled call where the communicator has a slot."""
-    compiled = _entries()
-    if native.slot >= 0 and compiled is not None:
-        code = compiled[0](native.address, blob, root)
-        if code:
-            collectives.check(native, code, "bcast")
-        return
-    length = ctypes.c_int64(len(blob))
-    collectives.bcast(native, ctypes.addressof(length), 8, root)
-    collectives.bcast(native, wire.address_of(blob), length.value, root)
-
-
-def _receive_blob(native: NativeComm, root: int) -> bytes:
-    """Receive the root's first message."""
-    compiled = _entries()
-    if native.slot >= 0 and compiled is not None:
-        blob = compiled[1](native.address, root, fast.status_address())
-        if blob is None:
-            collectives.check(native, int(fast.status_words()[0]), "bcast")
-        return blob or b""
+def _bcast_receive_bytes(native: NativeComm, root: int) -> bytearray:
+    """Receive the root's first message without lines, as a note."""
     length = ctypes.c_int64()
     collectives.bcast(native, ctypes.addressof(length), 8, root)
     received, address = wire.room(length.value)
     collectives.bcast(native, address, length.value, root)
-    return bytes(received)
+    return bytearray(1) + received
 
 
-@functools.cache
-def _entries() -> tuple[Callable[..., int], Callable[..., bytes | None]] | None:
-    return (entry(slot_blob.send_blob), entry(slot_blob.receive_blob)) if fast.can_read_objects() else None
-
-
-def _bcast_receive_large(native: NativeComm, announced: Any, root: int) -> tuple[Any, list[Any]]:
-    """Receive pickle and buffers of an object that the root has announced."""
-    _, nbytes, buffers = _ANNOUNCE.unpack_from(announced)
+def _bcast_received(native: NativeComm, blob: memoryview, root: int) -> Any:
+    """Return the object of the root's first message, or of what follows it."""
+    if len(blob) != _ANNOUNCE.size or not bytes(blob).startswith(wire.MAGIC):
+        return wire.load(blob)
+    _, nbytes, buffers = _ANNOUNCE.unpack_from(blob)
     head, address = wire.room(8 * buffers + nbytes)
     collectives.bcast(native, address, len(head), root)
     frames = [np.empty(size, dtype=np.uint8) for size in struct.unpack_from(f"<{buffers}q", head)]
     for frame in frames:
         collectives.bcast(native, frame.ctypes.data, frame.nbytes, root)
-    return memoryview(head)[8 * buffers :], frames
+    return wire.load(memoryview(head)[8 * buffers :], frames)
 
 
-# Blocks -----------------------------------------------------------------------------------------------------------
-
-Rest = tuple[bytes, list[memoryview]] | None
-"""Pickle and buffers of an object that does not fit its block."""
+# Others -----------------------------------------------------------------------------------------------------------
 
 
-def _pack(obj: Any) -> tuple[bytes, Rest]:
-    """Return the block of an object, and the object's pickle if it does not fit."""
-    data, frames = wire.dump(obj)
-    if frames or len(data) > BLOCK - _LENGTH.size:
-        return _FOLLOWING, (data, frames)
-    return (_LENGTH.pack(len(data)) + data).ljust(BLOCK, b"\0"), None
+def _gather(state: CommState, found: Any, obj: Any, root: int) -> list[Any] | None:
+    """Go on with a gather that ended with a note, or with notes among its objects."""
+    native, own = state.native, None
+    if type(found) is bytearray:
+        _check(native, found, "gather")
+        root, own = check_root(state, root), wire.dump(obj)
+        found = fast.gather_plain(native.address, _blob_of(native, own), root, _BLOB, pickle._is_standard)
+        if type(found) is bytearray:
+            _check(native, found, "gather")
+            found = object_blocks.gather(native, _blob_of(native, own), root)
+    if found is not None:
+        return [_take(native, item, rank, own, _GATHER) for rank, item in enumerate(found)]
+    if own is not None and not _blob_of(native, own):
+        _complete(native, _start_rests(native, {root: own}, _GATHER))
+    return None
 
 
-def _pack_each(objects: Sequence[Any] | None, size: int) -> tuple[bytes, list[Rest]]:
-    """Return the blocks of one object for each rank."""
+def _scatter(state: CommState, found: bytearray, objects: Sequence[Any] | None, root: int) -> Any:
+    """Go on with a scatter that ended with a note."""
+    native = state.native
+    _check(native, found, "scatter")
+    root = check_root(state, root) if found[0] == SLOW else root
+    own: list[Dumped] = []
+    if root == native.rank:
+        own = _dump_each(objects, native.size)
+    shares = _blobs_of(native, own)
+    if found[0] == SLOW:
+        found = fast.scatter_plain(native.address, shares, root, _BLOB, pickle._is_standard)
+        if type(found) is bytearray:
+            _check(native, found, "scatter")
+            if found[0] == SLOW:
+                found = object_blocks.scatter(native, shares, root)
+    sending = _start_rests(native, {rank: own[rank] for rank, share in enumerate(shares) if not share}, _SCATTER)
+    obj = _take(native, found, root, own[root] if own else None, _SCATTER)
+    _complete(native, sending)
+    return obj
+
+
+def _allgather(state: CommState, found: Any, obj: Any) -> list[Any]:
+    """Go on with an allgather that ended with a note, or with notes among its objects."""
+    native, own, sending = state.native, None, None
+    if type(found) is bytearray:
+        own, found = _allgather_dumped(native, found, obj)
+        if not _blob_of(native, own):
+            sending = _start_rests(native, dict.fromkeys(range(native.size), own), _ALLGATHER)
+    objects = [_take(native, item, rank, own, _ALLGATHER) for rank, item in enumerate(found)]
+    _complete(native, sending)
+    return objects
+
+
+def _allgather_dumped(native: NativeComm, noted: bytearray, obj: Any) -> tuple[Dumped, Sequence[Any]]:
+    """Give an object that is no plain value, or goes without lines: its pickle, and what all have given, with notes."""
+    _check(native, noted, "allgather")
+    own = wire.dump(obj)
+    found = fast.allgather_plain(native.address, _blob_of(native, own), _BLOB, pickle._is_standard)
+    if type(found) is bytearray:
+        _check(native, found, "allgather")
+        found = object_blocks.allgather(native, _blob_of(native, own))
+    return own, found
+
+
+def _alltoall(state: CommState, found: Any, objects: Sequence[Any]) -> list[Any]:
+    """Go on with an alltoall that ended with a note, or with notes among its objects."""
+    native, sending = state.native, None
+    own: list[Dumped] = []
+    if type(found) is bytearray:
+        _check(native, found, "alltoall")
+        own = _dump_each(objects, native.size)
+        shares = _blobs_of(native, own)
+        found = fast.alltoall_plain(native.address, shares, _BLOB, pickle._is_standard)
+        if type(found) is bytearray:
+            _check(native, found, "alltoall")
+            found = object_blocks.alltoall(native, shares)
+        sending = _start_rests(native, {rank: own[rank] for rank, share in enumerate(shares) if not share}, _ALLTOALL)
+    mine = own[native.rank] if own else None
+    received = [_take(native, item, rank, mine, _ALLTOALL) for rank, item in enumerate(found)]
+    _complete(native, sending)
+    return received
+
+
+def _check(native: NativeComm, noted: bytearray, name: str) -> None:
+    """Raise what a note says if that is a failure."""
+    if noted[0] == CODE:
+        collectives.check(native, wire.word_of(noted), name)
+
+
+def _blob_of(native: NativeComm, dumped: Dumped) -> bytes:
+    """Return the blob of a pickled object: the pickle, or nothing where that does not fit, or has buffers, and follows."""
+    data, frames = dumped
+    limit = blobs.CAPACITY if native.slot >= 0 else object_blocks.CAPACITY
+    return b"" if frames or len(data) > limit else data
+
+
+def _blobs_of(native: NativeComm, dumped: Sequence[Dumped]) -> list[bytes]:
+    """As :func:`_blob_of`, for shares, which have to fit together."""
+    room, shares = blobs.CAPACITY - 8 * native.size, []
+    for each in dumped:
+        blob = _blob_of(native, each)
+        shares.append(blob if len(blob) <= room else b"")
+        room -= len(shares[-1])
+    return shares
+
+
+def _dump_each(objects: Sequence[Any] | None, size: int) -> list[Dumped]:
+    """Pickle one object for each rank."""
     items = [None] * size if objects is None else list(objects)
     if len(items) != size:
         raise ValueError(f"expecting {size} items, got {len(items)}")
-    packed = [_pack(item) for item in items]
-    return b"".join([block for block, _ in packed]), [rest for _, rest in packed]
+    return [wire.dump(item) for item in items]
 
 
-def _unpack(native: NativeComm, view: memoryview, source: int, own_rest: Rest, tag: int) -> Any:
-    """Return the object of a block that `source` sent, or of what follows it."""
-    (nbytes,) = _LENGTH.unpack_from(view)
-    if nbytes >= 0:
-        return wire.load(view[_LENGTH.size : _LENGTH.size + nbytes])
+def _take(native: NativeComm, item: Any, source: int, own: Dumped | None, tag: int) -> Any:
+    """Return the object of what `source` has given: an object, a note with its pickle, or an empty one, and it follows."""
+    if type(item) is not bytearray:
+        return item
+    if len(item) > 1:
+        return wire.load(memoryview(item)[1:])
     if source != native.rank:
         return wire.receive(native, source, tag, _HIDDEN)
-    assert own_rest is not None
-    return wire.load(own_rest[0], [np.array(frame) for frame in own_rest[1]])
+    assert own is not None
+    return wire.load(own[0], [np.array(frame) for frame in own[1]])
 
 
-def _unpack_all(native: NativeComm, table: Any, own_rest: Rest, tag: int) -> list[Any]:
-    """Return the objects of all ranks' blocks."""
-    view = memoryview(table)
-    return [_unpack(native, view[rank * BLOCK :], rank, own_rest, tag) for rank in range(native.size)]
-
-
-def _start_rests(native: NativeComm, rests: Sequence[Rest], tag: int) -> Operation | None:
-    """Start sending to each rank what did not fit its block, if there is anything."""
-    others = [(rank, rest) for rank, rest in enumerate(rests) if rest is not None and rank != native.rank]
+def _start_rests(native: NativeComm, rests: Mapping[int, Dumped], tag: int) -> Operation | None:
+    """Start sending to ranks what did not fit, if there is anything."""
+    others = [(rank, rest) for rank, rest in rests.items() if rank != native.rank]
     if not others:
         return None
     return Together([wire.start_dumped(native, *rest, rank, tag, offset=_HIDDEN) for rank, rest in others])
@@ -278,6 +327,31 @@ def _complete(native: NativeComm, sending: Operation | None) -> None:
 
 
 # Reductions -------------------------------------------------------------------------------------------------------
+
+
+def _all_operands(state: CommState, obj: Any, op: Reduction) -> list[Any] | None:
+    """Return what all ranks reduce, for each to do it itself: few ranks, a predefined operation, none large. Else None on every rank."""
+    if state.size > _FEW_RANKS or predefined(op) is None:
+        return None
+    native = state.native
+    found = fast.allgather_plain(native.address, obj, _OBJECT, pickle._is_standard)
+    if type(found) is list:
+        return found
+    if type(found) is bytearray:
+        _, found = _allgather_dumped(native, found, obj)
+    if any(type(item) is bytearray and len(item) == 1 for item in found):
+        return None
+    return [_take(native, item, rank, None, _ALLGATHER) for rank, item in enumerate(found)]
+
+
+def _fold(operands: list[Any], op: Reduction) -> Any:
+    """Combine what all ranks have as :func:`_reduce` does, neighbours first: the same operations, so the same result on every rank."""
+    mask, size = 1, len(operands)
+    while mask < size:
+        for rank in range(0, size - mask, 2 * mask):
+            operands[rank] = op(operands[rank], operands[rank + mask])
+        mask <<= 1
+    return operands[0]
 
 
 def _reduce(native: NativeComm, sendobj: Any, op: Reduction, root: int) -> Any:

@@ -22,6 +22,7 @@ from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
+from ncclx_mpi.p2p.notes import RAW, SLOW
 from ncclx_mpi.typing import Buffer, BufSpec
 
 LARGEST_TAG = (1 << 30) - 1
@@ -228,10 +229,8 @@ class PointToPoint:
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send in standard mode."""
         state = self._state
-        if type(dest) is not int or type(tag) is not int or not 0 <= dest < state.size or not 0 <= tag <= LARGEST_TAG:
-            dest, tag = _dest(state, dest), _send_tag(tag)
-        if dest != PROC_NULL:
-            wire.send(state.native, obj, dest, tag)
+        if not pickle._is_standard or fast.send_plain(state.address, obj, dest, tag, STANDARD, 0):
+            _send_object(state, obj, dest, tag, STANDARD)
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send in buffered mode."""
@@ -239,16 +238,20 @@ class PointToPoint:
 
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send in synchronous mode."""
-        state = self._state
-        dest, tag = _dest(state, dest), _send_tag(tag)
-        if dest != PROC_NULL:
-            wire.send(state.native, obj, dest, tag, SYNCHRONOUS)
+        _send_object(self._state, obj, dest, tag, SYNCHRONOUS)
 
     def recv(self, buf: Buffer | None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
         """Receive."""
         if buf is not None:
             warnings.warn("the 'buf' argument is deprecated", UserWarning, stacklevel=2)
-        return _recv(self._state, source, tag, status)
+        state = self._state
+        words = 0 if status is None else fast.status_address()
+        found = fast.receive_plain(state.address, source, tag, 0, pickle._is_standard, words)
+        if type(found) is bytearray:
+            return _receive_noted(state, found, source, tag, status)
+        if status is not None:
+            fast.fill(status)
+        return found
 
     def sendrecv(
         self,
@@ -262,23 +265,23 @@ class PointToPoint:
     ) -> Any:
         """Send and receive."""
         state = self._state
-        dest, sendtag = _dest(state, dest), _send_tag(sendtag)
-        if dest == PROC_NULL:
-            return _recv(state, source, recvtag, status)
-        source, recvtag = _source(state, source), _recv_tag(recvtag)
-        sending = _start_dumped(state, *wire.dump(sendobj), dest, sendtag, STANDARD)
-        try:
-            received = _recv(state, source, recvtag, status)
-        except BaseException:
-            sending._state.abandon()
-            raise
-        if not sending.Test():
-            wire.complete(state.native, sending._state)
-        return received
+        if not pickle._is_standard:
+            return _exchange_objects(state, sendobj, dest, sendtag, source, recvtag, status)
+        words = 0 if status is None else fast.status_address()
+        found = fast.exchange_plain(state.address, sendobj, dest, sendtag, source, recvtag, words)
+        if type(found) is bytearray:
+            if found[0] == SLOW:
+                return _exchange_objects(state, sendobj, dest, sendtag, source, recvtag, status)
+            return _receive_noted(state, found, source, recvtag, status)
+        if status is not None:
+            fast.fill(status)
+        return found
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Nonblocking send."""
-        return _isend_object(self._state, obj, dest, tag, STANDARD)
+        state = self._state
+        request = fast.start_send_plain(state.address, obj, dest, tag, STANDARD) if pickle._is_standard else None
+        return _isend_object(state, obj, dest, tag, STANDARD) if request is None else request
 
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> Request:
         """Nonblocking send in buffered mode."""
@@ -454,15 +457,51 @@ def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode:
     return Prequest._refer(Persistent(begin))
 
 
+def _send_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> None:
+    """Send an object that is no plain value, or cannot go out at once."""
+    dest, tag = _dest(state, dest), _send_tag(tag)
+    if dest != PROC_NULL:
+        wire.send_dumped(state.native, *wire.dump(obj), dest, tag, mode)
+
+
+def _receive_noted(state: CommState, noted: bytearray, source: int, tag: int, status: Status | None) -> Any:
+    """Go on with the receive of an object that ended with a note."""
+    if noted[0] != RAW:
+        source, tag = _source(state, source), _recv_tag(tag)
+        if source == PROC_NULL:
+            if status is not None:
+                write_status(status, NO_PROC)
+            return None
+    return wire.receive_noted(state.native, noted, source, tag, 0, status)
+
+
 def _recv(state: CommState, source: int, tag: int, status: Status | None) -> Any:
     """Receive an object."""
-    if type(source) is not int or type(tag) is not int or not 0 <= source < state.size or not 0 <= tag <= LARGEST_TAG:
-        source, tag = _source(state, source), _recv_tag(tag)
+    source, tag = _source(state, source), _recv_tag(tag)
     if source == PROC_NULL:
         if status is not None:
             write_status(status, NO_PROC)
         return None
     return wire.receive(state.native, source, tag, 0, status)
+
+
+def _exchange_objects(
+    state: CommState, sendobj: Any, dest: int, sendtag: int, source: int, recvtag: int, status: Status | None
+) -> Any:
+    """Send an object that is no plain value, or cannot go out at once, and receive one."""
+    dest, sendtag = _dest(state, dest), _send_tag(sendtag)
+    if dest == PROC_NULL:
+        return _recv(state, source, recvtag, status)
+    source, recvtag = _source(state, source), _recv_tag(recvtag)
+    sending = _start_dumped(state, *wire.dump(sendobj), dest, sendtag, STANDARD)
+    try:
+        received = _recv(state, source, recvtag, status)
+    except BaseException:
+        sending._state.abandon()
+        raise
+    if not sending.Test():
+        wire.complete(state.native, sending._state)
+    return received
 
 
 def _isend_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> Request:

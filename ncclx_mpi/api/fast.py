@@ -23,9 +23,14 @@ from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_nonblocking as starts
 from ncclx_mpi.collectives import fast_vector as vectors
+from ncclx_mpi.collectives.allgather import slot_blob as allgather_blob
+from ncclx_mpi.collectives.alltoall import slot_blob as alltoall_blob
+from ncclx_mpi.collectives.bcast import slot_blob as bcast_blob
+from ncclx_mpi.collectives.gather import slot_blob as gather_blob
+from ncclx_mpi.collectives.scatter import slot_blob as scatter_blob
 from ncclx_mpi.p2p import fast as messages
-from ncclx_mpi.p2p import objects, tickets
-from numba_kernels import pyobject
+from ncclx_mpi.p2p import notes, objects, tickets
+from numba_kernels import pickling, pyobject, unpickling
 from numba_kernels.jit import entry
 
 _KERNELS = {
@@ -38,11 +43,19 @@ _KERNELS = {
         tickets.complete_one,
         tickets.complete_all,
         tickets.start_send_bytes,
+        tickets.start_send_plain,
         tickets.start_one,
         tickets.start_all,
         messages.exchange_arrays,
         objects.send_bytes,
-        objects.receive_bytes,
+        objects.send_plain,
+        objects.receive_plain,
+        objects.exchange_plain,
+        bcast_blob.bcast_plain,
+        gather_blob.gather_plain,
+        scatter_blob.scatter_plain,
+        allgather_blob.allgather_plain,
+        alltoall_blob.alltoall_plain,
         routes.barrier_now,
         routes.bcast_array,
         routes.allreduce_arrays,
@@ -90,6 +103,28 @@ def _binding(name: str, otherwise: Callable[..., Any] = lambda *_: routes.SLOW) 
     return bind_and_call
 
 
+def _plain_binding(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """As :func:`_binding`, for entry points that write and read pickles of plain values."""
+    bind_and_call = _binding(name, otherwise)
+
+    def introduce_and_call(*args: Any) -> Any:
+        if can_read_objects():
+            pickling.introduce(unpickling.read)
+        return bind_and_call(*args)
+
+    return introduce_and_call
+
+
+def _slow(*_: Any) -> bytearray:
+    """What an entry point that returns an object returns where it can do nothing."""
+    return bytearray([notes.SLOW])
+
+
+def _unmatched(*_: Any) -> bytearray:
+    """What one that receives an object returns where it cannot wait for it."""
+    return bytearray([notes.MATCHED]) + bytes(8)
+
+
 def _nothing(*_: Any) -> None:
     """What an entry point that returns a handle returns where it cannot start anything."""
 
@@ -105,7 +140,15 @@ start_one = _binding("start_one")
 start_all = _binding("start_all", lambda *_: 0)
 exchange_arrays = _binding("exchange_arrays")
 send_bytes = _binding("send_bytes")
-receive_bytes = _binding("receive_bytes", lambda *_: status_words().fill(0))
+start_send_plain = _plain_binding("start_send_plain", _nothing)
+send_plain = _plain_binding("send_plain", lambda *_: messages.SLOW)
+receive_plain = _plain_binding("receive_plain", _unmatched)
+exchange_plain = _plain_binding("exchange_plain", _slow)
+bcast_plain = _plain_binding("bcast_plain", _slow)
+gather_plain = _plain_binding("gather_plain", _slow)
+scatter_plain = _plain_binding("scatter_plain", _slow)
+allgather_plain = _plain_binding("allgather_plain", _slow)
+alltoall_plain = _plain_binding("alltoall_plain", _slow)
 barrier_now = _binding("barrier_now")
 bcast_array = _binding("bcast_array")
 allreduce_arrays = _binding("allreduce_arrays")

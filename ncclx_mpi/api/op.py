@@ -262,6 +262,12 @@ def _callback(apply: Callable[[int, int, int, int], None]) -> tuple[int, Any]:
     return ctypes.cast(pointer, ctypes.c_void_p).value or 0, pointer
 
 
+def predefined(op: Any) -> Callable[[Any, Any], Any] | None:
+    """Return what a predefined operation does to two Python objects; None of anything else."""
+    state = op._state if type(op) is Op else _NULL
+    return None if state is _NULL or state.user else state.function
+
+
 def _create(cls: type[Op], function: Callable[..., Any], commute: bool) -> Op:
     return cls.Create(function, commute)
 

@@ -35,6 +35,7 @@ from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p.engine import NativeComm, Result
 from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.layout import STANDARD
+from ncclx_mpi.p2p.notes import RAW
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384
@@ -178,7 +179,14 @@ def start_buffered(comm: NativeComm, obj: Any, dest: int, tag: int, reserve: Cal
 
 def send(comm: NativeComm, obj: Any, dest: int, tag: int, mode: int = STANDARD, offset: int = 0) -> None:
     """Send an object; on return it is the caller's again."""
-    data, frames = dump(obj)
+    if not pickle._is_standard or fast.send_plain(comm.address, obj, dest, tag, mode, offset):
+        send_dumped(comm, *dump(obj), dest, tag, mode, offset)
+
+
+def send_dumped(
+    comm: NativeComm, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int = STANDARD, offset: int = 0
+) -> None:
+    """Send a pickle and its buffers."""
     if frames or offset or len(data) > PLAIN_MAX:
         complete(comm, start_dumped(comm, data, frames, dest, tag, mode, offset))
         return
@@ -216,12 +224,22 @@ def wait_stepping(comm: NativeComm, operation: Operation, what: str) -> None:
 
 def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: Status | None = None) -> Any:
     """Receive an object, whatever its size."""
-    data = None if offset else fast.receive_bytes(comm.address, source, tag, fast.status_address())
-    if data is not None:
+    words = 0 if status is None else fast.status_address()
+    found = fast.receive_plain(comm.address, source, tag, offset, pickle._is_standard, words)
+    if type(found) is bytearray:
+        return receive_noted(comm, found, source, tag, offset, status)
+    if status is not None:
+        fast.fill(status)
+    return found
+
+
+def receive_noted(comm: NativeComm, noted: bytearray, source: int, tag: int, offset: int, status: Status | None) -> Any:
+    """Go on with a receive that ended with a note: RAW or MATCHED."""
+    if noted[0] == RAW:
         if status is not None:
             fast.fill(status)
-        return load(data)
-    message = 0 if offset else int(fast.status_words()[0])
+        return load(memoryview(noted)[1:])
+    message = word_of(noted)
     if message == 0:
         message = comm.engine.wait_match(comm, source, tag, offset, f"recv of an object from rank {source}, tag {tag}")
     operation = start_matched(comm, message)
@@ -229,6 +247,11 @@ def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: St
     if status is not None:
         operation.fill(status)
     return operation.finish()
+
+
+def word_of(noted: bytearray) -> int:
+    """Return the word in a note."""
+    return int.from_bytes(noted[1:], sys.byteorder)
 
 
 class Place:

@@ -32,11 +32,13 @@ _ALWAYS_USED = ("transports.", "numba_kernels.pyobject.", "ncclx_mpi.p2p.", "ncc
 """What every rank uses, at its start and its end if nowhere else."""
 _FIRST = (
     *_ALWAYS_USED,
+    "numba_kernels.pickling.",
+    "numba_kernels.unpickling.",
     *(
         f"ncclx_mpi.collectives.{name}"
         for name in (
             "fast.bcast_array", "fast.reduce_arrays", "fast.allreduce_arrays", "fast.gather_arrays", "fast.scatter_arrays",
-            "fast.allgather_arrays", "bcast.slot_blob.",
+            "fast.allgather_arrays", "bcast.slot_blob.", "gather.slot_blob.", "allgather.slot_blob.",
         )
     ),
 )  # fmt: skip

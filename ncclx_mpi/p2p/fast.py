@@ -38,7 +38,7 @@ _TAG_BITS = 30
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore[no-untyped-def]
+def push_eager(engine, peer, context, address, nbytes, tag, mode):  # type: ignore[no-untyped-def]
     """Push a small message at once if nothing stands in its way; 1 if it went out. The lock is held."""
     if load64(peer + PEER.queue_last) != 0 or _eager_allowed(engine, peer, nbytes, mode) == 0:
         return 0
@@ -48,7 +48,7 @@ def push_eager(engine, peer, comm, address, nbytes, tag, mode):  # type: ignore[
     if consumed < 0:
         return 0
     push(
-        ring, ring_lines, load64(engine + ENGINE.key), tail, load64(comm + COMM.context),
+        ring, ring_lines, load64(engine + ENGINE.key), tail, context,
         (tag << KIND_BITS) | EAGER, nbytes, address, nbytes, load64(engine + ENGINE.streamed),
     )  # fmt: skip
     store64(peer + PEER.seen_consumed, consumed)
@@ -95,7 +95,7 @@ def _start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-unty
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
     request = 0
     lock(engine)
-    if push_eager(engine, peer, comm, address, nbytes, tag, mode) == 0:
+    if push_eager(engine, peer, load64(comm + COMM.context), address, nbytes, tag, mode) == 0:
         request = post_send(comm, 0, address, nbytes, dest, tag, mode)
     unlock(engine)
     return request

@@ -1,7 +1,8 @@
-"""Blocking send and receive of bytes whose length only the sender knows: how small pickled objects travel.
+"""Blocking send and receive of Python objects: one compiled call from a plain value into the ring, one from there to a new object.
 
-The bytes object itself is the argument, and a new one the result: a message is copied once into the ring, and once out of it.
-What does not go through like that comes back as a handle, for the caller to go on with through the engine.
+Plain values (:mod:`numba_kernels.pickling`) are pickled and unpickled by the call itself. Any other object is sent as the bytes of
+its pickle, and received as a note (:mod:`ncclx_mpi.p2p.notes`) with them. What does not go through like that, such as messages that
+are too large, comes back for the caller to go on with through the engine.
 """
 
 from __future__ import annotations
@@ -9,18 +10,29 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.p2p.entries import find_message, post_send, read_status, receive_matched
-from ncclx_mpi.p2p.fast import SLOW, is_dest, push_eager, wait_slice
+from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_slice
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST
+from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
+from ncclx_mpi.p2p.notes import MATCHED, note, note_word, opened
+from ncclx_mpi.p2p.notes import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.progress import idle, lock, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from numba_kernels.atomics import load8, load64, store64, ticks
+from numba_kernels.atomics import load8, load64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.pyobject import OB_SIZE, OB_TYPE, bytes_type, index_argument, index_of, object_argument, object_of
-from numba_kernels.pyslots import BYTES, clear_error, new_bytes, object_result, result
+from numba_kernels.pickling import LARGEST, ROOM, give_room, take_room, write_pickle
+from numba_kernels.pyobject import (
+    OB_SIZE,
+    OB_TYPE,
+    bytes_type,
+    index_argument,
+    index_of,
+    object_argument,
+    object_of,
+)
+from numba_kernels.pyslots import BYTES, object_result, result
 
-_TRACE_SEND, _TRACE_PROBE = 1, 6
+_TRACE_SEND, _TRACE_PROBE, _TRACE_EXCHANGE = 1, 6, 20
 _POLLS = 200
 
 
@@ -35,7 +47,7 @@ def send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
     record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
     lock(engine)
-    if push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
+    if push_eager(engine, peer, load64(comm + COMM.context), address, nbytes, tag, mode) != 0:
         unlock(engine)
         trace_end(record)
         return 0
@@ -49,13 +61,42 @@ def send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def _take_message(engine, comm, source, tag):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _push_plain(comm, obj, dest, tag, mode, offset, kind):  # type: ignore[no-untyped-def]
+    """Send the pickle of a plain value if it can go out at once: 1 if it did. `kind` of operation for the trace."""
+    room = take_room()
+    nbytes = write_pickle(obj, room, room + ROOM.data, LARGEST)
+    is_out = 0
+    if nbytes != 0:
+        engine, context = load64(comm + COMM.engine), load64(comm + COMM.context) + offset
+        peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
+        record = trace_begin(engine, kind, context, dest, tag, nbytes)
+        lock(engine)
+        is_out = push_eager(engine, peer, context, room + ROOM.data, nbytes, tag, mode)
+        unlock(engine)
+        trace_end(record)
+    give_room(room)
+    return is_out
+
+
+@kernel(
+    types.int64(types.int64, object_argument, index_argument, index_argument, types.int64, types.int64), is_entry=True, nogil=False
+)
+def send_plain(comm, argument, peer_rank, message_tag, mode, offset):  # type: ignore[no-untyped-def]
+    """Send a plain value. 0: done; SLOW with nothing done: it is none, is large, must wait, or there is no such rank or tag."""
+    dest, tag = index_of(peer_rank), index_of(message_tag)
+    if is_dest(comm, dest, tag) == 0 or _push_plain(comm, object_of(argument), dest, tag, mode, offset, _TRACE_SEND) == 0:
+        return SLOW
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _take_message(engine, comm, offset, source, tag):  # type: ignore[no-untyped-def]
     """Wait a slice for a message, and take it out of matching; 0 if none has come."""
     turn, started = 0, ticks()
     polls = min(_POLLS, load64(engine + ENGINE.spins))
     while turn < polls:
-        message = find_message(comm, 0, source, tag, 1)
+        message = find_message(comm, offset, source, tag, 1)
         if message != 0:
             return message
         idle(engine, turn, started)
@@ -63,7 +104,7 @@ def _take_message(engine, comm, source, tag):  # type: ignore[no-untyped-def]
     state = leave_gil()
     message, code = 0, 0
     while message == 0 and code == 0:
-        message = find_message(comm, 0, source, tag, 1)
+        message = find_message(comm, offset, source, tag, 1)
         if message == 0:
             code = idle(engine, turn, started)
             turn += 1
@@ -74,33 +115,54 @@ def _take_message(engine, comm, source, tag):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)")
 def _is_whole(message):  # type: ignore[no-untyped-def]
     """Whether a message is all here, and not one of several (those begin with a zero byte)."""
-    if load64(message + REQUEST.remote) != 0:
-        return 0
-    return 1 if load64(message + REQUEST.message_bytes) == 0 or load8(load64(message + REQUEST.payload)) != 0 else 0
-
-
-@kernel(object_result(types.int64, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
-def receive_bytes(comm, source, tag, status):  # type: ignore[no-untyped-def]
-    """Receive a message as a bytes object, `status` as :func:`read_status` writes it.
-
-    None if that is not enough: the first word of `status` is then the handle of the message, which was taken out of matching, or 0
-    if none has come within a slice.
-    """
-    engine = load64(comm + COMM.engine)
-    record = trace_begin(engine, _TRACE_PROBE, load64(comm + COMM.context), source, tag, 0)
-    message = _take_message(engine, comm, source, tag)
-    store64(status, message)
-    if message == 0 or _is_whole(message) == 0:
-        return result(0)
     nbytes = load64(message + REQUEST.message_bytes)
-    data = new_bytes(0, nbytes)
-    if data == 0:
-        clear_error()
-        return result(0)
-    request = receive_matched(comm, message, data + BYTES, nbytes)
+    if load64(message + REQUEST.remote) != 0 or nbytes > LARGEST:
+        return 0
+    return 1 if nbytes == 0 or load8(load64(message + REQUEST.payload)) != 0 else 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _receive(comm, source, tag, offset, decodes, status, kind):  # type: ignore[no-untyped-def]
+    """Wait a slice for a message, and return its object or a note: RAW; MATCHED if it is not all here, or none has come."""
+    engine = load64(comm + COMM.engine)
+    record = trace_begin(engine, kind, load64(comm + COMM.context) + offset, source, tag, 0)
+    message = _take_message(engine, comm, offset, source, tag)
+    if message == 0 or _is_whole(message) == 0:
+        return note_word(MATCHED, message)
+    room, nbytes = take_room(), load64(message + REQUEST.message_bytes)
+    request = receive_matched(comm, message, room + ROOM.data, nbytes)
     trace_end(record)
-    read_status(request, status)
+    if status != 0:
+        read_status(request, status)
     lock(engine)
     release_request(engine, request)
     unlock(engine)
-    return result(data)
+    found = opened(room + ROOM.data, nbytes, decodes)
+    give_room(room)
+    return found
+
+
+@kernel(
+    object_result(types.int64, index_argument, index_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False
+)
+def receive_plain(comm, peer_rank, message_tag, offset, decodes, status):  # type: ignore[no-untyped-def]
+    """Receive a message: its object if it is a plain value and `decodes` is not 0, with `status` written unless that is 0, or a note."""
+    source, tag = index_of(peer_rank), index_of(message_tag)
+    if is_source(comm, source, tag) == 0:
+        return result(note_word(MATCHED, 0))
+    return result(_receive(comm, source, tag, offset, decodes, status, _TRACE_PROBE))
+
+
+@kernel(
+    object_result(types.int64, object_argument, index_argument, index_argument, index_argument, index_argument, types.int64),
+    is_entry=True,
+    nogil=False,
+)
+def exchange_plain(comm, argument, dest_rank, send_tag, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
+    """Send a plain value, and receive as :func:`receive_plain`; the note SLOW if that cannot be, with nothing done."""
+    dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
+    if is_dest(comm, dest, its_tag) == 0 or is_source(comm, source, tag) == 0:
+        return result(note(SLOW_NOTE, 0, 0))
+    if _push_plain(comm, object_of(argument), dest, its_tag, STANDARD, 0, _TRACE_EXCHANGE) == 0:
+        return result(note(SLOW_NOTE, 0, 0))
+    return result(_receive(comm, source, tag, 0, 1, status, _TRACE_EXCHANGE))

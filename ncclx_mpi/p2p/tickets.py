@@ -37,6 +37,7 @@ from numba_kernels.atomics import load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, release
+from numba_kernels.pickling import LARGEST, ROOM, give_room, take_room, write_pickle
 from numba_kernels.pyobject import (
     NONE,
     OB_SIZE,
@@ -61,6 +62,7 @@ from numba_kernels.pyslots import (
     clear_error,
     decrease,
     increase,
+    new_bytes,
     new_object,
     object_result,
     references,
@@ -199,6 +201,17 @@ def start_receive_array(comm, argument, peer_rank, message_tag):  # type: ignore
     return result(handle)
 
 
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _start_bytes(comm, data, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending a bytes object: the handle, or 0 if there is no free ticket."""
+    engine = load64(comm + COMM.engine)
+    handle = new_handle(engine, engine + ENGINE.tickets)
+    if handle != 0:
+        request = use_ticket(handle, load64(comm + COMM.handle), data)
+        _send(comm, request, data + BYTES, load64(data + OB_SIZE), dest, tag, mode)
+    return handle
+
+
 @kernel(
     object_result(types.int64, object_argument, index_argument, index_argument, types.int64),
     is_entry=True,
@@ -209,12 +222,29 @@ def start_send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ign
     dest, tag, data = index_of(peer_rank), index_of(message_tag), object_of(argument)
     if load64(data + OB_TYPE) != bytes_type() or is_dest(comm, dest, tag) == 0:
         return result(0)
-    engine = load64(comm + COMM.engine)
-    handle = new_handle(engine, engine + ENGINE.tickets)
-    if handle == 0:
+    return result(_start_bytes(comm, data, dest, tag, mode))
+
+
+@kernel(
+    object_result(types.int64, object_argument, index_argument, index_argument, types.int64),
+    is_entry=True,
+    nogil=False,
+)
+def start_send_plain(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending the pickle of a plain value (:mod:`numba_kernels.pickling`): the handle, or None as above."""
+    dest, tag = index_of(peer_rank), index_of(message_tag)
+    if is_dest(comm, dest, tag) == 0:
         return result(0)
-    request = use_ticket(handle, load64(comm + COMM.handle), data)
-    _send(comm, request, data + BYTES, load64(data + OB_SIZE), dest, tag, mode)
+    room, data, handle = take_room(), 0, 0
+    nbytes = write_pickle(object_of(argument), room, room + ROOM.data, LARGEST)
+    if nbytes != 0:
+        data = new_bytes(room + ROOM.data, nbytes)
+        if data == 0:
+            clear_error()
+    give_room(room)
+    if data != 0:
+        handle = _start_bytes(comm, data, dest, tag, mode)
+        decrease(data)
     return result(handle)
 
 
@@ -224,7 +254,7 @@ def _send(comm, request, address, nbytes, dest, tag, mode):  # type: ignore[no-u
     engine = load64(comm + COMM.engine)
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
     lock(engine)
-    if push_eager(engine, peer, comm, address, nbytes, tag, mode) != 0:
+    if push_eager(engine, peer, load64(comm + COMM.context), address, nbytes, tag, mode) != 0:
         store64(request + REQUEST.kind, SEND)
         store64(request + REQUEST.state, COMPLETE)
     else:

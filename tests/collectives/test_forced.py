@@ -248,7 +248,7 @@ def test_names_are_those_of_files() -> None:
     """Every file of an algorithm can be forced, and every name is that of a file."""
     elsewhere = {("gather", "direct"), ("scatter", "direct")}
     with_counts = {("alltoall", name) for name in ("slot_vector", "direct_vector", "dynamic", "faults", "operands")}
-    not_for_choice = with_counts | {("bcast", "slot_blob")}
+    not_for_choice = with_counts | {(name, "slot_blob") for name in ("allgather", "alltoall", "bcast", "gather", "scatter")}
     root = collectives.__path__[0]
     files = {(path.parent.name, path.stem) for path in Path(root).glob("*/*.py") if path.stem != "__init__"}
     names = {(collective, name) for collective, found in ALGORITHMS.items() for name in found}

@@ -1,0 +1,160 @@
+"""Pickles of plain values: what compiled code writes Python's unpickler reads, and what it reads is what was written, to the type."""
+
+import math
+import pickle
+import sys
+from collections import OrderedDict
+from enum import IntEnum
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from numba import types
+
+from ncclx_mpi.p2p.notes import opened
+from numba_kernels import jit, pickling, unpickling
+from numba_kernels.pickling import DEPTH, LARGEST, ROOM, give_room, take_room, write_pickle
+from numba_kernels.pyobject import object_argument, object_of
+from numba_kernels.pyslots import BYTES, new_bytes, object_result, result
+
+
+@jit.kernel(object_result(object_argument, types.int64), is_entry=True, nogil=False)
+def write_kernel(argument, limit):
+    room, data = take_room(), 0
+    nbytes = write_pickle(object_of(argument), room, room + ROOM.data, limit)
+    if nbytes != 0:
+        data = new_bytes(room + ROOM.data, nbytes)
+    give_room(room)
+    return result(data)
+
+
+@jit.kernel(object_result(object_argument, types.int64), is_entry=True, nogil=False)
+def read_kernel(argument, nbytes):
+    return result(opened(object_of(argument) + BYTES, nbytes, 1))
+
+
+def written(value, limit=LARGEST):
+    """The pickle of a plain value, None of any other."""
+    pickling.introduce(unpickling.read)
+    return jit.entry(write_kernel)(value, limit)
+
+
+def read(data):
+    """The plain value of a pickle, or a bytearray if it is not one of ours."""
+    pickling.introduce(unpickling.read)
+    return jit.entry(read_kernel)(data, len(data))
+
+
+def same(first, second):
+    """Equal, of the same types, NaN and zeros with signs included."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, float):
+        return math.isnan(first) == math.isnan(second) and np.float64(first).tobytes() == np.float64(second).tobytes()
+    if isinstance(first, dict):
+        return list(map(type, first)) == list(map(type, second)) and same(list(first.items()), list(second.items()))
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+NUMBERS = [0, 1, 255, 256, 65_535, 65_536, (1 << 31) - 1, 1 << 31, (1 << 63) - 1]
+PLAIN = [
+    None, True, False, *NUMBERS, *(-number for number in NUMBERS), -(1 << 63), 0.0, -0.0, 1.5, math.inf, math.nan, 5e-324,
+    "", "a", "é" * 200, "\0", "x" * 70_00, b"", b"\0" * 255, b"y" * 256, [], (), {}, [[]], ((),), [{}, ()],
+    {"a": 1, 2: None, b"k": 1.5, None: True, 1.5: "x"}, {"nested": [{"a": (1, (2.5, "z"))}]}, list(range(3000)), tuple("abc"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=lambda value: f"{str(value)[:20]!r}")
+def test_plain_values_go_both_ways(value):
+    data = written(value)
+    assert same(pickle.loads(data), value)
+    assert same(read(data), value)
+
+
+atoms = some.none() | some.booleans() | some.integers(-(1 << 63), (1 << 63) - 1) | some.floats() | some.text() | some.binary()
+nested = some.recursive(
+    atoms, lambda inner: some.lists(inner) | some.lists(inner).map(tuple) | some.dictionaries(some.text() | some.integers(), inner)
+)
+
+
+@given(nested)
+def test_any_plain_value(value):
+    data = written(value)
+    if data is None:  # a test value may hold one list twice, or be too deep
+        return
+    assert same(pickle.loads(data), value) and same(read(data), value)
+
+
+@given(nested, some.integers(0), some.integers(0, 255), some.integers(0, 40))
+def test_what_was_damaged_is_never_half_read(value, place, byte, cut):
+    """Whatever the bytes are: an object, as far as they are a pickle of ours, or a note with all of them."""
+    data = bytearray(written(value) or b"\x80\x05N.")
+    data[place % len(data)] = byte
+    data = bytes(data[: max(1, len(data) - cut)])
+    found = read(data)
+    if type(found) is bytearray:
+        assert found[1:] == data
+    else:
+        pickle.dumps(found)
+
+
+def test_other_values_are_left_to_python():
+    shared = [1]
+    cycle = []
+    cycle.append(cycle)
+    numbers, deep = np.arange(3), 5
+    for _ in range(DEPTH + 1):
+        deep = [deep]
+    others = [
+        1 << 63, -(1 << 64), 1j, {1}, frozenset(), bytearray(2), numbers, np.float64(1), Level.LOW, OrderedDict(a=1), "\ud800",
+        [shared, shared], ([shared], shared), cycle, (shared, 1, (shared,)), {"a": numbers}, {(1, 2): 3}, deep, print, "x" * LARGEST,
+        list(range(LARGEST)), type("Kind", (dict,), {})(),
+    ]  # fmt: skip
+    for other in others:
+        assert written(other) is None, type(other)
+
+
+def test_what_is_shared_stays_so():
+    """A tuple that is in use elsewhere may occur twice, so no list may be in it; one whose parts cannot change may be written twice."""
+    inner = ([1], 2)
+    assert written([inner, inner]) is None
+    constant = (1, (2, "a"))
+    data = written([constant, constant])
+    assert read(data) == [constant, constant]
+
+
+@pytest.mark.parametrize("limit", [0, 100, 128, 200, 1000])
+def test_limits_hold(limit):
+    for count in range(400):
+        for value in ("x" * count, [1.5] * count, [[] for _ in range(count)], b"", {index: [] for index in range(count)}):
+            data = written(value, limit)
+            assert data is None or (len(data) <= limit and read(data) == value)
+
+
+def test_pickles_of_python_are_not_ours():
+    for value in ({"a": 1.5}, list(range(100)), "text" * 10):
+        data = pickle.dumps(value, 5)
+        assert read(data) == bytearray(1) + data
+    assert read(b"") == bytearray(1)
+    assert read(b"\x80\x05]((e.") == bytearray(1) + b"\x80\x05]((e."
+
+
+def test_nothing_is_kept_or_dropped():
+    value = {"a key of its own": ["text of its own", 1.25, 12345678], 7: (b"bytes of its own", None, True)}
+    parts = [value, *value, *value["a key of its own"], *value[7]]
+    data, broken = written(value), written(value)[:-20] + b"." * 20
+    counts = [sys.getrefcount(part) for part in parts]
+    for _ in range(100):
+        written(value)
+        written([value["a key of its own"], value])
+        assert read(data) == value
+        assert type(read(broken)) is bytearray
+    after = [sys.getrefcount(part) for part in parts]
+    assert all(abs(now - then) < 50 for now, then in zip(after, counts, strict=True))
