@@ -25,7 +25,7 @@ from ncclx_mpi.api.operations import Operation, Together
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.collectives import blobs
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.notes import CODE, SLOW
+from ncclx_mpi.p2p.notes import CODE, RAW, SLOW
 
 Reduction = Op | Callable[[Any, Any], Any]
 
@@ -171,7 +171,7 @@ def _bcast_receive_bytes(native: NativeComm, root: int) -> bytearray:
     collectives.bcast(native, ctypes.addressof(length), 8, root)
     received, address = wire.room(length.value)
     collectives.bcast(native, address, length.value, root)
-    return bytearray(1) + received
+    return bytearray([RAW]) + bytes(received)
 
 
 def _bcast_received(native: NativeComm, blob: memoryview, root: int) -> Any:

@@ -1,4 +1,4 @@
-"""Pickles of plain values: what compiled code writes Python's unpickler reads, and what it reads is what was written, to the type."""
+"""Pickles of plain values: Python reads what compiled code writes, and compiled code what it has written, to the type."""
 
 import math
 import pickle
