@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ncclx_mpi import buffers, errors, rc
-from ncclx_mpi.api import buffering, device_messages, fast, wire
+from ncclx_mpi.api import buffering, device_messages, fast, stepping, wire
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.api.handle import integer
@@ -294,10 +294,11 @@ class PointToPoint:
     def irecv(self, buf: Buffer | None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Nonblocking receive; `buf` (memory, or its size) is room for pickles that were sent as plain bytes."""
         state = self._state
-        source, tag = _source(state, source), _recv_tag(tag)
-        if source == PROC_NULL:
-            return Request._refer(_no_proc())
-        return Request._refer(wire.start_receive(state.native, source, tag, _buffer_size(buf)))
+        request: Request | None = fast.start_receive_object(state.address, source, tag) if buf is None else None
+        if request is None:
+            return _irecv_object(state, buf, source, tag)
+        stepping.want()
+        return request
 
     def probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Literal[True]:
         """Blocking test for a message."""
@@ -510,6 +511,19 @@ def _isend_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) ->
     if dest == PROC_NULL:
         return Request._refer(_no_proc())
     return _start_dumped(state, pickle.dumps(obj), [], dest, tag, mode)
+
+
+def _irecv_object(state: CommState, buf: Any, source: int, tag: int) -> Request:
+    """Start receiving an object where there is no free ticket, or no ticket would do."""
+    source, tag, nbytes = _source(state, source), _recv_tag(tag), _buffer_size(buf)
+    if source == PROC_NULL:
+        return Request._refer(_no_proc())
+    if buf is None and nbytes <= wire.PLAIN_MAX and fast.add_ticket(state, wire.ObjectTicket):
+        request: Request | None = fast.start_receive_object(state.address, source, tag)
+        stepping.want()
+        if request is not None:
+            return request
+    return Request._refer(wire.start_receive(state.native, source, tag, nbytes))
 
 
 def _start_dumped(state: CommState, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int) -> Request:

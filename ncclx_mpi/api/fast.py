@@ -44,6 +44,9 @@ _KERNELS = {
         tickets.complete_all,
         tickets.start_send_bytes,
         tickets.start_send_plain,
+        tickets.start_receive_object,
+        tickets.complete_object,
+        tickets.complete_all_objects,
         tickets.start_one,
         tickets.start_all,
         messages.exchange_arrays,
@@ -141,6 +144,9 @@ start_all = _binding("start_all", lambda *_: 0)
 exchange_arrays = _binding("exchange_arrays")
 send_bytes = _binding("send_bytes")
 start_send_plain = _plain_binding("start_send_plain", _nothing)
+start_receive_object = _binding("start_receive_object", _nothing)
+complete_object = _plain_binding("complete_object", _slow)
+complete_all_objects = _plain_binding("complete_all_objects", _slow)
 send_plain = _plain_binding("send_plain", lambda *_: messages.SLOW)
 receive_plain = _plain_binding("receive_plain", _unmatched)
 exchange_plain = _plain_binding("exchange_plain", _slow)

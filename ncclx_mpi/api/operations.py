@@ -180,11 +180,11 @@ class Ticket(Transfer):
     HOME = "tickets"
     """The engine's list of free ones."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, address: int = 0) -> None:
         self.engine = engine
         self.landing = None
         self.what = ""
-        self.request = engine.add_ticket(self, self.HOME)
+        self.request = engine.add_ticket(self, self.HOME, address)
 
 
 class Bound(Transfer):

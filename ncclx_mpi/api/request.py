@@ -8,13 +8,15 @@ from operator import methodcaller
 from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import errors, runtime
-from ncclx_mpi.api import fast
+from ncclx_mpi.api import fast, wire
 from ncclx_mpi.api.constants import UNDEFINED
 from ncclx_mpi.api.handle import Handle, constant, is_constant
 from ncclx_mpi.api.operations import EMPTY, Bound, Generalized, Operation, Persistent, Ticket, write_status
+from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p import tickets
 from ncclx_mpi.p2p.fast import SLOW
+from ncclx_mpi.p2p.notes import NOT_YET, RAW
 from ncclx_mpi.p2p.tickets import DONE
 
 _NULL = Operation()
@@ -76,12 +78,19 @@ class Request(Handle):
 
     def wait(self, status: Status | None = None) -> Any:
         """Wait for a non-blocking operation to complete; return the object received, if any."""
-        return _wait(self, status, _finish) if _complete(self, status) != DONE else None
+        found = _complete_object(self, status, _WAITING)
+        if type(found) is bytearray:
+            return _wait(self, status, _finish) if found[0] != RAW else wire.load(memoryview(found)[1:])
+        return found
 
     def test(self, status: Status | None = None) -> tuple[bool, Any | None]:
         """Test for the completion of a non-blocking operation; return the object received, if any."""
-        code = _try(self, status)
-        return (code == DONE, None) if code != SLOW else _test(self, status, _finish)
+        found = _complete_object(self, status, _TESTING)
+        if type(found) is not bytearray:
+            return True, found
+        if found[0] == RAW:
+            return True, wire.load(memoryview(found)[1:])
+        return (False, None) if found[0] == NOT_YET else _test(self, status, _finish)
 
     def get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -161,7 +170,18 @@ class Request(Handle):
     @classmethod
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
         """Wait for all previously initiated requests to complete; return their objects."""
-        return _wait_all(requests, statuses, _finish)
+        if statuses is not None:
+            return _wait_all(requests, statuses, _finish)
+        try:
+            found = fast.complete_all_objects(requests, _WAITING, pickle._is_standard)
+        except BaseException:  # of a signal handler
+            _void(*requests)
+            raise
+        if type(found) is list:
+            return found
+        if type(found) is bytearray:
+            return _wait_all(requests, None, _finish)
+        return [wire.load(memoryview(item)[1:]) if type(item) is bytearray else item for item in found]
 
     @classmethod
     def testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> tuple[bool, list[Any] | None]:
@@ -329,9 +349,26 @@ def _try(request: Request, status: Status | None, waits: int = _TESTING) -> int:
     """Complete a plain message natively: DONE, NOT_YET, or SLOW with nothing done."""
     code: int = fast.complete_one(request, waits, 0 if status is None else fast.status_address())
     if status is not None and code == DONE:
-        source, tag, nbytes, _, cancelled = fast.status_words()[:5].tolist()
-        status._fill(source, tag, nbytes, bool(cancelled))
+        _fill_completed(status)
     return code
+
+
+def _complete_object(request: Request, status: Status | None, waits: int) -> Any:
+    """Complete a message natively: the object that it brought, or a note: RAW, NOT_YET, or SLOW with nothing done."""
+    try:
+        found = fast.complete_object(request, waits, pickle._is_standard, 0 if status is None else fast.status_address())
+    except BaseException:  # of a signal handler
+        _void(request)
+        raise
+    if status is not None and (type(found) is not bytearray or found[0] == RAW):
+        _fill_completed(status)
+    return found
+
+
+def _fill_completed(status: Status) -> None:
+    """Write what the last call of this thread has said about what it completed to `status`."""
+    source, tag, nbytes, _, cancelled = fast.status_words()[:5].tolist()
+    status._fill(source, tag, nbytes, bool(cancelled))
 
 
 def _is_active(request: Request) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from ncclx_mpi import errors
@@ -35,6 +36,8 @@ class Stepped(Protocol):
 
 _pending: set[Stepped] = set()
 """A forgotten operation stays here until it is complete."""
+_watches: list[Callable[[], bool]] = []
+"""Functions that look at what compiled code has in hand, take over what that cannot move on, and say whether there is anything."""
 
 
 def add(operation: Stepped) -> None:
@@ -48,13 +51,28 @@ def discard(operation: Stepped) -> None:
     _pending.discard(operation)
 
 
-def step() -> None:
-    """Move everything that is pending on."""
+def watch(look: Callable[[], bool]) -> None:
+    """Call `look` now and then, as long as it says that there is something to look at, and from each :func:`want` on."""
+    _watches.append(look)
+
+
+def want() -> None:
+    """See to it that what is pending is stepped, and what is watched looked at, from now on."""
+    if not _stepper.is_awake:
+        _stepper.want()
+
+
+def step() -> bool:
+    """Move everything that is pending on; whether there is anything left."""
+    is_any = False
+    for look in _watches:
+        is_any = look() or is_any
     if _pending:
         for operation in list(_pending):
             with contextlib.suppress(errors.Exception):  # another thread has just finished this one
                 if operation.poll():
                     _pending.discard(operation)
+    return is_any or bool(_pending)
 
 
 def settle(seconds: float = 5.0) -> None:
@@ -70,14 +88,14 @@ class _Stepper:
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
-        self._is_awake = False
+        self.is_awake = False
         self._is_stopped = False
         self._is_over = False
         self._thread: threading.Thread | None = None
 
     def want(self) -> None:
         """See to it that what is pending is stepped from now on."""
-        if self._is_awake or self._is_over:
+        if self.is_awake or self._is_over:
             return
         self._wanted.set()
         if self._thread is None:
@@ -95,15 +113,14 @@ class _Stepper:
 
     def _run(self) -> None:
         while not self._is_stopped:
-            self._is_awake = False
-            if not _pending:  # else one was posted just now, by who still saw the thread awake
+            self.is_awake = False
+            if not step():  # else one was posted just now, by who still saw the thread awake
                 self._wanted.wait()
             self._wanted.clear()
-            self._is_awake, idle = True, 0
+            self.is_awake, idle = True, 0
             while idle < _IDLE_STEPS and not self._is_stopped:
                 time.sleep(_STEP_SECONDS)
-                idle = 0 if _pending else idle + 1
-                step()
+                idle = 0 if step() else idle + 1
 
 
 _stepper = _Stepper()

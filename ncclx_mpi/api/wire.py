@@ -29,13 +29,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncclx_mpi.api import fast, stepping
-from ncclx_mpi.api.operations import Operation, Together, Transfer, blame, raise_error, write_status
+from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer, blame, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
-from ncclx_mpi.p2p.engine import NativeComm, Result
+from ncclx_mpi.p2p import tickets
+from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
 from ncclx_mpi.p2p.fast import SLOW
-from ncclx_mpi.p2p.layout import STANDARD
+from ncclx_mpi.p2p.layout import PENDING, STANDARD
 from ncclx_mpi.p2p.notes import RAW
+from ncclx_mpi.p2p.tickets import PARTIAL
+from numba_kernels.jit import entry
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384
@@ -70,23 +73,15 @@ def dump(obj: Any) -> tuple[bytes, list[memoryview]]:
     """Pickle an object; its large contiguous buffers stay where they are and are returned beside the pickle."""
     if not pickle._is_standard:
         return bytes(pickle.dumps(obj)), []
-    found: list[Any] = []
-    data = _dumps(obj, -1, buffer_callback=found.append)
-    return _dump_with_buffers(obj) if found else (data, found)
-
-
-def _dump_with_buffers(obj: Any) -> tuple[bytes, list[memoryview]]:
-    """Pickle an object in which there are buffers: the small and the scattered ones go into the pickle."""
     frames: list[memoryview] = []
 
     def is_in_band(found: _pickle.PickleBuffer) -> bool:
+        if memoryview(found).nbytes < OUT_OF_BAND_MIN:
+            return True
         try:
-            raw = found.raw()
-        except BufferError:
+            frames.append(found.raw())
+        except BufferError:  # scattered
             return True
-        if raw.nbytes < OUT_OF_BAND_MIN:
-            return True
-        frames.append(raw)
         return False
 
     return _dumps(obj, -1, buffer_callback=is_in_band), frames
@@ -105,7 +100,7 @@ def load(data: Any, frames: Sequence[Any] = ()) -> Any:
 
 def copy(obj: Any) -> Any:
     """Return a copy of an object, as if it had been sent."""
-    return copy_dumped(obj, *dump(obj))
+    return obj if type(obj) in _IMMUTABLE and pickle._is_standard else copy_dumped(obj, *dump(obj))
 
 
 def copy_dumped(obj: Any, data: bytes, frames: Sequence[memoryview]) -> Any:
@@ -478,6 +473,98 @@ class ObjectReceive(Operation):
             return
         if self.request:
             comm.engine.free(self.request, (comm, self.data))
+
+
+class ObjectTicket(Ticket):
+    """The receive of an object, which compiled code starts, completes and uses again (:mod:`ncclx_mpi.p2p.tickets`).
+
+    Whatever it leaves to Python, such as a message of several parts, goes on as an :class:`ObjectReceive`, which takes the request over
+    and is the `owner` from then on, instead of the place where messages land.
+    """
+
+    __slots__ = ("place",)
+    HOME = "object_tickets"
+    place: Place
+
+    def __init__(self, engine: Engine) -> None:
+        self.place = Place()
+        super().__init__(engine, self.place.address)
+        _posted.add(self.request)
+
+    def general(self) -> ObjectReceive:
+        """Return the receive that goes on in Python."""
+        with _taking_over:
+            owner = self.owner
+            if type(owner) is ObjectReceive:
+                return owner
+            _posted.discard(self.request)
+            self.owner = general = ObjectReceive(self.comm, self.request, owner.data, owner)
+        stepping.add(general)
+        return general
+
+    @property
+    def is_stepped(self) -> bool:
+        """Polling it moves it on."""
+        return True
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        return self.general().poll()
+
+    def wait(self) -> None:
+        """Return when it is done."""
+        self.general().wait()
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        self.general().fill(status)
+
+    def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
+        return self._left().finish()
+
+    def settle(self) -> None:
+        """Empty it, and drop what has come."""
+        self._left().settle()
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+        self.general().cancel()
+
+    def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
+        self._left().abandon()
+
+    def _left(self) -> ObjectReceive:
+        general = self.general()
+        self.empty()
+        return general
+
+    def _forget(self) -> None:
+        """Let it go on, moved on by nobody but the stepping."""
+        self.general()
+
+
+_posted: set[int] = set()
+"""Requests of all tickets that compiled code has in hand."""
+_taking_over = threading.RLock()  # a finalizer may come in between
+
+
+def _look_at_posted() -> bool:
+    """Ask for what follows messages that came to receives nobody waits for; whether there are any receives."""
+    if not _posted:
+        return False
+    look, is_any = entry(tickets.look_at_posted), False
+    for request in list(_posted):
+        state = look(request)
+        if state == PARTIAL:
+            entry(tickets.ticket_of)(request).general()
+        is_any = is_any or state == PENDING
+    return is_any
+
+
+stepping.watch(_look_at_posted)
+tickets.introduce_objects(ObjectTicket)
 
 
 def _parse(data: Any, nbytes: int) -> Lead | None:

@@ -247,10 +247,13 @@ class Engine:
         request: int = self._start_receive(comm.address, context_offset, address, nbytes, source, tag)
         return request
 
-    def add_ticket(self, ticket: Any, home: str) -> int:
-        """Add a free ticket (:mod:`ncclx_mpi.p2p.tickets`) to the list `home`; its object stays for good. Returns its request."""
+    def add_ticket(self, ticket: Any, home: str, address: int = 0) -> int:
+        """Add a free ticket (:mod:`ncclx_mpi.p2p.tickets`) to the list `home`; its object stays for good. Returns its request.
+
+        What one receives that has memory of its own for objects lands at `address`.
+        """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
-        return int(entry(tickets.new_ticket)(self.address, id(ticket), getattr(ENGINE, home)))
+        return int(entry(tickets.new_ticket)(self.address, id(ticket), getattr(ENGINE, home), address))
 
     def new_bound(self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int) -> int:
         """Make a persistent request (:mod:`ncclx_mpi.p2p.tickets`): `kind` is SEND or RECEIVE. Returns its handle."""

@@ -31,7 +31,7 @@ ENGINE = words(
     # 1: the user has chosen the kind of store; else collectives choose anew now and then
     "stores_fixed "
     # finished requests with their Python objects, to be used again (tickets.py)
-    "tickets lines_tickets "
+    "tickets lines_tickets object_tickets "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (trial.py)
     "token copies trials*64",
 )

@@ -5,12 +5,13 @@ received::
 
     | kind | a pickle, or one word |
 
-======== =================================================================================================
-`RAW`    a message as it came: a pickle that is not one of a plain value, or nothing where more follows
-`SLOW`   the caller goes the general way; nothing was done
-`CODE`   word: the code of a failure (:mod:`ncclx_mpi.p2p.layout`)
-`MATCHED` word: the handle of a message that was taken out of matching, 0 if none came within a slice
-======== =================================================================================================
+=========== ==================================================================================================
+`RAW`       a message as it came: a pickle that is not one of a plain value, or nothing where more follows
+`SLOW`      the caller goes the general way; nothing was done
+`CODE`      word: the code of a failure (:mod:`ncclx_mpi.p2p.layout`)
+`MATCHED`   word: the handle of a message that was taken out of matching, 0 if none came within a slice
+`NOT_YET`   what was asked for is not complete
+=========== ==================================================================================================
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numba_kernels.memory import copy
 from numba_kernels.pickling import read_pickle
 from numba_kernels.pyobject import OB_TYPE, make_symbol
 
-RAW, SLOW, CODE, MATCHED = range(4)
+RAW, SLOW, CODE, MATCHED, NOT_YET = range(5)
 
 llvm.add_symbol("ncclx_mpi_bytearray_type", id(bytearray))
 _bytearray_type = make_symbol("ncclx_mpi_bytearray_type")

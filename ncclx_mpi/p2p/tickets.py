@@ -31,9 +31,12 @@ from ncclx_mpi.p2p.fast import POLLS, SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, FREE, PENDING, RECEIVE, REQUEST, SEND
 from ncclx_mpi.p2p.matching import release_request, reset_request
+from ncclx_mpi.p2p.notes import NOT_YET as NOT_YET_NOTE
+from ncclx_mpi.p2p.notes import SLOW as SLOW_NOTE
+from ncclx_mpi.p2p.notes import is_note, note, opened
 from ncclx_mpi.p2p.progress import idle, lock, progress, progress_locked, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from numba_kernels.atomics import load64, load_acquire, store64, ticks
+from numba_kernels.atomics import load8, load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, release
@@ -51,6 +54,7 @@ from numba_kernels.pyobject import (
     index_of,
     make_symbol,
     nbytes_of,
+    none_object,
     object_argument,
     object_of,
     writable_of,
@@ -64,18 +68,27 @@ from numba_kernels.pyslots import (
     increase,
     new_bytes,
     new_object,
+    new_tuple,
     object_result,
     references,
     result,
+    set_item,
     slot_offset,
 )
 
 DONE, NOT_YET = 0, 1
 """What completing returns, beside SLOW: all are complete, and their handles null; nothing has changed."""
+PARTIAL = 3
+"""State of the receive of an object of which only the first message is complete, beside those of all requests."""
 
-HANDLES = words("Handles", "handle_type persistent_type ticket_type bound_type null state native owner comm weak lines_type")
+HANDLES = words(
+    "Handles", "handle_type persistent_type ticket_type bound_type null state native owner comm weak lines_type object_type place"
+)
 """How handles and what they refer to look: their types, the state of null handles, and the offsets of a handle's slot ``state`` and of
-a ticket's slots, the last one that of its list of weak references; and the type of tickets of collectives, which look like the others."""
+a ticket's slots, the last one that of its list of weak references; the type of tickets of collectives, which look like the others; that of
+receives of objects, and the offset of their slot ``place``."""
+
+_as_list = types.ExternalFunction("PySequence_List", types.intp(types.intp))
 
 _looks = np.zeros(HANDLES.total // 8, dtype=np.int64)
 llvm.add_symbol("ncclx_mpi_handles", _looks.ctypes.data)
@@ -88,12 +101,24 @@ def introduce(handle_type: type, persistent_type: type, ticket_type: type, bound
     if slots != {name: slot_offset(bound_type, name) for name in slots}:
         return  # nothing starts natively then
     types_ = (id(kind) for kind in (handle_type, persistent_type, ticket_type, bound_type))
-    _looks[:-1] = (*types_, id(null), slot_offset(handle_type, "_state"), *slots.values(), ticket_type.__weakrefoffset__)
+    _looks[: HANDLES.lines_type // 8] = (
+        *types_,
+        id(null),
+        slot_offset(handle_type, "_state"),
+        *slots.values(),
+        ticket_type.__weakrefoffset__,
+    )
 
 
 def introduce_collectives(ticket_type: type) -> None:
     """Tell compiled code of the tickets of collectives, a subclass without further slots of those of messages."""
-    _looks[-1] = id(ticket_type)
+    _looks[HANDLES.lines_type // 8] = id(ticket_type)
+
+
+def introduce_objects(ticket_type: type) -> None:
+    """Tell compiled code of the tickets of receives of objects, a subclass with a slot ``place``: the owner of where messages land."""
+    _looks[HANDLES.place // 8] = slot_offset(ticket_type, "place")
+    _looks[HANDLES.object_type // 8] = id(ticket_type)
 
 
 @kernel("int64(int64)")
@@ -101,17 +126,21 @@ def _look(field):  # type: ignore[no-untyped-def]
     return load64(_address_of_looks() + field)
 
 
-_ROW = words("Row", "handle ticket request owner comm")
-"""One handle that is being completed."""
+_ROW = words("Row", "handle ticket request owner comm index found")
+"""One handle that is being completed: where it stands among those given, and the object that it brought."""
 
 
 # Starting ---------------------------------------------------------------------------------------------------------
 
 
-@kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
-def new_ticket(engine, ticket, home):  # type: ignore[no-untyped-def]
-    """Make the request of a new free ticket, whose object has one reference for being in the list, the engine's word `home`."""
+@kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
+def new_ticket(engine, ticket, home, address):  # type: ignore[no-untyped-def]
+    """Make the request of a new free ticket, whose object has one reference for being in the list, the engine's word `home`.
+
+    `address`: the memory that a receive of objects has for life.
+    """
     request = allocate(REQUEST.total)
+    store64(request + REQUEST.bound_address, address)
     store64(request + REQUEST.handle, ticket)
     store64(request + REQUEST.home, engine + home)
     reset_request(engine, request)
@@ -246,6 +275,41 @@ def start_send_plain(comm, argument, peer_rank, message_tag, mode):  # type: ign
         handle = _start_bytes(comm, data, dest, tag, mode)
         decrease(data)
     return result(handle)
+
+
+@kernel(object_result(types.int64, index_argument, index_argument), is_entry=True, nogil=False)
+def start_receive_object(comm, peer_rank, message_tag):  # type: ignore[no-untyped-def]
+    """Start receiving an object: the handle, or None (no such rank or tag, or no free ticket)."""
+    source, tag = index_of(peer_rank), index_of(message_tag)
+    if is_source(comm, source, tag) == 0:
+        return result(0)
+    engine = load64(comm + COMM.engine)
+    handle = new_handle(engine, engine + ENGINE.object_tickets)
+    if handle != 0:
+        place = load64(load64(handle + _look(HANDLES.state)) + _look(HANDLES.place))
+        request = use_ticket(handle, load64(comm + COMM.handle), place)
+        _receive(comm, request, load64(request + REQUEST.bound_address), LARGEST, source, tag)
+    return result(handle)
+
+
+@kernel("int64(int64)", is_entry=True)
+def look_at_posted(request):  # type: ignore[no-untyped-def]
+    """What the request of a ticket that receives objects is in: FREE, PENDING, or COMPLETE; PARTIAL if more has to be asked for."""
+    state = load_acquire(request + REQUEST.state)
+    return PARTIAL if state == COMPLETE and load64(request + REQUEST.error) == 0 and _is_whole(request) == 0 else state
+
+
+@kernel(object_result(types.int64), is_entry=True, nogil=False)
+def ticket_of(request):  # type: ignore[no-untyped-def]
+    """The Python object of the request of a ticket."""
+    increase(load64(request + REQUEST.handle))
+    return result(load64(request + REQUEST.handle))
+
+
+@kernel("int64(int64)")
+def _is_whole(request):  # type: ignore[no-untyped-def]
+    """Whether a message that was received as an object is one, and not the first of several (those begin with a zero byte)."""
+    return 1 if load64(request + REQUEST.message_bytes) == 0 or load8(load64(request + REQUEST.bound_address)) != 0 else 0
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64)")
@@ -402,7 +466,10 @@ def _collect(handle, row):  # type: ignore[no-untyped-def]
     if ticket == 0 or load64(ticket + _look(HANDLES.owner)) == 0:
         return SLOW
     its_type = load64(ticket + OB_TYPE)
-    if its_type != expected and (kind != _look(HANDLES.handle_type) or its_type != _look(HANDLES.lines_type)):
+    if its_type == _look(HANDLES.object_type):
+        if load64(ticket + _look(HANDLES.owner)) != load64(ticket + _look(HANDLES.place)):
+            return SLOW  # in Python's hands already
+    elif its_type != expected and (kind != _look(HANDLES.handle_type) or its_type != _look(HANDLES.lines_type)):
         return SLOW
     request = as_integer(load64(ticket + _look(HANDLES.native)))
     store64(row + _ROW.handle, handle)
@@ -491,16 +558,21 @@ def _is_plain(row, held):  # type: ignore[no-untyped-def]
 def _finish(rows, count, held, status):  # type: ignore[no-untyped-def]
     """Empty complete handles and keep their tickets: DONE, or SLOW with nothing done. `held`: known references to each ticket."""
     for index in range(count):
-        if _is_plain(rows + index * _ROW.total, held) == 0:
+        if _is_plain(rows + index * _ROW.total, held) == 0 or _is_object(rows + index * _ROW.total):
             return SLOW
     if status != 0:
         _write_status(load64(rows + _ROW.request), status)
+    _keep_all(rows, count)
+    return DONE
+
+
+@kernel("void(int64, int64)")
+def _keep_all(rows, count):  # type: ignore[no-untyped-def]
     for index in range(count):
         _keep(rows + index * _ROW.total)
     for index in range(count):  # any Python code may run here, so everything else is done
         decrease(load64(rows + index * _ROW.total + _ROW.owner))
         decrease(load64(rows + index * _ROW.total + _ROW.comm))
-    return DONE
 
 
 @kernel("void(int64)")
@@ -534,3 +606,100 @@ def _write_status(request, status):  # type: ignore[no-untyped-def]
     store64(status + 16, load64(request + REQUEST.message_bytes) if is_receive else 0)
     store64(status + 24, 0)
     store64(status + 32, load64(request + REQUEST.cancelled))
+
+
+# Completing with objects ------------------------------------------------------------------------------------------
+
+
+@kernel(object_result(object_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
+def complete_object(handle, waits, decodes, status):  # type: ignore[no-untyped-def]
+    """As :func:`complete_one`, and also receives of objects: the object, None for anything else, or a note."""
+    rows = allocate(_ROW.total)
+    code = SLOW
+    if _collect(object_of(handle), rows) == 1:
+        code = _complete_objects(rows, 1, waits, decodes, status)
+    found = load64(rows + _ROW.found) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
+    release(rows)
+    return result(found)
+
+
+@kernel(object_result(object_argument, types.int64, types.int64), is_entry=True, nogil=False)
+def complete_all_objects(sequence, waits, decodes):  # type: ignore[no-untyped-def]
+    """As :func:`complete_all`, and also receives of objects: a list of objects, with None for others; a tuple if some are notes; a note."""
+    items = items_of(object_of(sequence))
+    if items == 0:
+        return result(note(SLOW_NOTE, 0, 0))
+    given, count, code = load64(object_of(sequence) + OB_SIZE), 0, DONE
+    rows = allocate(max(given, 1) * _ROW.total)
+    for index in range(given):
+        store64(rows + count * _ROW.total + _ROW.index, index)
+        collected = _collect(load64(items + 8 * index), rows + count * _ROW.total) if code == DONE else 0
+        if collected == SLOW:
+            code = SLOW
+        else:
+            count += collected
+    if code == DONE:
+        code = _complete_objects(rows, count, waits, decodes, 0)
+    found = _listed(rows, count, given) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
+    release(rows)
+    return result(found)
+
+
+@kernel("int64(int64, int64, int64)")
+def _listed(rows, count, given):  # type: ignore[no-untyped-def]
+    """A new tuple, or list if there are no notes in it, of what the rows have found."""
+    listed, row, notes = new_tuple(given), 0, 0
+    for index in range(given):
+        found = none_object()
+        if row < count and load64(rows + row * _ROW.total + _ROW.index) == index:
+            found = load64(rows + row * _ROW.total + _ROW.found)
+            notes += is_note(found)
+            row += 1
+        else:
+            increase(found)
+        set_item(listed, index, found)
+    if notes != 0:
+        return listed
+    objects = _as_list(listed)
+    decrease(listed)
+    return objects
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _complete_objects(rows, count, waits, decodes, status):  # type: ignore[no-untyped-def]
+    _hold(rows, count)
+    code = DONE
+    if _first_pending(rows, count, 0) != count and _wait_slice(rows, count, waits) == 0:
+        code = SLOW if waits != 0 else NOT_YET
+    if code == DONE:
+        code = _finish_objects(rows, count, decodes, status)
+    _let_go(rows, count)
+    return code
+
+
+@kernel("int64(int64)")
+def _is_object(row):  # type: ignore[no-untyped-def]
+    return load64(load64(row + _ROW.ticket) + OB_TYPE) == _look(HANDLES.object_type)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _finish_objects(rows, count, decodes, status):  # type: ignore[no-untyped-def]
+    """Empty complete handles, each held once more, and keep their tickets; DONE with what they brought, SLOW with nothing done."""
+    for index in range(count):
+        row = rows + index * _ROW.total
+        request = load64(row + _ROW.request)
+        if _is_plain(row, 2) == 0 or (_is_object(row) and (load64(request + REQUEST.cancelled) != 0 or _is_whole(request) == 0)):
+            return SLOW
+    if status != 0:
+        _write_status(load64(rows + _ROW.request), status)
+    for index in range(count):
+        row = rows + index * _ROW.total
+        request = load64(row + _ROW.request)
+        if _is_object(row):
+            found = opened(load64(request + REQUEST.bound_address), load64(request + REQUEST.message_bytes), decodes)
+        else:
+            found = none_object()
+            increase(found)
+        store64(row + _ROW.found, found)
+    _keep_all(rows, count)
+    return DONE
