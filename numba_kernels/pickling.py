@@ -249,7 +249,7 @@ def _open(item, at, frame, shared):  # type: ignore[no-untyped-def]
     if length == 0 or kind != tuple_type():
         store8(at, opener)
         at += 1
-    if length != 0:
+    if length != 0 or kind != tuple_type():  # also of an empty one, so that the mark of a tuple behind it is not taken for its own
         store8(at, MARK)
         at += 1
     return at
@@ -257,16 +257,16 @@ def _open(item, at, frame, shared):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _close(frame, at):  # type: ignore[no-untyped-def]
-    """Write the end of a container, none of an empty one; where that ends."""
+    """Write the end of a container, which an empty tuple has not; where that ends."""
     kind = load64(frame + FRAME.kind)
-    if load64(frame + FRAME.length) == 0:
-        return at
     if kind == dict_type():
         store8(at, SETITEMS)
     elif kind == list_type():
         store8(at, APPENDS)
-    else:
+    elif load64(frame + FRAME.length) != 0:
         store8(at, TUPLE)
+    else:
+        return at
     return at + 1
 
 

@@ -146,17 +146,18 @@ def _closer_of(opener):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)")
 def _open(code, frame, room):  # type: ignore[no-untyped-def]
-    """Begin a container, which goes to `frame`, at ``room.at``: 0, or the container if it is empty and so at its end already."""
+    """Begin a container, which goes to `frame`, at ``room.at``: 1, or 0 if that is not how one begins."""
     at = load64(room + ROOM.at) + 1
+    if code != MARK:
+        if _byte(at) != MARK:
+            return 0
+        at += 1
     made = _new_dict() if code == EMPTY_DICT else _new_list(0)
+    store64(room + ROOM.at, at)
     store64(frame + FRAME.container, made)
-    if code != MARK and _byte(at) != MARK:
-        store64(room + ROOM.at, at)
-        return made
-    store64(room + ROOM.at, at if code == MARK else at + 1)
     store64(frame + FRAME.kind, _closer_of(code))
     store64(frame + FRAME.at, 0)
-    return 0
+    return 1 if made != 0 else 0
 
 
 @kernel("int64(int64)")
@@ -206,13 +207,11 @@ def _read_items(room, end, found):  # type: ignore[no-untyped-def]
             depth -= 1
             frame -= FRAME.total
         elif _closer_of(code) != 0:
-            if depth == DEPTH:
+            if depth == DEPTH or _open(code, frame + FRAME.total, room) == 0:
                 return depth
-            item = _open(code, frame + FRAME.total, room)
-            if item == 0 and load64(frame + FRAME.total + FRAME.container) != 0:
-                depth += 1
-                frame += FRAME.total
-                continue
+            depth += 1
+            frame += FRAME.total
+            continue
         elif code == EMPTY_TUPLE:
             store64(room + ROOM.at, load64(room + ROOM.at) + 1)
             item = new_tuple(0)

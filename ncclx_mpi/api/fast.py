@@ -8,6 +8,7 @@ resolves the arguments in Python, or says what is wrong with them. What starts a
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,7 @@ _KERNELS = {
         objects.send_bytes,
         objects.send_plain,
         objects.receive_plain,
+        objects.receive_taken,
         objects.exchange_plain,
         bcast_blob.bcast_plain,
         gather_blob.gather_plain,
@@ -125,7 +127,12 @@ def _slow(*_: Any) -> bytearray:
 
 def _unmatched(*_: Any) -> bytearray:
     """What one that receives an object returns where it cannot wait for it."""
-    return bytearray([notes.MATCHED]) + bytes(8)
+    return _untaken(0, 0)
+
+
+def _untaken(_: int, message: int, *__: Any) -> bytearray:
+    """What one that receives the object of a message returns where it cannot."""
+    return bytearray([notes.MATCHED]) + message.to_bytes(8, sys.byteorder)
 
 
 def _nothing(*_: Any) -> None:
@@ -149,6 +156,7 @@ complete_object = _plain_binding("complete_object", _slow)
 complete_all_objects = _plain_binding("complete_all_objects", _slow)
 send_plain = _plain_binding("send_plain", lambda *_: messages.SLOW)
 receive_plain = _plain_binding("receive_plain", _unmatched)
+receive_taken = _plain_binding("receive_taken", _untaken)
 exchange_plain = _plain_binding("exchange_plain", _slow)
 bcast_plain = _plain_binding("bcast_plain", _slow)
 gather_plain = _plain_binding("gather_plain", _slow)

@@ -66,7 +66,9 @@ class Message(Handle):
     def Probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
         native, source, tag, is_null = comm._peer(source, tag)
-        return cls._matched(native, -1 if is_null else native.engine.wait_match(native, source, tag), status)
+        engine = native.engine
+        message = -1 if is_null else engine.match(native, source, tag) or engine.wait_match(native, source, tag)
+        return cls._matched(native, message, status)
 
     @classmethod
     def Iprobe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
@@ -112,7 +114,10 @@ class Message(Handle):
 
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""
-        return self.irecv().wait(status)
+        if self._state is _NO_PROC:
+            return self._from_nobody().wait(status)
+        native = self._state.comm
+        return wire.receive_taken(native, self._take(), status)
 
     def irecv(self) -> Request:
         """Nonblocking receive of matched message."""

@@ -129,9 +129,15 @@ def _receive(comm, source, tag, offset, decodes, status, kind):  # type: ignore[
     message = _take_message(engine, comm, offset, source, tag)
     if message == 0 or _is_whole(message) == 0:
         return note_word(MATCHED, message)
-    room, nbytes = take_room(), load64(message + REQUEST.message_bytes)
-    request = receive_matched(comm, message, room + ROOM.data, nbytes)
     trace_end(record)
+    return _deliver(comm, message, decodes, status)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _deliver(comm, message, decodes, status):  # type: ignore[no-untyped-def]
+    """Receive a message that was taken out of matching and is whole: its object, or a note: RAW."""
+    engine, room, nbytes = load64(comm + COMM.engine), take_room(), load64(message + REQUEST.message_bytes)
+    request = receive_matched(comm, message, room + ROOM.data, nbytes)
     if status != 0:
         read_status(request, status)
     lock(engine)
@@ -151,6 +157,12 @@ def receive_plain(comm, peer_rank, message_tag, offset, decodes, status):  # typ
     if is_source(comm, source, tag) == 0:
         return result(note_word(MATCHED, 0))
     return result(_receive(comm, source, tag, offset, decodes, status, _TRACE_PROBE))
+
+
+@kernel(object_result(types.int64, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
+def receive_taken(comm, message, decodes, status):  # type: ignore[no-untyped-def]
+    """As :func:`receive_plain`, for a message that was taken out of matching."""
+    return result(_deliver(comm, message, decodes, status) if _is_whole(message) != 0 else note_word(MATCHED, message))
 
 
 @kernel(
