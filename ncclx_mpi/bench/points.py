@@ -69,7 +69,10 @@ GATHERED = ("allgather", "allgatherv", "gather", "gatherv")
 EXCHANGED = ("alltoall", "alltoallv", "alltoallw")
 COLLECTIVES = ("barrier", *ALIKE, *SCATTERED, *GATHERED, *EXCHANGED)
 NONBLOCKING = ("ibarrier", "ibcast", "iallreduce", "ring")
-CASES = (*COLLECTIVES, *NONBLOCKING, "pingpong", "bcast_dict", "pingpong_list", "startup")
+OBJECTS = (
+    "bcast_dict", "pingpong_list", "pingpong_dict", "sendrecv_dict", "ring_dict", "allgather_dict", "allreduce_object",
+)  # fmt: skip
+CASES = (*COLLECTIVES, *NONBLOCKING, "pingpong", *OBJECTS, "startup")
 SWEEP_RANKS = (1, 2, 3, 4, 8)
 SWEEP_BYTES = (0, *(4**k for k in range(1, 14)))
 

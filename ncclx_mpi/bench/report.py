@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ncclx_mpi.bench.points import NONBLOCKING, Point, size_text
+from ncclx_mpi.bench.points import NONBLOCKING, OBJECTS, Point, size_text
 from ncclx_mpi.bench.summary import OURS, Row
 
 _NCCL_NAMES = f"#{'size':>12} {'count':>12} {'type':>8} {'redop':>6} {'root':>5} {'time':>11} {'algbw':>8} {'busbw':>8}  #wrong"
@@ -23,7 +23,7 @@ def bus_factor(point: Point) -> float:
 
 def total_bytes(point: Point) -> int:
     """Return the size that nccl-tests would print: of the larger buffer."""
-    alone = ("allreduce", "reduce", "scan", "exscan", "bcast", "bcast_dict", "pingpong", "pingpong_list", "barrier", *NONBLOCKING)
+    alone = ("allreduce", "reduce", "scan", "exscan", "bcast", "pingpong", "barrier", *OBJECTS, *NONBLOCKING)
     return point.nbytes if point.case in alone else point.nbytes * point.nranks
 
 

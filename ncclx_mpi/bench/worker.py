@@ -151,10 +151,40 @@ def _pingpong(comm: Any, nbytes: int) -> Work:
     return Work(calls.get(comm.rank, "pass"), names, "r" if is_player else "", 2 - comm.rank, trips=2)
 
 
-def _bcast_dict(comm: Any, nbytes: int) -> Work:
+def _dictionary(nbytes: int) -> dict[str, float]:
     """A dictionary whose pickle has about `nbytes`."""
-    words = {f"parameter {k:04d}": k / 7 for k in range(max(1, nbytes // 28))}
-    return Work("d = comm.bcast(words)", {"words": words if comm.rank == 0 else None})
+    return {f"parameter {k:04d}": k / 7 for k in range(max(1, nbytes // 28))}
+
+
+def _bcast_dict(comm: Any, nbytes: int) -> Work:
+    return Work("d = comm.bcast(words)", {"words": _dictionary(nbytes) if comm.rank == 0 else None})
+
+
+def _pingpong_dict(comm: Any, nbytes: int) -> Work:
+    """Half a round trip of a dictionary between ranks 0 and 1."""
+    calls = {0: "comm.send(words, 1); d = comm.recv(source=1)", 1: "d = comm.recv(source=0); comm.send(words, 0)"}
+    return Work(calls.get(comm.rank, "pass"), {"words": _dictionary(nbytes)}, trips=2)
+
+
+def _sendrecv_dict(comm: Any, nbytes: int) -> Work:
+    names = {"words": _dictionary(nbytes), "above": (comm.rank + 1) % comm.size, "below": (comm.rank - 1) % comm.size}
+    return Work("d = comm.sendrecv(words, above, source=below)", names)
+
+
+def _ring_dict(comm: Any, nbytes: int) -> Work:
+    """To one neighbour and from the other, with non-blocking calls."""
+    names = {"words": _dictionary(nbytes), "above": (comm.rank + 1) % comm.size, "below": (comm.rank - 1) % comm.size}
+    return Work("d = MPI.Request.waitall([comm.irecv(source=below), comm.isend(words, above)])", names)
+
+
+def _allgather_dict(comm: Any, nbytes: int) -> Work:
+    return Work("d = comm.allgather(words)", {"words": _dictionary(nbytes)})
+
+
+def _allreduce_object(comm: Any, nbytes: int) -> Work:
+    """A Python float for each 8 bytes, in a tuple if there are several, reduced by MPI.MAX."""
+    numbers = tuple(comm.rank + 0.5 for _ in range(max(1, nbytes // 8)))
+    return Work("x = comm.allreduce(number, MPI.MAX)", {"number": numbers if len(numbers) > 1 else numbers[0]})
 
 
 def _pingpong_list(comm: Any, nbytes: int) -> Work:
@@ -192,6 +222,11 @@ CASES: dict[str, Callable[[Any, int], Work]] = {
     "pingpong": _pingpong,
     "bcast_dict": _bcast_dict,
     "pingpong_list": _pingpong_list,
+    "pingpong_dict": _pingpong_dict,
+    "sendrecv_dict": _sendrecv_dict,
+    "ring_dict": _ring_dict,
+    "allgather_dict": _allgather_dict,
+    "allreduce_object": _allreduce_object,
 }
 
 
