@@ -276,15 +276,20 @@ def _check(native: NativeComm, noted: bytearray, name: str) -> None:
         collectives.check(native, wire.word_of(noted), name)
 
 
+def _capacity(native: NativeComm) -> int:
+    """Most bytes of a blob, or of the shares of a rank: the same on every rank."""
+    has_lines = native.slot >= 0 and native.size <= blobs.MOST_RANKS and fast.can_read_objects()
+    return blobs.CAPACITY if has_lines else object_blocks.CAPACITY
+
+
 def _blob_of(native: NativeComm, dumped: Dumped) -> bytes:
     """Return the blob of a pickled object: the pickle, or nothing where that does not fit, or has buffers, and follows."""
     data, frames = dumped
-    limit = blobs.CAPACITY if native.slot >= 0 else object_blocks.CAPACITY
-    return b"" if frames or len(data) > limit else data
+    return b"" if frames or len(data) > _capacity(native) else data
 
 
 def _blobs_of(native: NativeComm, dumped: Sequence[Dumped]) -> list[bytes]:
-    """As :func:`_blob_of`, for shares, which have to fit together."""
+    """As :func:`_blob_of`, for shares, which have to fit together on lines."""
     room, shares = blobs.CAPACITY - 8 * native.size, []
     for each in dumped:
         blob = _blob_of(native, each)

@@ -31,6 +31,8 @@ from transports.shm.slots import BIG
 
 CAPACITY = BIG
 """Most bytes of a blob, or of all shares of a rank together with their ends."""
+MOST_RANKS = CAPACITY // 16
+"""Of a communicator; with more the ends of shares would fill too much of a blob."""
 
 _new_list = types.ExternalFunction("PyList_New", types.intp(types.intp))
 _set_item = types.ExternalFunction("PyList_SetItem", types.int32(types.intp, types.intp, types.intp))
@@ -39,8 +41,8 @@ _as_tuple = types.ExternalFunction("PyList_AsTuple", types.intp(types.intp))
 
 @kernel("int64(int64)")
 def is_possible(comm):  # type: ignore[no-untyped-def]
-    """Whether the communicator has lines, and not so many ranks that the ends of shares fill a blob; the same on every rank."""
-    return 1 if load64(comm + COMM.slot) != 0 and 16 * load64(comm + COMM.size) <= CAPACITY else 0
+    """Whether the communicator has lines, and not too many ranks; the same on every rank."""
+    return 1 if load64(comm + COMM.slot) != 0 and load64(comm + COMM.size) <= MOST_RANKS else 0
 
 
 @kernel("int64(int64, int64, int64, int64)")

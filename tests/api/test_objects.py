@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.api import wire
+from ncclx_mpi.api import communicator, wire
 
 OBJECTS: list[Any] = [
     None,
@@ -166,6 +166,49 @@ def test_reductions_in_rank_order(comm: Any) -> None:
     assert comm.allreduce((rank % 2, rank), MPI.MAXLOC) == ((0, 0) if size == 1 else (1, 1))
     assert comm.allreduce([rank], lambda a, b: a + b) == list(range(size))
     assert comm.allreduce(np.full(50_000, 1.0)).sum() == 50_000 * size
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_without_lines(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no slot is left, objects go as blocks."""
+    monkeypatch.setattr(communicator, "lead", lambda engine, size: (communicator._new_context(engine), -1))
+    dup = comm.Dup()
+    monkeypatch.undo()
+    assert dup._state.native.slot == -1
+    test_collectives(dup)
+    test_reductions_in_rank_order(dup)
+    dup.Free()
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_plain_and_other_values_together(comm: Any) -> None:
+    """Ranks whose values are plain, pickled by Python, and too large for a line meet in one collective."""
+    size, rank = comm.size, comm.rank
+    kinds = [{"plain": 1.5}, np.arange(3.0), "x" * 9_000, np.zeros(40_000), b"y" * 40_000, (1, [2]), bytearray(b"\0\1"), None]
+    for turn in range(len(kinds)):
+        each = [kinds[(turn + other) % len(kinds)] for other in range(size)]
+        assert same(comm.allgather(each[rank]), each)
+        for root in range(size):
+            assert same(comm.gather(each[rank], root), each if rank == root else None)
+            assert same(comm.scatter(tuple(each) if rank == root else None, root), each[rank])
+            assert same(comm.bcast(each[root] if rank == root else "ignored", root), each[root])
+        assert same(comm.alltoall([kinds[(turn + rank + other) % len(kinds)] for other in range(size)]),
+                    [kinds[(turn + other + rank) % len(kinds)] for other in range(size)])  # fmt: skip
+        assert same(comm.sendrecv(each[rank], (rank + 1) % size, source=(rank - 1) % size), each[(rank - 1) % size])
+
+
+@pytest.mark.ranks(2, 3, 5)
+def test_reductions_of_mixed_operands(comm: Any) -> None:
+    """Some plain, some not, some large: all ranks have to agree on how they go."""
+    size, rank = comm.size, comm.rank
+    for large in (0, size - 1):
+        mine = np.full(50_000 if rank == large else 1, 1.0)
+        assert comm.allreduce(mine).tolist() == [size] * 50_000
+    assert comm.allreduce(np.float64(1.5) if rank else 1.5, MPI.MAX) == 1.5
+    assert np.sum(comm.scan(np.ones(2) if rank else 1.0, MPI.SUM)) == (2 * (rank + 1) if rank else 1.0)
+    assert comm.exscan(np.ones(2), MPI.SUM) is None if rank == 0 else comm.exscan(np.ones(2), MPI.SUM).sum() == 2 * rank
+    assert comm.allreduce([rank], MPI.SUM) == list(range(size))
+    assert comm.reduce([rank], MPI.SUM, 0) == (None if rank else list(range(size)))
 
 
 @pytest.mark.ranks(2)
