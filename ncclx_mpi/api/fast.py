@@ -30,7 +30,7 @@ from ncclx_mpi.collectives.bcast import slot_blob as bcast_blob
 from ncclx_mpi.collectives.gather import slot_blob as gather_blob
 from ncclx_mpi.collectives.scatter import slot_blob as scatter_blob
 from ncclx_mpi.p2p import fast as messages
-from ncclx_mpi.p2p import notes, objects, tickets
+from ncclx_mpi.p2p import notes, object_tickets, objects, tickets
 from numba_kernels import pickling, pyobject, unpickling
 from numba_kernels.jit import entry
 
@@ -44,10 +44,10 @@ _KERNELS = {
         tickets.complete_one,
         tickets.complete_all,
         tickets.start_send_bytes,
-        tickets.start_send_plain,
-        tickets.start_receive_object,
-        tickets.complete_object,
-        tickets.complete_all_objects,
+        object_tickets.start_send_plain,
+        object_tickets.start_receive_object,
+        object_tickets.complete_object,
+        object_tickets.complete_all_objects,
         tickets.start_one,
         tickets.start_all,
         messages.exchange_arrays,

@@ -32,12 +32,12 @@ from ncclx_mpi.api import fast, stepping
 from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer, blame, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
-from ncclx_mpi.p2p import tickets
+from ncclx_mpi.p2p import object_tickets, tickets
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
 from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, PENDING, STANDARD
 from ncclx_mpi.p2p.notes import RAW
-from ncclx_mpi.p2p.tickets import PARTIAL
+from ncclx_mpi.p2p.object_tickets import PARTIAL
 from numba_kernels.jit import entry
 
 PLAIN_MAX = 32768
@@ -488,7 +488,7 @@ class ObjectReceive(Operation):
 
 
 class ObjectTicket(Ticket):
-    """The receive of an object, which compiled code starts, completes and uses again (:mod:`ncclx_mpi.p2p.tickets`).
+    """The receive of an object, which compiled code starts, completes and uses again (:mod:`ncclx_mpi.p2p.object_tickets`).
 
     Whatever it leaves to Python, such as a message of several parts, goes on as an :class:`ObjectReceive`, which takes the request over
     and is the `owner` from then on, instead of the place where messages land.
@@ -566,11 +566,11 @@ def _look_at_posted() -> bool:
     """Ask for what follows messages that came to receives nobody waits for; whether there are any receives."""
     if not _posted:
         return False
-    look, is_any = entry(tickets.look_at_posted), False
+    look, is_any = entry(object_tickets.look_at_posted), False
     for request in list(_posted):
         state = look(request)
         if state == PARTIAL:
-            entry(tickets.ticket_of)(request).general()
+            entry(object_tickets.ticket_of)(request).general()
         is_any = is_any or state == PENDING
     return is_any
 

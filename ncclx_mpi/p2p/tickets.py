@@ -31,16 +31,12 @@ from ncclx_mpi.p2p.fast import POLLS, SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, FREE, PENDING, RECEIVE, REQUEST, SEND
 from ncclx_mpi.p2p.matching import release_request, reset_request
-from ncclx_mpi.p2p.notes import NOT_YET as NOT_YET_NOTE
-from ncclx_mpi.p2p.notes import SLOW as SLOW_NOTE
-from ncclx_mpi.p2p.notes import is_note, note, opened
 from ncclx_mpi.p2p.progress import idle, lock, progress, progress_locked, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from numba_kernels.atomics import load8, load64, load_acquire, store64, ticks
+from numba_kernels.atomics import load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, release
-from numba_kernels.pickling import LARGEST, ROOM, give_room, take_room, write_pickle
 from numba_kernels.pyobject import (
     NONE,
     OB_SIZE,
@@ -54,7 +50,6 @@ from numba_kernels.pyobject import (
     index_of,
     make_symbol,
     nbytes_of,
-    none_object,
     object_argument,
     object_of,
     writable_of,
@@ -66,20 +61,15 @@ from numba_kernels.pyslots import (
     clear_error,
     decrease,
     increase,
-    new_bytes,
     new_object,
-    new_tuple,
     object_result,
     references,
     result,
-    set_item,
     slot_offset,
 )
 
 DONE, NOT_YET = 0, 1
 """What completing returns, beside SLOW: all are complete, and their handles null; nothing has changed."""
-PARTIAL = 3
-"""State of the receive of an object of which only the first message is complete, beside those of all requests."""
 
 HANDLES = words(
     "Handles", "handle_type persistent_type ticket_type bound_type null state native owner comm weak lines_type object_type place"
@@ -87,8 +77,6 @@ HANDLES = words(
 """How handles and what they refer to look: their types, the state of null handles, and the offsets of a handle's slot ``state`` and of
 a ticket's slots, the last one that of its list of weak references; the type of tickets of collectives, which look like the others; that of
 receives of objects, and the offset of their slot ``place``."""
-
-_as_list = types.ExternalFunction("PySequence_List", types.intp(types.intp))
 
 _looks = np.zeros(HANDLES.total // 8, dtype=np.int64)
 llvm.add_symbol("ncclx_mpi_handles", _looks.ctypes.data)
@@ -252,64 +240,6 @@ def start_send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ign
     if load64(data + OB_TYPE) != bytes_type() or is_dest(comm, dest, tag) == 0:
         return result(0)
     return result(_start_bytes(comm, data, dest, tag, mode))
-
-
-@kernel(
-    object_result(types.int64, object_argument, index_argument, index_argument, types.int64),
-    is_entry=True,
-    nogil=False,
-)
-def start_send_plain(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
-    """Start sending the pickle of a plain value (:mod:`numba_kernels.pickling`): the handle, or None as above."""
-    dest, tag = index_of(peer_rank), index_of(message_tag)
-    if is_dest(comm, dest, tag) == 0:
-        return result(0)
-    room, data, handle = take_room(), 0, 0
-    nbytes = write_pickle(object_of(argument), room, room + ROOM.data, LARGEST)
-    if nbytes != 0:
-        data = new_bytes(room + ROOM.data, nbytes)
-        if data == 0:
-            clear_error()
-    give_room(room)
-    if data != 0:
-        handle = _start_bytes(comm, data, dest, tag, mode)
-        decrease(data)
-    return result(handle)
-
-
-@kernel(object_result(types.int64, index_argument, index_argument), is_entry=True, nogil=False)
-def start_receive_object(comm, peer_rank, message_tag):  # type: ignore[no-untyped-def]
-    """Start receiving an object: the handle, or None (no such rank or tag, or no free ticket)."""
-    source, tag = index_of(peer_rank), index_of(message_tag)
-    if is_source(comm, source, tag) == 0:
-        return result(0)
-    engine = load64(comm + COMM.engine)
-    handle = new_handle(engine, engine + ENGINE.object_tickets)
-    if handle != 0:
-        place = load64(load64(handle + _look(HANDLES.state)) + _look(HANDLES.place))
-        request = use_ticket(handle, load64(comm + COMM.handle), place)
-        _receive(comm, request, load64(request + REQUEST.bound_address), LARGEST, source, tag)
-    return result(handle)
-
-
-@kernel("int64(int64)", is_entry=True)
-def look_at_posted(request):  # type: ignore[no-untyped-def]
-    """What the request of a ticket that receives objects is in: FREE, PENDING, or COMPLETE; PARTIAL if more has to be asked for."""
-    state = load_acquire(request + REQUEST.state)
-    return PARTIAL if state == COMPLETE and load64(request + REQUEST.error) == 0 and _is_whole(request) == 0 else state
-
-
-@kernel(object_result(types.int64), is_entry=True, nogil=False)
-def ticket_of(request):  # type: ignore[no-untyped-def]
-    """The Python object of the request of a ticket."""
-    increase(load64(request + REQUEST.handle))
-    return result(load64(request + REQUEST.handle))
-
-
-@kernel("int64(int64)")
-def _is_whole(request):  # type: ignore[no-untyped-def]
-    """Whether a message that was received as an object is one, and not the first of several (those begin with a zero byte)."""
-    return 1 if load64(request + REQUEST.message_bytes) == 0 or load8(load64(request + REQUEST.bound_address)) != 0 else 0
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64)")
@@ -554,6 +484,12 @@ def _is_plain(row, held):  # type: ignore[no-untyped-def]
     return 1 if references(ticket) == held and load64(ticket + _look(HANDLES.weak)) == 0 else 0
 
 
+@kernel("int64(int64)")
+def _is_object(row):  # type: ignore[no-untyped-def]
+    """Whether it is the receive of an object, which only :mod:`ncclx_mpi.p2p.object_tickets` completes."""
+    return load64(load64(row + _ROW.ticket) + OB_TYPE) == _look(HANDLES.object_type)
+
+
 @kernel("int64(int64, int64, int64, int64)")
 def _finish(rows, count, held, status):  # type: ignore[no-untyped-def]
     """Empty complete handles and keep their tickets: DONE, or SLOW with nothing done. `held`: known references to each ticket."""
@@ -606,100 +542,3 @@ def _write_status(request, status):  # type: ignore[no-untyped-def]
     store64(status + 16, load64(request + REQUEST.message_bytes) if is_receive else 0)
     store64(status + 24, 0)
     store64(status + 32, load64(request + REQUEST.cancelled))
-
-
-# Completing with objects ------------------------------------------------------------------------------------------
-
-
-@kernel(object_result(object_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
-def complete_object(handle, waits, decodes, status):  # type: ignore[no-untyped-def]
-    """As :func:`complete_one`, and also receives of objects: the object, None for anything else, or a note."""
-    rows = allocate(_ROW.total)
-    code = SLOW
-    if _collect(object_of(handle), rows) == 1:
-        code = _complete_objects(rows, 1, waits, decodes, status)
-    found = load64(rows + _ROW.found) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
-    release(rows)
-    return result(found)
-
-
-@kernel(object_result(object_argument, types.int64, types.int64), is_entry=True, nogil=False)
-def complete_all_objects(sequence, waits, decodes):  # type: ignore[no-untyped-def]
-    """As :func:`complete_all`, and also receives of objects: a list of objects, with None for others; a tuple if some are notes; a note."""
-    items = items_of(object_of(sequence))
-    if items == 0:
-        return result(note(SLOW_NOTE, 0, 0))
-    given, count, code = load64(object_of(sequence) + OB_SIZE), 0, DONE
-    rows = allocate(max(given, 1) * _ROW.total)
-    for index in range(given):
-        store64(rows + count * _ROW.total + _ROW.index, index)
-        collected = _collect(load64(items + 8 * index), rows + count * _ROW.total) if code == DONE else 0
-        if collected == SLOW:
-            code = SLOW
-        else:
-            count += collected
-    if code == DONE:
-        code = _complete_objects(rows, count, waits, decodes, 0)
-    found = _listed(rows, count, given) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
-    release(rows)
-    return result(found)
-
-
-@kernel("int64(int64, int64, int64)")
-def _listed(rows, count, given):  # type: ignore[no-untyped-def]
-    """A new tuple, or list if there are no notes in it, of what the rows have found."""
-    listed, row, notes = new_tuple(given), 0, 0
-    for index in range(given):
-        found = none_object()
-        if row < count and load64(rows + row * _ROW.total + _ROW.index) == index:
-            found = load64(rows + row * _ROW.total + _ROW.found)
-            notes += is_note(found)
-            row += 1
-        else:
-            increase(found)
-        set_item(listed, index, found)
-    if notes != 0:
-        return listed
-    objects = _as_list(listed)
-    decrease(listed)
-    return objects
-
-
-@kernel("int64(int64, int64, int64, int64, int64)")
-def _complete_objects(rows, count, waits, decodes, status):  # type: ignore[no-untyped-def]
-    _hold(rows, count)
-    code = DONE
-    if _first_pending(rows, count, 0) != count and _wait_slice(rows, count, waits) == 0:
-        code = SLOW if waits != 0 else NOT_YET
-    if code == DONE:
-        code = _finish_objects(rows, count, decodes, status)
-    _let_go(rows, count)
-    return code
-
-
-@kernel("int64(int64)")
-def _is_object(row):  # type: ignore[no-untyped-def]
-    return load64(load64(row + _ROW.ticket) + OB_TYPE) == _look(HANDLES.object_type)
-
-
-@kernel("int64(int64, int64, int64, int64)")
-def _finish_objects(rows, count, decodes, status):  # type: ignore[no-untyped-def]
-    """Empty complete handles, each held once more, and keep their tickets; DONE with what they brought, SLOW with nothing done."""
-    for index in range(count):
-        row = rows + index * _ROW.total
-        request = load64(row + _ROW.request)
-        if _is_plain(row, 2) == 0 or (_is_object(row) and (load64(request + REQUEST.cancelled) != 0 or _is_whole(request) == 0)):
-            return SLOW
-    if status != 0:
-        _write_status(load64(rows + _ROW.request), status)
-    for index in range(count):
-        row = rows + index * _ROW.total
-        request = load64(row + _ROW.request)
-        if _is_object(row):
-            found = opened(load64(request + REQUEST.bound_address), load64(request + REQUEST.message_bytes), decodes)
-        else:
-            found = none_object()
-            increase(found)
-        store64(row + _ROW.found, found)
-    _keep_all(rows, count)
-    return DONE
