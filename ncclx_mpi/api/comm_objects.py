@@ -58,8 +58,9 @@ class ObjectMethods:
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast."""
         state = self._state
-        found = fast.bcast_plain(state.address, obj, root, _OBJECT, pickle._is_standard)
-        return _bcast(state, found, obj, root) if type(found) is bytearray else found
+        with state.locks.get("bcast") or state.lock("bcast"):  # mpi4py.util.pkl5 takes it too
+            found = fast.bcast_plain(state.address, obj, root, _OBJECT, pickle._is_standard)
+            return _bcast(state, found, obj, root) if type(found) is bytearray else found
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Gather."""
