@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 from numba import _dynfunc
-from numba.core import config
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import _nrt_python
 
@@ -134,4 +133,4 @@ def _engine() -> Any:
     for name, address in _nrt_python.c_helpers.items():
         llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine, use_lmm=config.USE_LLVMLITE_MEMORY_MANAGER)
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
