@@ -8,7 +8,7 @@ often as it is asked to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,12 @@ from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.buffers.buffer import Copy
 from ncclx_mpi.device import streams
 
+if TYPE_CHECKING:
+    from ncclx_mpi.device.pieces import Bind, Binding
+
 Blocks = VBuffer | WBuffer
 Operand = Buffer | Blocks
+T = TypeVar("T", bound=Operand)
 
 IN_PLACE = 0
 """Address that stands for a buffer that is not there."""
@@ -45,11 +49,14 @@ class Call:
     name
         Function of :mod:`ncclx_mpi.collectives`.
     bind
-        Makes the function's arguments after the communicator, with :meth:`reading` and :meth:`writing`, once they are needed.
+        Makes the function's arguments after the communicator, with :meth:`reading` and :meth:`writing`, once they are needed. It
+        asks for everything that a piece of the call has less of: see :class:`ncclx_mpi.device.pieces.Binding`.
     sent, received
         What this rank gives and gets; None where it gives in place, or its argument does not matter.
     root, op
         Of collectives that have one.
+    counts
+        Elements of the block of each rank, of a reduce_scatter or reduce_scatter_block.
 
     Attributes
     ----------
@@ -61,16 +68,17 @@ class Call:
         What keeps all memory alive.
     """
 
-    __slots__ = ("after", "before", "bind", "name", "op", "owner", "received", "root", "sent")
+    __slots__ = ("after", "before", "bind", "counts", "name", "op", "owner", "received", "root", "sent")
 
     def __init__(
         self,
         name: str,
-        bind: Callable[[Call], tuple[Any, ...]],
+        bind: Bind,
         sent: Operand | None = None,
         received: Operand | None = None,
         root: int = 0,
         op: Op | None = None,
+        counts: Sequence[int] = (),
     ) -> None:
         self.name = name
         self.bind = bind
@@ -78,9 +86,14 @@ class Call:
         self.received = received
         self.root = root
         self.op = op
+        self.counts = counts
         self.before: list[Callable[[], None]] = []
         self.after: list[Callable[[], None]] = []
         self.owner: list[Any] = [] if op is None else [op._state]
+
+    def part(self, operand: T) -> T:
+        """All of an operand."""
+        return operand
 
     def reading(self, buffer: Buffer | None) -> int:
         """Return the address of packed elements to read, IN_PLACE for None."""
@@ -159,10 +172,20 @@ def run(state: CommState, call: Call) -> None:
 
 
 def _run_on_devices(state: CommState, call: Call) -> bool:
-    """Whether all ranks could carry a call out on their devices. Kernels for them are declared when one is first asked for."""
+    """Whether all ranks have carried a call out, on their devices or piece by piece. Kernels are declared when one is first asked for."""
     from ncclx_mpi.device import collectives as on_devices
+    from ncclx_mpi.device import parts, pieces
 
-    return on_devices.carry_out(state.native, call.name, call.sent, call.received, call.root, _operation_name(call.op))
+    comm, operands = state.native, (call.sent, call.received)
+
+    def bring() -> parts.Parts | None:
+        return parts.bring(state.rank, state.size, call.name, *operands, call.root, call.counts)
+
+    cut = on_devices.carry_out(comm, call.name, *operands, call.root, _operation_name(call.op), bring)
+    brought = bring() if cut.pieces > 1 else None
+    if brought is not None:
+        pieces.carry_out(comm, _BLOCKING[call.name], call.bind, operands, call.counts, brought, cut)
+    return cut.pieces != 1
 
 
 def enqueue(state: CommState, stream: Any, resolve: Callable[..., Call], *arguments: Any) -> None:
@@ -288,9 +311,9 @@ def bcast(state: CommState, buf: Any, root: int) -> Call:
     root = check_root(state, root)
     if state.rank == root:
         sent = buffers.send(buf)
-        return Call("bcast", lambda call: (call.reading(sent), sent.nbytes, root), sent, None, root)
+        return Call("bcast", lambda call: (call.reading(sent), call.part(sent).nbytes, root), sent, None, root)
     received = buffers.recv(buf)
-    return Call("bcast", lambda call: (call.writing(received), received.nbytes, root), None, received, root)
+    return Call("bcast", lambda call: (call.writing(received), call.part(received).nbytes, root), None, received, root)
 
 
 def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -298,12 +321,17 @@ def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     root = check_root(state, root)
     if state.rank != root:
         own = buffers.send(sendbuf)
-        return Call("gather", lambda call: (call.reading(own), own.nbytes, IN_PLACE, root), own, None, root)
+        return Call("gather", lambda call: (call.reading(own), call.part(own).nbytes, IN_PLACE, root), own, None, root)
     block = buffers.recv(recvbuf, state.size)
     sent, received = _given("gather", sendbuf, block.nbytes), block.times(state.size)
     return Call(
         "gather",
-        lambda call: (call.reading(sent), block.nbytes, call.writing(received, filled=sent is None), root),
+        lambda call: (
+            call.reading(sent),
+            call.part(received).nbytes // state.size,
+            call.writing(received, filled=sent is None),
+            root,
+        ),
         sent,
         received,
         root,
@@ -315,13 +343,13 @@ def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     root = check_root(state, root)
     if state.rank != root:
         own = buffers.send(sendbuf)
-        return Call("gatherv", lambda call: (call.reading(own), own.nbytes, IN_PLACE, [], [], root), own, None, root)
+        return Call("gatherv", lambda call: (call.reading(own), call.part(own).nbytes, IN_PLACE, [], [], root), own, None, root)
     received = buffers.recv_vector(recvbuf, state.size)
-    sizes = received.sizes
-    sent = _given("gatherv", sendbuf, sizes[root])
+    sent = _given("gatherv", sendbuf, received.sizes[root])
 
-    def bind(call: Call) -> tuple[Any, ...]:
+    def bind(call: Binding) -> tuple[Any, ...]:
         recv, offsets = call.writing_blocks(received, filled=sent is None)
+        sizes = call.part(received).sizes
         return call.reading(sent), sizes[root], recv, sizes, offsets, root
 
     return Call("gatherv", bind, sent, received, root)
@@ -332,10 +360,16 @@ def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     root = check_root(state, root)
     if state.rank != root:
         own = buffers.recv(recvbuf)
-        return Call("scatter", lambda call: (IN_PLACE, call.writing(own), own.nbytes, root), None, own, root)
+        return Call("scatter", lambda call: (IN_PLACE, call.writing(own), call.part(own).nbytes, root), None, own, root)
     block = buffers.send(sendbuf, state.size)
     received, sent = _wanted("scatter", recvbuf, block.nbytes), block.times(state.size)
-    return Call("scatter", lambda call: (call.reading(sent), call.writing(received), block.nbytes, root), sent, received, root)
+    return Call(
+        "scatter",
+        lambda call: (call.reading(sent), call.writing(received), call.part(sent).nbytes // state.size, root),
+        sent,
+        received,
+        root,
+    )
 
 
 def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -343,13 +377,13 @@ def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     root = check_root(state, root)
     if state.rank != root:
         own = buffers.recv(recvbuf)
-        return Call("scatterv", lambda call: (IN_PLACE, [], [], call.writing(own), own.nbytes, root), None, own, root)
+        return Call("scatterv", lambda call: (IN_PLACE, [], [], call.writing(own), call.part(own).nbytes, root), None, own, root)
     sent = buffers.send_vector(sendbuf, state.size)
-    sizes = sent.sizes
-    received = _wanted("scatterv", recvbuf, sizes[root])
+    received = _wanted("scatterv", recvbuf, sent.sizes[root])
 
-    def bind(call: Call) -> tuple[Any, ...]:
+    def bind(call: Binding) -> tuple[Any, ...]:
         send, offsets = call.reading_blocks(sent)
+        sizes = call.part(sent).sizes
         return send, sizes, offsets, call.writing(received), sizes[root], root
 
     return Call("scatterv", bind, sent, received, root)
@@ -361,7 +395,7 @@ def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     sent, received = _given("allgather", sendbuf, block.nbytes), block.times(state.size)
     return Call(
         "allgather",
-        lambda call: (call.reading(sent), block.nbytes, call.writing(received, filled=sent is None)),
+        lambda call: (call.reading(sent), call.part(received).nbytes // state.size, call.writing(received, filled=sent is None)),
         sent,
         received,
     )
@@ -370,13 +404,12 @@ def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Allgatherv."""
     received = buffers.recv_vector(recvbuf, state.size)
-    sizes = received.sizes
-    own = sizes[state.rank]
-    sent = _given("allgatherv", sendbuf, own)
+    sent = _given("allgatherv", sendbuf, received.sizes[state.rank])
 
-    def bind(call: Call) -> tuple[Any, ...]:
+    def bind(call: Binding) -> tuple[Any, ...]:
         recv, offsets = call.writing_blocks(received, filled=sent is None)
-        return call.reading(sent), own, recv, sizes, offsets
+        sizes = call.part(received).sizes
+        return call.reading(sent), sizes[state.rank], recv, sizes, offsets
 
     return Call("allgatherv", bind, sent, received)
 
@@ -391,7 +424,7 @@ def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     received = block.times(state.size)
     return Call(
         "alltoall",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), block.nbytes),
+        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.part(received).nbytes // state.size),
         sent,
         received,
     )
@@ -412,16 +445,16 @@ def alltoallw(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 
 def _exchange(state: CommState, sent: Blocks | None, received: Blocks) -> Call:
-    sizes = received.sizes
     if sent is not None:
-        _check_block("alltoall", sent.sizes[state.rank], sizes[state.rank])
+        _check_block("alltoall", sent.sizes[state.rank], received.sizes[state.rank])
 
-    def bind(call: Call) -> tuple[Any, ...]:
+    def bind(call: Binding) -> tuple[Any, ...]:
         recv, offsets = call.writing_blocks(received, filled=sent is None)
+        sizes = call.part(received).sizes
         if sent is None:
             return IN_PLACE, sizes, offsets, recv, sizes, offsets
         send, send_offsets = call.reading_blocks(sent)
-        return send, sent.sizes, send_offsets, recv, sizes, offsets
+        return send, call.part(sent).sizes, send_offsets, recv, sizes, offsets
 
     return Call("alltoallv", bind, sent, received)
 
@@ -433,7 +466,9 @@ def reduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op, root: int) -> C
         return _reduction("reduce", sendbuf, recvbuf, op, root)
     sent = buffers.send(sendbuf)
     operation = _operation(op, sent)
-    return Call("reduce", lambda call: (call.reading(sent), IN_PLACE, sent.count, *operation, root), sent, None, root, op)
+    return Call(
+        "reduce", lambda call: (call.reading(sent), IN_PLACE, call.part(sent).count, *operation, root), sent, None, root, op
+    )
 
 
 def allreduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
@@ -468,10 +503,11 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
     operation = _operation(op, received)
     return Call(
         "reduce_scatter_block",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), block.count, *operation),
+        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts[state.rank], *operation),
         sent,
         received,
         op=op,
+        counts=[block.count] * size,
     )
 
 
@@ -484,10 +520,11 @@ def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Seq
     operation = _operation(op, received)
     return Call(
         "reduce_scatter",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), counts, *operation),
+        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts, *operation),
         sent,
         received,
         op=op,
+        counts=counts,
     )
 
 
@@ -528,7 +565,7 @@ def _reduction(name: str, sendbuf: Any, recvbuf: Any, op: Op, root: int | None =
     filled = sent is None or name == "exscan"
     return Call(
         name,
-        lambda call: (call.reading(sent), call.writing(received, filled=filled), received.count, *rest),
+        lambda call: (call.reading(sent), call.writing(received, filled=filled), call.part(received).count, *rest),
         sent,
         received,
         root or 0,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +87,15 @@ class Buffer(Elements):
 
     def times(self, blocks: int) -> Buffer:
         """All `blocks` equal blocks, of which this one is the first, as one buffer."""
-        return Buffer(self.origin, self.count * blocks, self.datatype, self.layout, self.owner, self.readonly, self.device)
+        return self._part(0, self.count * blocks)
+
+    def split(self, counts: Sequence[int]) -> list[Buffer]:
+        """Buffers of so many elements each, one after the other."""
+        return [self._part(end - count, count) for count, end in zip(counts, accumulate(counts), strict=True)]
+
+    def _part(self, first: int, count: int) -> Buffer:
+        start = self.origin + first * self.layout.extent
+        return Buffer(start, count, self.datatype, self.layout, self.owner, self.readonly, self.device)
 
     def copy(self) -> Copy:
         """Room for the packed elements, elsewhere."""
@@ -221,7 +230,7 @@ class Copy:
         """Pack the blocks."""
         for device, pieces in self._pieces(-1).items():
             if device is None:
-                for layout, origin, nbytes, packed in pieces:
+                for layout, origin, nbytes, packed, _ in pieces:
                     packing.pack(layout, origin, nbytes // max(layout.packed, 1), packed)
             else:
                 staged.read(device, pieces, self.owner)
@@ -230,7 +239,7 @@ class Copy:
         """Unpack to the blocks; of a single one perhaps the first `nbytes` bytes only."""
         for device, pieces in self._pieces(nbytes).items():
             if device is None:
-                for layout, origin, length, packed in pieces:
+                for layout, origin, length, packed, _ in pieces:
                     packing.unpack(layout, packed, length, origin)
             else:
                 staged.write(device, pieces, self.owner)

@@ -1,8 +1,8 @@
 """Elements in GPU memory to and from packed bytes in pinned host memory: what a device array takes part in a call with.
 
 Contiguous elements are one copy each. Others are packed by a kernel, which reads and writes pinned memory itself. Without a compiler for
-it they are packed by the CPU: the range that they span is copied where it is dense, else each of their blocks by itself. What arrives
-then goes block by block, since the gaps between belong to the program and may change meanwhile.
+it, or memory that can be pinned, they are packed by the CPU: the range that they span is copied where it is dense, else each of their
+blocks by itself. What arrives then goes block by block, since the gaps between belong to the program and may change meanwhile.
 """
 
 from __future__ import annotations
@@ -46,38 +46,41 @@ class Piece(NamedTuple):
     layout, origin
         What one element is, and where offset 0 of the first one is.
     nbytes
-        How many packed bytes; perhaps no whole number of elements, in what arrives.
+        How many packed bytes; perhaps no whole number of elements.
     packed
-        Where these are, in pinned memory.
+        Where these are, in a lease.
+    first
+        Which byte of the packed elements is the first of them.
     """
 
     layout: Layout
     origin: int
     nbytes: int
     packed: int
+    first: int = 0
 
 
-def read(memory: DeviceMemory, pieces: Sequence[Piece], keep: Any) -> None:
-    """Copy elements to packed bytes, after what the array's stream holds; complete on return."""
+def read(memory: DeviceMemory, pieces: Sequence[Piece], room: staging.Lease) -> None:
+    """Copy elements to packed bytes in `room`, after what the array's stream holds; complete on return."""
     left = []
-    keeps = [keep]
+    keeps: list[Any] = [room]
     with memory.in_order(keeps) as driver:
         for piece in pieces:
             if _is_few(piece):
                 for at, packed, nbytes in _blocks(piece):
                     driver.copy(packed, at, nbytes, memory.stream.handle)
-            elif not _launch(driver, memory, piece, False, keeps):
+            elif not (room.is_pinned and _launch(driver, memory, piece, False, keeps)):
                 left.append(piece)
     for piece in left:
-        _read_without_kernel(memory, piece, keep)
+        _read_without_kernel(memory, piece, room)
 
 
-def write(memory: DeviceMemory, pieces: Sequence[Piece], keep: Any) -> None:
-    """Copy packed bytes to elements, after what the array's stream holds; complete on return."""
-    keeps = [keep]
+def write(memory: DeviceMemory, pieces: Sequence[Piece], room: staging.Lease) -> None:
+    """Copy packed bytes in `room` to elements, after what the array's stream holds; complete on return."""
+    keeps: list[Any] = [room]
     with memory.in_order(keeps) as driver:
         for piece in pieces:
-            if _is_few(piece) or not _launch(driver, memory, piece, True, keeps):
+            if _is_few(piece) or not (room.is_pinned and _launch(driver, memory, piece, True, keeps)):
                 for at, packed, nbytes in _blocks(piece):
                     driver.copy(at, packed, nbytes, memory.stream.handle)
 
@@ -98,14 +101,18 @@ def _launch(driver: Driver, memory: DeviceMemory, piece: Piece, unpacking: bool,
     """Enqueue a kernel that packs or unpacks; False if there is none. `keeps` gets what it reads."""
     if _Compiler.is_missing:
         return False
-    typemap = _typemap(piece.layout, -(-piece.nbytes // piece.layout.packed))
+    passed, first = divmod(piece.first, piece.layout.packed)
+    typemap = _typemap(piece.layout, -(-(first + piece.nbytes) // piece.layout.packed))
     table = 0
     if typemap.table is not None:
         room = staging.lease(driver, typemap.table.nbytes)
+        if not room.is_pinned:
+            return False
         ctypes.memmove(room.address, typemap.table.ctypes.data, typemap.table.nbytes)
         keeps.append(room)
         table = room.address
-    launch = typemap.launch(piece.origin, piece.packed, unpacking=unpacking, nbytes=piece.nbytes, table=table)
+    origin = piece.origin + passed * piece.layout.extent
+    launch = typemap.launch(origin, piece.packed, unpacking=unpacking, first=first, nbytes=piece.nbytes, table=table)
     blocks = min(-(-launch.units // _THREADS), _BLOCKS_EACH * driver.multiprocessors(memory.device))
     try:
         driver.launch(launch.kernel, memory.stream.handle, blocks, _THREADS, launch.arguments)
@@ -125,30 +132,34 @@ def _typemap(layout: Layout, count: int) -> Typemap:
     return Typemap(layout.blocks, layout.extent, count)
 
 
-def _read_without_kernel(memory: DeviceMemory, piece: Piece, keep: Any) -> None:
-    if _is_dense(piece.layout):
+def _read_without_kernel(memory: DeviceMemory, piece: Piece, room: staging.Lease) -> None:
+    if _is_dense(piece):
         _read_ranges(memory, piece)
         return
-    with memory.in_order(keep) as driver:
+    with memory.in_order(room) as driver:
         for at, packed, nbytes in _blocks(piece):
             driver.copy(packed, at, nbytes, memory.stream.handle)
 
 
-def _is_dense(layout: Layout) -> bool:
-    """Whether the range that elements span is worth being copied whole."""
+def _is_dense(piece: Piece) -> bool:
+    """Whether these are whole elements, and the range that they span is worth being copied."""
+    layout = piece.layout
     span = layout.true_ub - layout.true_lb
+    if piece.first % layout.packed or piece.nbytes % layout.packed:
+        return False
     return 0 < layout.extent <= _WINDOW and span <= _WINDOW and max(span, layout.extent) <= _DENSE * layout.packed
 
 
 def _read_ranges(memory: DeviceMemory, piece: Piece) -> None:
     """Copy what some elements span at a time, and pack it here."""
     layout, count = piece.layout, piece.nbytes // piece.layout.packed
+    origin = piece.origin + piece.first // layout.packed * layout.extent
     span = layout.true_ub - layout.true_lb
     step = min(count, (_WINDOW - span) // layout.extent + 1)
     bounce = lease(memory, (step - 1) * layout.extent + span)
     for first in range(0, count, step):
         number = min(step, count - first)
-        low = piece.origin + first * layout.extent + layout.true_lb
+        low = origin + first * layout.extent + layout.true_lb
         with memory.in_order(bounce) as driver:
             driver.copy(bounce.address, low, (number - 1) * layout.extent + span, memory.stream.handle)
         packing.pack(layout, bounce.address - layout.true_lb, number, piece.packed + first * layout.packed)
@@ -159,12 +170,17 @@ def _blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
     layout, left, at, packed, length = piece.layout, piece.nbytes, 0, piece.packed, 0
     if layout.contiguous:
         if left:
-            yield piece.origin + layout.true_lb, packed, left
+            yield piece.origin + layout.true_lb + piece.first, packed, left
         return
-    element, blocks = piece.origin, layout.blocks.tolist()
+    passed, skipped = divmod(piece.first, layout.packed or 1)
+    element, blocks = piece.origin + passed * layout.extent, layout.blocks.tolist()
     while left:
-        for offset, nbytes in blocks:
-            taken = min(nbytes, left)
+        for start, size in blocks:
+            before = min(size, skipped)
+            skipped -= before
+            offset, taken = start + before, min(size - before, left)
+            if not taken:
+                continue
             if length and element + offset == at + length:
                 length += taken
             else:

@@ -18,6 +18,9 @@ Then (numbers are those of :func:`meet`)::
     an executor   waits for  ready[r] >= q  of all r, launches its kernels on a stream of its own, which then writes  done[me] = q
     every rank    waits for  done[e] >= q  of all executors e
 
+Ranks may also propose without showing their arrays, to find out that all have device arrays, and agree on something else: there are no
+executors then, and the number is over as soon as all have proposed.
+
 All waits are the host's, and as bounded as any: no stream ever waits for a peer, so that none stays blocked when a peer dies, and a GPU
 that processes share by time slices spends none of them waiting. An executor that cannot do its share *refuses*. Whoever refuses, or goes
 the host's way, sets its ``ready`` and ``done`` by hand, so that all who wait for them go on, see the refusal, and go there too: an

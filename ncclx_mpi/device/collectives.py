@@ -1,21 +1,24 @@
 """Blocking collectives on device arrays of one node: agreed on the board, carried out by kernels on mapped memory.
 
 Which calls go this way is what all ranks know, or find out together: communicators with a slot and at most ``DEVICE_RANKS`` ranks, of
-which every one has all its arrays in exportable memory of one GPU. Everything else is left to the host, by way of pinned memory.
+which every one has all its arrays in exportable memory of one GPU. Everything else is left to the host, by way of pinned memory: in pieces
+if all ranks find that they have nothing but device arrays (:mod:`ncclx_mpi.device.parts`).
 
 A collective on arrays that have met before costs a rank one stream operation, and an executor a launch and two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import AUTO
 from ncclx_mpi.device.copies import At, copies, wrong_pair
 from ncclx_mpi.device.executor import Executor, Launch, on_table
-from ncclx_mpi.device.members import Member, Words, describe, executors_of, read
+from ncclx_mpi.device.members import Member, Words, describe, describe_hidden, executors_of, read
 from ncclx_mpi.device.offers import Offer, Operand, offer
+from ncclx_mpi.device.parts import DONE, WHOLE, Cut, Parts, cut
 from ncclx_mpi.device.process import Process
 from ncclx_mpi.device.reductions import reductions, wrong_sum
 from ncclx_mpi.device.station import Plan, Reach, Work, station
@@ -27,16 +30,18 @@ from transports.cuda_ipc.transport import Place
 from transports.shm.slots import DEVICE_RANKS
 
 
-def carry_out(comm: NativeComm, name: str, sent: Operand, received: Operand, root: int, op: str | None) -> bool:
+def carry_out(
+    comm: NativeComm, name: str, sent: Operand, received: Operand, root: int, op: str | None, bring: Callable[[], Parts | None]
+) -> Cut:
     """Carry a blocking collective out on the devices if all ranks can; else nothing has been done.
 
-    Every rank that has an array on a device calls it, with what :func:`ncclx_mpi.device.offers.offer` takes. The arrays are borrowed
-    until it returns; what they hold counts as of the point that their streams have reached.
+    Every rank that has an array on a device calls it, with what :func:`ncclx_mpi.device.offers.offer` takes, and what finds its
+    parts. The arrays are borrowed until it returns; what they hold counts as of the point that their streams have reached.
 
     Returns
     -------
-    bool
-        Whether it is done. False: all ranks go the host's way.
+    Cut
+        How all ranks carry it out on the host; ``DONE`` if there is nothing left to do.
 
     Raises
     ------
@@ -45,18 +50,39 @@ def carry_out(comm: NativeComm, name: str, sent: Operand, received: Operand, roo
         different collectives. The communicator takes no more collectives then.
     """
     if comm.slot < 0 or comm.size > DEVICE_RANKS:
-        return False
+        return WHOLE
     made = offer(comm.rank, comm.size, name, sent, received, root, op)
-    if made is None or comm.forced[made.task.kind] != AUTO:
-        return False
-    return station(comm, made.driver).carry_out(_Collective(made)) is not None
+    if made is not None and comm.forced[made.task.kind] == AUTO:
+        work: Work = _Collective(name, made, bring)
+    else:
+        parts = bring()
+        if parts is None or not _is_long(name, comm.size, parts):
+            return WHOLE
+        work = _Hidden(name, comm.size, parts)
+    plan = station(comm, work.driver).carry_out(work)
+    if plan is None:
+        return WHOLE
+    return DONE if plan.executors else cast("Cut", plan.keep)
+
+
+def _is_long(name: str, size: int, parts: Parts) -> bool:
+    """Whether it is worth it to agree on a cut: the rank's blocks are long, or those of others may be."""
+    return parts.is_uneven or cut(name, size, parts.largest, parts.itemsize).pieces > 1
+
+
+def _cut_for(name: str, members: Sequence[Member]) -> Plan:
+    """The plan for members of which one does not show its arrays: nothing is executed, but all cut the call alike."""
+    found = cut(name, len(members), max(member.largest for member in members), max(member.itemsize for member in members))
+    return Plan(0, None, [], found)
 
 
 class _Collective(Work):
     """An offer, and what comes of the offers of all."""
 
-    def __init__(self, made: Offer) -> None:
+    def __init__(self, name: str, made: Offer, bring: Callable[[], Parts | None]) -> None:
         self._made = made
+        self._function = name
+        self._bring = bring
         self.driver, self.device, self.streams = made.driver, made.device, made.streams
         self.kind, self.root, self.nbytes = made.task.kind, made.task.root, made.task.nbytes
         self.name = OPERATIONS[self.kind]
@@ -66,11 +92,24 @@ class _Collective(Work):
     def describe(self, pid: int, uuid: bytes, places: Sequence[Place | None]) -> Words:
         """The descriptor of this rank."""
         send, recv = places
-        return describe(self._made.task, pid, uuid, send, recv)
+        return describe(self._made.task, self._parts.largest, pid, uuid, send, recv)
+
+    def describe_hidden(self) -> Words | None:
+        """The descriptor of this rank, if the call is long enough to be cut."""
+        parts, size = self._parts, len(self._made.task.rows)
+        return describe_hidden(size, parts.itemsize, parts.largest) if _is_long(self._function, size, parts) else None
+
+    @property
+    def _parts(self) -> Parts:
+        found = self._bring()
+        assert found is not None, "an offer is made for device arrays only"
+        return found
 
     def plan(self, shown: Words, rank: int, process: Process) -> Plan:
         """What this rank executes."""
         members = [read(row) for row in shown]
+        if not all(member.pid for member in members):
+            return _cut_for(self._function, members)
         self._check(members, rank)
         executors = executors_of([member.uuid for member in members])
         mask = sum(1 << executor for executor in set(executors))
@@ -112,6 +151,29 @@ class _Collective(Work):
                 f"rank {rank}: {self.name}: rank {source} sends {sent} bytes to rank {target}, which expects {expected}; "
                 "counts and datatypes must agree between the ranks",
             )
+
+
+class _Hidden(Work):
+    """The part of a rank whose arrays are not for the kernels."""
+
+    arrays = None
+
+    def __init__(self, name: str, size: int, parts: Parts) -> None:
+        memories = [block.device for block in (parts.sent or []) + (parts.received or []) if block.device is not None]
+        self._function, self._size, self._parts = name, size, parts
+        self.driver, self.device = memories[0].driver, memories[0].device
+        self.streams = tuple(dict.fromkeys(memory.stream.handle for memory in memories if memory.device == self.device))
+        self.kind, self.root, self.nbytes = parts.kind, parts.root, parts.nbytes
+        self.name = OPERATIONS[self.kind]
+        self.key = name, parts.itemsize, parts.largest
+
+    def describe_hidden(self) -> Words:
+        """The descriptor of this rank."""
+        return describe_hidden(self._size, self._parts.itemsize, self._parts.largest)
+
+    def plan(self, shown: Words, rank: int, process: Process) -> Plan:
+        """How the call is cut."""
+        return _cut_for(self._function, [read(row) for row in shown])
 
 
 def _launches(

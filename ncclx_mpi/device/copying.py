@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from ncclx_mpi.device.memory import DeviceMemory
@@ -32,7 +33,11 @@ class Copies:
         return bool(self._under_way)
 
     def begin(self, target: int, source: int, nbytes: int) -> None:
-        """Begin a copy; one end is in the array, the other anywhere that its GPU can reach.
+        """Begin a copy; one end is in the array, the other anywhere that its GPU can reach. Raises as :meth:`begin_all`."""
+        self.begin_all([(target, source, nbytes)])
+
+    def begin_all(self, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Begin copies, each a target, a source and bytes, that are waited for together.
 
         Raises
         ------
@@ -45,8 +50,9 @@ class Copies:
             stream = _take(driver, memory.device)
             if self._after is not None:
                 driver.wait(stream, self._after)
-            self._under_way.append((stream, nbytes))
-            driver.copy(target, source, nbytes, stream)
+            self._under_way.append((stream, sum(nbytes for _, _, nbytes in moves)))
+            for target, source, nbytes in moves:
+                driver.copy(target, source, nbytes, stream)
 
     def ended(self) -> int:
         """Bytes of the copies that are over, each told once.

@@ -15,8 +15,9 @@ from numba_kernels.layout import WORD, words
 from transports.cuda_ipc.transport import PLACE, Place
 
 PLACE_WORDS, _ROW_WORDS = PLACE.total // WORD, ROW.total // WORD
-DESCRIPTOR = words("Descriptor", f"pid uuid*2 operation itemsize send*{PLACE_WORDS} recv*{PLACE_WORDS}")
-"""What precedes the rows, one for each rank. ``operation``: a digest of the names of operation and element type, 0 without one."""
+DESCRIPTOR = words("Descriptor", f"pid uuid*2 operation itemsize largest send*{PLACE_WORDS} recv*{PLACE_WORDS}")
+"""What precedes the rows, one for each rank. ``operation``: a digest of the names of operation and element type, 0 without one. ``pid`` is
+0 where a rank does not show its arrays, and all but ``itemsize`` and ``largest`` with it: see :class:`~ncclx_mpi.device.parts.Parts`."""
 
 Words = npt.NDArray[np.int64]
 
@@ -30,6 +31,8 @@ class Member(NamedTuple):
         Its process, and the GPU that its arrays are on.
     operation
         Digest of what it reduces by.
+    itemsize, largest
+        Bytes of an element that is reduced, and of its largest block.
     send, recv
         Its arrays, None for one that is not there.
     rows
@@ -39,6 +42,8 @@ class Member(NamedTuple):
     pid: int
     uuid: bytes
     operation: int
+    itemsize: int
+    largest: int
     send: Place | None
     recv: Place | None
     rows: tuple[Row, ...]
@@ -54,12 +59,20 @@ def nbytes_of(size: int) -> int:
     return int(DESCRIPTOR.total + size * ROW.total)
 
 
-def describe(task: Task, pid: int, uuid: bytes, send: Place | None, recv: Place | None) -> Words:
+def describe_hidden(size: int, itemsize: int, largest: int) -> Words:
+    """The descriptor of a rank that does not show its arrays."""
+    found = np.zeros(nbytes_of(size) // WORD, dtype=np.int64)
+    found[DESCRIPTOR.itemsize // WORD] = itemsize
+    found[DESCRIPTOR.largest // WORD] = largest
+    return found
+
+
+def describe(task: Task, largest: int, pid: int, uuid: bytes, send: Place | None, recv: Place | None) -> Words:
     """The descriptor of this rank."""
-    found = np.zeros(nbytes_of(len(task.rows)) // WORD, dtype=np.int64)
-    digest = zlib.crc32(" ".join(task.operation).encode()) if task.operation else 0
-    for field, value in (("pid", pid), ("operation", digest), ("itemsize", task.itemsize)):
-        found[getattr(DESCRIPTOR, field) // WORD] = value
+    found = describe_hidden(len(task.rows), task.itemsize, largest)
+    found[DESCRIPTOR.pid // WORD] = pid
+    if task.operation:
+        found[DESCRIPTOR.operation // WORD] = zlib.crc32(" ".join(task.operation).encode())
     put(found, DESCRIPTOR.uuid, np.frombuffer(uuid, dtype=np.int64))
     for at, place in ((DESCRIPTOR.send, send), (DESCRIPTOR.recv, recv)):
         if place is not None:
@@ -76,6 +89,8 @@ def read(descriptor: Words) -> Member:
         pid=int(descriptor[DESCRIPTOR.pid // WORD]),
         uuid=descriptor[first : first + 2].tobytes(),
         operation=int(descriptor[DESCRIPTOR.operation // WORD]),
+        itemsize=int(descriptor[DESCRIPTOR.itemsize // WORD]),
+        largest=int(descriptor[DESCRIPTOR.largest // WORD]),
         send=read_place(descriptor, DESCRIPTOR.send),
         recv=read_place(descriptor, DESCRIPTOR.recv),
         rows=tuple(Row(*row) for row in rows),

@@ -204,3 +204,14 @@ _REDUCTIONS = {
     "reduce_scatter": lines.REDUCE_SCATTER,
     "reduce_scatter_block": lines.REDUCE_SCATTER,
 }
+_SCANS = {"scan": lines.SCAN, "exscan": lines.EXSCAN}
+
+
+def is_reduction(name: str) -> bool:
+    """Whether a collective reduces elements."""
+    return name in _REDUCTIONS or name in _SCANS
+
+
+def kind_of(name: str) -> int:
+    """What a collective is signed with."""
+    return _MOVES[name][0] if name in _MOVES else (_REDUCTIONS | _SCANS)[name]

@@ -4,12 +4,16 @@ Peers read it without a copy, as they read ``MPI.Alloc_mem``, and the GPU copies
 hundreds of microseconds, so what was registered is kept and lent again::
 
     | slab, 4 MiB: 4 KiB | 16 KiB | 64 KiB | ...  carved once, by size class |     | one block of its own, from 1 MiB on |
+
+What is not to be had is done without, one thing after the other: blocks that nobody uses are given up, memory outside of the arena is
+pinned, memory that is not pinned is lent. Copies of that are slow, and kernels cannot reach it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -26,23 +30,40 @@ IDLE_MAX = 256 << 20
 
 
 class Lease:
-    """A piece of pinned memory; given back when nothing refers to it any more.
+    """A piece of memory for copies; given back when nothing refers to it any more.
 
     Attributes
     ----------
     address, nbytes
         Where it is, and how large at least.
+    is_pinned
+        Whether kernels can reach it, and copies run at full speed.
     """
 
-    __slots__ = ("__weakref__", "_pool", "address", "nbytes")
+    __slots__ = ("__weakref__", "_pool", "address", "is_pinned", "nbytes")
 
     def __init__(self, pool: Pool, address: int, nbytes: int) -> None:
         self._pool = pool
         self.address = address
         self.nbytes = nbytes
+        self.is_pinned = True
 
     def __del__(self) -> None:
         self._pool.idle.setdefault(self.nbytes, []).append(self.address)
+
+
+class Pageable(Lease):
+    """Memory that could not be pinned."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, pool: Pool, nbytes: int) -> None:
+        self._memory = np.empty(nbytes + _PAGE, np.uint8)
+        super().__init__(pool, _aligned(self._memory.ctypes.data), nbytes)
+        self.is_pinned = False
+
+    def __del__(self) -> None:
+        """It goes as any object does."""
 
 
 class Pool:
@@ -59,15 +80,16 @@ class Pool:
         self.idle: dict[int, list[int]] = {}
         self._regions: dict[int, Any] = {}
         self._slab = self._slab_end = 0
+        self._has_warned = False
         self._guard = threading.Lock()
 
     def lease(self, nbytes: int) -> Lease:
-        """Lend `nbytes` bytes, page-aligned; a device must be current.
+        """Lend `nbytes` bytes, page-aligned; a device must be current. A warning says so the first time that none can be pinned.
 
         Raises
         ------
         Exception
-            ERR_NO_MEM: there is no memory left, or the driver cannot pin it.
+            ERR_NO_MEM: there is no memory left at all.
         """
         size = _size_class(nbytes)
         try:
@@ -78,7 +100,7 @@ class Pool:
             try:
                 address = self._carve(size) if size <= _LARGEST_CARVED else self._reserve(size)
             except (MemoryError, DriverError) as error:
-                errors.fail(errors.ERR_NO_MEM, f"no {size} bytes of pinned memory for a GPU array: {error}")
+                return self._lend_pageable(size, error)
         return Lease(self, address, size)
 
     def unpin(self) -> None:
@@ -86,6 +108,21 @@ class Pool:
         for address in self._regions:
             with contextlib.suppress(DriverError):  # its context may be gone by now, and the registration with it
                 self.driver.unregister_host(address)
+
+    def _lend_pageable(self, size: int, reason: Exception) -> Lease:
+        try:
+            lease = Pageable(self, size)
+        except MemoryError as error:
+            errors.fail(
+                errors.ERR_NO_MEM, f"no {size} bytes of host memory for copies of a GPU array: {reason}; not pinned: {error}"
+            )
+        if not self._has_warned:
+            self._has_warned = True
+            text = (
+                f"copies of GPU arrays go through memory that is not pinned, which is slow: no {size} bytes can be pinned: {reason}"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return lease
 
     def _carve(self, size: int) -> int:
         if self._slab + size > self._slab_end:
@@ -95,24 +132,41 @@ class Pool:
         return self._slab - size
 
     def _reserve(self, size: int) -> int:
-        """Address of newly pinned memory, after enough of what is idle was given up."""
+        """Address of newly pinned memory, after enough of what is idle was given up; all of it, if that helps."""
+        self._give_up_idle(IDLE_MAX - size)
+        try:
+            return self._pin(size)
+        except (MemoryError, DriverError):
+            if not self._give_up_idle(0):
+                raise
+            return self._pin(size)
+
+    def _give_up_idle(self, most: int) -> bool:
+        """Leave at most `most` bytes of large blocks that nobody uses; whether there was anything to give up."""
         large = sorted((each for each in self.idle if each > _LARGEST_CARVED), reverse=True)
-        excess = sum(each * len(self.idle[each]) for each in large) + size - IDLE_MAX
+        excess, found = sum(each * len(self.idle[each]) for each in large) - most, False
         for each in large:
             while excess > 0 and self.idle[each]:
                 self._release(self.idle[each].pop())
                 excess -= each
+                found = True
+        return found
+
+    def _pin(self, size: int) -> int:
         raw, owner = _allocate(size + _PAGE)
-        address = -(-raw // _PAGE) * _PAGE
-        self.driver.register_host(address, size)
+        address = _aligned(raw)
+        try:
+            self.driver.register_host(address, size)
+        except DriverError:
+            _free(owner)
+            raise
         self._regions[address] = owner
         return address
 
     def _release(self, address: int) -> None:
         owner = self._regions.pop(address)
         self.driver.unregister_host(address)
-        if callable(owner):
-            owner()
+        _free(owner)
 
 
 class _Process:
@@ -143,11 +197,22 @@ def _size_class(nbytes: int) -> int:
 
 
 def _allocate(nbytes: int) -> tuple[int, Any]:
-    """Address and what frees it: in this rank's part of the arena, or private while there is none."""
+    """Address and what frees it: in this rank's part of the arena, or private while there is none, or no room in it."""
     if runtime.is_active():
         engine = runtime.engine()
         heap = engine.arena.open_heap(engine.rank)
-        address = heap.allocate(nbytes)
-        return address, lambda: heap.free(address)
+        with contextlib.suppress(MemoryError):
+            address = heap.allocate(nbytes)
+            return address, lambda: heap.free(address)
     private = np.empty(nbytes, np.uint8)
     return private.ctypes.data, private
+
+
+def _free(owner: Any) -> None:
+    if callable(owner):
+        owner()
+
+
+def _aligned(address: int) -> int:
+    """The first page at or behind an address."""
+    return -(-address // _PAGE) * _PAGE

@@ -42,13 +42,13 @@ class Plan(NamedTuple):
     Attributes
     ----------
     executors
-        Bit e: rank e executes.
+        Bit e: rank e executes; 0 if the ranks have only agreed on something.
     launches
         What this rank executes, None if it does not.
     mappings
         Memory of peers that the launches refer to.
     keep
-        What the launches refer to besides.
+        What the launches refer to besides, or what the ranks have agreed on.
     """
 
     executors: int
@@ -69,7 +69,7 @@ class Work(ABC):
     kind, root, nbytes
         What the call is signed with.
     arrays
-        What is shown to the others, None for what is not there.
+        What is shown to the others, None for what is not there; None in its place if nothing can be shown.
     key
         What the descriptor depends on.
     """
@@ -81,12 +81,16 @@ class Work(ABC):
     kind: int
     root: int
     nbytes: int
-    arrays: tuple[Array | None, ...]
+    arrays: tuple[Array | None, ...] | None
     key: Hashable
 
-    @abstractmethod
     def describe(self, pid: int, uuid: bytes, places: Sequence[Place | None]) -> Words | None:
         """What the others need to know of this rank's part, None if it cannot be shown: as many words on all ranks that call the same."""
+        return None
+
+    def describe_hidden(self) -> Words | None:
+        """As :meth:`describe`, where arrays cannot be shown; None if there is nothing to agree on then."""
+        return None
 
     @abstractmethod
     def plan(self, shown: Words, rank: int, process: Process) -> Plan:
@@ -107,7 +111,7 @@ class Station:
     Attributes
     ----------
     reason
-        Why it makes no offers any more, once an executor here had to refuse.
+        Why it shows no arrays any more, once an executor here had to refuse.
     """
 
     def __init__(self, comm: NativeComm, driver: Driver) -> None:
@@ -125,7 +129,7 @@ class Station:
 
     def carry_out(self, work: Work) -> Plan | None:
         """Carry a call out if all ranks can, by the plan that is returned; None if all go the host's way."""
-        if self.reason or any(map(self.driver.is_capturing, work.streams)):
+        if any(map(self.driver.is_capturing, work.streams)):
             return None
         with current(self.driver, work.device):
             descriptor = self._describe(work)
@@ -146,6 +150,8 @@ class Station:
 
     def _describe(self, work: Work) -> Words | None:
         """What the others need to know of this rank's arrays; None if they cannot be shown to them."""
+        if self.reason:
+            return work.describe_hidden()
         found = self._descriptors.get(work.key)
         if found is None and (found := self._make_descriptor(work)) is not None:
             if len(self._descriptors) >= _KEPT:
@@ -154,11 +160,11 @@ class Station:
         return found
 
     def _make_descriptor(self, work: Work) -> Words | None:
-        if not self._process.pin(self._page):
-            return None
+        if work.arrays is None or not self._process.pin(self._page):
+            return work.describe_hidden()
         places = [None if array is None else self._process.ipc.place(*array) for array in work.arrays]
         if any(array is not None and place is None for array, place in zip(work.arrays, places, strict=True)):
-            return None
+            return work.describe_hidden()
         return work.describe(os.getpid(), self._process.uuid(work.device), places)
 
     def _follow(self, work: Work, number: int, shown: Words) -> Plan | None:
@@ -168,7 +174,8 @@ class Station:
                 if plan is None:
                     entry(board.refuse)(self._comm.address, number)
                     return None
-                self.driver.batch(_joined(self.driver, work.streams), [Step(WRITE, self._words + DEVICE.ready, number)])
+                if plan.executors:
+                    self.driver.batch(_joined(self.driver, work.streams), [Step(WRITE, self._words + DEVICE.ready, number)])
                 code = self._execute(work, plan, number)
         except DriverError as error:
             entry(board.abandon)(self._comm.address)

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ncclx_mpi import MPI, buffers
+from ncclx_mpi import MPI, buffers, runtime
 from ncclx_mpi.device import memory, staging, streams
 from ncclx_mpi.device.streams import LEGACY, Stream, facts_of, handle_of, stream_of
 from ncclx_mpi.testing.driver_double import MANAGED, PINNED, POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import InterfaceArray, TensorArray, using
 from numba_kernels.cuda.driver import PER_THREAD_STREAM, DriverError
 from tests.api.test_buffers import Interface, Tensor
+from transports.shm.heap import Heap
 
 HOST = np.arange(6.0)
 
@@ -289,16 +290,84 @@ def test_idle_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         pool.unpin()
 
 
-def test_no_memory_is_an_error_of_mpi() -> None:
-    class Full(Double):
-        def register_host(self, address: int, nbytes: int) -> None:
+class Full(Double):
+    """Pins so many bytes at a time, none at first."""
+
+    left = 0
+
+    def register_host(self, address: int, nbytes: int) -> None:
+        if nbytes > self.left:
             raise DriverError(2, "cuMemHostRegister_v2 returned CUDA_ERROR_OUT_OF_MEMORY (2)")
+        super().register_host(address, nbytes)
+        self.left -= nbytes
+
+    def unregister_host(self, address: int) -> None:
+        found = self.memory(address)
+        super().unregister_host(address)
+        self.left += found.nbytes if found is not None else 0
+
+
+@pytest.mark.filterwarnings("ignore:copies of GPU arrays go through memory that is not pinned:RuntimeWarning")
+def test_no_memory_is_an_error_of_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: Any) -> None:
+        raise MemoryError("unable to allocate")
 
     with Full(1) as driver:
         driver.use(0)
-        with pytest.raises(MPI.Exception, match="pinned memory for a GPU array: cuMemHostRegister") as caught:
+        monkeypatch.setattr(staging, "np", SimpleNamespace(empty=none, uint8=np.uint8))
+        with pytest.raises(MPI.Exception, match=r"no 4096 bytes of host memory for copies of a GPU array: .*not pinned") as caught:
             staging.Pool(driver).lease(100)
     assert caught.value.Get_error_class() == MPI.ERR_NO_MEM
+
+
+def test_memory_that_cannot_be_pinned_is_lent_as_it_is() -> None:
+    with Full(1) as driver:
+        driver.use(0)
+        pool = staging.Pool(driver)
+        with pytest.warns(
+            RuntimeWarning, match=r"not pinned, which is slow: no 4096 bytes can be pinned: cuMemHostRegister_v2"
+        ) as told:
+            leases = [pool.lease(nbytes) for nbytes in (100, 5000, 3 << 20)]
+        assert len(told) == 1
+        assert not any(lease.is_pinned or lease.address % 4096 for lease in leases)
+        assert not pool.idle
+        driver.left = 8 << 20
+        assert pool.lease(100).is_pinned
+
+
+def test_idle_memory_is_given_up_for_what_is_asked() -> None:
+    with Full(1) as driver:
+        driver.use(0)
+        driver.left = 8 << 20
+        pool = staging.Pool(driver)
+        assert pool.lease(5 << 20).is_pinned
+        assert pool.lease(6 << 20).is_pinned
+        assert driver.left == 2 << 20
+        pool.unpin()
+
+
+@pytest.mark.ranks(1)
+def test_a_full_arena_is_done_without(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(heap: Heap, nbytes: int) -> int:
+        raise MemoryError(f"{nbytes} bytes of shared memory asked for")
+
+    with Registers() as driver:
+        driver.use(0)
+        monkeypatch.setattr(Heap, "allocate", none)
+        pool = staging.Pool(driver)
+        assert pool.lease(3 << 20).is_pinned
+        assert list(driver.pinned.values()) == [3 << 20]
+        pool.unpin()
+
+
+@pytest.mark.ranks(1)
+def test_what_cannot_be_pinned_goes_back_to_the_arena(comm: Any) -> None:
+    heap = runtime.engine().arena.open_heap(0)
+    with Full(1) as driver, pytest.warns(RuntimeWarning, match="not pinned"):
+        driver.use(0)
+        before = list(heap._holes)
+        assert not staging.Pool(driver).lease(100).is_pinned
+        assert heap._holes == before
 
 
 @pytest.mark.ranks(1)

@@ -16,6 +16,7 @@ import pytest
 
 from ncclx_mpi import MPI, buffers, errors
 from ncclx_mpi.device import collectives as on_devices
+from ncclx_mpi.device import parts
 from ncclx_mpi.device.station import why_not
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
@@ -277,6 +278,15 @@ def test_threads_with_communicators_of_their_own(comm: Any) -> None:
             own.Free()
 
 
+def carry_out(comm: NativeComm, sent: Any, received: Any) -> bool:
+    """Whether the sum of all ranks was made on the devices."""
+
+    def bring() -> parts.Parts | None:
+        return parts.bring(comm.rank, comm.size, "allreduce", sent, received, 0, ())
+
+    return on_devices.carry_out(comm, "allreduce", sent, received, 0, "sum", bring) == parts.DONE
+
+
 class Mortal(Double):
     """Ends its process, as a crash would, when it is to do something."""
 
@@ -298,10 +308,10 @@ def survive(comm: NativeComm, victim: int, moment: str) -> None:
                 if comm.rank == victim:
                     driver.die_at(comm, moment)
                 with pytest.raises(errors.Exception, match=f"rank {victim} died") as caught:
-                    on_devices.carry_out(comm, "allreduce", *operands, 0, "sum")
+                    carry_out(comm, *operands)
                 assert caught.value.Get_error_class() == errors.ERR_PROC_FAILED
                 break
-            assert on_devices.carry_out(comm, "allreduce", *operands, 0, "sum")
+            assert carry_out(comm, *operands)
             np.testing.assert_array_equal(recv.get(), comm.size * np.arange(100_000.0))
 
 
@@ -316,15 +326,15 @@ def interrupted(comm: NativeComm) -> None:
     """Ctrl-C ends the wait for a rank that does not come, and tells the others."""
     with Double(comm.rank):
         operand = buffers.recv(DeviceArray.from_host(np.arange(10.0)))
-        assert on_devices.carry_out(comm, "allreduce", None, operand, 0, "sum")
+        assert carry_out(comm, None, operand)
         if comm.rank:
             time.sleep(2)
             with pytest.raises(errors.Exception, match="interrupted or failed"):
-                on_devices.carry_out(comm, "allreduce", None, operand, 0, "sum")
+                carry_out(comm, None, operand)
             return
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            on_devices.carry_out(comm, "allreduce", None, operand, 0, "sum")
+            carry_out(comm, None, operand)
 
 
 def test_an_interrupt_ends_the_wait() -> None:
