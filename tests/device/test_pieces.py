@@ -128,7 +128,7 @@ def test_operations_and_elements_without_a_kernel(comm: Any, monkeypatch: pytest
                 results = []
                 for make in (np.array, unshared):
                     send, recv = (make(each.view(np.uint8)) for each in (np.concatenate([values] * blocks), np.zeros_like(values)))
-                    getattr(comm, name)([send, len(values) * blocks, datatype], [recv, len(values), datatype], op)
+                    getattr(comm, name)([send, len(values), datatype], [recv, len(values), datatype], op)
                     results.append(values_of(recv).view(values.dtype))
                 np.testing.assert_array_equal(*results, err_msg=name)
         assert len(found) == 12
@@ -141,13 +141,15 @@ def test_operations_and_elements_without_a_kernel(comm: Any, monkeypatch: pytest
 @pytest.mark.filterwarnings("ignore:copies of GPU arrays go through memory that is not pinned:RuntimeWarning")
 def test_elements_with_gaps(comm: Any, pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few long elements are cut inside, many short ones anywhere; gaps stay as they are."""
-    rank, size = comm.rank, comm.size
-    vectors = [MPI.INT32_T.Create_vector(3000, 1, 2).Commit(), MPI.INT32_T.Create_vector(3, 1, 2).Create_resized(0, 28).Commit()]
-    irregular = MPI.INT32_T.Create_indexed(
-        [1, 4, 2] * 50, [place for k in range(50) for place in (20 * k, 20 * k + 3, 20 * k + 9)]
-    ).Commit()
-    with (Double if pins else Full)(rank), cutting(monkeypatch) as found:
-        for datatype, count in zip([*vectors, irregular], (1, 1000, 12), strict=True):
+    rank, size, many = comm.rank, comm.size, 300 if pins else 24
+    vectors = [
+        MPI.INT32_T.Create_vector(10 * many, 1, 2).Commit(),
+        MPI.INT32_T.Create_vector(3, 1, 2).Create_resized(0, 28).Commit(),
+    ]
+    places = [20 * k + place for k in range(many // 6) for place in (0, 3, 9)]
+    irregular = MPI.INT32_T.Create_indexed([1, 4, 2] * (many // 6), places).Commit()
+    with (Double if pins else Full)(rank), cutting(monkeypatch, 8 * many) as found:
+        for datatype, count in zip([*vectors, irregular], (1, 2 * many, 12), strict=True):
             length = count * datatype.extent // 4 + 8
             results = []
             for make in (np.array, unshared):
