@@ -17,7 +17,7 @@ from ncclx_mpi.api import started
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same, is_compiled, native
-from ncclx_mpi.api.operations import Collection, Persistent
+from ncclx_mpi.api.operations import Collection, Operation, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.buffers.buffer import Copy
@@ -243,14 +243,27 @@ def start(state: CommState, call: Call) -> Request:
 
 def prepare(state: CommState, call: Call) -> Prequest:
     """Prepare a call for being started many times, each time from its operands as they are then."""
-    collective = _PREPARE[call.name](state.native, *call.bind(call))
+    arguments, pending, name = call.bind(call), state.pending, call.name
+    described = pending.describe(name, arguments) if _is_compiled(call, arguments) else None
+    if described is None:
+        collective = _PREPARE[name](state.native, *arguments)
+        return Prequest._refer(Persistent(_after_copies(call, lambda: _begin(collective, call))))
+    if not call.before and not call.after:
+        return Prequest._refer(started.Repeated(pending, name, described, call))
+    return Prequest._refer(
+        Persistent(
+            _after_copies(call, lambda: started.operation(pending, pending.begin(described, name), name, call, _finishing(call)))
+        )
+    )
 
-    def begin() -> Collection:
+
+def _after_copies(call: Call, start: Callable[[], Operation]) -> Callable[[], Operation]:
+    def begin() -> Operation:
         for copy in call.before:
             copy()
-        return _begin(collective, call)
+        return start()
 
-    return Prequest._refer(Persistent(begin))
+    return begin
 
 
 def _begin(collective: collectives.Collective, call: Call) -> Collection:

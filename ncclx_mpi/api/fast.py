@@ -43,6 +43,7 @@ _KERNELS = {
         tickets.start_receive_array,
         tickets.complete_one,
         tickets.complete_all,
+        tickets.complete_some,
         tickets.start_send_bytes,
         object_tickets.start_send_plain,
         object_tickets.start_receive_object,
@@ -146,6 +147,7 @@ start_receive_array = _binding("start_receive_array", _nothing)
 complete_one = _binding("complete_one")
 start_send_bytes = _binding("start_send_bytes", _nothing)
 complete_all = _binding("complete_all")
+complete_some = _binding("complete_some")
 start_one = _binding("start_one")
 start_all = _binding("start_all", lambda *_: 0)
 exchange_arrays = _binding("exchange_arrays")
@@ -264,6 +266,7 @@ def add_ticket(state: CommState, kind: type[Ticket] = Ticket) -> bool:
 
 
 _scratch = threading.local()
+_FEW_PLACES = 64
 
 
 def status_words() -> npt.NDArray[np.int64]:
@@ -282,6 +285,15 @@ def status_address() -> int:
         _scratch.argument = np.zeros(8, dtype=np.int64)
         address = _scratch.address = _scratch.status.ctypes.data
     return address
+
+
+def places(count: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return at least `count` words of this thread for the places of completed requests, and where they are."""
+    pair: tuple[npt.NDArray[np.int64], int] | None = getattr(_scratch, "places", None)
+    if pair is None or len(pair[0]) < count:
+        words = np.zeros(max(count, _FEW_PLACES), dtype=np.int64)
+        pair = _scratch.places = words, words.ctypes.data
+    return pair
 
 
 def _words() -> npt.NDArray[np.int64]:

@@ -24,6 +24,7 @@ _NULL.empty()
 
 Deliver = Callable[[Operation], Any]
 _TESTING, _WAITING = 0, 1
+_MANY = 1 << 30
 _finish, _settle = methodcaller("finish"), methodcaller("settle")
 """How a done operation ends: lower-case methods want the object that it brought, upper-case ones don't."""
 
@@ -101,12 +102,16 @@ class Request(Handle):
     @classmethod
     def Waitany(cls, requests: Sequence[Request], status: Status | None = None) -> int:
         """Wait for any previously initiated request to complete."""
-        return _wait_any(requests, status, _settle)[0]
+        index = _complete_any(requests, status, _WAITING)
+        return index if index >= 0 else _wait_any(requests, status, _settle)[0]
 
     @classmethod
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
         """Test for completion of any previously initiated request."""
-        return _test_any(requests, status, _settle)[:2]
+        index = _complete_any(requests, status, _TESTING)
+        if index == SLOW:
+            return _test_any(requests, status, _settle)[:2]
+        return index, index != UNDEFINED
 
     @classmethod
     def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
@@ -140,19 +145,14 @@ class Request(Handle):
     @classmethod
     def Waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> Literal[True]:
         """Wait for all previously initiated requests to complete."""
-        try:
-            code = SLOW if statuses is not None else fast.complete_all(requests, _WAITING)
-        except BaseException:  # of a signal handler
-            _void(*requests)
-            raise
-        if code != DONE:
+        if _complete_all(requests, statuses, _WAITING) != DONE:
             _wait_all(requests, statuses, _settle)
         return True
 
     @classmethod
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Test for completion of all previously initiated requests."""
-        code = SLOW if statuses is not None else fast.complete_all(requests, _TESTING)
+        code = _complete_all(requests, statuses, _TESTING)
         return code == DONE if code != SLOW else _test_all(requests, statuses, _settle)[0]
 
     @classmethod
@@ -198,12 +198,14 @@ class Request(Handle):
     @classmethod
     def Waitsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Wait for some previously initiated requests to complete."""
-        return _wait_some(requests, statuses, _settle)[0]
+        indices = _complete_some(requests, statuses, _WAITING)
+        return _wait_some(requests, statuses, _settle)[0] if indices is None else indices
 
     @classmethod
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Test for completion of some previously initiated requests."""
-        return _test_some(requests, statuses, _settle)[0]
+        indices = _complete_some(requests, statuses, _TESTING)
+        return _test_some(requests, statuses, _settle)[0] if indices is None else indices
 
     @classmethod
     def Get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -339,18 +341,70 @@ class Grequest(Request):
 def _complete(request: Request, status: Status | None) -> int:
     """Wait for a plain message natively: DONE, or SLOW if that needs more, with nothing done."""
     try:
-        return _try(request, status, _WAITING)
+        code: int = fast.complete_one(request, _WAITING, status)
     except BaseException:  # of a signal handler
         _void(request)
         raise
-
-
-def _try(request: Request, status: Status | None, waits: int = _TESTING) -> int:
-    """Complete a plain message natively: DONE, NOT_YET, or SLOW with nothing done."""
-    code: int = fast.complete_one(request, waits, 0 if status is None else fast.status_address())
-    if status is not None and code == DONE:
-        _fill_completed(status)
     return code
+
+
+def _try(request: Request, status: Status | None) -> int:
+    """Complete a plain message natively if it is done: DONE, NOT_YET, or SLOW with nothing done."""
+    code: int = fast.complete_one(request, _TESTING, status)
+    return code
+
+
+def _complete_any(requests: Sequence[Request], status: Status | None, waits: int) -> int:
+    """Complete one of several plain messages natively: its index, UNDEFINED if none is done yet, SLOW with nothing done."""
+    address = fast.status_address()
+    try:
+        count = fast.complete_some(requests, waits, 1, address, None if status is None else (status,))
+    except BaseException:  # of a signal handler
+        _void(*requests)
+        raise
+    return int(fast.status_words()[0]) if count > 0 else SLOW if count < 0 else UNDEFINED
+
+
+def _complete_some(requests: Sequence[Request], statuses: list[Status] | None, waits: int) -> list[int] | None:
+    """Complete the done ones of several plain messages natively: their indices; None with nothing done."""
+    places, address = fast.places(len(requests))
+    room = _room(statuses, len(requests))
+    try:
+        count = fast.complete_some(requests, waits, _MANY, address, room)
+    except BaseException:  # of a signal handler
+        _void(*requests)
+        raise
+    if count < 0:
+        return None
+    _take_over(statuses, room, count)
+    indices: list[int] = places[:count].tolist()
+    return indices
+
+
+def _complete_all(requests: Sequence[Request], statuses: list[Status] | None, waits: int) -> int:
+    """Complete several plain messages natively, all of them: DONE, NOT_YET, or SLOW with nothing done."""
+    room = statuses if statuses is None else _room(statuses, len(requests))
+    try:
+        code: int = fast.complete_all(requests, waits, room)
+    except BaseException:  # of a signal handler
+        _void(*requests)
+        raise
+    if code == DONE and room is not statuses:
+        _take_over(statuses, room, len(requests))
+    return code
+
+
+def _room(statuses: list[Status] | None, count: int) -> list[Status] | None:
+    """Return `statuses`, or new ones for the time being if the list is too short: it grows once something is complete."""
+    return [Status() for _ in range(count)] if isinstance(statuses, list) and len(statuses) < count else statuses
+
+
+def _take_over(statuses: Any, room: Any, count: int) -> None:
+    """Move the first `count` of what :func:`_room` returned to where they were wanted."""
+    if room is not statuses:
+        _extend(statuses, count)
+        for target, result in zip(statuses, room[:count], strict=False):
+            _assign(target, result)
 
 
 def _complete_object(request: Request, status: Status | None, waits: int) -> Any:
@@ -584,5 +638,6 @@ def _assign(target: Status, result: Status) -> None:
 Request._ROOT = Request
 
 tickets.introduce(Request, Prequest, Ticket, Bound, _NULL)
+tickets.introduce_statuses(Status, Status()._words)
 
 REQUEST_NULL = constant(Request(), "REQUEST_NULL")

@@ -1,4 +1,4 @@
-"""Requests of non-blocking collectives that go by lines: a number, and the communicator in which it counts."""
+"""Requests of non-blocking and persistent collectives that go by lines: a number, and the communicator in which it counts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from ncclx_mpi import errors
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.operations import EMPTY, Operation, Ticket, blame, write_status
+from ncclx_mpi.api.operations import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Bound, Operation, Ticket, blame, write_status
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status
-from ncclx_mpi.collectives import Pending
+from ncclx_mpi.collectives import Described, Pending
 from ncclx_mpi.p2p import tickets
+from ncclx_mpi.p2p.layout import COLLECTIVE
 
 
 class Started(Operation):
@@ -74,11 +75,11 @@ class Turn(Ticket):
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        return _test(self.comm, *self.comm.describe(self.request))
+        return _test(self.comm, *self.comm.describe_request(self.request))
 
     def wait(self) -> None:
         """Return when it is done."""
-        _wait(self.comm, *self.comm.describe(self.request))
+        _wait(self.comm, *self.comm.describe_request(self.request))
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -97,14 +98,83 @@ class Turn(Ticket):
         self.comm.forget(self.request, self.owner)
 
 
-tickets.introduce_collectives(Turn)
+class Repeated(Bound):
+    """A persistent collective of packed memory, whose request compiled code starts and completes again and again."""
+
+    __slots__ = ("described", "name", "pending")
+    described: Described
+    name: str
+    pending: Pending
+
+    def __init__(self, pending: Pending, name: str, described: Described, owner: Any) -> None:
+        self.pending = pending
+        self.name = name
+        self.described = described
+        super().__init__(pending.comm, owner, (COLLECTIVE, described.ctypes.data, 0, 0, 0, 0))
+        pending.hold(self.request)
+
+    def start(self) -> None:
+        """Begin the collective."""
+        if self.is_active:
+            errors.fail(errors.ERR_REQUEST, ALREADY_ACTIVE)
+        self.pending.begin_request(self.request, self.name)
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        return not self.is_active or _test(self.pending, *self.pending.describe_request(self.request))
+
+    def wait(self) -> None:
+        """Return when it is done."""
+        if self.is_active:
+            try:
+                _wait(self.pending, *self.pending.describe_request(self.request))
+            except BaseException:
+                self.abandon()
+                raise
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        write_status(status, EMPTY)
+
+    def finish(self) -> Any:
+        """Let it be started again."""
+        if self.is_active:
+            self.engine.rest_bound(self.request)
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+        if not self.is_active:
+            errors.fail(errors.ERR_REQUEST, NOT_ACTIVE)
+        _refuse_to_cancel(self.engine)
+
+    def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
+        if self.is_active:
+            self.pending.abandon()
+            self.engine.rest_bound(self.request)
+
+    def _forget(self) -> None:
+        """Let it go on, if it is active."""
+        if self.is_active:
+            self.pending.forget(self.request, self.owner)
+        else:
+            self.engine.drop_bound(self.request)
+        self.pending.let_go(self.request)
+
+
+tickets.introduce_collectives(Turn, Repeated)
 
 
 def request(state: CommState, number: int, name: str, owner: Any, after: Callable[[], None] | None) -> Request:
     """Return the request of collective `number`; `owner` keeps its buffers alive. The next one of plain arrays finds a ticket."""
     fast.add_ticket(state, Turn)
-    state.pending.keep(number, owner)
-    return Request._refer(Started(state.pending, number, name, after))
+    return Request._refer(operation(state.pending, number, name, owner, after))
+
+
+def operation(pending: Pending, number: int, name: str, owner: Any, after: Callable[[], None] | None) -> Started:
+    """Return what collective `number` is waited for by; `owner` keeps its buffers alive."""
+    pending.keep(number, owner)
+    return Started(pending, number, name, after)
 
 
 def _test(pending: Pending, number: int, name: str) -> bool:

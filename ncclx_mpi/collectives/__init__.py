@@ -31,7 +31,7 @@ from ncclx_mpi.collectives.blocking import (
     scatterv,
 )
 from ncclx_mpi.collectives.executor import Collective
-from ncclx_mpi.collectives.nonblocking import Pending
+from ncclx_mpi.collectives.nonblocking import Described, Pending
 from ncclx_mpi.collectives.parting import disagreement
 from ncclx_mpi.collectives.prepare import (
     prepare_allgather,
@@ -81,7 +81,7 @@ start_scatter = _starting(prepare_scatter)
 start_scatterv = _starting(prepare_scatterv)
 
 __all__ = [
-    "Collective", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check",
+    "Collective", "Described", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check",
     "disagreement", "exscan",
     "gather", "gatherv", "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall",
     "prepare_alltoallv", "prepare_barrier", "prepare_bcast", "prepare_exscan", "prepare_gather", "prepare_gatherv",

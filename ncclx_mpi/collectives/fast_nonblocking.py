@@ -72,20 +72,23 @@ def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _started(handle, number):  # type: ignore[no-untyped-def]
-    """The handle, unless what it was made for could not be started: a finalizer that ran meanwhile may have done anything."""
-    if number > 0:
-        return handle
-    decrease(handle)
-    return 0
+def _entry_of(comm, handle):  # type: ignore[no-untyped-def]
+    """Where what a new handle stands for is described; 0 if there is no handle, or no room: a finalizer that ran may have done anything."""
+    entry = pending.new_entry(comm, request_of(handle)) if handle != 0 else 0
+    if entry < 0:
+        decrease(handle)
+    return max(entry, 0)
 
 
 @kernel(object_result(types.int64), is_entry=True, nogil=False)
 def ibarrier(comm):  # type: ignore[no-untyped-def]
     """Start a barrier."""
     handle = _new_handle(comm, 0, 0) if is_planned(comm, BARRIER) == 0 else 0
-    if handle != 0:
-        handle = _started(handle, pending.start_barrier(comm, request_of(handle)))
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    pending.describe_barrier(comm, entry)
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -96,8 +99,11 @@ def ibcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     handle = 0
     if operands.of_bcast(comm, argument, root) != 0 and _fits(comm, BCAST, nbytes) != 0:
         handle = _new_handle(comm, array_of(argument), 0)
-    if handle != 0:
-        handle = _started(handle, pending.start_bcast(comm, request_of(handle), address_of(argument), nbytes, root))
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    pending.describe_bcast(comm, entry, address_of(argument), nbytes, root)
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -108,14 +114,12 @@ def iallreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-d
     handle = 0
     if function != 0 and _fits(comm, ALLREDUCE, nbytes) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
-    if handle != 0:
-        itemsize = itemsize_of(recv)
-        handle = _started(
-            handle,
-            pending.start_allreduce(
-                comm, request_of(handle), address_of(send), address_of(recv), nbytes // itemsize, itemsize, function
-            ),
-        )
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    itemsize = itemsize_of(recv)
+    pending.describe_allreduce(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function)
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -126,14 +130,12 @@ def iscan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unt
     handle = 0
     if function != 0 and _fits(comm, SCAN, nbytes) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
-    if handle != 0:
-        itemsize = itemsize_of(recv)
-        handle = _started(
-            handle,
-            pending.start_scan(
-                comm, request_of(handle), address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive
-            ),
-        )
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    itemsize = itemsize_of(recv)
+    pending.describe_scan(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive)
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -146,12 +148,12 @@ def ireduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-u
     handle = 0
     if function != 0 and _fits(comm, REDUCE, nbytes) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
-    if handle != 0:
-        itemsize = itemsize_of(send)
-        handle = _started(
-            handle,
-            pending.start_reduce(comm, request_of(handle), address_of(send), target, nbytes // itemsize, itemsize, function, root),
-        )
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    itemsize = itemsize_of(send)
+    pending.describe_reduce(comm, entry, address_of(send), target, nbytes // itemsize, itemsize, function, root)
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -162,15 +164,13 @@ def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[n
     handle = 0
     if function != 0 and _fits(comm, REDUCE_SCATTER, nbytes_of(send)) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
-    if handle != 0:
-        itemsize = itemsize_of(recv)
-        count = nbytes_of(recv) // itemsize
-        handle = _started(
-            handle,
-            pending.start_reduce_scatter_block(
-                comm, request_of(handle), address_of(send), address_of(recv), count, itemsize, function
-            ),
-        )
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    itemsize = itemsize_of(recv)
+    count = nbytes_of(recv) // itemsize
+    pending.describe_reduce_scatter_block(comm, entry, address_of(send), address_of(recv), count, itemsize, function)
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -181,8 +181,11 @@ def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     handle = 0
     if operands.of_allgather(comm, send, recv) != 0 and _fits(comm, ALLGATHER, nbytes) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
-    if handle != 0:
-        handle = _started(handle, pending.start_allgather(comm, request_of(handle), address_of(send), nbytes, address_of(recv)))
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    pending.describe_allgather(comm, entry, address_of(send), nbytes, address_of(recv))
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -193,11 +196,11 @@ def ialltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     handle = 0
     if operands.of_alltoall(comm, send, recv) != 0 and _fits(comm, ALLTOALL, total) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
-    if handle != 0:
-        handle = _started(
-            handle,
-            pending.start_alltoall(comm, request_of(handle), address_of(send), address_of(recv), total // load64(comm + COMM.size)),
-        )
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    pending.describe_alltoall(comm, entry, address_of(send), address_of(recv), total // load64(comm + COMM.size))
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -209,8 +212,11 @@ def igather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     handle = 0
     if operands.of_gather(comm, send, recv, root) != 0 and _fits(comm, GATHER, nbytes) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
-    if handle != 0:
-        handle = _started(handle, pending.start_gather(comm, request_of(handle), address_of(send), nbytes, target, root))
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    pending.describe_gather(comm, entry, address_of(send), nbytes, target, root)
+    pending.commit(comm, entry)
     return result(handle)
 
 
@@ -222,6 +228,9 @@ def iscatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def
     handle = 0
     if operands.of_scatter(comm, send, recv, root) != 0 and _fits(comm, SCATTER, nbytes * load64(comm + COMM.size)) != 0:
         handle = _new_handle(comm, array_of(recv), array_of(send) if source != 0 else 0)
-    if handle != 0:
-        handle = _started(handle, pending.start_scatter(comm, request_of(handle), source, address_of(recv), nbytes, root))
+    entry = _entry_of(comm, handle)
+    if entry == 0:
+        return result(0)
+    pending.describe_scatter(comm, entry, source, address_of(recv), nbytes, root)
+    pending.commit(comm, entry)
     return result(handle)

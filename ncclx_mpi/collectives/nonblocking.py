@@ -15,18 +15,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from ncclx_mpi import errors
 from ncclx_mpi.collectives import lines, pending, select
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.select import SMALL
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.layout import OPERATIONS, REQUEST
+from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
 from transports.shm.slots import BIG
 
 entry = functools.cache(_entry)
+Described = npt.NDArray[np.int64]
+"""An entry of :mod:`ncclx_mpi.collectives.pending`: what a collective is."""
 _LEAST_ENTRIES = 32
 _FEW_OWNERS = 64
 _WORDS = pending.ENTRY.total // WORD
@@ -48,13 +52,15 @@ class Pending:
         What keeps the buffers of a collective alive, by its number, until it is complete: its request may be gone long before.
     """
 
-    __slots__ = ("__weakref__", "_drop_at", "_entries", "comm", "owners")
+    __slots__ = ("__weakref__", "_drop_at", "_entries", "_has_left", "_holders", "_is_left", "comm", "owners")
 
     def __init__(self, comm: NativeComm) -> None:
         self.comm = comm
         self.owners: dict[int, Any] = {}
         self._entries = np.empty(0, dtype=np.int64)
         self._drop_at = _FEW_OWNERS
+        self._holders: set[int] = set()
+        self._is_left = self._has_left = False
 
     def start(self, name: str, arguments: tuple[Any, ...]) -> int:
         """Start a collective with the arguments of :mod:`ncclx_mpi.collectives.prepare`, if it goes by lines.
@@ -69,18 +75,47 @@ class Pending:
         Exception
             ERR_OTHER: the communicator is broken.
         """
-        comm, describe = self.comm, _STARTS.get(name)
-        if describe is None:
-            return 0
-        kind, published, kernel, operands = describe(comm, *arguments)
+        described = self.describe(name, arguments)
+        return 0 if described is None else self.begin(described, name)
+
+    def describe(self, name: str, arguments: tuple[Any, ...]) -> Described | None:
+        """Return what a collective is, to be started any number of times; None if it does not go by lines."""
+        comm, resolve = self.comm, _COLLECTIVES.get(name)
+        if resolve is None:
+            return None
+        kind, published, kernel, operands = resolve(comm, *arguments)
         if published > BIG or select.algorithm(comm, kind, published) != SMALL:
-            return 0
-        if not entry(pending.has_room)(comm.address):
-            self._grow()
-        number = entry(kernel)(comm.address, 0, *operands)
+            return None
+        described = np.zeros(_WORDS, dtype=np.int64)
+        entry(kernel)(comm.address, described.ctypes.data, *operands)
+        return described
+
+    def begin(self, described: Described, name: str) -> int:
+        """Start what :meth:`describe` returned; returns and raises as :meth:`start`."""
+        self._make_room()
+        number = entry(pending.start_described)(self.comm.address, 0, described.ctypes.data)
         if number < 0:
-            check(comm, -number, name)
+            check(self.comm, -number, name)
         return int(number)
+
+    def begin_request(self, request: int, name: str) -> None:
+        """Start a persistent request of this communicator, a FREE one; raises as :meth:`start`."""
+        self._make_room()
+        entry(pending.start_again)(request)
+        if _word(request + REQUEST.state).value == FREE:
+            check(self.comm, BROKEN, name)
+
+    def hold(self, request: int) -> None:
+        """Keep the slot for a persistent request after the communicator was freed, until :meth:`let_go`."""
+        if not self.comm.engine.word("lines_start"):
+            self.comm.engine.set_word("lines_start", c_address(pending.start_again))
+        self._holders.add(request)
+
+    def let_go(self, request: int) -> None:
+        """A persistent request starts no more."""
+        self._holders.discard(request)
+        if self._is_left:
+            self._leave()
 
     def keep(self, number: int, owner: Any) -> None:
         """Keep `owner` alive until collective `number` is complete."""
@@ -113,7 +148,7 @@ class Pending:
         entry(pending.abandon)(self.comm.address)
         self.owners.clear()
 
-    def describe(self, request: int) -> tuple[int, str]:
+    def describe_request(self, request: int) -> tuple[int, str]:
         """Number and name of the collective of a request."""
         return _word(request + REQUEST.sequence).value, OPERATIONS[_word(request + REQUEST.tag).value]
 
@@ -124,16 +159,27 @@ class Pending:
             self.keep(number, owner)
 
     def leave(self) -> None:
-        """Give the slot of a communicator that is freed back: now, or when nothing is pending any more."""
-        if self.comm.slot >= 0:
+        """Give the slot of a communicator that is freed back: now, or when nothing is pending, or persistent, any more."""
+        self._is_left = True
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.comm.slot >= 0 and not self._holders:
+            self._is_left, self._has_left = False, True
             entry(pending.leave)(self.comm.address)
 
     def _fail(self, code: int, name: str) -> None:
         self.abandon()
         check(self.comm, code, name)
 
-    def _grow(self) -> None:
-        """Make room for more entries."""
+    def _make_room(self) -> None:
+        """Make room for another entry."""
+        if self._has_left:
+            errors.fail(
+                errors.ERR_COMM, f"rank {self.comm.rank}: a persistent collective is started after its communicator was freed"
+            )
+        if entry(pending.has_room)(self.comm.address):
+            return
         engine, room = self.comm.engine, max(2 * len(self._entries) // _WORDS, _LEAST_ENTRIES)
         if not engine.word("lines_step"):
             engine.set_word("lines_step", c_address(pending.step))
@@ -173,58 +219,60 @@ def _let_go() -> None:
 
 # What each collective is on lines ---------------------------------------------------------------------------------
 
-_Start = tuple[int, int, Any, tuple[int, ...]]
-"""Kind, bytes that every rank publishes, kernel that starts it, and what that takes after the communicator."""
+_Resolved = tuple[int, int, Any, tuple[int, ...]]
+"""Kind, bytes that every rank publishes, kernel that describes it, and what that takes after the communicator and the entry."""
 
 
-def _barrier(comm: NativeComm) -> _Start:
-    return lines.BARRIER, 0, pending.start_barrier, ()
+def _barrier(comm: NativeComm) -> _Resolved:
+    return lines.BARRIER, 0, pending.describe_barrier, ()
 
 
-def _bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Start:
-    return lines.BCAST, nbytes, pending.start_bcast, (address, nbytes, root)
+def _bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Resolved:
+    return lines.BCAST, nbytes, pending.describe_bcast, (address, nbytes, root)
 
 
-def _gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Start:
-    return lines.GATHER, nbytes, pending.start_gather, (send, nbytes, recv, root)
+def _gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Resolved:
+    return lines.GATHER, nbytes, pending.describe_gather, (send, nbytes, recv, root)
 
 
-def _scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Start:
-    return lines.SCATTER, nbytes * comm.size, pending.start_scatter, (send, recv, nbytes, root)
+def _scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Resolved:
+    return lines.SCATTER, nbytes * comm.size, pending.describe_scatter, (send, recv, nbytes, root)
 
 
-def _allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Start:
-    return lines.ALLGATHER, nbytes, pending.start_allgather, (send, nbytes, recv)
+def _allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Resolved:
+    return lines.ALLGATHER, nbytes, pending.describe_allgather, (send, nbytes, recv)
 
 
-def _alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Start:
-    return lines.ALLTOALL, nbytes * comm.size, pending.start_alltoall, (send or recv, recv, nbytes)
+def _alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Resolved:
+    return lines.ALLTOALL, nbytes * comm.size, pending.describe_alltoall, (send or recv, recv, nbytes)
 
 
-def _reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> _Start:
-    return lines.REDUCE, count * itemsize, pending.start_reduce, (send or recv, recv, count, itemsize, fn, root)
+def _reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> _Resolved:
+    return lines.REDUCE, count * itemsize, pending.describe_reduce, (send or recv, recv, count, itemsize, fn, root)
 
 
-def _allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
-    return lines.ALLREDUCE, count * itemsize, pending.start_allreduce, (send or recv, recv, count, itemsize, fn)
+def _allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
+    return lines.ALLREDUCE, count * itemsize, pending.describe_allreduce, (send or recv, recv, count, itemsize, fn)
 
 
-def _reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
+def _reduce_scatter_block(
+    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
+) -> _Resolved:
     total = count * comm.size * itemsize
-    return lines.REDUCE_SCATTER, total, pending.start_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
+    return lines.REDUCE_SCATTER, total, pending.describe_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
 
 
-def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
-    return lines.SCAN, count * itemsize, pending.start_scan, (send or recv, recv, count, itemsize, fn, 0)
+def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
+    return lines.SCAN, count * itemsize, pending.describe_scan, (send or recv, recv, count, itemsize, fn, 0)
 
 
-def _exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Start:
-    return lines.EXSCAN, count * itemsize, pending.start_scan, (send or recv, recv, count, itemsize, fn, 1)
+def _exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
+    return lines.EXSCAN, count * itemsize, pending.describe_scan, (send or recv, recv, count, itemsize, fn, 1)
 
 
-_STARTS: dict[str, Callable[..., _Start]] = {
-    start.__name__[1:]: start
-    for start in (
+_COLLECTIVES: dict[str, Callable[..., _Resolved]] = {
+    resolve.__name__[1:]: resolve
+    for resolve in (
         _barrier, _bcast, _gather, _scatter, _allgather, _alltoall, _reduce, _allreduce, _reduce_scatter_block, _scan, _exscan,
     )
 }  # fmt: skip

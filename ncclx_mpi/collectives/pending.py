@@ -62,7 +62,7 @@ from ncclx_mpi.collectives.lines import (
     sign,
 )
 from ncclx_mpi.p2p.layout import BROKEN, COLLECTIVE, COMM, COMPLETE, ENGINE, REQUEST
-from ncclx_mpi.p2p.matching import release_request
+from ncclx_mpi.p2p.matching import release_request, reset_request
 from ncclx_mpi.p2p.progress import lock, progress, sched_yield, trace_end, trouble, unlock
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, store64, store_release
@@ -71,11 +71,15 @@ from numba_kernels.layout import words
 from numba_kernels.memory import copy, move
 from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_back, line_of
 
-ENTRY = words("Entry", "number signature past given published first stop seen theirs offset recv stride size fn request | ")
+ENTRY = words(
+    "Entry",
+    "number past seen request signature given published first stop theirs offset recv stride size fn kept_from kept_to kept_bytes | ",
+)
 """``given``, ``published``: address and bytes of what this rank gives. ``first``, ``stop``: the ranks that it needs, itself aside; it
 has seen those before ``seen``. Each of them publishes ``theirs`` bytes, and ``size`` bytes at ``offset`` of rank r are copied to
 ``recv`` + r * ``stride``. With a function, ``size`` elements of ``stride`` bytes at ``offset`` of all ranks before ``stop`` are reduced
-to ``recv``. ``request``: what becomes complete with it, if anything."""
+to ``recv``. ``kept_bytes`` of its own this rank copies from ``kept_from`` to ``kept_to`` when it starts. ``request``: what becomes
+complete with it, if anything. The words from ``signature`` on are the same each time that a persistent collective starts."""
 
 NO_ROOM = -100
 """The ring of entries is full, or there is none yet: :func:`move_entries` to a larger one."""
@@ -104,28 +108,41 @@ def _give(entry, address, nbytes):  # type: ignore[no-untyped-def]
     store64(entry + ENTRY.published, nbytes)
 
 
+@kernel("void(int64, int64, int64, int64)")
+def _keep(entry, target, source, nbytes):  # type: ignore[no-untyped-def]
+    """This rank's own part: `nbytes` from `source` to `target`, unless either is 0 or both are the same."""
+    store64(entry + ENTRY.kept_to, target)
+    store64(entry + ENTRY.kept_from, source)
+    store64(entry + ENTRY.kept_bytes, nbytes if target != 0 and source != 0 and target != source else 0)
+
+
 @kernel("void(int64, int64, int64)")
 def _need(entry, first, stop):  # type: ignore[no-untyped-def]
     """Ranks `first` to `stop` - 1 must have started it; nothing is taken from them yet."""
     store64(entry + ENTRY.first, first)
-    store64(entry + ENTRY.seen, first)
     store64(entry + ENTRY.stop, stop)
     store64(entry + ENTRY.size, 0)
 
 
-@kernel("int64(int64, int64, int64)")
-def _new(comm, request, signature):  # type: ignore[no-untyped-def]
-    """An entry that gives and needs nothing yet; minus the code of a failure; NO_ROOM."""
+@kernel("void(int64, int64)")
+def _sign(entry, signature):  # type: ignore[no-untyped-def]
+    """Make it the entry of a collective that gives and needs nothing yet."""
+    store64(entry + ENTRY.signature, signature)
+    store64(entry + ENTRY.published, 0)
+    store64(entry + ENTRY.fn, 0)
+    store64(entry + ENTRY.kept_bytes, 0)
+    _need(entry, 0, 0)
+
+
+@kernel("int64(int64, int64)")
+def new_entry(comm, request):  # type: ignore[no-untyped-def]
+    """Where the next entry goes; minus the code of a failure; NO_ROOM."""
     if load64(comm + COMM.broken) != 0:
         return -BROKEN
     if has_room(comm) == 0:
         return NO_ROOM
     entry = _entry(comm, load64(comm + SCRATCH.end))
     store64(entry + ENTRY.request, request)
-    store64(entry + ENTRY.signature, signature)
-    store64(entry + ENTRY.published, 0)
-    store64(entry + ENTRY.fn, 0)
-    _need(entry, 0, 0)
     return entry
 
 
@@ -140,14 +157,17 @@ def _take(entry, theirs, offset, recv, stride, size):  # type: ignore[no-untyped
 
 
 @kernel("int64(int64, int64)")
-def _commit(comm, entry):  # type: ignore[no-untyped-def]
+def commit(comm, entry):  # type: ignore[no-untyped-def]
     """Give an entry the communicator's next number, and publish it if that is possible now. Returns the number."""
-    engine = load64(comm + COMM.engine)
+    engine, kept = load64(comm + COMM.engine), load64(entry + ENTRY.kept_bytes)
+    if kept > 0:
+        move(load64(entry + ENTRY.kept_to), load64(entry + ENTRY.kept_from), kept)
     lock(engine)
     number = load64(comm + COMM.sequence) + 1
     store64(comm + COMM.sequence, number)
     store64(comm + SCRATCH.started, number)
     store64(entry + ENTRY.number, number)
+    store64(entry + ENTRY.seen, load64(entry + ENTRY.first))
     request = load64(entry + ENTRY.request)
     if request != 0:
         store64(request + REQUEST.kind, COLLECTIVE)
@@ -168,140 +188,134 @@ def _commit(comm, entry):  # type: ignore[no-untyped-def]
     return number
 
 
-@kernel("int64(int64, int64)", is_entry=True, nogil=False)
-def start_barrier(comm, request):  # type: ignore[no-untyped-def]
-    """Start a barrier. Returns its number; minus the code of a failure; NO_ROOM."""
-    entry = _new(comm, request, sign(BARRIER, 0, 0))
+@kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
+def start_described(comm, request, described):  # type: ignore[no-untyped-def]
+    """Start the collective that one of the functions below has described. Returns its number; minus the code of a failure; NO_ROOM."""
+    entry = new_entry(comm, request)
     if entry < 0:
         return entry
+    copy(entry + ENTRY.signature, described + ENTRY.signature, ENTRY.total - ENTRY.signature)
+    return commit(comm, entry)
+
+
+@kernel("void(int64)", is_entry=True)
+def start_again(request):  # type: ignore[no-untyped-def]
+    """Start a persistent request that is FREE; it stays so if that is not possible."""
+    comm = load64(request + REQUEST.bound_comm)
+    if load64(comm + COMM.broken) == 0 and has_room(comm) != 0:
+        reset_request(load64(comm + COMM.engine), request)
+        start_described(comm, request, load64(request + REQUEST.bound_address))
+
+
+# What each collective is, written to an entry ----------------------------------------------------------------------
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def describe_barrier(comm, entry):  # type: ignore[no-untyped-def]
+    """A barrier."""
+    _sign(entry, sign(BARRIER, 0, 0))
     _need(entry, 0, load64(comm + COMM.size))
-    return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_bcast(comm, request, address, nbytes, root):  # type: ignore[no-untyped-def]
-    """Start a bcast of at most ``BIG`` bytes; returns as :func:`start_barrier`."""
-    entry = _new(comm, request, sign(BCAST, root, nbytes))
-    if entry < 0:
-        return entry
+@kernel("void(int64, int64, int64, int64, int64)", is_entry=True)
+def describe_bcast(comm, entry, address, nbytes, root):  # type: ignore[no-untyped-def]
+    """A bcast of at most ``BIG`` bytes."""
+    _sign(entry, sign(BCAST, root, nbytes))
     if load64(comm + COMM.rank) == root:
         _give(entry, address, nbytes)
     elif nbytes > 0:
         _need(entry, root, root + 1)
         _take(entry, nbytes, 0, address, 0, nbytes)
-    return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_gather(comm, request, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
-    """Start a gather of blocks of at most ``BIG`` bytes; `send` = 0 at the root means in place."""
-    entry, rank = _new(comm, request, sign(GATHER, root, nbytes)), load64(comm + COMM.rank)
-    if entry < 0:
-        return entry
+@kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def describe_gather(comm, entry, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
+    """A gather of blocks of at most ``BIG`` bytes; `send` = 0 at the root means in place."""
+    rank = load64(comm + COMM.rank)
+    _sign(entry, sign(GATHER, root, nbytes))
     if rank != root:
         _give(entry, send, nbytes)
     elif nbytes > 0:
-        if send != 0:
-            move(recv + rank * nbytes, send, nbytes)
+        _keep(entry, recv + rank * nbytes, send, nbytes)
         _need(entry, 0, load64(comm + COMM.size))
         _take(entry, nbytes, 0, recv, nbytes, nbytes)
-    return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_scatter(comm, request, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
-    """Start a scatter of at most ``BIG`` bytes in all; `recv` = 0 at the root means in place."""
-    entry, rank, total = (
-        _new(comm, request, sign(SCATTER, root, nbytes)),
-        load64(comm + COMM.rank),
-        nbytes * load64(comm + COMM.size),
-    )
-    if entry < 0:
-        return entry
+@kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def describe_scatter(comm, entry, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
+    """A scatter of at most ``BIG`` bytes in all; `recv` = 0 at the root means in place."""
+    rank, total = load64(comm + COMM.rank), nbytes * load64(comm + COMM.size)
+    _sign(entry, sign(SCATTER, root, nbytes))
     if rank == root:
         _give(entry, send, total)
-        if recv != 0 and nbytes > 0:
-            move(recv, send + rank * nbytes, nbytes)
+        _keep(entry, recv, send + rank * nbytes, nbytes)
     elif nbytes > 0:
         _need(entry, root, root + 1)
         _take(entry, total, rank * nbytes, recv, 0, nbytes)
-    return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_allgather(comm, request, send, nbytes, recv):  # type: ignore[no-untyped-def]
-    """Start an allgather of blocks of at most ``BIG`` bytes; `send` = 0 means in place."""
-    entry, own = _new(comm, request, sign(ALLGATHER, 0, nbytes)), recv + load64(comm + COMM.rank) * nbytes
-    if entry < 0:
-        return entry
+@kernel("void(int64, int64, int64, int64, int64)", is_entry=True)
+def describe_allgather(comm, entry, send, nbytes, recv):  # type: ignore[no-untyped-def]
+    """An allgather of blocks of at most ``BIG`` bytes; `send` = 0 means in place."""
+    own = recv + load64(comm + COMM.rank) * nbytes
+    _sign(entry, sign(ALLGATHER, 0, nbytes))
     if nbytes > 0:
         _give(entry, own if send == 0 else send, nbytes)
-        if send != 0:
-            move(own, send, nbytes)
+        _keep(entry, own, send, nbytes)
         _need(entry, 0, load64(comm + COMM.size))
         _take(entry, nbytes, 0, recv, nbytes, nbytes)
-    return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_alltoall(comm, request, send, recv, nbytes):  # type: ignore[no-untyped-def]
-    """Start an alltoall of at most ``BIG`` bytes of each rank; `send` == `recv` means in place."""
-    entry, mine, total = (
-        _new(comm, request, sign(ALLTOALL, 0, nbytes)),
-        load64(comm + COMM.rank) * nbytes,
-        nbytes * load64(comm + COMM.size),
-    )
-    if entry < 0:
-        return entry
+@kernel("void(int64, int64, int64, int64, int64)", is_entry=True)
+def describe_alltoall(comm, entry, send, recv, nbytes):  # type: ignore[no-untyped-def]
+    """An alltoall of at most ``BIG`` bytes of each rank; `send` == `recv` means in place."""
+    mine, total = load64(comm + COMM.rank) * nbytes, nbytes * load64(comm + COMM.size)
+    _sign(entry, sign(ALLTOALL, 0, nbytes))
     if nbytes > 0:
         _give(entry, send, total)
-        if send != recv:
-            move(recv + mine, send + mine, nbytes)
+        _keep(entry, recv + mine, send + mine, nbytes)
         _need(entry, 0, load64(comm + COMM.size))
         _take(entry, total, mine, recv, nbytes, nbytes)
-    return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def _start_reduction(comm, request, kind, root, send, total, stop, first, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """Start a reduction of `count` elements from `first` of the `total` of each rank before `stop`; 0: this rank gets nothing."""
-    nbytes = total * itemsize
-    entry = _new(comm, request, sign(kind, root, nbytes))
-    if entry < 0:
-        return entry
-    if nbytes > 0:
-        _give(entry, send, nbytes)
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def _describe_reduction(entry, signature, send, total, stop, first, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """A reduction of `count` elements from `first` of the `total` of each rank before `stop`; 0: this rank gets nothing."""
+    _sign(entry, signature)
+    if total > 0:
+        _give(entry, send, total * itemsize)
         _need(entry, 0, stop)
-        _take(entry, nbytes, first * itemsize, recv, itemsize, count)
+        _take(entry, total * itemsize, first * itemsize, recv, itemsize, count)
         store64(entry + ENTRY.fn, fn)
-    return _commit(comm, entry)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_reduce(comm, request, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
-    """Start a reduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` at the root means in place."""
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def describe_reduce(comm, entry, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
+    """A reduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` at the root means in place."""
     stop = load64(comm + COMM.size) if load64(comm + COMM.rank) == root else 0
-    return _start_reduction(comm, request, REDUCE, root, send, count, stop, 0, recv, count, itemsize, fn)
+    _describe_reduction(entry, sign(REDUCE, root, count * itemsize), send, count, stop, 0, recv, count, itemsize, fn)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_allreduce(comm, request, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """Start an allreduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
-    return _start_reduction(comm, request, ALLREDUCE, 0, send, count, load64(comm + COMM.size), 0, recv, count, itemsize, fn)
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def describe_allreduce(comm, entry, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """An allreduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
+    stop = load64(comm + COMM.size)
+    _describe_reduction(entry, sign(ALLREDUCE, 0, count * itemsize), send, count, stop, 0, recv, count, itemsize, fn)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_reduce_scatter_block(comm, request, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """Start a reduce_scatter of `count` elements for each rank, at most ``BIG`` bytes in all, by a compiled function."""
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def describe_reduce_scatter_block(comm, entry, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """A reduce_scatter of `count` elements for each rank, at most ``BIG`` bytes in all, by a compiled function."""
     size, first = load64(comm + COMM.size), count * load64(comm + COMM.rank)
-    return _start_reduction(comm, request, REDUCE_SCATTER, 0, send, count * size, size, first, recv, count, itemsize, fn)
+    signature = sign(REDUCE_SCATTER, 0, count * size * itemsize)
+    _describe_reduction(entry, signature, send, count * size, size, first, recv, count, itemsize, fn)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def start_scan(comm, request, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-untyped-def]
-    """Start a scan or exscan of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def describe_scan(comm, entry, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-untyped-def]
+    """A scan or exscan of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
     kind, stop = EXSCAN if exclusive != 0 else SCAN, load64(comm + COMM.rank) + 1 - exclusive
-    return _start_reduction(comm, request, kind, 0, send, count, stop, 0, recv, count, itemsize, fn)
+    _describe_reduction(entry, sign(kind, 0, count * itemsize), send, count, stop, 0, recv, count, itemsize, fn)
 
 
 # Progress ---------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ ENGINE = words(
     "peers queued active_first active_count starved_first starved_last bulk_free*4 self_pending "
     # plans of non-blocking collectives, stepped from every progress call through a function pointer
     "plan_step plan_state plan_count "
-    # communicators with pending collectives on lines, stepped alike
-    "lines_step lines_first "
+    # communicators with pending collectives on lines, stepped alike; what starts a persistent one
+    "lines_step lines_first lines_start "
     # sends that were announced and are not complete: their receivers still need this rank
     "announced "
     # what progress does when there is something to do, by C address (progress.py)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source
-from ncclx_mpi.p2p.layout import COMM, COMPLETE, ENGINE, REQUEST
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.notes import NOT_YET as NOT_YET_NOTE
 from ncclx_mpi.p2p.notes import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.notes import is_note, note, opened
@@ -33,7 +33,6 @@ from ncclx_mpi.p2p.tickets import (
     _receive,
     _start_bytes,
     _wait_slice,
-    _write_status,
     new_handle,
     use_ticket,
 )
@@ -120,7 +119,7 @@ def complete_object(handle, waits, decodes, status):  # type: ignore[no-untyped-
     """As :func:`complete_one`, and also receives of objects: the object, None for anything else, or a note."""
     rows = allocate(_ROW.total)
     code = SLOW
-    if _collect(object_of(handle), rows) == 1:
+    if _collect(object_of(handle), rows, 0) == 1:
         code = _complete_objects(rows, 1, waits, decodes, status)
     found = load64(rows + _ROW.found) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
     release(rows)
@@ -136,8 +135,7 @@ def complete_all_objects(sequence, waits, decodes):  # type: ignore[no-untyped-d
     given, count, code = load64(object_of(sequence) + OB_SIZE), 0, DONE
     rows = allocate(max(given, 1) * _ROW.total)
     for index in range(given):
-        store64(rows + count * _ROW.total + _ROW.index, index)
-        collected = _collect(load64(items + 8 * index), rows + count * _ROW.total) if code == DONE else 0
+        collected = _collect(load64(items + 8 * index), rows + count * _ROW.total, index) if code == DONE else 0
         if collected == SLOW:
             code = SLOW
         else:
@@ -173,7 +171,7 @@ def _listed(rows, count, given):  # type: ignore[no-untyped-def]
 def _complete_objects(rows, count, waits, decodes, status):  # type: ignore[no-untyped-def]
     _hold(rows, count)
     code = DONE
-    if _first_pending(rows, count, 0) != count and _wait_slice(rows, count, waits) == 0:
+    if _first_pending(rows, count, 0) != count and _wait_slice(rows, count, waits, 0) == 0:
         code = SLOW if waits != 0 else NOT_YET
     if code == DONE:
         code = _finish_objects(rows, count, decodes, status)
@@ -202,3 +200,14 @@ def _finish_objects(rows, count, decodes, status):  # type: ignore[no-untyped-de
         store64(row + _ROW.found, found)
     _keep_all(rows, count)
     return DONE
+
+
+@kernel("void(int64, int64)")
+def _write_status(request, status):  # type: ignore[no-untyped-def]
+    """Write source, tag, bytes, error and whether it was cancelled; only a receive knows more than the last."""
+    is_receive = load64(request + REQUEST.kind) == RECEIVE
+    store64(status, load64(request + REQUEST.status_source) if is_receive else ANY_SOURCE)
+    store64(status + 8, load64(request + REQUEST.status_tag) if is_receive else ANY_TAG)
+    store64(status + 16, load64(request + REQUEST.message_bytes) if is_receive else 0)
+    store64(status + 24, 0)
+    store64(status + 32, load64(request + REQUEST.cancelled))
