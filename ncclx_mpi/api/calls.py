@@ -21,6 +21,7 @@ from ncclx_mpi.api.operations import Collection, Operation, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.buffers.buffer import Copy
+from ncclx_mpi.collectives import Described
 from ncclx_mpi.device import streams
 
 if TYPE_CHECKING:
@@ -234,8 +235,9 @@ def start(state: CommState, call: Call) -> Request:
     native, arguments = state.native, call.bind(call)
     for copy in call.before:
         copy()
-    number = state.pending.start(call.name, arguments) if _is_compiled(call, arguments) else 0
-    if number:
+    described = _describe(state, call, arguments)
+    number = 0 if described is None else state.pending.begin(described, call.name)
+    if described is not None and not described.is_refusal:
         return started.request(state, number, call.name, call, _finishing(call))
     collective = _PREPARE[call.name](native, *arguments)
     return Request._refer(_begin(collective, call))
@@ -244,26 +246,33 @@ def start(state: CommState, call: Call) -> Request:
 def prepare(state: CommState, call: Call) -> Prequest:
     """Prepare a call for being started many times, each time from its operands as they are then."""
     arguments, pending, name = call.bind(call), state.pending, call.name
-    described = pending.describe(name, arguments) if _is_compiled(call, arguments) else None
-    if described is None:
-        collective = _PREPARE[name](state.native, *arguments)
-        return Prequest._refer(Persistent(_after_copies(call, lambda: _begin(collective, call))))
-    if not call.before and not call.after:
+    described = _describe(state, call, arguments)
+    if described is not None and not (described.is_refusal or described.before or described.after or call.before or call.after):
         return Prequest._refer(started.Repeated(pending, name, described, call))
     return Prequest._refer(
         Persistent(
             _after_copies(call, lambda: started.operation(pending, pending.begin(described, name), name, call, _finishing(call)))
         )
     )
+    collective = _PREPARE[name](state.native, *arguments) if described is None or described.is_refusal else None
 
-
-def _after_copies(call: Call, start: Callable[[], Operation]) -> Callable[[], Operation]:
     def begin() -> Operation:
         for copy in call.before:
             copy()
-        return start()
+        number = 0 if described is None else pending.begin(described, name)
+        if collective is not None:
+            return _begin(collective, call)
+        return started.operation(pending, number, name, call, _finishing(call))
 
-    return begin
+    return Prequest._refer(Persistent(begin))
+
+
+def _describe(state: CommState, call: Call, arguments: tuple[Any, ...]) -> Described | None:
+    """What a call is, if it needs no plan; the call keeps it."""
+    described = state.pending.describe(call.name, arguments) if _is_compiled(call, arguments) else None
+    if described is not None:
+        call.owner.append(described)
+    return described
 
 
 def _begin(collective: collectives.Collective, call: Call) -> Collection:

@@ -110,7 +110,7 @@ class Repeated(Bound):
         self.pending = pending
         self.name = name
         self.described = described
-        super().__init__(pending.comm, owner, (COLLECTIVE, described.ctypes.data, 0, 0, 0, 0))
+        super().__init__(pending.comm, owner, (COLLECTIVE, described.address, 0, 0, 0, 0))
         pending.hold(self.request)
 
     def start(self) -> None:

@@ -52,7 +52,7 @@ def _pid(comm, other):  # type: ignore[no-untyped-def]
     return load64(load64(peer_at(comm, other) + PEER.control) + CONTROL.pid)
 
 
-@kernel("int64(int64, int64)")
+@kernel("int64(int64, int64)", is_entry=True)
 def is_shown(comm, address):  # type: ignore[no-untyped-def]
     """Whether the kernel copies from and to the memory at `address`, asked of this very process, unless it was lately."""
     last, before = load64(comm + WAYS.shown), load64(comm + WAYS.shown + 8)

@@ -1,4 +1,4 @@
-"""Non-blocking collectives of plain arrays on lines: checked, recorded and published in one compiled call.
+"""Non-blocking collectives of plain arrays: checked, recorded and published in one compiled call.
 
 The twins of :mod:`ncclx_mpi.collectives.fast`: each returns the handle of what it started, which takes a ticket as that of a message does
 (:mod:`ncclx_mpi.p2p.tickets`), and is completed in the same calls. None, with nothing done: the arrays are not plain, or not
@@ -10,6 +10,7 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.collectives import operands, pending
+from ncclx_mpi.collectives.direct import is_shown
 from ncclx_mpi.collectives.lines import (
     ALLGATHER,
     ALLREDUCE,
@@ -24,6 +25,7 @@ from ncclx_mpi.collectives.lines import (
     SCRATCH,
 )
 from ncclx_mpi.collectives.select import is_planned, on_lines
+from ncclx_mpi.collectives.ways import is_one_sided
 from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.tickets import new_handle, request_of, use_ticket
 from numba_kernels.atomics import load64
@@ -33,9 +35,19 @@ from numba_kernels.pyslots import clear_error, decrease, increase, new_tuple, ob
 from transports.shm.slots import BIG
 
 
-@kernel("int64(int64, int64, int64)")
-def _fits(comm, kind, published):  # type: ignore[no-untyped-def]
-    return 1 if published <= BIG and on_lines(comm, kind, published) != 0 else 0
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _fits(comm, kind, published, send, recv):  # type: ignore[no-untyped-def]
+    """Whether a collective goes by lines, each rank giving `published` bytes, or by direct copies for which all is ready.
+
+    `send`, `recv`: addresses of this rank's buffers, 0 for one that does not matter.
+    """
+    if on_lines(comm, kind, published) != 0:
+        return 1 if published <= BIG else 0
+    if kind == SCAN or load64(comm + SCRATCH.one_sided) == 0 or is_one_sided(comm, kind) == 0:
+        return 0
+    if kind in (ALLTOALL, REDUCE_SCATTER) and send == recv:
+        return 0
+    return 1 if (send == 0 or is_shown(comm, send) != 0) and (recv == 0 or is_shown(comm, recv) != 0) else 0
 
 
 @kernel("int64(int64, int64)")
@@ -97,7 +109,7 @@ def ibcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     """Start a bcast of a plain array."""
     root, nbytes = index_of(root_rank), nbytes_of(argument)
     handle = 0
-    if operands.of_bcast(comm, argument, root) != 0 and _fits(comm, BCAST, nbytes) != 0:
+    if operands.of_bcast(comm, argument, root) != 0 and _fits(comm, BCAST, nbytes, address_of(argument), 0) != 0:
         handle = _new_handle(comm, array_of(argument), 0)
     entry = _entry_of(comm, handle)
     if entry == 0:
@@ -112,7 +124,7 @@ def iallreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-d
     """Start an allreduce of plain arrays, perhaps the same."""
     function, nbytes = operands.of_reduction(comm, ALLREDUCE, send, recv, functions), nbytes_of(recv)
     handle = 0
-    if function != 0 and _fits(comm, ALLREDUCE, nbytes) != 0:
+    if function != 0 and _fits(comm, ALLREDUCE, nbytes, address_of(send), address_of(recv)) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
     entry = _entry_of(comm, handle)
     if entry == 0:
@@ -128,7 +140,7 @@ def iscan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unt
     """Start a scan, or exscan, of plain arrays, perhaps the same."""
     function, nbytes = operands.of_reduction(comm, SCAN, send, recv, functions), nbytes_of(recv)
     handle = 0
-    if function != 0 and _fits(comm, SCAN, nbytes) != 0:
+    if function != 0 and _fits(comm, SCAN, nbytes, 0, 0) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
     entry = _entry_of(comm, handle)
     if entry == 0:
@@ -146,7 +158,7 @@ def ireduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-u
     function = operands.of_reduce(comm, send, recv, functions, root)
     target = operands.at_root(comm, root, recv)
     handle = 0
-    if function != 0 and _fits(comm, REDUCE, nbytes) != 0:
+    if function != 0 and _fits(comm, REDUCE, nbytes, address_of(send), target) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
     entry = _entry_of(comm, handle)
     if entry == 0:
@@ -162,7 +174,7 @@ def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[n
     """Start a reduce_scatter_block of plain arrays."""
     function = operands.of_reduce_scatter_block(comm, send, recv, functions)
     handle = 0
-    if function != 0 and _fits(comm, REDUCE_SCATTER, nbytes_of(send)) != 0:
+    if function != 0 and _fits(comm, REDUCE_SCATTER, nbytes_of(send), address_of(send), address_of(recv)) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
     entry = _entry_of(comm, handle)
     if entry == 0:
@@ -178,13 +190,13 @@ def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[n
 def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Start an allgather of plain arrays."""
     nbytes = nbytes_of(send)
-    handle = 0
-    if operands.of_allgather(comm, send, recv) != 0 and _fits(comm, ALLGATHER, nbytes) != 0:
+    handle, source, target = 0, address_of(send), address_of(recv)
+    if operands.of_allgather(comm, send, recv) != 0 and _fits(comm, ALLGATHER, nbytes, source, target) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_allgather(comm, entry, address_of(send), nbytes, address_of(recv))
+    pending.describe_allgather(comm, entry, source, nbytes, target)
     pending.commit(comm, entry)
     return result(handle)
 
@@ -193,13 +205,13 @@ def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
 def ialltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Start an alltoall of plain arrays, perhaps the same."""
     total = nbytes_of(recv)
-    handle = 0
-    if operands.of_alltoall(comm, send, recv) != 0 and _fits(comm, ALLTOALL, total) != 0:
+    handle, source, target = 0, address_of(send), address_of(recv)
+    if operands.of_alltoall(comm, send, recv) != 0 and _fits(comm, ALLTOALL, total, source, target) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_alltoall(comm, entry, address_of(send), address_of(recv), total // load64(comm + COMM.size))
+    pending.describe_alltoall(comm, entry, source, target, total // load64(comm + COMM.size))
     pending.commit(comm, entry)
     return result(handle)
 
@@ -210,7 +222,7 @@ def igather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     root, nbytes = index_of(root_rank), nbytes_of(send)
     target = operands.at_root(comm, root, recv)
     handle = 0
-    if operands.of_gather(comm, send, recv, root) != 0 and _fits(comm, GATHER, nbytes) != 0:
+    if operands.of_gather(comm, send, recv, root) != 0 and _fits(comm, GATHER, nbytes, address_of(send), target) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
     entry = _entry_of(comm, handle)
     if entry == 0:
@@ -224,13 +236,13 @@ def igather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
 def iscatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Start a scatter of plain arrays; `send` matters at the root only."""
     root, nbytes = index_of(root_rank), nbytes_of(recv)
-    source = operands.at_root(comm, root, send)
-    handle = 0
-    if operands.of_scatter(comm, send, recv, root) != 0 and _fits(comm, SCATTER, nbytes * load64(comm + COMM.size)) != 0:
+    source, target = operands.at_root(comm, root, send), address_of(recv)
+    handle, total = 0, nbytes * load64(comm + COMM.size)
+    if operands.of_scatter(comm, send, recv, root) != 0 and _fits(comm, SCATTER, total, source, target) != 0:
         handle = _new_handle(comm, array_of(recv), array_of(send) if source != 0 else 0)
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_scatter(comm, entry, source, address_of(recv), nbytes, root)
+    pending.describe_scatter(comm, entry, source, target, nbytes, root)
     pending.commit(comm, entry)
     return result(handle)

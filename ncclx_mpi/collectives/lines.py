@@ -38,13 +38,18 @@ SCRATCH = words(
     "Scratch",
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (pending.py)
-    "started collected entries room first announced end linked next leaving failure keeper",
+    "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
 is written, ``passed`` the signature of the last one that was passed by; the three from ``offender`` tell Python what a mismatch was
 about. ``started`` and ``collected`` are the last non-blocking collectives that were started, and completed; the words after
-them are those of :mod:`ncclx_mpi.collectives.pending`."""
+them are those of :mod:`ncclx_mpi.collectives.pending`, the last three those of :mod:`ncclx_mpi.collectives.onesided`: see below; the
+address of the chunks in which it reduces, and of its step."""
+
+UNASKED, AGREED, PLANNED, UNREACHED = range(4)
+"""``SCRATCH.ahead``: nobody has looked yet; all ranks go directly; some rank said that it does not take part; all would, but the kernel
+does not let this rank reach all others, which it has to tell them each time."""
 
 BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_SCATTER, SCAN, EXSCAN = range(7, 18)
 """Kinds of collective: the numbers of trace records."""
@@ -53,6 +58,8 @@ ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = 7, 14, 15
 _KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
 _KIND_MASK = (1 << 8) - 1
+AHEAD = 1 << 7
+"""Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
 _BYTES_SHIFT, _BYTES_MASK = 20, (1 << 36) - 1
 _PAST_BITS, _PAST_SHIFT, _PAST_MASK = 7, 56, (1 << 7) - 1
@@ -104,7 +111,7 @@ def remember(comm, signature):  # type: ignore[no-untyped-def]
 
 def read_signature(signature: int) -> tuple[int, int, int]:
     """Kind, root and bytes of a signature."""
-    return signature & _KIND_MASK, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
+    return signature & _KIND_MASK & ~AHEAD, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
 
 
 @kernel("int64(int64, int64)")
@@ -182,7 +189,7 @@ def give_up(comm, code):  # type: ignore[no-untyped-def]
 def open_record(comm, signature):  # type: ignore[no-untyped-def]
     """Open the trace record of a collective; returns its address."""
     engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
-    return trace_begin(engine, kind_of(signature), context, root_of(signature), 0, bytes_of(signature))
+    return trace_begin(engine, kind_of(signature) & ~AHEAD, context, root_of(signature), 0, bytes_of(signature))
 
 
 @kernel("int64(int64, int64)")

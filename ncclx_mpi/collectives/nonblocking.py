@@ -18,22 +18,64 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import lines, pending, select
+from ncclx_mpi.collectives import direct, lines, onesided, pending, select, ways
 from ncclx_mpi.collectives.blocking import check
-from ncclx_mpi.collectives.select import SMALL
+from ncclx_mpi.collectives.select import LARGE, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
+from transports.shm.layout import CONTROL
 from transports.shm.slots import BIG
 
 entry = functools.cache(_entry)
-Described = npt.NDArray[np.int64]
-"""An entry of :mod:`ncclx_mpi.collectives.pending`: what a collective is."""
 _LEAST_ENTRIES = 32
 _FEW_OWNERS = 64
 _WORDS = pending.ENTRY.total // WORD
+
+
+class Described:
+    """A collective that can be started any number of times.
+
+    Attributes
+    ----------
+    address
+        Of an entry (:mod:`ncclx_mpi.collectives.pending`) that says what it is.
+    before, after
+        Copies that are made each time, before it starts and once it is complete.
+    is_refusal
+        Whether it only tells the others that this rank goes by a plan.
+    """
+
+    __slots__ = ("_memory", "address", "after", "before", "is_refusal")
+
+    def __init__(self) -> None:
+        words = np.zeros(_WORDS, dtype=np.int64)
+        self._memory: list[npt.NDArray[Any]] = [words]
+        self.address = int(words.ctypes.data)
+        self.before: list[Callable[[], Any]] = []
+        self.after: list[Callable[[], Any]] = []
+        self.is_refusal = False
+
+    def show(self, comm: NativeComm, name: str, arguments: tuple[Any, ...]) -> list[Any]:
+        """Return the arguments for direct copies: what the kernel does not copy from or to, or must not, has a copy of its own."""
+        shown = list(arguments)
+        if name in _COPIED_IN_PLACE and not arguments[0]:
+            shown[0] = self._copy(arguments[1], arguments[2] * comm.size * (arguments[3] if len(arguments) > 3 else 1), False)
+        for index, nbytes, is_written in _PARTS[name](comm, *arguments):
+            if arguments[index] and not entry(direct.is_shown)(comm.address, arguments[index]):
+                shown[index] = self._copy(arguments[index], nbytes, is_written)
+        return shown
+
+    def _copy(self, address: int, nbytes: int, is_written: bool) -> int:
+        memory = np.empty(nbytes, dtype=np.uint8)
+        self._memory.append(memory)
+        at = int(memory.ctypes.data)
+        self.before.append(functools.partial(ctypes.memmove, at, address, nbytes))
+        if is_written:
+            self.after.append(functools.partial(ctypes.memmove, address, at, nbytes))
+        return at
 
 
 class Pending:
@@ -52,13 +94,15 @@ class Pending:
         What keeps the buffers of a collective alive, by its number, until it is complete: its request may be gone long before.
     """
 
-    __slots__ = ("__weakref__", "_drop_at", "_entries", "_has_left", "_holders", "_is_left", "comm", "owners")
+    __slots__ = ("__weakref__", "_chunks", "_drop_at", "_entries", "_has_left", "_holders", "_is_left", "_landings", "comm", "owners")
 
     def __init__(self, comm: NativeComm) -> None:
         self.comm = comm
         self.owners: dict[int, Any] = {}
         self._entries = np.empty(0, dtype=np.int64)
         self._drop_at = _FEW_OWNERS
+        self._chunks = np.empty(0, dtype=np.uint8)
+        self._landings: dict[int, list[Callable[[], Any]]] = {}
         self._holders: set[int] = set()
         self._is_left = self._has_left = False
 
@@ -76,27 +120,63 @@ class Pending:
             ERR_OTHER: the communicator is broken.
         """
         described = self.describe(name, arguments)
-        return 0 if described is None else self.begin(described, name)
+        if described is None:
+            return 0
+        number = self.begin(described, name)
+        self.keep(number, described)
+        return 0 if described.is_refusal else number
 
     def describe(self, name: str, arguments: tuple[Any, ...]) -> Described | None:
-        """Return what a collective is, to be started any number of times; None if it does not go by lines."""
+        """Return what a collective is, to be started any number of times; None if it is left to a plan."""
         comm, resolve = self.comm, _COLLECTIVES.get(name)
         if resolve is None:
             return None
         kind, published, kernel, operands = resolve(comm, *arguments)
-        if published > BIG or select.algorithm(comm, kind, published) != SMALL:
+        algorithm, described = select.algorithm(comm, kind, published), Described()
+        if algorithm == LARGE:
+            ahead = self._look_ahead(kind) if name in _PARTS and _is_cut(name, arguments) else lines.PLANNED
+            if ahead == lines.PLANNED:
+                return None
+            described.is_refusal = ahead == lines.UNREACHED
+            operands = resolve(comm, *described.show(comm, name, arguments))[-1]
+        elif algorithm != SMALL or published > BIG:
             return None
-        described = np.zeros(_WORDS, dtype=np.int64)
-        entry(kernel)(comm.address, described.ctypes.data, *operands)
+        entry(kernel)(comm.address, described.address, *operands)
+        if described.is_refusal:
+            entry(pending.refuse)(described.address)
         return described
 
     def begin(self, described: Described, name: str) -> int:
-        """Start what :meth:`describe` returned; returns and raises as :meth:`start`."""
+        """Start what :meth:`describe` returned, which the caller keeps until it is complete; returns and raises as :meth:`start`."""
         self._make_room()
-        number = entry(pending.start_described)(self.comm.address, 0, described.ctypes.data)
+        for copy in described.before:
+            copy()
+        number = entry(pending.start_described)(self.comm.address, 0, described.address)
         if number < 0:
             check(self.comm, -number, name)
+        if described.after:
+            self._landings[number] = described.after
         return int(number)
+
+    def _look_ahead(self, kind: int) -> int:
+        """How large collectives go: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.lines`)."""
+        comm, ahead = self.comm, lines.SCRATCH.ahead
+        if comm.size == 1 or not entry(ways.may_be_direct)(comm.address, kind):
+            return lines.PLANNED
+        if not len(self._chunks):
+            self._chunks = np.empty(onesided.CHUNKS_BYTES, dtype=np.uint8)
+            _word(comm.address + lines.SCRATCH.chunks).value = self._chunks.ctypes.data
+            _word(comm.address + lines.SCRATCH.one_sided).value = c_address(onesided.step)
+        if entry(ways.is_one_sided)(comm.address, kind):
+            return lines.AGREED
+        if _word(comm.address + ahead).value == lines.UNASKED:
+            comm.engine.idle_wait(self._have_all_joined, "first large non-blocking collective, while a rank starts")
+            entry(onesided.look_ahead)(comm.address)
+        return _word(comm.address + ahead).value
+
+    def _have_all_joined(self) -> bool:
+        arena = self.comm.engine.arena
+        return all(arena.word(arena.plan.control(rank) + CONTROL.copies) for rank in self.comm.world_ranks)
 
     def begin_request(self, request: int, name: str) -> None:
         """Start a persistent request of this communicator, a FREE one; raises as :meth:`start`."""
@@ -134,19 +214,28 @@ class Pending:
         code = entry(pending.wait_for)(self.comm.address, number)
         if code != 0:
             self._fail(code, name)
-        self.owners.pop(number, None)
+        self._land(number)
 
     def test(self, number: int, name: str) -> bool:
         """Whether collective `number` is complete, after some progress; raises as :meth:`wait`."""
         code = entry(pending.test_for)(self.comm.address, number)
         if code > 0:
             self._fail(code, name)
+        if code == 0:
+            self._land(number)
         return bool(code == 0)
+
+    def _land(self, number: int) -> None:
+        """Bring what a complete collective has brought to where it belongs."""
+        for copy in self._landings.pop(number, ()):
+            copy()
+        self.owners.pop(number, None)
 
     def abandon(self) -> None:
         """Give all that is pending up: its buffers are the caller's again, and the communicator takes no more collectives."""
         entry(pending.abandon)(self.comm.address)
         self.owners.clear()
+        self._landings.clear()
 
     def describe_request(self, request: int) -> tuple[int, str]:
         """Number and name of the collective of a request."""
@@ -217,7 +306,7 @@ def _let_go() -> None:
                 _lingering.append(left)
 
 
-# What each collective is on lines ---------------------------------------------------------------------------------
+# What each collective is -------------------------------------------------------------------------------------------
 
 _Resolved = tuple[int, int, Any, tuple[int, ...]]
 """Kind, bytes that every rank publishes, kernel that describes it, and what that takes after the communicator and the entry."""
@@ -276,3 +365,56 @@ _COLLECTIVES: dict[str, Callable[..., _Resolved]] = {
         _barrier, _bcast, _gather, _scatter, _allgather, _alltoall, _reduce, _allreduce, _reduce_scatter_block, _scan, _exscan,
     )
 }  # fmt: skip
+
+
+# What of the arguments is memory, by direct copies: index, bytes, and whether it is written --------------------------
+
+_Parts = tuple[tuple[int, int, bool], ...]
+
+
+def _parts_of_bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Parts:
+    return ((0, nbytes, comm.rank != root),)
+
+
+def _parts_of_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Parts:
+    return (0, nbytes, False), (2, nbytes * comm.size, True)
+
+
+def _parts_of_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Parts:
+    return (0, nbytes * comm.size, False), (1, nbytes, True)
+
+
+def _parts_of_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Parts:
+    return (0, nbytes, False), (2, nbytes * comm.size, True)
+
+
+def _parts_of_alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Parts:
+    return (0, nbytes * comm.size, False), (1, nbytes * comm.size, True)
+
+
+def _parts_of_reduction(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, *_: Any) -> _Parts:
+    return (0, count * itemsize, False), (1, count * itemsize, True)
+
+
+def _parts_of_reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, *_: Any) -> _Parts:
+    return (0, count * itemsize * comm.size, False), (1, count * itemsize, True)
+
+
+_PARTS: dict[str, Callable[..., _Parts]] = {
+    "bcast": _parts_of_bcast,
+    "gather": _parts_of_gather,
+    "scatter": _parts_of_scatter,
+    "allgather": _parts_of_allgather,
+    "alltoall": _parts_of_alltoall,
+    "reduce": _parts_of_reduction,
+    "allreduce": _parts_of_reduction,
+    "reduce_scatter_block": _parts_of_reduce_scatter_block,
+}
+_COPIED_IN_PLACE = ("alltoall", "reduce_scatter_block")
+_ITEMSIZE = 3
+"""Which argument of a reduction is the bytes of an element."""
+
+
+def _is_cut(name: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether a collective can be cut into pieces: elements that are reduced must not be too large."""
+    return "reduce" not in name or arguments[_ITEMSIZE] <= select.LARGEST_ITEM

@@ -40,6 +40,7 @@ from __future__ import annotations
 from ncclx_mpi.collectives.lines import (
     ALLGATHER,
     ALLREDUCE,
+    AHEAD,
     ALLTOALL,
     BARRIER,
     BCAST,
@@ -52,6 +53,7 @@ from ncclx_mpi.collectives.lines import (
     SCRATCH,
     arrive,
     give_up,
+    kind_of,
     note_known,
     open_record,
     payload,
@@ -61,11 +63,13 @@ from ncclx_mpi.collectives.lines import (
     remember,
     sign,
 )
+from ncclx_mpi.collectives.select import on_lines
 from ncclx_mpi.p2p.layout import BROKEN, COLLECTIVE, COMM, COMPLETE, ENGINE, REQUEST
 from ncclx_mpi.p2p.matching import release_request, reset_request
 from ncclx_mpi.p2p.progress import lock, progress, sched_yield, trace_end, trouble, unlock
+from ncclx_mpi.p2p.tickets import GIL_SHIFT
 from ncclx_mpi.p2p.waiting import keep_waiting
-from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, store64, store_release
+from numba_kernels.atomics import call_step, load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, move
@@ -73,13 +77,19 @@ from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_bac
 
 ENTRY = words(
     "Entry",
-    "number past seen request signature given published first stop theirs offset recv stride size fn kept_from kept_to kept_bytes | ",
+    "number past seen request signature given published first stop theirs offset recv stride size fn kept_from kept_to kept_bytes | "
+    "way shown send_at recv_at nbytes itemsize comm moved closed outcome | ",
 )
 """``given``, ``published``: address and bytes of what this rank gives. ``first``, ``stop``: the ranks that it needs, itself aside; it
 has seen those before ``seen``. Each of them publishes ``theirs`` bytes, and ``size`` bytes at ``offset`` of rank r are copied to
 ``recv`` + r * ``stride``. With a function, ``size`` elements of ``stride`` bytes at ``offset`` of all ranks before ``stop`` are reduced
 to ``recv``. ``kept_bytes`` of its own this rank copies from ``kept_from`` to ``kept_to`` when it starts. ``request``: what becomes
-complete with it, if anything. The words from ``signature`` on are the same each time that a persistent collective starts."""
+complete with it, if anything. The words from ``signature`` on are the same each time that a persistent collective starts.
+
+``way`` is ON_LINES; or DIRECTLY: three words are published, from ``shown`` on (1, and where the buffers are), and what follows is
+:mod:`ncclx_mpi.collectives.onesided`'s; or REFUSING: this rank cannot go directly, and tells the others."""
+ON_LINES, DIRECTLY, REFUSING = 0, 1, 2
+DIRECT_WORDS = 3
 
 NO_ROOM = -100
 """The ring of entries is full, or there is none yet: :func:`move_entries` to a larger one."""
@@ -131,6 +141,33 @@ def _sign(entry, signature):  # type: ignore[no-untyped-def]
     store64(entry + ENTRY.published, 0)
     store64(entry + ENTRY.fn, 0)
     store64(entry + ENTRY.kept_bytes, 0)
+    store64(entry + ENTRY.way, ON_LINES)
+    _need(entry, 0, 0)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _go_directly(comm, entry, signature, send, recv, nbytes, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Make it the entry of a collective by direct copies."""
+    _sign(entry, signature | AHEAD)
+    _give(entry, 0, 8 * DIRECT_WORDS)
+    _need(entry, 0, load64(comm + COMM.size))
+    store64(entry + ENTRY.way, DIRECTLY)
+    store64(entry + ENTRY.shown, 1)
+    store64(entry + ENTRY.send_at, send)
+    store64(entry + ENTRY.recv_at, recv)
+    store64(entry + ENTRY.nbytes, nbytes)
+    store64(entry + ENTRY.itemsize, itemsize)
+    store64(entry + ENTRY.fn, fn)
+    store64(entry + ENTRY.comm, comm)
+    store64(entry + ENTRY.moved, 0)
+    store64(entry + ENTRY.closed, 0)
+
+
+@kernel("void(int64)", is_entry=True)
+def refuse(entry):  # type: ignore[no-untyped-def]
+    """Make a described collective one that stands for it while it goes as a plan on this rank, and others may wait for it to go directly."""
+    store64(entry + ENTRY.way, REFUSING)
+    store64(entry + ENTRY.shown, 0)
     _need(entry, 0, 0)
 
 
@@ -171,7 +208,7 @@ def commit(comm, entry):  # type: ignore[no-untyped-def]
     request = load64(entry + ENTRY.request)
     if request != 0:
         store64(request + REQUEST.kind, COLLECTIVE)
-        store64(request + REQUEST.tag, load64(entry + ENTRY.signature) & 0xFF)
+        store64(request + REQUEST.tag, kind_of(load64(entry + ENTRY.signature)) & ~AHEAD)
         store64(request + REQUEST.context, load64(comm + COMM.context))
         store64(request + REQUEST.sequence, number)
     remember(comm, load64(entry + ENTRY.signature))
@@ -219,7 +256,9 @@ def describe_barrier(comm, entry):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64, int64, int64)", is_entry=True)
 def describe_bcast(comm, entry, address, nbytes, root):  # type: ignore[no-untyped-def]
-    """A bcast of at most ``BIG`` bytes."""
+    """A bcast."""
+    if on_lines(comm, BCAST, nbytes) == 0:
+        return _go_directly(comm, entry, sign(BCAST, root, nbytes), address, address, nbytes, 1, 0)
     _sign(entry, sign(BCAST, root, nbytes))
     if load64(comm + COMM.rank) == root:
         _give(entry, address, nbytes)
@@ -230,7 +269,9 @@ def describe_bcast(comm, entry, address, nbytes, root):  # type: ignore[no-untyp
 
 @kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)
 def describe_gather(comm, entry, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
-    """A gather of blocks of at most ``BIG`` bytes; `send` = 0 at the root means in place."""
+    """A gather; `send` = 0 at the root means in place."""
+    if on_lines(comm, GATHER, nbytes) == 0:
+        return _go_directly(comm, entry, sign(GATHER, root, nbytes), send, recv, nbytes, 1, 0)
     rank = load64(comm + COMM.rank)
     _sign(entry, sign(GATHER, root, nbytes))
     if rank != root:
@@ -243,8 +284,10 @@ def describe_gather(comm, entry, send, nbytes, recv, root):  # type: ignore[no-u
 
 @kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)
 def describe_scatter(comm, entry, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
-    """A scatter of at most ``BIG`` bytes in all; `recv` = 0 at the root means in place."""
+    """A scatter; `recv` = 0 at the root means in place."""
     rank, total = load64(comm + COMM.rank), nbytes * load64(comm + COMM.size)
+    if on_lines(comm, SCATTER, total) == 0:
+        return _go_directly(comm, entry, sign(SCATTER, root, nbytes), send, recv, nbytes, 1, 0)
     _sign(entry, sign(SCATTER, root, nbytes))
     if rank == root:
         _give(entry, send, total)
@@ -256,8 +299,10 @@ def describe_scatter(comm, entry, send, recv, nbytes, root):  # type: ignore[no-
 
 @kernel("void(int64, int64, int64, int64, int64)", is_entry=True)
 def describe_allgather(comm, entry, send, nbytes, recv):  # type: ignore[no-untyped-def]
-    """An allgather of blocks of at most ``BIG`` bytes; `send` = 0 means in place."""
+    """An allgather; `send` = 0 means in place."""
     own = recv + load64(comm + COMM.rank) * nbytes
+    if on_lines(comm, ALLGATHER, nbytes) == 0:
+        return _go_directly(comm, entry, sign(ALLGATHER, 0, nbytes), own if send == 0 else send, recv, nbytes, 1, 0)
     _sign(entry, sign(ALLGATHER, 0, nbytes))
     if nbytes > 0:
         _give(entry, own if send == 0 else send, nbytes)
@@ -268,8 +313,10 @@ def describe_allgather(comm, entry, send, nbytes, recv):  # type: ignore[no-unty
 
 @kernel("void(int64, int64, int64, int64, int64)", is_entry=True)
 def describe_alltoall(comm, entry, send, recv, nbytes):  # type: ignore[no-untyped-def]
-    """An alltoall of at most ``BIG`` bytes of each rank; `send` == `recv` means in place."""
+    """An alltoall; `send` == `recv` means in place, on lines only."""
     mine, total = load64(comm + COMM.rank) * nbytes, nbytes * load64(comm + COMM.size)
+    if on_lines(comm, ALLTOALL, total) == 0:
+        return _go_directly(comm, entry, sign(ALLTOALL, 0, nbytes), send, recv, nbytes, 1, 0)
     _sign(entry, sign(ALLTOALL, 0, nbytes))
     if nbytes > 0:
         _give(entry, send, total)
@@ -291,23 +338,31 @@ def _describe_reduction(entry, signature, send, total, stop, first, recv, count,
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def describe_reduce(comm, entry, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
-    """A reduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` at the root means in place."""
+    """A reduce by a compiled function; `send` == `recv` at the root means in place."""
     stop = load64(comm + COMM.size) if load64(comm + COMM.rank) == root else 0
+    if on_lines(comm, REDUCE, count * itemsize) == 0:
+        nbytes = count * itemsize
+        return _go_directly(comm, entry, sign(REDUCE, root, nbytes), send, recv, nbytes, itemsize, fn)
     _describe_reduction(entry, sign(REDUCE, root, count * itemsize), send, count, stop, 0, recv, count, itemsize, fn)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def describe_allreduce(comm, entry, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """An allreduce of at most ``BIG`` bytes by a compiled function; `send` == `recv` means in place."""
+    """An allreduce by a compiled function; `send` == `recv` means in place."""
     stop = load64(comm + COMM.size)
+    if on_lines(comm, ALLREDUCE, count * itemsize) == 0:
+        nbytes = count * itemsize
+        return _go_directly(comm, entry, sign(ALLREDUCE, 0, nbytes), send, recv, nbytes, itemsize, fn)
     _describe_reduction(entry, sign(ALLREDUCE, 0, count * itemsize), send, count, stop, 0, recv, count, itemsize, fn)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def describe_reduce_scatter_block(comm, entry, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """A reduce_scatter of `count` elements for each rank, at most ``BIG`` bytes in all, by a compiled function."""
+    """A reduce_scatter of `count` elements for each rank by a compiled function; `send` == `recv` means in place, on lines only."""
     size, first = load64(comm + COMM.size), count * load64(comm + COMM.rank)
     signature = sign(REDUCE_SCATTER, 0, count * size * itemsize)
+    if on_lines(comm, REDUCE_SCATTER, count * size * itemsize) == 0:
+        return _go_directly(comm, entry, signature, send, recv, count * itemsize, itemsize, fn)
     _describe_reduction(entry, signature, send, count * size, size, first, recv, count, itemsize, fn)
 
 
@@ -335,7 +390,7 @@ def _publish(comm, entry):  # type: ignore[no-untyped-def]
     publish_passed(comm, number)
     line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
     store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))
-    publish_payload(comm, number, load64(entry + ENTRY.given), nbytes)
+    publish_payload(comm, number, entry + ENTRY.shown if load64(entry + ENTRY.way) != ON_LINES else load64(entry + ENTRY.given), nbytes)
     return 1
 
 
@@ -401,7 +456,14 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
         entry = _entry(comm, index)
         if _is_ready(comm, entry) == 0:
             break
-        code = _collect(comm, entry)
+        if load64(entry + ENTRY.way) == DIRECTLY:
+            call_step(load64(comm + SCRATCH.one_sided), entry)
+            code = -load64(entry + ENTRY.outcome)
+            if code == 0:
+                break
+            code = max(code, 0)
+        else:
+            code = _collect(comm, entry)
         if code != 0:
             _fail(comm, code)
             return
@@ -484,10 +546,11 @@ def wait_for(comm, number):  # type: ignore[no-untyped-def]
         return 0
     engine = load64(comm + COMM.engine)
     record = open_record(comm, load64(_entry(comm, load64(comm + SCRATCH.first)) + ENTRY.signature))
-    is_crowded = load64(engine + ENGINE.spins) <= _POLLS
+    is_crowded, started = load64(engine + ENGINE.spins) <= _POLLS, ticks()
     for _ in range(_YIELDS if is_crowded else _POLLS):
         _advance(comm)
-        if load_acquire(collected) >= number or load64(comm + COMM.broken) != 0:
+        is_over = load_acquire(collected) >= number or load64(comm + COMM.broken) != 0
+        if is_over or ticks() - started > load64(engine + ENGINE.slice_ticks) >> GIL_SHIFT:
             break
         if is_crowded:
             sched_yield()

@@ -12,7 +12,7 @@ that publishes where the blocks are chooses alone, and tells with them.
 from __future__ import annotations
 
 from ncclx_mpi import algorithms
-from ncclx_mpi.collectives.lines import BARRIER, EXSCAN, arrive_all, begin, end, kind_of, payload
+from ncclx_mpi.collectives.lines import AGREED, BARRIER, EXSCAN, SCRATCH, arrive_all, begin, end, kind_of, payload
 from ncclx_mpi.p2p.layout import AUTO, COMM, DIRECT, ENGINE, PEER, PIPED
 from ncclx_mpi.p2p.shared import is_reached
 from ncclx_mpi.p2p.trial import WORDS, has_verdict, is_trial, next_way, note_time, settle, trial_of
@@ -107,6 +107,25 @@ def is_piped(comm, kind):  # type: ignore[no-untyped-def]
     if load64(comm + COMM.forced + 8 * kind) == algorithms.SLOT_LARGE:
         return 1
     return 1 if load64(comm + WAYS.agreed) in (_UNKNOWN, PIPED + _BASE) else 0
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def may_be_direct(comm, kind):  # type: ignore[no-untyped-def]
+    """Whether nothing that all ranks know speaks against direct copies for a collective."""
+    if load64(comm + COMM.forced + 8 * kind) == algorithms.SLOT_LARGE or not 1 < load64(comm + COMM.size) <= MOST_RANKS:
+        return 0
+    return 1 if load64(comm + WAYS.agreed) != PIPED + _BASE else 0
+
+
+@kernel("int64(int64, int64)", is_entry=True)
+def is_one_sided(comm, kind):  # type: ignore[no-untyped-def]
+    """Whether all ranks know that large non-blocking collectives go by direct copies (:mod:`ncclx_mpi.collectives.onesided`).
+
+    What they agreed on for blocking ones counts, once they have: all know it from the same collective on.
+    """
+    if may_be_direct(comm, kind) == 0:
+        return 0
+    return 1 if load64(comm + WAYS.agreed) != _UNKNOWN or load64(comm + SCRATCH.ahead) == AGREED else 0
 
 
 @kernel("int64(int64, int64, int64)")

@@ -24,6 +24,8 @@ _ROUNDS = 6
 COUNTED = 2 * (_ROUNDS + 2)
 _PATIENCE_US = 20_000
 _PLAIN, _STREAMED = 1, 2
+MAY_BE_DIRECT, MUST_BE_PIPED = 1, 2
+"""What a rank has published about copies between its private buffers and those of others."""
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -100,9 +102,11 @@ def better_stores(mine, theirs, count, patience, blocks, its_blocks):  # type: i
 def choose_copies(engine: Engine, copies: str = "auto") -> None:
     """Choose how this rank moves bulk data between private buffers, and let peers copy to and from them if it may be direct."""
     engine.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
+    control = engine.arena.plan.control(engine.rank)
     if copies != "piped":
         allow_peers()
-        engine.arena.set_word(engine.arena.plan.control(engine.rank) + CONTROL.token_at, engine.address + ENGINE.token)
+        engine.arena.set_word(control + CONTROL.token_at, engine.address + ENGINE.token)
+    engine.arena.set_word(control + CONTROL.copies, MAY_BE_DIRECT if copies != "piped" else MUST_BE_PIPED)
 
 
 def choose_stores(engine: Engine, stores: str = "auto") -> None:

@@ -130,7 +130,7 @@ _ARRAY_ITEMS = 24
 _STATUS_ITEMS = 5
 _COUNT_LOW, _COUNT_HIGH, _SOURCE, _TAG, _ERROR = (4 * index for index in range(_STATUS_ITEMS))
 """The words of a status, in bytes (:mod:`ncclx_mpi.api.status`)."""
-_GIL_SHIFT = 11
+GIL_SHIFT = 11
 """A wait keeps the GIL up to this part of a slice, some 25 us, however few turns it makes."""
 
 
@@ -566,7 +566,7 @@ def _wait_slice(rows, count, waits, is_one_enough):  # type: ignore[no-untyped-d
     if index == count or waits == 0:
         return 1 if index == count else 0
     record = trace_request(engine, request)
-    turn, started, most = 0, ticks(), load64(engine + ENGINE.slice_ticks) >> _GIL_SHIFT
+    turn, started, most = 0, ticks(), load64(engine + ENGINE.slice_ticks) >> GIL_SHIFT
     while index < count and turn < min(POLLS, load64(engine + ENGINE.spins)) and ticks() - started < most:
         idle(engine, turn, started)
         turn += 1

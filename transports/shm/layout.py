@@ -16,6 +16,7 @@ Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
+    ``copies``     whether the rank takes part in direct copies (``ncclx_mpi.p2p.placement``), after ``token_at``; 0 = not yet
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
     ``records``    number of trace records written; record k is at ``trace + k % TRACE_RECORDS * TRACE.total``
 """
@@ -32,7 +33,7 @@ VERSION = 2
 PAGE = 4096
 
 HEADER = words("Header", "magic version nranks nbytes creator key | death | dead_count | abort | stores | bounce_0 | bounce_1")
-CONTROL = words("Control", "pid start_time world_rank token_at forced | state | turns records | wake")
+CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
 TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
 TRACE_RECORDS = 1024
 
