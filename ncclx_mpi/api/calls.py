@@ -249,11 +249,6 @@ def prepare(state: CommState, call: Call) -> Prequest:
     described = _describe(state, call, arguments)
     if described is not None and not (described.is_refusal or described.before or described.after or call.before or call.after):
         return Prequest._refer(started.Repeated(pending, name, described, call))
-    return Prequest._refer(
-        Persistent(
-            _after_copies(call, lambda: started.operation(pending, pending.begin(described, name), name, call, _finishing(call)))
-        )
-    )
     collective = _PREPARE[name](state.native, *arguments) if described is None or described.is_refusal else None
 
     def begin() -> Operation:

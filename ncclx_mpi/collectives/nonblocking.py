@@ -1,8 +1,12 @@
-"""Non-blocking collectives as Python sees them: what is pending in a communicator, and who goes by lines.
+"""Non-blocking and persistent collectives as Python sees them: what is pending in a communicator, and who goes how.
 
 Small collectives go by lines (:mod:`ncclx_mpi.collectives.pending`), by the same table as blocking ones, if what they reduce with is
 compiled: whoever makes progress carries a reduction out, with the engine's lock in hand, where a function in Python may not run.
-All others are plans (:mod:`ncclx_mpi.collectives.prepare`). Both are functions of what all ranks know.
+Larger ones go by direct copies (:mod:`ncclx_mpi.collectives.onesided`) where all ranks let the kernel copy. All others are plans
+(:mod:`ncclx_mpi.collectives.prepare`), as are those with counts, and large scans. All of it is a function of what all ranks know; but
+whether the kernel lets every rank reach every other one each finds out for itself, once all have said that they may be reached. They all
+find the same unless something forbids it to some of them only: these go by plans and publish that they do, which
+ends the collective on the others with an error that names the setting to use.
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ class Described:
 
 
 class Pending:
-    """The non-blocking collectives of one communicator that go by lines.
+    """The non-blocking collectives of one communicator that need no plan.
 
     Parameters
     ----------
@@ -94,7 +98,18 @@ class Pending:
         What keeps the buffers of a collective alive, by its number, until it is complete: its request may be gone long before.
     """
 
-    __slots__ = ("__weakref__", "_chunks", "_drop_at", "_entries", "_has_left", "_holders", "_is_left", "_landings", "comm", "owners")
+    __slots__ = (
+        "__weakref__",
+        "_chunks",
+        "_drop_at",
+        "_entries",
+        "_has_left",
+        "_holders",
+        "_is_left",
+        "_landings",
+        "comm",
+        "owners",
+    )
 
     def __init__(self, comm: NativeComm) -> None:
         self.comm = comm
@@ -107,12 +122,12 @@ class Pending:
         self._is_left = self._has_left = False
 
     def start(self, name: str, arguments: tuple[Any, ...]) -> int:
-        """Start a collective with the arguments of :mod:`ncclx_mpi.collectives.prepare`, if it goes by lines.
+        """Start a collective with the arguments of :mod:`ncclx_mpi.collectives.prepare`, if it needs no plan.
 
         Returns
         -------
         int
-            Its number; 0 if it does not go by lines: nothing was done.
+            Its number; 0 if it is left to a plan.
 
         Raises
         ------

@@ -241,6 +241,7 @@ def step(entry):  # type: ignore[no-untyped-def]
 
 # Whether they go directly -----------------------------------------------------------------------------------------
 
+
 @kernel("void(int64)", is_entry=True)
 def look_ahead(comm):  # type: ignore[no-untyped-def]
     """Find out how large non-blocking collectives go, once all ranks have published whether they take part in direct copies."""

@@ -1,10 +1,12 @@
-"""Non-blocking collectives on lines: published when they start, collected, in order, when all that is needed is there.
+"""Non-blocking and persistent collectives: published when they start, collected, in order, when all that is needed is there.
 
 ::
 
     start:      entry {number, what it gives, what it needs}  -->  the communicator's ring of entries
     publish:    own line number q  <-  what it gives               as soon as the line is free, in order
     collect:    recv  <-  lines q of the ranks that it needs       as soon as they are published, in order
+
+Large ones publish where their buffers are, and "collect" is to copy between them, piece by piece (:mod:`ncclx_mpi.collectives.onesided`).
 
 A collective takes the communicator's next line number, blocking or not, since all ranks call them in one order. ``start`` does not
 block: where the ring of lines, or of payloads, is full, the entry waits and is published later. Whoever makes progress
@@ -38,9 +40,9 @@ word of ``SCRATCH``   written           meaning
 from __future__ import annotations
 
 from ncclx_mpi.collectives.lines import (
+    AHEAD,
     ALLGATHER,
     ALLREDUCE,
-    AHEAD,
     ALLTOALL,
     BARRIER,
     BCAST,
@@ -120,7 +122,7 @@ def _give(entry, address, nbytes):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64, int64)")
 def _keep(entry, target, source, nbytes):  # type: ignore[no-untyped-def]
-    """This rank's own part: `nbytes` from `source` to `target`, unless either is 0 or both are the same."""
+    """What this rank keeps: `nbytes` from `source` to `target`, unless either is 0 or both are the same."""
     store64(entry + ENTRY.kept_to, target)
     store64(entry + ENTRY.kept_from, source)
     store64(entry + ENTRY.kept_bytes, nbytes if target != 0 and source != 0 and target != source else 0)
@@ -390,7 +392,9 @@ def _publish(comm, entry):  # type: ignore[no-untyped-def]
     publish_passed(comm, number)
     line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
     store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))
-    publish_payload(comm, number, entry + ENTRY.shown if load64(entry + ENTRY.way) != ON_LINES else load64(entry + ENTRY.given), nbytes)
+    publish_payload(
+        comm, number, entry + ENTRY.shown if load64(entry + ENTRY.way) != ON_LINES else load64(entry + ENTRY.given), nbytes
+    )
     return 1
 
 

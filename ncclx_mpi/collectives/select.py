@@ -10,13 +10,13 @@ algorithm          chosen for                                                 wh
 ``slot_small``     up to ``LINES_UPTO`` bytes; one rank; nothing to move      more than ``BIG`` bytes: as if none was forced
 ``slot_large``     more, if it is the faster                                  elements over ``LARGEST_ITEM`` to reduce: a plan
 ``direct``         more, if it is the faster                                  buffers that the kernel does not copy: ``slot_large``
-the first plan     no slot in the arena; non-blocking calls of more bytes     serves all
-                   or with operations in Python; persistent calls
+the first plan     no slot in the arena; non-blocking and persistent calls    serves all
+                   with counts or operations in Python, large scans
 ``scattered``      as that, from ``SCATTERED_FROM`` bytes                     serves all
 =================  =========================================================  ==========================================================
 
-Where a communicator has no slot, and in persistent calls, forced algorithms of the slot are a plan, and so are those other than
-``slot_small`` in non-blocking calls. Alltoallv, alltoallw,
+Where a communicator has no slot, forced algorithms of the slot are a plan, and so is ``slot_large`` in non-blocking and persistent calls,
+which otherwise go directly beyond lines, without trials, where all ranks let the kernel copy, and else as a plan. Alltoallv, alltoallw,
 gatherv and scatterv have one algorithm on the slot, ``slot_vector``, whichever of its algorithms is forced. Forced algorithms are
 the host's: arrays on devices are copied there for them.
 """

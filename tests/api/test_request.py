@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
+from ncclx_mpi.api import fast
 
 
 @pytest.mark.ranks(1, 2)
@@ -299,3 +300,93 @@ def test_a_forgotten_receive_is_unpacked(comm: Any, is_freed: bool) -> None:
         comm.Send(np.arange(1.0, 5), 0, 5)
         assert comm.recv(source=0) == "seen"
     column.Free()
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("count", [1, 8, 100])
+def test_statuses_of_plain_messages(comm: Any, count: int) -> None:
+    """Any, some and all of many, with statuses new, old, too few, and of null requests; always in one compiled call."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    inbox = [np.zeros(index + 1) for index in range(count)]
+
+    def post() -> list[Any]:
+        for box in inbox:
+            box[:] = -1
+        received = [comm.Irecv(box, left, index) for index, box in enumerate(inbox)]
+        return [
+            *received,
+            MPI.REQUEST_NULL,
+            *(comm.Isend(np.full(index + 1, 7.0), right, index) for index in reversed(range(count))),
+        ]
+
+    def check(status: MPI.Status, index: int) -> None:
+        is_receive = index < count
+        assert status.Get_source() == (left if is_receive else MPI.ANY_SOURCE)
+        assert status.Get_tag() == (index if is_receive else MPI.ANY_TAG)
+        assert status.Get_count(MPI.DOUBLE) == (index + 1 if is_receive else 0)
+        assert status.error == MPI.SUCCESS and not status.Is_cancelled()
+
+    for given in (0, 3, 2 * count + 1):
+        statuses = [MPI.Status() for _ in range(given)]
+        for status in statuses:
+            status.Set_source(99)
+            status.Set_error(MPI.ERR_OTHER)
+        assert MPI.Request.Waitall(requests := post(), statuses) and not any(requests)
+        assert len(statuses) == max(given, 2 * count + 1)
+        for index, status in enumerate(statuses[: 2 * count + 1]):
+            check(status, index)
+        requests, seen = post(), []
+        statuses = [MPI.Status() for _ in range(given)]
+        while (indices := MPI.Request.Waitsome(requests, statuses)) is not None:
+            assert indices
+            for index, status in zip(indices, statuses, strict=False):
+                check(status, index)
+            seen += indices
+        assert sorted(seen) == [index for index in range(2 * count + 1) if index != count]
+        assert all((box == 7).all() for box in inbox)
+    requests, seen, one = post(), [], MPI.Status()
+    while (index := MPI.Request.Waitany(tuple(requests), one)) != MPI.UNDEFINED:
+        check(one, index)
+        seen.append(index)
+    assert len(set(seen)) == 2 * count and all((box == 7).all() for box in inbox)
+
+
+@pytest.mark.ranks(2)
+def test_any_and_some_are_compiled_calls(comm: Any) -> None:
+    other, room = 1 - comm.rank, np.zeros(2)
+    comm.Isend(np.zeros(2), other).Wait()  # makes a ticket
+    comm.Irecv(room, other).Wait()
+    requests, words = [comm.Irecv(room, other), comm.Irecv(room, other)], np.zeros(2, dtype=np.int64)
+    status = MPI.Status()
+    assert MPI.Request.Testany(requests, status) == (MPI.UNDEFINED, False)
+    assert MPI.Request.Testsome(requests, [status]) == [] and not MPI.Request.Testall(requests, [])
+    assert fast.complete_some(requests, 0, 2, words.ctypes.data, None) == 0
+    comm.Barrier()
+    comm.Send(np.full(2, 5.0), other)
+    assert fast.complete_some(requests, 1, 2, words.ctypes.data, (status,)) == -1  # two may be done, and there is one status
+    assert fast.complete_some(requests, 1, 1, words.ctypes.data, (status,)) == 1 and words[0] == 0
+    assert status.source == other and status.count == 16 and [bool(request) for request in requests] == [False, True]
+    comm.Send(np.full(2, 6.0), other)
+    assert fast.complete_some(requests, 1, 2, words.ctypes.data, None) == 1 and words[0] == 1 and (room == 6).all()
+    assert MPI.Request.Testsome(requests) is None and MPI.Request.Testany(requests) == (MPI.UNDEFINED, True)
+
+
+@pytest.mark.ranks(2)
+def test_one_of_several_that_failed(comm: Any) -> None:
+    """What cannot be completed natively says why, and the others stay."""
+    other = 1 - comm.rank
+    requests = [comm.Irecv(np.zeros(4), other, 0), comm.Irecv(np.zeros(1), other, 1)]
+    comm.Send(np.zeros(2), other, 1)
+    with pytest.raises(MPI.Exception) as failure:
+        MPI.Request.Waitany(requests)
+    assert failure.value.Get_error_class() == MPI.ERR_TRUNCATE and requests[0] and not requests[1]
+    requests[1] = comm.Irecv(np.zeros(1), other, 2)
+    comm.Send(np.zeros(2), other, 2)
+    statuses: list[MPI.Status] = []
+    with pytest.raises(MPI.Exception) as failure:
+        MPI.Request.Waitsome(requests, statuses)
+    assert failure.value.Get_error_class() == MPI.ERR_IN_STATUS
+    assert MPI.Get_error_class(statuses[0].error) == MPI.ERR_TRUNCATE and requests[0]
+    requests[0].Cancel()
+    status = MPI.Status()
+    assert MPI.Request.Waitany(requests, status) == 0 and status.Is_cancelled()
