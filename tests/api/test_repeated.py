@@ -33,7 +33,7 @@ def run_each(request: MPI.Prequest, turn: int) -> None:
 
 
 @pytest.mark.ranks(1, 2, 3, 5)
-@pytest.mark.parametrize("count", [0, 1, 100, 70_001])
+@pytest.mark.parametrize("count", [0, 1, 100, 20_001])
 def test_every_collective(count: int) -> None:
     for comm in (COMM, COMM.Dup(), COMM.Split(COMM.rank % 2, -COMM.rank)):
         n, rank = comm.size, comm.rank
@@ -57,7 +57,7 @@ def test_every_collective(count: int) -> None:
             "exscan": comm.Exscan_init(mine, got),
         }
         base, ranks = np.arange(count) % 50, range(n)
-        for turn in range(5):
+        for turn in range(4):
             for name, request in requests.items():
                 for each in (got, all_got, gathered):
                     each[:] = -1
