@@ -29,8 +29,8 @@ from ncclx_mpi.collectives.alltoall import slot_blob as alltoall_blob
 from ncclx_mpi.collectives.bcast import slot_blob as bcast_blob
 from ncclx_mpi.collectives.gather import slot_blob as gather_blob
 from ncclx_mpi.collectives.scatter import slot_blob as scatter_blob
+from ncclx_mpi.p2p import completing, notes, object_tickets, objects, tickets
 from ncclx_mpi.p2p import fast as messages
-from ncclx_mpi.p2p import notes, object_tickets, objects, tickets
 from numba_kernels import pickling, pyobject, unpickling
 from numba_kernels.jit import entry
 
@@ -41,9 +41,9 @@ _KERNELS = {
         messages.receive_array,
         tickets.start_send_array,
         tickets.start_receive_array,
-        tickets.complete_one,
-        tickets.complete_all,
-        tickets.complete_some,
+        completing.complete_one,
+        completing.complete_all,
+        completing.complete_some,
         tickets.start_send_bytes,
         object_tickets.start_send_plain,
         object_tickets.start_receive_object,

@@ -66,10 +66,10 @@ from ncclx_mpi.collectives.lines import (
     sign,
 )
 from ncclx_mpi.collectives.select import on_lines
+from ncclx_mpi.p2p.completing import GIL_SHIFT
 from ncclx_mpi.p2p.layout import BROKEN, COLLECTIVE, COMM, COMPLETE, ENGINE, REQUEST
 from ncclx_mpi.p2p.matching import release_request, reset_request
 from ncclx_mpi.p2p.progress import lock, progress, sched_yield, trace_end, trouble, unlock
-from ncclx_mpi.p2p.tickets import GIL_SHIFT
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels.atomics import call_step, load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
 from numba_kernels.jit import kernel

@@ -12,30 +12,13 @@ from __future__ import annotations
 
 from numba import types
 
+from ncclx_mpi.p2p.completing import ROW, collect, first_pending, hold, is_object, is_plain, keep_all, let_go, wait_slice
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.notes import NOT_YET as NOT_YET_NOTE
 from ncclx_mpi.p2p.notes import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.notes import is_note, note, opened
-from ncclx_mpi.p2p.tickets import (
-    _ROW,
-    DONE,
-    HANDLES,
-    NOT_YET,
-    _collect,
-    _first_pending,
-    _hold,
-    _is_object,
-    _is_plain,
-    _keep_all,
-    _let_go,
-    _look,
-    _receive,
-    _start_bytes,
-    _wait_slice,
-    new_handle,
-    use_ticket,
-)
+from ncclx_mpi.p2p.tickets import DONE, HANDLES, NOT_YET, look, new_handle, receive, start_bytes, use_ticket
 from numba_kernels.atomics import load8, load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, release
@@ -71,7 +54,7 @@ def start_send_plain(comm, argument, peer_rank, message_tag, mode):  # type: ign
             clear_error()
     give_room(room)
     if data != 0:
-        handle = _start_bytes(comm, data, dest, tag, mode)
+        handle = start_bytes(comm, data, dest, tag, mode)
         decrease(data)
     return result(handle)
 
@@ -85,9 +68,9 @@ def start_receive_object(comm, peer_rank, message_tag):  # type: ignore[no-untyp
     engine = load64(comm + COMM.engine)
     handle = new_handle(engine, engine + ENGINE.object_tickets)
     if handle != 0:
-        place = load64(load64(handle + _look(HANDLES.state)) + _look(HANDLES.place))
+        place = load64(load64(handle + look(HANDLES.state)) + look(HANDLES.place))
         request = use_ticket(handle, load64(comm + COMM.handle), place)
-        _receive(comm, request, load64(request + REQUEST.bound_address), LARGEST, source, tag)
+        receive(comm, request, load64(request + REQUEST.bound_address), LARGEST, source, tag)
     return result(handle)
 
 
@@ -117,11 +100,11 @@ def _is_whole(request):  # type: ignore[no-untyped-def]
 @kernel(object_result(object_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
 def complete_object(handle, waits, decodes, status):  # type: ignore[no-untyped-def]
     """As :func:`complete_one`, and also receives of objects: the object, None for anything else, or a note."""
-    rows = allocate(_ROW.total)
+    rows = allocate(ROW.total)
     code = SLOW
-    if _collect(object_of(handle), rows, 0) == 1:
+    if collect(object_of(handle), rows, 0) == 1:
         code = _complete_objects(rows, 1, waits, decodes, status)
-    found = load64(rows + _ROW.found) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
+    found = load64(rows + ROW.found) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
     release(rows)
     return result(found)
 
@@ -133,9 +116,9 @@ def complete_all_objects(sequence, waits, decodes):  # type: ignore[no-untyped-d
     if items == 0:
         return result(note(SLOW_NOTE, 0, 0))
     given, count, code = load64(object_of(sequence) + OB_SIZE), 0, DONE
-    rows = allocate(max(given, 1) * _ROW.total)
+    rows = allocate(max(given, 1) * ROW.total)
     for index in range(given):
-        collected = _collect(load64(items + 8 * index), rows + count * _ROW.total, index) if code == DONE else 0
+        collected = collect(load64(items + 8 * index), rows + count * ROW.total, index) if code == DONE else 0
         if collected == SLOW:
             code = SLOW
         else:
@@ -153,8 +136,8 @@ def _listed(rows, count, given):  # type: ignore[no-untyped-def]
     listed, row, notes = new_tuple(given), 0, 0
     for index in range(given):
         found = none_object()
-        if row < count and load64(rows + row * _ROW.total + _ROW.index) == index:
-            found = load64(rows + row * _ROW.total + _ROW.found)
+        if row < count and load64(rows + row * ROW.total + ROW.index) == index:
+            found = load64(rows + row * ROW.total + ROW.found)
             notes += is_note(found)
             row += 1
         else:
@@ -169,13 +152,13 @@ def _listed(rows, count, given):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _complete_objects(rows, count, waits, decodes, status):  # type: ignore[no-untyped-def]
-    _hold(rows, count)
+    hold(rows, count)
     code = DONE
-    if _first_pending(rows, count, 0) != count and _wait_slice(rows, count, waits, 0) == 0:
+    if first_pending(rows, count, 0) != count and wait_slice(rows, count, waits, 0) == 0:
         code = SLOW if waits != 0 else NOT_YET
     if code == DONE:
         code = _finish_objects(rows, count, decodes, status)
-    _let_go(rows, count)
+    let_go(rows, count)
     return code
 
 
@@ -183,22 +166,22 @@ def _complete_objects(rows, count, waits, decodes, status):  # type: ignore[no-u
 def _finish_objects(rows, count, decodes, status):  # type: ignore[no-untyped-def]
     """Empty complete handles, each held once more, and keep their tickets; DONE with what they brought, SLOW with nothing done."""
     for index in range(count):
-        row = rows + index * _ROW.total
-        request = load64(row + _ROW.request)
-        if _is_plain(row, 2) == 0 or (_is_object(row) and (load64(request + REQUEST.cancelled) != 0 or _is_whole(request) == 0)):
+        row = rows + index * ROW.total
+        request = load64(row + ROW.request)
+        if is_plain(row, 2) == 0 or (is_object(row) and (load64(request + REQUEST.cancelled) != 0 or _is_whole(request) == 0)):
             return SLOW
     if status != 0:
-        _write_status(load64(rows + _ROW.request), status)
+        _write_status(load64(rows + ROW.request), status)
     for index in range(count):
-        row = rows + index * _ROW.total
-        request = load64(row + _ROW.request)
-        if _is_object(row):
+        row = rows + index * ROW.total
+        request = load64(row + ROW.request)
+        if is_object(row):
             found = opened(load64(request + REQUEST.bound_address), load64(request + REQUEST.message_bytes), decodes)
         else:
             found = none_object()
             increase(found)
-        store64(row + _ROW.found, found)
-    _keep_all(rows, count)
+        store64(row + ROW.found, found)
+    keep_all(rows, count)
     return DONE
 
 

@@ -245,9 +245,9 @@ def test_threads(comm: Any) -> None:
 
     def exchange(on: Any, salt: int) -> None:
         try:
-            for turn in range(200):
+            for turn in range(2_000):
                 assert on.sendrecv((salt, turn), 1 - on.rank, source=1 - on.rank) == (salt, turn)
-                assert on.allgather(turn) == [turn, turn] and on.bcast([salt] * turn, turn % 2) == [salt] * turn
+                assert on.allgather(turn) == [turn, turn] and on.bcast([salt] * (turn % 200), turn % 2) == [salt] * (turn % 200)
         except BaseException as failure:
             failures.append(failure)
 
@@ -258,11 +258,13 @@ def test_threads(comm: Any) -> None:
 
     workers = [threading.Thread(target=exchange, args=(comm, 1)), threading.Thread(target=exchange, args=(dup, 2))]
     background = threading.Thread(target=compute)
+    begun = time.monotonic()
     for thread in [*workers, background]:
         thread.start()
     for thread in workers:
         thread.join()
+    took = time.monotonic() - begun
     stop.set()
     background.join()
-    assert not failures and counted[0] > 10
+    assert not failures and counted[0] >= 20 * took, f"computed {counted[0]} times in {took} s"
     dup.Free()

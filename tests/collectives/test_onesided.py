@@ -175,6 +175,7 @@ def one_is_killed(comm: NativeComm) -> None:
     pending.wait(start_allreduce(pending, first), "allreduce")
     number = start_allreduce(pending, block)
     if comm.rank == 1:
+        time.sleep(0.2)  # the others have seen that the first is over
         for _ in range(5):
             comm.engine.progress()
         comm.engine.arena.declare_dead(1)
