@@ -8,13 +8,13 @@ stream declares a deadlock when no counter of the job has moved and no process h
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import mmap
 import os
+import re
 import struct
-import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ _HEAD = struct.Struct("<qqq")
 """Moves, length of the text, number of the thread that looks for deadlocks."""
 _BUSY = 0.5
 _FRAMES = 8
+_FRAME = re.compile(r'^  File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+_IDENT_DIGITS = 2 * struct.calcsize("l")
 
 
 class State(NamedTuple):
@@ -106,10 +108,18 @@ def _is_still(before: dict[int, State], after: dict[int, State], elapsed: float)
 
 
 def _main_thread() -> str:
-    """Where the main thread is."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames = traceback.extract_stack(frame)[-_FRAMES:] if frame is not None else []
-    return " < ".join(f"{place.name} ({Path(place.filename).name}:{place.lineno})" for place in reversed(frames))
+    """Where the main thread is.
+
+    It goes on running meanwhile, and following the frames of a thread that runs is not safe in Python 3.11: a frame's caller can come out as
+    an object that is no frame at all. faulthandler follows them in one step, which no other thread interrupts.
+    """
+    with os.fdopen(os.memfd_create(f"{_NAME}-stacks", os.MFD_CLOEXEC), "w+b") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        stacks = file.read().decode(errors="replace")
+    own = stacks.partition(f"0x{threading.main_thread().ident or 0:0{_IDENT_DIGITS}x} ")[2].partition("\n\n")[0]
+    frames = list(_FRAME.finditer(own))[:_FRAMES]
+    return " < ".join(f"{frame['name']} ({Path(frame['path']).name}:{frame['line']})" for frame in frames)
 
 
 def _demand(process: Path, looking: int) -> float:
