@@ -32,6 +32,10 @@ class Collectives:
         if code and fast.settle(state, code, "barrier"):
             calls.run(state, calls.barrier(state))
 
+    def barrier(self) -> None:
+        """Barrier synchronization."""
+        self.Barrier()
+
     def Bcast(self, buf: BufSpec, root: int = 0, stream: Stream = None) -> None:
         """Broadcast data from one member to all members of a group."""
         state = self._state

@@ -51,10 +51,6 @@ class ObjectMethods:
     __slots__ = ()
     _state: CommState
 
-    def barrier(self) -> None:
-        """Barrier synchronization."""
-        self.Barrier()  # type: ignore[attr-defined]
-
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Broadcast."""
         state = self._state

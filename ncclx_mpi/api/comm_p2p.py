@@ -19,7 +19,7 @@ from ncclx_mpi.api.message import Message
 from ncclx_mpi.api.operations import NO_PROC, Bound, Operation, Persistent, Together, Transfer, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Prequest, Request
-from ncclx_mpi.api.status import Status
+from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
 from ncclx_mpi.p2p.notes import RAW, SLOW
@@ -59,7 +59,7 @@ class PointToPoint:
     def Recv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
         """Blocking receive."""
         state = self._state
-        code = fast.receive_array(state.address, buf, source, tag, 0 if status is None else fast.status_address())
+        code = fast.receive_array(state.address, buf, source, tag, 0 if status is None else fast.room_for(status))
         if code:
             if fast.settle_receive(state, code, buf, status):
                 fast.finish_waiting(_start_recv(state, buf, source, tag), status)
@@ -78,6 +78,7 @@ class PointToPoint:
     ) -> None:
         """Send and receive a message."""
         state = self._state
+        check_status(status)
         words = fast.status_address()
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, words)
         if code:
@@ -96,6 +97,7 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send and receive a message, in one buffer."""
+        check_status(status)
         fast.finish_waiting(_start_replace(self._state, buf, dest, sendtag, source, recvtag), status)
 
     # Non-blocking, buffers
@@ -176,6 +178,7 @@ class PointToPoint:
 
     def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Literal[True]:
         """Blocking test for a message."""
+        check_status(status)
         native, source, tag, is_null = self._peer(source, tag)
         found = NO_PROC if is_null else native.engine.wait_probe(native, source, tag)
         if status is not None:
@@ -184,6 +187,7 @@ class PointToPoint:
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Nonblocking test for a message."""
+        check_status(status)
         native, source, tag, is_null = self._peer(source, tag)
         found = NO_PROC if is_null else native.engine.probe(native, source, tag)
         if found is not None and status is not None:
@@ -245,7 +249,7 @@ class PointToPoint:
         if buf is not None:
             warnings.warn("the 'buf' argument is deprecated", UserWarning, stacklevel=2)
         state = self._state
-        words = 0 if status is None else fast.status_address()
+        words = 0 if status is None else fast.room_for(status)
         found = fast.receive_plain(state.address, source, tag, 0, pickle._is_standard, words)
         if type(found) is bytearray:
             return _receive_noted(state, found, source, tag, status)
@@ -265,6 +269,7 @@ class PointToPoint:
     ) -> Any:
         """Send and receive."""
         state = self._state
+        check_status(status)
         if not pickle._is_standard:
             return _exchange_objects(state, sendobj, dest, sendtag, source, recvtag, status)
         words = 0 if status is None else fast.status_address()

@@ -20,7 +20,7 @@ from ncclx_mpi import collectives
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import Op, learn
 from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer
-from ncclx_mpi.api.status import Status
+from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_nonblocking as starts
 from ncclx_mpi.collectives import fast_vector as vectors
@@ -285,6 +285,12 @@ def status_address() -> int:
         _scratch.argument = np.zeros(8, dtype=np.int64)
         address = _scratch.address = _scratch.status.ctypes.data
     return address
+
+
+def room_for(status: Status) -> int:
+    """Return :func:`status_address`, for a call after which :func:`fill` has something to write to `status`."""
+    check_status(status)
+    return status_address()
 
 
 def places(count: int) -> tuple[npt.NDArray[np.int64], int]:

@@ -10,7 +10,7 @@ from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant
 from ncclx_mpi.api.operations import NO_PROC, Operation, Transfer, write_status
 from ncclx_mpi.api.request import Request
-from ncclx_mpi.api.status import Status
+from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.typing import BufSpec
 
@@ -65,6 +65,7 @@ class Message(Handle):
     @classmethod
     def Probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
+        check_status(status)
         native, source, tag, is_null = comm._peer(source, tag)
         engine = native.engine
         message = -1 if is_null else engine.match(native, source, tag) or engine.wait_match(native, source, tag)
@@ -73,6 +74,7 @@ class Message(Handle):
     @classmethod
     def Iprobe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
         """Nonblocking test for a matched message."""
+        check_status(status)
         native, source, tag, is_null = comm._peer(source, tag)
         message = -1 if is_null else native.engine.match(native, source, tag)
         return cls._matched(native, message, status) if message else None
@@ -98,6 +100,7 @@ class Message(Handle):
 
     def Recv(self, buf: BufSpec, status: Status | None = None) -> None:
         """Blocking receive of matched message."""
+        check_status(status)
         self.Irecv(buf).Wait(status)
 
     def Irecv(self, buf: BufSpec) -> Request:
@@ -114,6 +117,7 @@ class Message(Handle):
 
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""
+        check_status(status)
         if self._state is _NO_PROC:
             return self._from_nobody().wait(status)
         native = self._state.comm

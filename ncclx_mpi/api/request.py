@@ -13,7 +13,7 @@ from ncclx_mpi.api.constants import UNDEFINED
 from ncclx_mpi.api.handle import Handle, constant, is_constant
 from ncclx_mpi.api.operations import EMPTY, Bound, Generalized, Operation, Persistent, Ticket, write_status
 from ncclx_mpi.api.pickle import pickle
-from ncclx_mpi.api.status import Status
+from ncclx_mpi.api.status import Status, check_status, check_statuses
 from ncclx_mpi.p2p import tickets
 from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.notes import NOT_YET, RAW
@@ -68,6 +68,7 @@ class Request(Handle):
 
     def Get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
+        check_status(status)
         if not _is_active(self):
             _fill_empty(status)
             return True
@@ -116,6 +117,7 @@ class Request(Handle):
     @classmethod
     def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
         """Non-destructive test for the completion of any requests."""
+        check_status(status)
         index, flag = _first_done(_checked(requests))
         if not flag or index == UNDEFINED:
             if flag:
@@ -158,6 +160,7 @@ class Request(Handle):
     @classmethod
     def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Non-destructive test for the completion of all requests."""
+        check_statuses(statuses)
         if not _all_done(_checked(requests)):
             return False
         if statuses is not None:
@@ -210,6 +213,7 @@ class Request(Handle):
     @classmethod
     def Get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Non-destructive test for completion of some requests."""
+        check_statuses(statuses)
         indices = _all_now_done(_checked(requests))
         if indices is not None and statuses is not None:
             _extend(statuses, len(indices))
@@ -396,7 +400,10 @@ def _complete_all(requests: Sequence[Request], statuses: list[Status] | None, wa
 
 def _room(statuses: list[Status] | None, count: int) -> list[Status] | None:
     """Return `statuses`, or new ones for the time being if the list is too short: it grows once something is complete."""
-    return [Status() for _ in range(count)] if isinstance(statuses, list) and len(statuses) < count else statuses
+    if isinstance(statuses, list) and len(statuses) < count:
+        check_statuses(statuses)
+        return [Status() for _ in range(count)]
+    return statuses
 
 
 def _take_over(statuses: Any, room: Any, count: int) -> None:
@@ -409,8 +416,9 @@ def _take_over(statuses: Any, room: Any, count: int) -> None:
 
 def _complete_object(request: Request, status: Status | None, waits: int) -> Any:
     """Complete a message natively: the object that it brought, or a note: RAW, NOT_YET, or SLOW with nothing done."""
+    words = 0 if status is None else fast.room_for(status)
     try:
-        found = fast.complete_object(request, waits, pickle._is_standard, 0 if status is None else fast.status_address())
+        found = fast.complete_object(request, waits, pickle._is_standard, words)
     except BaseException:  # of a signal handler
         _void(request)
         raise
@@ -438,6 +446,7 @@ def _fill_empty(status: Status | None) -> None:
 
 
 def _wait(request: Request, status: Status | None, deliver: Deliver) -> Any:
+    check_status(status)
     if not _is_active(request):
         _fill_empty(status)
         return None
@@ -450,6 +459,7 @@ def _wait(request: Request, status: Status | None, deliver: Deliver) -> Any:
 
 
 def _test(request: Request, status: Status | None, deliver: Deliver) -> tuple[bool, Any | None]:
+    check_status(status)
     if not _is_active(request):
         _fill_empty(status)
         return True, None
@@ -459,6 +469,7 @@ def _test(request: Request, status: Status | None, deliver: Deliver) -> tuple[bo
 
 
 def _wait_any(requests: Sequence[Request], status: Status | None, deliver: Deliver) -> tuple[int, Any]:
+    check_status(status)
     found = (UNDEFINED, False)
 
     def is_one_done() -> bool:
@@ -475,6 +486,7 @@ def _wait_any(requests: Sequence[Request], status: Status | None, deliver: Deliv
 
 
 def _test_any(requests: Sequence[Request], status: Status | None, deliver: Deliver) -> tuple[int, bool, Any | None]:
+    check_status(status)
     index, flag = _first_done(_checked(requests))
     if not flag:
         return UNDEFINED, False, None
@@ -485,6 +497,7 @@ def _test_any(requests: Sequence[Request], status: Status | None, deliver: Deliv
 
 
 def _wait_all(requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver) -> list[Any]:
+    check_statuses(statuses)
     if any(request._state.is_stepped for request in _checked(requests)):
         _wait_until(lambda: _all_done(requests), requests, "waitall")
         return _retire_many(deliver, requests, range(len(requests)), statuses)
@@ -499,6 +512,7 @@ def _wait_all(requests: Sequence[Request], statuses: list[Status] | None, delive
 
 
 def _test_all(requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver) -> tuple[bool, list[Any] | None]:
+    check_statuses(statuses)
     if not _all_done(_checked(requests)):
         return False, None
     return True, _retire_many(deliver, requests, range(len(requests)), statuses)
@@ -507,6 +521,7 @@ def _test_all(requests: Sequence[Request], statuses: list[Status] | None, delive
 def _wait_some(
     requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver
 ) -> tuple[list[int] | None, list[Any] | None]:
+    check_statuses(statuses)
     indices: list[int] | None = None
 
     def are_some_done() -> bool:
@@ -521,6 +536,7 @@ def _wait_some(
 def _test_some(
     requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver
 ) -> tuple[list[int] | None, list[Any] | None]:
+    check_statuses(statuses)
     indices = _all_now_done(_checked(requests))
     return (None, None) if indices is None else (indices, _retire_many(deliver, requests, indices, statuses))
 

@@ -26,8 +26,7 @@ class Status:
 
     def __new__(cls, status: Status | None = None) -> Self:
         """Make an empty status, or a copy of another one."""
-        if status is not None and not isinstance(status, Status):
-            raise TypeError(f"expected a Status or None, got {type(status).__name__}")
+        check_status(status)
         self = super().__new__(cls)
         self._words = (_EMPTY if status is None else status._words)[:]
         return self
@@ -180,6 +179,25 @@ class Status:
         if len(self._words) != len(_EMPTY):
             raise ValueError(f"expecting {len(_EMPTY)} items, got {len(arg)}")
         return self
+
+
+def check_status(status: Any) -> None:
+    """Refuse what is no status, before a message is taken of which it would tell.
+
+    Raises
+    ------
+    TypeError
+        It is neither a Status nor None.
+    """
+    if status is not None and not isinstance(status, Status):
+        raise TypeError(f"expected a Status or None, got {type(status).__name__}")
+
+
+def check_statuses(statuses: Any) -> None:
+    """Refuse a list of statuses, or None, of which one is no status, as :func:`check_status` does."""
+    for status in () if statuses is None else statuses:
+        if not isinstance(status, Status):
+            raise TypeError(f"expected a Status in statuses, got {type(status).__name__}")
 
 
 def _checked(datatype: Any) -> Datatype:

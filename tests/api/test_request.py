@@ -390,3 +390,64 @@ def test_one_of_several_that_failed(comm: Any) -> None:
     requests[0].Cancel()
     status = MPI.Status()
     assert MPI.Request.Waitany(requests, status) == 0 and status.Is_cancelled()
+
+
+WRONG_STATUSES = (MPI.Status, "status", 5)
+
+
+@pytest.mark.parametrize("wrong", WRONG_STATUSES, ids=lambda wrong: type(wrong).__name__)
+@pytest.mark.ranks(1)
+def test_what_is_no_status_is_refused_before_a_message_is_taken(comm: Any, wrong: Any) -> None:
+    """By each call that fills one; the message is still there, and the class of statuses as it was."""
+    box, half = np.zeros(1), np.zeros(1)
+    calls = [
+        lambda: comm.Recv(box, 0, 1, wrong),
+        lambda: comm.recv(None, 0, 1, wrong),
+        lambda: comm.Sendrecv(half, 0, 1, box, 0, 1, wrong),
+        lambda: comm.sendrecv(1, 0, 1, None, 0, 1, wrong),
+        lambda: comm.Sendrecv_replace(half, 0, 1, 0, 1, wrong),
+        lambda: comm.Probe(0, 1, wrong),
+        lambda: comm.Iprobe(0, 1, wrong),
+        lambda: comm.Mprobe(0, 1, wrong),
+        lambda: comm.improbe(0, 1, wrong),
+    ]
+    comm.Send(np.full(1, 7.0), 0, 1)
+    for call in calls:
+        with pytest.raises(TypeError, match="expected a Status or None"):
+            call()
+    message = comm.Mprobe(0, 1)
+    for receive in (lambda: message.Recv(box, wrong), lambda: message.recv(wrong)):
+        with pytest.raises(TypeError, match="expected a Status or None"):
+            receive()
+    message.Recv(box)
+    assert box[0] == 7 and comm.Improbe(0, 1) is None
+    assert MPI.Status().Get_error() == MPI.SUCCESS
+
+
+@pytest.mark.parametrize("wrong", WRONG_STATUSES, ids=lambda wrong: type(wrong).__name__)
+@pytest.mark.parametrize("kind", ["array", "object", "null"])
+@pytest.mark.ranks(1)
+def test_what_is_no_status_is_refused_before_a_request_ends(comm: Any, kind: str, wrong: Any) -> None:
+    """By each way to wait, test and look, one and many, in lists that are long enough and too short."""
+    names = ("Wait", "Test", "Get_status", "wait", "test", "get_status")
+    many = ("Waitall", "Testall", "Get_status_all", "waitall", "testall", "get_status_all")
+    some = ("Waitsome", "Testsome", "Get_status_some", "waitsome", "testsome", "get_status_some")
+    box = np.zeros(1)
+    comm.Send(np.full(1, 7.0), 0, 1)
+    request = {"array": lambda: comm.Irecv(box, 0, 1), "object": lambda: comm.irecv(source=0, tag=1), "null": MPI.Request}[kind]()
+    while kind != "null" and not request.Get_status():
+        pass
+    for call in [getattr(request, name) for name in names]:
+        with pytest.raises(TypeError, match="expected a Status"):
+            call(wrong)
+    for name in ("Waitany", "Testany", "Get_status_any", "waitany", "testany", "get_status_any"):
+        with pytest.raises(TypeError, match="expected a Status"):
+            getattr(MPI.Request, name)([request], wrong)
+    for call in [getattr(MPI.Request, name) for name in many + some]:
+        for requests, statuses in (([request], [wrong]), ([request, MPI.Request()], [wrong])):
+            with pytest.raises(TypeError, match="expected a Status in statuses"):
+                call(requests, statuses)
+    assert bool(request) == (kind != "null")
+    request.Wait()
+    assert (box[0] == 7) == (kind == "array") and comm.Iprobe(0, 1) == (kind == "null")
+    assert MPI.Status().Get_error() == MPI.SUCCESS
