@@ -1,4 +1,4 @@
-"""What is measured: the standard list with its goals, and the sweep that looks for cliffs."""
+"""What is measured: the standard list with its goals, lists of other forms of calls, and the sweep that looks for cliffs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ class Point(NamedTuple):
     case: str
     nbytes: int
     nranks: int
+
+    @property
+    def operation(self) -> str:
+        """The case that a non-blocking or persistent one is a form of."""
+        return self.case.removesuffix("_init").removeprefix("i" if self.case in NONBLOCKING else "")
 
     def __str__(self) -> str:
         return f"{self.case} {size_text(self.nbytes)}, {self.nranks} ranks"
@@ -68,20 +73,46 @@ SCATTERED = ("reduce_scatter_block", "reduce_scatter", "scatter", "scatterv")
 GATHERED = ("allgather", "allgatherv", "gather", "gatherv")
 EXCHANGED = ("alltoall", "alltoallv", "alltoallw")
 COLLECTIVES = ("barrier", *ALIKE, *SCATTERED, *GATHERED, *EXCHANGED)
-NONBLOCKING = ("ibarrier", "ibcast", "iallreduce", "ring")
-OBJECTS = (
-    "bcast_dict", "pingpong_list", "pingpong_dict", "sendrecv_dict", "ring_dict", "allgather_dict", "allreduce_object",
-)  # fmt: skip
-CASES = (*COLLECTIVES, *NONBLOCKING, "pingpong", *OBJECTS, "startup")
+NONBLOCKING = ("ibarrier", "ibcast", "iallreduce", "iallgather", "ialltoall")
+PERSISTENT = ("barrier_init", "bcast_init", "allreduce_init", "allgather_init", "alltoall_init", "ring_init")
+ON_DICTIONARIES = ("bcast_dict", "pingpong_dict", "sendrecv_dict", "ring_dict", "irecv_wait_dict", "mprobe_dict", "allgather_dict")
+ON_ARRAYS = ("bcast_array", "pingpong_array", "sendrecv_array", "ring_array", "mprobe_array")
+OBJECTS = (*ON_DICTIONARIES, *ON_ARRAYS, "allreduce_object", "pingpong_list")
+CASES = (*COLLECTIVES, "pingpong", "ring", *NONBLOCKING, *PERSISTENT, *OBJECTS, "startup")
+
+
+def _forms(cases: Iterable[str]) -> Iterator[Point]:
+    """Yield collectives and rings in another form: three sizes on two ranks, the smallest on more ranks, too."""
+    for case in cases:
+        if case in ("ibarrier", "barrier_init"):
+            yield from (Point(case, 0, nranks) for nranks in (2, 4, 8))
+        else:
+            yield from (Point(case, nbytes, 2) for nbytes in (8, 64 * KIB, 16 * MIB))
+            yield from (Point(case, 8, nranks) for nranks in (4, 8))
+
+
+LISTS: dict[str, Sequence[Point]] = {
+    "standard": tuple(GOALS),
+    "objects": (
+        *(Point(case, nbytes, 2) for case in ON_DICTIONARIES for nbytes in (64, KIB)),
+        *(Point(case, nbytes, 2) for case in ON_ARRAYS for nbytes in (80, 8 * KIB)),
+        *(Point("allreduce_object", 8, nranks) for nranks in (2, 4)),
+        *(Point(case, 64, 4) for case in ("bcast_dict", "allgather_dict")),
+    ),
+    "nonblocking": tuple(_forms(("ring", *NONBLOCKING))),
+    "persistent": tuple(_forms(PERSISTENT)),
+}
+"""What can be chosen by ``--list``; only the standard list has goals."""
+
 SWEEP_RANKS = (1, 2, 3, 4, 8)
 SWEEP_BYTES = (0, *(4**k for k in range(1, 14)))
 
 
 def buffer_bytes(point: Point) -> int:
     """Memory of one rank's buffers, at most (rooted collectives: the root's)."""
-    if point.case in ALIKE:
+    if point.operation in ALIKE:
         return 2 * point.nbytes
-    if point.case in EXCHANGED:
+    if point.operation in EXCHANGED:
         return 2 * point.nranks * point.nbytes
     return (point.nranks + 1) * point.nbytes
 
@@ -92,7 +123,7 @@ def sweep(
     """Yield every collective from 0 B to 64 MiB in powers of four, with at most 256 MiB a rank."""
     for nranks in ranks:
         for case in cases:
-            for nbytes in sizes if case != "barrier" else (0,):
+            for nbytes in sizes if "barrier" not in case else (0,):
                 point = Point(case, nbytes, nranks)
                 if buffer_bytes(point) <= 256 * MIB:
                     yield point

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ncclx_mpi.bench.points import NONBLOCKING, OBJECTS, Point, size_text
+from ncclx_mpi.bench.points import OBJECTS, Point, size_text
 from ncclx_mpi.bench.summary import OURS, Row
 
 _NCCL_NAMES = f"#{'size':>12} {'count':>12} {'type':>8} {'redop':>6} {'root':>5} {'time':>11} {'algbw':>8} {'busbw':>8}  #wrong"
@@ -15,16 +15,16 @@ _REDUCTIONS = ("allreduce", "reduce", "scan", "exscan", "reduce_scatter", "reduc
 def bus_factor(point: Point) -> float:
     """Return bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
     n = point.nranks
-    if point.case == "allreduce":
+    if point.operation == "allreduce":
         return 2 * (n - 1) / n
     shared = ("reduce_scatter", "allgather", "alltoall", "gather", "scatter")
-    return (n - 1) / n if point.case.startswith(shared) else 1.0
+    return (n - 1) / n if point.operation.startswith(shared) else 1.0
 
 
 def total_bytes(point: Point) -> int:
     """Return the size that nccl-tests would print: of the larger buffer."""
-    alone = ("allreduce", "reduce", "scan", "exscan", "bcast", "pingpong", "barrier", *OBJECTS, *NONBLOCKING)
-    return point.nbytes if point.case in alone else point.nbytes * point.nranks
+    alone = ("allreduce", "reduce", "scan", "exscan", "bcast", "pingpong", "ring", "barrier", *OBJECTS)
+    return point.nbytes if point.operation in alone else point.nbytes * point.nranks
 
 
 def osu(rows: Sequence[Row]) -> Iterator[str]:
@@ -52,8 +52,9 @@ def nccl(rows: Sequence[Row], wrong: dict[Point, int] | None = None) -> Iterator
             size = total_bytes(row.point)
             algorithm = size / row.ours / 1e3
             bandwidths.append(algorithm * bus_factor(row.point))
-            redop = "sum" if case in _REDUCTIONS else "none"
-            root = "0" if case.startswith(("bcast", "reduce", "gather", "scatter")) and "_scatter" not in case else "-1"
+            operation = row.point.operation
+            redop = "sum" if operation in _REDUCTIONS else "none"
+            root = "0" if operation.startswith(("bcast", "reduce", "gather", "scatter")) and "_scatter" not in operation else "-1"
             yield (
                 f" {size:>12} {size // 4:>12} {'float':>8} {redop:>6} {root:>5} {row.ours:>11.2f}"
                 f" {algorithm:>8.2f} {bandwidths[-1]:>8.2f} {wrong.get(row.point, 0):>7}"
@@ -85,7 +86,7 @@ def markdown(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _work(point: Point) -> str:
-    sizeless = point.case in ("barrier", "startup")
+    sizeless = point.operation in ("barrier", "startup")
     return point.case.replace("_", " ") if sizeless else f"{point.case.replace('_', ' ')} {size_text(point.nbytes)}"
 
 

@@ -12,7 +12,7 @@ Bytes are what one rank contributes to one destination, in float32.
 import json
 import sys
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,8 @@ class Work(NamedTuple):
         What it must hold.
     trips
         Calls that one statement stands for: the time is divided by it.
+    requests
+        Persistent requests to free in the end.
     """
 
     call: str
@@ -43,6 +45,11 @@ class Work(NamedTuple):
     result: str = ""
     expected: Any = None
     trips: int = 1
+    requests: Sequence[Any] = ()
+
+
+Build = Callable[[Any, int], Work]
+"""Makes the work of a rank, out of the communicator and the bytes."""
 
 
 def _sent(nbytes: int, rank: int, blocks: int = 1) -> Any:
@@ -66,7 +73,7 @@ def _bcast(comm: Any, nbytes: int) -> Work:
     return Work("comm.Bcast(b)", {"b": _sent(nbytes, comm.rank)}, "b", 1)
 
 
-def _reduction(method: str) -> Callable[[Any, int], Work]:
+def _reduction(method: str) -> Build:
     def build(comm: Any, nbytes: int) -> Work:
         n, r = comm.size, comm.rank
         total = {
@@ -92,7 +99,7 @@ def _reduce_scatter(comm: Any, nbytes: int) -> Work:
     return Work("comm.Reduce_scatter(s, r, counts)", names, "r", n * (n + 1) / 2)
 
 
-def _gathering(method: str, is_vector: bool) -> Callable[[Any, int], Work]:
+def _gathering(method: str, is_vector: bool) -> Build:
     def build(comm: Any, nbytes: int) -> Work:
         n = comm.size
         blocks = n if method.startswith("Alltoall") else 1
@@ -122,17 +129,26 @@ def _alltoallw(comm: Any, nbytes: int) -> Work:
     return Work("comm.Alltoallw([s, counts, types], [r, counts, types])", names, "r", _ranks(nbytes, n))
 
 
-def _ibarrier(comm: Any, nbytes: int) -> Work:
-    return Work("comm.Ibarrier().Wait()", {})
+def _nonblocking(blocking: Build) -> Build:
+    """The non-blocking form of a collective, waited for at once."""
+
+    def build(comm: Any, nbytes: int) -> Work:
+        work = blocking(comm, nbytes)
+        method, operands = work.call.removeprefix("comm.").split("(", 1)
+        return work._replace(call=f"comm.I{method.lower()}({operands}.Wait()")
+
+    return build
 
 
-def _ibcast(comm: Any, nbytes: int) -> Work:
-    return Work("comm.Ibcast(b).Wait()", {"b": _sent(nbytes, comm.rank)}, "b", 1)
+def _persistent(blocking: Build) -> Build:
+    """The persistent form of a collective, started and waited for."""
 
+    def build(comm: Any, nbytes: int) -> Work:
+        work = blocking(comm, nbytes)
+        request = eval(work.call.replace("(", "_init(", 1), {**work.names, "comm": comm})
+        return work._replace(call="request.Start(); request.Wait()", names={**work.names, "request": request}, requests=[request])
 
-def _iallreduce(comm: Any, nbytes: int) -> Work:
-    names = {"s": _sent(nbytes, comm.rank), "r": _room(nbytes)}
-    return Work("comm.Iallreduce(s, r).Wait()", names, "r", comm.size * (comm.size + 1) / 2)
+    return build
 
 
 def _ring(comm: Any, nbytes: int) -> Work:
@@ -141,6 +157,14 @@ def _ring(comm: Any, nbytes: int) -> Work:
     names = {"s": _sent(nbytes, r), "r": _room(nbytes), "above": (r + 1) % n, "below": (r - 1) % n}
     call = "MPI.Request.Waitall([comm.Irecv(r, below), comm.Isend(s, above)])"
     return Work(call, names, "r", names["below"] + 1)
+
+
+def _persistent_ring(comm: Any, nbytes: int) -> Work:
+    work = _ring(comm, nbytes)
+    names = work.names
+    requests = [comm.Recv_init(names["r"], names["below"]), comm.Send_init(names["s"], names["above"])]
+    call = "MPI.Prequest.Startall(requests); MPI.Request.Waitall(requests)"
+    return work._replace(call=call, names={**names, "requests": requests}, requests=requests)
 
 
 def _pingpong(comm: Any, nbytes: int) -> Work:
@@ -156,25 +180,47 @@ def _dictionary(nbytes: int) -> dict[str, float]:
     return {f"parameter {k:04d}": k / 7 for k in range(max(1, nbytes // 28))}
 
 
-def _bcast_dict(comm: Any, nbytes: int) -> Work:
-    return Work("d = comm.bcast(words)", {"words": _dictionary(nbytes) if comm.rank == 0 else None})
+def _array(nbytes: int) -> Any:
+    return np.zeros(nbytes // 8)
 
 
-def _pingpong_dict(comm: Any, nbytes: int) -> Work:
-    """Half a round trip of a dictionary between ranks 0 and 1."""
-    calls = {0: "comm.send(words, 1); d = comm.recv(source=1)", 1: "d = comm.recv(source=0); comm.send(words, 0)"}
-    return Work(calls.get(comm.rank, "pass"), {"words": _dictionary(nbytes)}, trips=2)
+def _list(nbytes: int) -> list[Any]:
+    """A list that holds an array."""
+    return ["header", {"step": 1}, np.ones(nbytes // 8)]
 
 
-def _sendrecv_dict(comm: Any, nbytes: int) -> Work:
-    names = {"words": _dictionary(nbytes), "above": (comm.rank + 1) % comm.size, "below": (comm.rank - 1) % comm.size}
-    return Work("d = comm.sendrecv(words, above, source=below)", names)
+def _object_bcast(make: Callable[[int], Any]) -> Build:
+    """An object of rank 0 to all."""
+
+    def build(comm: Any, nbytes: int) -> Work:
+        return Work("d = comm.bcast(given)", {"given": make(nbytes) if comm.rank == 0 else None})
+
+    return build
 
 
-def _ring_dict(comm: Any, nbytes: int) -> Work:
-    """To one neighbour and from the other, with non-blocking calls."""
-    names = {"words": _dictionary(nbytes), "above": (comm.rank + 1) % comm.size, "below": (comm.rank - 1) % comm.size}
-    return Work("d = MPI.Request.waitall([comm.irecv(source=below), comm.isend(words, above)])", names)
+def _object_pingpong(make: Callable[[int], Any]) -> Build:
+    """Half a round trip of an object between ranks 0 and 1."""
+
+    def build(comm: Any, nbytes: int) -> Work:
+        calls = {0: "comm.send(given, 1); d = comm.recv(source=1)", 1: "d = comm.recv(source=0); comm.send(given, 0)"}
+        return Work(calls.get(comm.rank, "pass"), {"given": make(nbytes)}, trips=2)
+
+    return build
+
+
+def _object_ring(call: str, make: Callable[[int], Any]) -> Build:
+    """An object to the next rank, one from the rank before."""
+
+    def build(comm: Any, nbytes: int) -> Work:
+        return Work(call, {"given": make(nbytes), "above": (comm.rank + 1) % comm.size, "below": (comm.rank - 1) % comm.size})
+
+    return build
+
+
+_SENDRECV = "d = comm.sendrecv(given, above, source=below)"
+_WAITALL = "d = MPI.Request.waitall([comm.irecv(source=below), comm.isend(given, above)])"
+_WAIT = "q = comm.irecv(source=below); p = comm.isend(given, above); d = q.wait(); p.wait()"
+_MPROBE = "p = comm.isend(given, above); d = comm.mprobe(below).recv(); p.wait()"
 
 
 def _allgather_dict(comm: Any, nbytes: int) -> Work:
@@ -187,17 +233,7 @@ def _allreduce_object(comm: Any, nbytes: int) -> Work:
     return Work("x = comm.allreduce(number, MPI.MAX)", {"number": numbers if len(numbers) > 1 else numbers[0]})
 
 
-def _pingpong_list(comm: Any, nbytes: int) -> Work:
-    """Half a round trip of a list that holds an array."""
-    names = {"message": ["header", {"step": 1}, np.ones(nbytes // 8)]}
-    calls = {
-        0: "comm.send(message, 1); answer = comm.recv(source=1)",
-        1: "answer = comm.recv(source=0); comm.send(message, 0)",
-    }
-    return Work(calls.get(comm.rank, "pass"), names, trips=2)
-
-
-CASES: dict[str, Callable[[Any, int], Work]] = {
+CASES: dict[str, Build] = {
     "barrier": _barrier,
     "bcast": _bcast,
     "allreduce": _reduction("Allreduce"),
@@ -215,16 +251,31 @@ CASES: dict[str, Callable[[Any, int], Work]] = {
     "gatherv": _gathering("Gatherv", True),
     "scatter": _scatter,
     "scatterv": _scatterv,
-    "ibarrier": _ibarrier,
-    "ibcast": _ibcast,
-    "iallreduce": _iallreduce,
+    "ibarrier": _nonblocking(_barrier),
+    "ibcast": _nonblocking(_bcast),
+    "iallreduce": _nonblocking(_reduction("Allreduce")),
+    "iallgather": _nonblocking(_gathering("Allgather", False)),
+    "ialltoall": _nonblocking(_gathering("Alltoall", False)),
     "ring": _ring,
+    "barrier_init": _persistent(_barrier),
+    "bcast_init": _persistent(_bcast),
+    "allreduce_init": _persistent(_reduction("Allreduce")),
+    "allgather_init": _persistent(_gathering("Allgather", False)),
+    "alltoall_init": _persistent(_gathering("Alltoall", False)),
+    "ring_init": _persistent_ring,
     "pingpong": _pingpong,
-    "bcast_dict": _bcast_dict,
-    "pingpong_list": _pingpong_list,
-    "pingpong_dict": _pingpong_dict,
-    "sendrecv_dict": _sendrecv_dict,
-    "ring_dict": _ring_dict,
+    "bcast_dict": _object_bcast(_dictionary),
+    "bcast_array": _object_bcast(_array),
+    "pingpong_dict": _object_pingpong(_dictionary),
+    "pingpong_array": _object_pingpong(_array),
+    "pingpong_list": _object_pingpong(_list),
+    "sendrecv_dict": _object_ring(_SENDRECV, _dictionary),
+    "sendrecv_array": _object_ring(_SENDRECV, _array),
+    "ring_dict": _object_ring(_WAITALL, _dictionary),
+    "ring_array": _object_ring(_WAITALL, _array),
+    "irecv_wait_dict": _object_ring(_WAIT, _dictionary),
+    "mprobe_dict": _object_ring(_MPROBE, _dictionary),
+    "mprobe_array": _object_ring(_MPROBE, _array),
     "allgather_dict": _allgather_dict,
     "allreduce_object": _allreduce_object,
 }
@@ -274,6 +325,8 @@ def measure(comm: Any, case: str, nbytes: int, seconds: float, blocks: int) -> d
         comm.Barrier()
         mine.append(timer.timeit(calls) / calls / work.trips)
     everyone = comm.gather((mine, _wrong(work)))
+    for request in work.requests:
+        request.Free()
     answer = {"case": case, "bytes": nbytes, "ranks": comm.size, "calls": calls}
     if comm.rank == 0:
         slowest = np.max([times for times, _ in everyone], axis=0) * 1e6

@@ -51,9 +51,10 @@ def main(args: list[str]) -> int:
 
 def _parse(args: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"{program_name()} bench", description=__doc__)
-    parser.add_argument("case", nargs="*", help=f"default: the standard list; of {', '.join(points.CASES)}")
+    parser.add_argument("case", nargs="*", help=f"default: all of the list; of {', '.join(points.CASES)}")
     parser.add_argument("-n", "--ranks", default="", help="ranks, such as 2,8")
     parser.add_argument("-b", "--bytes", default="", help="sizes, such as 8,64K,1M (bytes from one rank to one other)")
+    parser.add_argument("--list", choices=points.LISTS, default="standard", help="the points; only the standard list has goals")
     parser.add_argument("--sweep", action="store_true", help="0 B to 64 MiB, every collective, 1, 2, 3, 4 and 8 ranks")
     parser.add_argument("--against", default="", metavar="PEER,...", help=f"compare with {', '.join(sides.PEERS)}")
     parser.add_argument("--peer-python", action="append", default=[], metavar="PEER=PATH", help="use this interpreter")
@@ -93,7 +94,7 @@ def _peers(options: argparse.Namespace) -> list[sides.Side]:
 
 
 def _points(options: argparse.Namespace) -> list[Point]:
-    """Return what the options select: the goals' points, the sweep, or cases x sizes x ranks."""
+    """Return what the options select: a list's points, the sweep, or cases x sizes x ranks."""
     unknown = [case for case in options.case if case not in points.CASES]
     if unknown:
         raise ValueError(f"unknown case {unknown[0]!r}; there are {', '.join(points.CASES)}")
@@ -103,16 +104,16 @@ def _points(options: argparse.Namespace) -> list[Point]:
         return list(points.sweep(options.case or points.COLLECTIVES, ranks or points.SWEEP_RANKS, nbytes or points.SWEEP_BYTES))
     if options.case and nbytes:
         return [Point(case, size, n) for case in options.case for n in ranks or [2] for size in nbytes]
-    standard = [
+    listed = [
         point
-        for point in points.GOALS
+        for point in points.LISTS[options.list]
         if (not options.case or point.case in options.case)
         and (not ranks or point.nranks in ranks)
         and (not nbytes or point.nbytes in nbytes)
     ]
-    if not standard:
-        raise ValueError("the standard list has no such point; give the sizes with -b")
-    return standard
+    if not listed:
+        raise ValueError(f"the {options.list} list has no such point; give the sizes with -b")
+    return listed
 
 
 def _show_progress(done: int, total: int, run: rounds.Run) -> None:
@@ -131,7 +132,7 @@ def _print(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], options:
         print(line)
     if options.sweep and options.against:
         _print_cliffs(rows)
-    elif options.against:
+    elif options.against and options.list == "standard":
         for line in summary.missing(rows):
             print(f"# {line}")
 

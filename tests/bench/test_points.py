@@ -113,6 +113,30 @@ def test_bench_measures_our_own_side() -> None:
     assert "# barrier, 2 ranks" in done.stdout
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("objects", "8,64,80"), ("nonblocking", "0,8"), ("persistent", "0,8")])
+def test_bench_measures_every_case_of_a_list(name: str, sizes: str) -> None:
+    words = ["bench", "--list", name, "-n", "2", "-b", sizes, "--rounds", "1", "--seconds", "0.002", "--blocks", "1"]
+    done = subprocess.run([sys.executable, "-m", "ncclx_mpi", *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    measured = {line.split()[1].rstrip(",") for line in done.stdout.splitlines() if "latency" in line}
+    assert measured == {point.case for point in points.LISTS[name] if point.nranks == 2 and point.nbytes <= 80}
+
+
+def test_lists_hold_known_cases_once() -> None:
+    for name, listed in points.LISTS.items():
+        assert len(set(listed)) == len(listed), name
+        assert {point.case for point in listed} <= set(points.CASES)
+        assert max(points.buffer_bytes(point) for point in listed) <= 256 * MIB
+
+
+def test_forms_of_a_collective_count_like_it() -> None:
+    for case, form in (("allreduce", "iallreduce"), ("alltoall", "alltoall_init"), ("barrier", "ibarrier"), ("ring", "ring_init")):
+        blocking, other = Point(case, 64, 4), Point(form, 64, 4)
+        assert other.operation == case
+        assert report.total_bytes(other) == report.total_bytes(blocking)
+        assert report.bus_factor(other) == report.bus_factor(blocking)
+
+
 def test_bench_resumes_with_what_is_missing(tmp_path: Path) -> None:
     words = ["bench", "bcast", "-n", "2", "--seconds", "0.01", "--rounds", "1", "--json", str(tmp_path / "runs.json"), "--resume"]
     for sizes, measured in (("0,64", 1), ("64", 0), ("64,256", 1)):
