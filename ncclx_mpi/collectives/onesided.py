@@ -48,7 +48,7 @@ from ncclx_mpi.collectives.lines import (
     root_of,
 )
 from ncclx_mpi.collectives.pending import DIRECT_WORDS, ENTRY
-from ncclx_mpi.collectives.reduce_scatter.direct import chunk_items, reduce_pulled
+from ncclx_mpi.collectives.reduce_scatter.direct import MOST_CHUNK, chunk_items, reduce_pulled
 from ncclx_mpi.collectives.streams import land
 from ncclx_mpi.collectives.ways import peer_at
 from ncclx_mpi.p2p.layout import COMM, PEER, REFUSED
@@ -59,7 +59,7 @@ from numba_kernels.jit import kernel
 from transports.shm.layout import CONTROL
 from transports.shm.slots import done_of
 
-CHUNKS_BYTES = 3 * (128 << 10)
+CHUNKS_BYTES = 3 * MOST_CHUNK
 """Room for the chunks in which reductions work."""
 _LINE = 64
 
@@ -99,9 +99,10 @@ def _pieces(comm, entry):  # type: ignore[no-untyped-def]
     if kind in (ALLGATHER, ALLTOALL):
         return size * _pieces_of(nbytes)
     itemsize = load64(entry + ENTRY.itemsize)
-    count, most = nbytes // itemsize, chunk_items(itemsize)
+    count = nbytes // itemsize
     if kind in (ALLREDUCE, REDUCE):
         count = _block_end(comm, count) - _block_of(comm, count)
+    most = chunk_items(comm, count, itemsize)
     return (count + most - 1) // most
 
 
@@ -163,10 +164,11 @@ def _reduce_chunk(comm, entry, index):  # type: ignore[no-untyped-def]
     """A piece of a reduction: pulled, reduced in rank order, and pushed to whoever gets it."""
     kind, rank, size = kind_of(load64(entry + ENTRY.signature)) & ~AHEAD, load64(comm + COMM.rank), load64(comm + COMM.size)
     send, recv, itemsize = load64(entry + ENTRY.send_at), load64(entry + ENTRY.recv_at), load64(entry + ENTRY.itemsize)
-    count, most, room = load64(entry + ENTRY.nbytes) // itemsize, chunk_items(itemsize), load64(comm + SCRATCH.chunks)
+    count, room = load64(entry + ENTRY.nbytes) // itemsize, load64(comm + SCRATCH.chunks)
     first, last, out = rank * count, (rank + 1) * count, recv - rank * count * itemsize
     if kind in (ALLREDUCE, REDUCE):
         first, last, out = _block_of(comm, count), _block_end(comm, count), recv
+    most = chunk_items(comm, last - first, itemsize)
     part, at = min(most, last - first - index * most), (first + index * most) * itemsize
     is_sent = kind == REDUCE and _is_root(comm, entry) == 0
     out = room + 2 * most * itemsize if is_sent else out + at

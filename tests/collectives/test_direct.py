@@ -15,12 +15,15 @@ import pytest
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.collectives.direct import PIECE
-from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.collectives.reduce_scatter.direct import LEAST_CHUNK, MOST_CHUNK, chunk_items
+from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import REFUSED
 from numba_kernels import reduce as reductions
 from tests.collectives import cases
 from tests.collectives.forked import run_ranks
 from tests.secret import secret_memory
+from transports.shm.arena import Arena
+from transports.shm.layout import HEADER
 
 NBYTES = 100_000
 
@@ -112,6 +115,49 @@ def pieces_in_both_orders(comm: NativeComm) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_pieces_in_both_orders(size: int) -> None:
     run_ranks(size, pieces_in_both_orders, copies="direct")
+
+
+@pytest.mark.parametrize(
+    ("l2_bytes", "chunk"),
+    [(0, LEAST_CHUNK), (512 << 10, LEAST_CHUNK), (3 << 19, 192 << 10), (2 << 20, MOST_CHUNK), (64 << 20, MOST_CHUNK)],
+)
+def test_chunks_of_reductions_fit_the_cache(l2_bytes: int, chunk: int) -> None:
+    arena = Arena.create(1)
+    arena.set_word(HEADER.l2_bytes, l2_bytes)
+    comm = Engine(arena, 0).new_comm(0, [0], -1)
+    for itemsize in (1, 4, 16):
+        assert chunk_items(comm.address, 4 * MOST_CHUNK // itemsize, itemsize) * itemsize == chunk
+        assert chunk_items(comm.address, LEAST_CHUNK // itemsize, itemsize) * itemsize == LEAST_CHUNK
+    assert chunk_items(comm.address, 3, 2 * MOST_CHUNK) == 1
+
+
+def chunks_of_every_cache(comm: NativeComm) -> None:
+    """The same bits in every rank's result, and whatever the chunks are."""
+    arena, block, count = comm.engine.arena, 5 * MOST_CHUNK // 4 + 3, comm.size * (5 * MOST_CHUNK // 4 + 3)
+    sent = [np.random.default_rng(rank).standard_normal(count, np.float32) for rank in range(comm.size)]
+    total = sent[0].copy()
+    for other in sent[1:]:
+        total += other
+    operation = 4, reductions.address("sum", "f32"), True
+    for l2_bytes in (0, 3 << 19, 2 << 20):
+        collectives.barrier(comm)
+        if comm.rank == 0:
+            arena.set_word(HEADER.l2_bytes, l2_bytes)
+        collectives.barrier(comm)
+        send, recv = sent[comm.rank].copy(), np.zeros(count, np.float32)
+        collectives.allreduce(comm, send.ctypes.data, recv.ctypes.data, count, *operation)
+        assert recv.tobytes() == total.tobytes()
+        collectives.reduce(comm, *((send.ctypes.data, 0) if comm.rank else (0, send.ctypes.data)), count, *operation, 0)
+        assert send.tobytes() == (total if comm.rank == 0 else sent[comm.rank]).tobytes()
+        send[:], recv[:] = sent[comm.rank], 0
+        collectives.reduce_scatter_block(comm, send.ctypes.data, recv.ctypes.data, block, *operation)
+        assert recv[:block].tobytes() == total[comm.rank * block : (comm.rank + 1) * block].tobytes() and not recv[block:].any()
+    collectives.barrier(comm)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_chunks_of_reductions_are_not_seen_in_results(size: int) -> None:
+    run_ranks(size, chunks_of_every_cache, copies="direct")
 
 
 def dies_in_the_middle(comm: NativeComm, name: str) -> None:

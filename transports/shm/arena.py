@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from numba_kernels.atomics import compare_exchange, fetch_add, load_acquire, store_release
 from numba_kernels.jit import entry, kernel
+from transports.shm.caches import l2_bytes
 from transports.shm.heap import Heap
 from transports.shm.layout import (
     ABSENT,
@@ -82,6 +83,7 @@ class Arena:
             ("nbytes", plan.nbytes),
             ("creator", os.getpid()),
             ("key", key),
+            ("l2_bytes", l2_bytes()),
             ("magic", MAGIC),
         ):
             arena.set_word(getattr(HEADER, field), value)

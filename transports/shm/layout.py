@@ -12,6 +12,7 @@ Header words
     ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
     ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
                    2 = streamed; ``bounce_0``, ``bounce_1``: the words it is measured with
+    ``l2_bytes``   second-level cache of a core as the creator sees it, so that all ranks know it alike; 0 = unknown
 Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
@@ -32,7 +33,9 @@ MAGIC = 0x6E63636C785F6D70
 VERSION = 2
 PAGE = 4096
 
-HEADER = words("Header", "magic version nranks nbytes creator key | death | dead_count | abort | stores | bounce_0 | bounce_1")
+HEADER = words(
+    "Header", "magic version nranks nbytes creator key l2_bytes | death | dead_count | abort | stores | bounce_0 | bounce_1"
+)
 CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
 TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
 TRACE_RECORDS = 1024

@@ -12,13 +12,13 @@ As in an allreduce (`allreduce/direct.py`), in place at the root is safe. T = 2 
 from __future__ import annotations
 
 from ncclx_mpi.collectives.direct import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, push, show
-from ncclx_mpi.collectives.reduce_scatter.direct import allocate_chunks, chunk_items, reduce_pulled
+from ncclx_mpi.collectives.reduce_scatter.direct import chunk_items, reduce_pulled
 from ncclx_mpi.collectives.streams import chunks_of
 from ncclx_mpi.collectives.ways import WAYS
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import release
+from numba_kernels.memory import allocate, release
 
 _WORDS = 3
 
@@ -27,14 +27,15 @@ _WORDS = 3
 def reduce(comm, signature, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
     """`recv` matters at the root, where `send` == `recv` means in place. 0, UNREACHED, or the code of a failure."""
     size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
-    room = allocate_chunks(itemsize)
+    start, stop = count * rank // size, count * (rank + 1) // size
+    items = chunk_items(comm, stop - start, itemsize)
+    room = allocate(2 * items * itemsize)
     shown = is_shown(comm, send) if room != 0 else 0
     if rank == root:
         shown &= is_shown(comm, recv)
     show(comm + WAYS.message, shown, send, recv)
     number = open_direct(comm, signature, comm + WAYS.message, _WORDS)
     if number > 0:
-        start, stop, items = count * rank // size, count * (rank + 1) // size, chunk_items(itemsize)
         chunks = chunks_of(stop - start, items)
         for index in range(chunks):
             first = start + back_and_forth(number, index, chunks) * items

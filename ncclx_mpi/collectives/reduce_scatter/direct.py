@@ -14,13 +14,18 @@ from __future__ import annotations
 from ncclx_mpi.collectives.direct import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, pull, show
 from ncclx_mpi.collectives.streams import chunks_of
 from ncclx_mpi.collectives.ways import WAYS
-from ncclx_mpi.p2p.layout import COMM
+from ncclx_mpi.p2p.layout import COMM, ENGINE
 from numba_kernels.atomics import call_reduce, load64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, copy, release
+from transports.shm.layout import HEADER
 
 _WORDS = 2
-_CHUNK = 128 << 10
+LEAST_CHUNK, MOST_CHUNK = 128 << 10, 256 << 10
+"""Bytes that are reduced at once: less costs system calls, more gains nothing."""
+_CACHE_CHUNKS, _FEWEST = 8, 4
+"""Chunks that a second-level cache should hold: what was pulled, the own elements, the result, and what others left there; and chunks of
+a block, since ranks that come late are waited for the less the smaller they are."""
 _LINE_ITEMS = 64
 
 
@@ -30,11 +35,11 @@ def reduce_scatter(comm, signature, send, recv, firsts, itemsize, fn):  # type: 
     first = load64(firsts + 8 * load64(comm + COMM.rank))
     count = load64(firsts + 8 * load64(comm + COMM.rank) + 8) - first
     out = recv if send != recv else allocate(count * itemsize)
-    room = allocate_chunks(itemsize)
+    items = chunk_items(comm, count, itemsize)
+    room = allocate(2 * items * itemsize)
     show(comm + WAYS.message, is_shown(comm, send) if out != 0 and room != 0 else 0, send, 0)
     number, code = open_direct(comm, signature, comm + WAYS.message, _WORDS), 0
     if number > 0:
-        items = chunk_items(itemsize)
         chunks = chunks_of(count, items)
         for index in range(chunks):
             at = back_and_forth(number, index, chunks) * items
@@ -51,24 +56,23 @@ def reduce_scatter(comm, signature, send, recv, firsts, itemsize, fn):  # type: 
     return code if number > 0 else -number if number < 0 else UNREACHED
 
 
-@kernel("int64(int64)")
-def chunk_items(itemsize):  # type: ignore[no-untyped-def]
-    """Elements that are reduced at once: whole lines of them where they are small."""
-    items = max(_CHUNK // itemsize, 1)
+@kernel("int64(int64, int64, int64)")
+def chunk_items(comm, count, itemsize):  # type: ignore[no-untyped-def]
+    """Elements of a block of `count` that are reduced at once: whole lines of them where they are small.
+
+    It is nothing that ranks have to know of each other.
+    """
+    cached = load64(load64(load64(comm + COMM.engine) + ENGINE.header) + HEADER.l2_bytes) // _CACHE_CHUNKS
+    nbytes = min(max(min(cached, count * itemsize // _FEWEST), LEAST_CHUNK), MOST_CHUNK)
+    items = max(nbytes // itemsize, 1)
     return items // _LINE_ITEMS * _LINE_ITEMS if items >= _LINE_ITEMS else items
-
-
-@kernel("int64(int64)")
-def allocate_chunks(itemsize):  # type: ignore[no-untyped-def]
-    """Room for the two chunks that :func:`reduce_pulled` works in, to be released; 0 if there is no memory."""
-    return allocate(2 * chunk_items(itemsize) * itemsize)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def reduce_pulled(comm, number, words, send, out, at, count, itemsize, fn, room):  # type: ignore[no-untyped-def]
     """Out = the `count` elements `at` bytes from the start of all ranks' buffers, which are their second words, in rank order.
 
-    `out` is written last, so it may be the own ones. Returns 0, or why a copy was given up.
+    `room` is for two times as many. `out` is written last, so it may be the own ones. Returns 0, or why a copy was given up.
     """
     size, rank, nbytes = load64(comm + COMM.size), load64(comm + COMM.rank), count * itemsize
     low, code = send + at, 0
