@@ -1,12 +1,13 @@
 """Plain values as pickles, written and read by compiled code that holds the GIL.
 
-A *plain value* is None, a bool, an int of 64 bits, a float, a str, bytes, or a list, a tuple or a dictionary of plain values, whose keys
-have no parts; all of exactly these types. What is written is a pickle of protocol 5, without frames and without a memo, which every
-unpickler reads; what is read here (:mod:`numba_kernels.unpickling`) is only what was written here. Whatever else comes is left
-to Python's pickle, with nothing done.
+A *plain value* is None, a bool, an int of 64 bits, a float, a str, bytes, a NumPy array (:mod:`numba_kernels.pickled_arrays` says which), or
+a list, a tuple or a dictionary of plain values, whose keys have no parts; all of exactly these types. What is written is a pickle of
+protocol 5, without frames and without a memo, which every unpickler reads; what is read here (:mod:`numba_kernels.unpickling`) is
+only what was written here. Whatever else comes is left to Python's pickle, with nothing done.
 
 Without a memo an object that occurs twice becomes two. That is no difference for values that cannot change. A list or dictionary inside
-another value is written only if nothing else refers to it, or to a tuple that it is in, so it occurs once and in no cycle.
+another value is written only if nothing else refers to it, or to a tuple that it is in, so it occurs once and in no cycle. Arrays, which
+programs hold while they send them, are written if none occurs twice; so only as many as a room remembers.
 
 Writing a dictionary of 36 floats takes a tenth of the time of ``pickle.dumps``: no table of what was seen, no attribute looked up.
 
@@ -29,6 +30,7 @@ from numba_kernels.atomics import load64, store8, store32, store64
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, copy
+from numba_kernels.pickled_arrays import write_array
 from numba_kernels.pyobject import (
     OB_SIZE,
     OB_TYPE,
@@ -36,6 +38,7 @@ from numba_kernels.pyobject import (
     int_type,
     list_type,
     make_symbol,
+    ndarray_type,
     none_object,
     tuple_type,
 )
@@ -46,6 +49,8 @@ LARGEST = 32768
 """Bytes of a pickle, at most."""
 DEPTH = 16
 """Containers in each other, at most."""
+ARRAYS = 8
+"""Arrays in one value, at most."""
 PROTOCOL = 5
 
 PROTO, STOP, MARK = pickle.PROTO[0], pickle.STOP[0], pickle.MARK[0]
@@ -63,8 +68,12 @@ _HIGH, _LOW = 0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF
 
 FRAME = words("Frame", "container kind at length shared")
 """A container that is being written (``at``: index or position of the next item), or read (``at``: a key without a value yet)."""
-ROOM = words("Room", f"next at value size key is_flat frames*{DEPTH * FRAME.total // 8} data*{(LARGEST + _SPARE) // 8}")
-"""What one writing or reading works with. ``is_flat``: the value that was written has no containers inside."""
+ROOM = words(
+    "Room",
+    f"next at value size key is_flat fields*5 count arrays*{ARRAYS} frames*{DEPTH * FRAME.total // 8} data*{(LARGEST + _SPARE) // 8}",
+)
+"""What one writing or reading works with. ``is_flat``: the value that was written has no
+containers inside and no arrays. ``arrays``: the ``count`` of them that were written; ``fields`` of one."""
 
 _TABLE = words("Table", "rooms write read")
 _table = np.zeros(_TABLE.total // 8, dtype=np.int64)
@@ -202,6 +211,21 @@ def _write_bytes(at, end, source, nbytes, short, long):  # type: ignore[no-untyp
 
 
 @kernel("int64(int64, int64, int64, int64)")
+def _write_array(item, at, end, room):  # type: ignore[no-untyped-def]
+    """As :func:`_write_atom`, for an array that has not been written yet."""
+    count = load64(room + ROOM.count)
+    for index in range(count):
+        if load64(room + ROOM.arrays + 8 * index) == item:
+            return 0
+    if count == ARRAYS:
+        return 0
+    store64(room + ROOM.arrays + 8 * count, item)
+    store64(room + ROOM.count, count + 1)
+    store64(room + ROOM.is_flat, 0)
+    return write_array(item, at, end, room + ROOM.fields)
+
+
+@kernel("int64(int64, int64, int64, int64)")
 def _write_atom(item, at, end, room):  # type: ignore[no-untyped-def]
     """Write a value without parts at `at`; where it ends, 0 if it is none or finds no room before `end`."""
     kind = load64(item + OB_TYPE)
@@ -225,7 +249,7 @@ def _write_atom(item, at, end, room):  # type: ignore[no-untyped-def]
     elif item == false_object():
         store8(at, FALSE)
     else:
-        return 0
+        return _write_array(item, at, end, room) if kind == ndarray_type() else 0
     return at + 1
 
 
@@ -296,6 +320,7 @@ def _write(obj, room, target, limit):  # type: ignore[no-untyped-def]
     store8(target, PROTO)
     store8(target + 1, PROTOCOL)
     store64(room + ROOM.is_flat, 1)
+    store64(room + ROOM.count, 0)
     while item != 0:
         if at > end:
             return 0

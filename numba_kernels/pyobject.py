@@ -34,9 +34,9 @@ I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 # Offsets in bytes: PyObject, PyVarObject, PyListObject, PyTupleObject, PyArrayObject, PyArray_Descr
 OB_TYPE, OB_SIZE, LIST_ITEMS, TUPLE_ITEMS = 8, 16, 24, 24
-_DATA, _NDIM, _DIMENSIONS, _DESCRIPTOR, _FLAGS = 16, 24, 32, 56, 64
-_BYTEORDER, _TYPE_NUMBER = 26, 28
-_C_CONTIGUOUS, _F_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
+DATA, NDIM, DIMENSIONS, DESCRIPTOR, FLAGS = 16, 24, 32, 56, 64
+_BYTEORDER, TYPE_NUMBER = 26, 28
+C_CONTIGUOUS, _F_CONTIGUOUS, _ALIGNED, WRITEABLE = 0x1, 0x2, 0x100, 0x400
 
 _LAST_PLAIN, _HALF = 16, 23  # type numbers 0..16 are bool to complex long double; 23 is float16
 _ITEMSIZES = np.array([np.dtype(code).itemsize for code in "?bBhHiIlLqQfdgFDG"] + [0] * 6 + [2], dtype=np.int64)
@@ -229,6 +229,7 @@ def make_symbol(name: str) -> Any:
 list_type = make_symbol("ncclx_mpi_list_type")
 tuple_type = make_symbol("ncclx_mpi_tuple_type")
 int_type = make_symbol("ncclx_mpi_int_type")
+ndarray_type = make_symbol("ncclx_mpi_ndarray_type")
 bytes_type = make_symbol("ncclx_mpi_bytes_type")
 none_object = make_symbol("ncclx_mpi_none")
 item_sizes = make_symbol("ncclx_mpi_itemsizes")
@@ -296,16 +297,16 @@ class _Reader:
     def read_array(self, array: Any, asked: Any, out: dict[str, Any]) -> None:
         """Fill the fields from an ndarray, if it is a plain one."""
         builder = self.builder
-        flags = self.load(array, _FLAGS, I32)
-        descriptor = self.load(array, _DESCRIPTOR)
-        number = builder.sext(self.load(descriptor, _TYPE_NUMBER, I32), I64)
+        flags = self.load(array, FLAGS, I32)
+        descriptor = self.load(array, DESCRIPTOR)
+        number = builder.sext(self.load(descriptor, TYPE_NUMBER, I32), I64)
         with builder.if_then(self._plain(flags, descriptor, number), likely=True):
             sizes = self.symbol("ncclx_mpi_itemsizes")
             size = self.load(builder.add(sizes, builder.mul(number, ir.Constant(I64, 8))), 0)
             nbytes = builder.mul(self._count(array), size)
-            builder.store(self.load(array, _DATA), out["address"])
+            builder.store(self.load(array, DATA), out["address"])
             builder.store(nbytes, out["nbytes"])
-            builder.store(builder.zext(builder.and_(flags, ir.Constant(I32, _WRITEABLE)), I64), out["writable"])
+            builder.store(builder.zext(builder.and_(flags, ir.Constant(I32, WRITEABLE)), I64), out["writable"])
             named = builder.icmp_signed(">=", asked, ir.Constant(I64, 0))
             kind = builder.select(named, asked, number)
             item = self.load(builder.add(sizes, builder.mul(kind, ir.Constant(I64, 8))), 0)
@@ -329,14 +330,14 @@ class _Reader:
             builder.icmp_unsigned("<=", number, ir.Constant(I64, _LAST_PLAIN)),
             builder.icmp_unsigned("==", number, ir.Constant(I64, _HALF)),
         )
-        contiguous = has(_C_CONTIGUOUS | _F_CONTIGUOUS)
+        contiguous = has(C_CONTIGUOUS | _F_CONTIGUOUS)
         return builder.and_(builder.and_(contiguous, has(_ALIGNED)), builder.and_(native, numeric))
 
     def _count(self, array: Any) -> Any:
         """Product of the dimensions."""
         builder = self.builder
-        ndim = builder.sext(self.load(array, _NDIM, I32), I64)
-        dimensions = self.load(array, _DIMENSIONS)
+        ndim = builder.sext(self.load(array, NDIM, I32), I64)
+        dimensions = self.load(array, DIMENSIONS)
         total = cgutils.alloca_once_value(builder, ir.Constant(I64, 1))
         with cgutils.for_range(builder, ndim) as loop:
             length = self.load(builder.add(dimensions, builder.mul(loop.index, ir.Constant(I64, 8))), 0)

@@ -36,6 +36,8 @@ new_tuple = types.ExternalFunction("PyTuple_New", types.intp(types.intp))
 set_item = types.ExternalFunction("PyTuple_SetItem", types.int32(types.intp, types.intp, types.intp))
 """``set_item(tuple, index, object)``: set an item of a new tuple, which takes over a reference to the object."""
 clear_error = types.ExternalFunction("PyErr_Clear", types.void())
+new_integer = types.ExternalFunction("PyLong_FromLongLong", types.intp(types.int64))
+"""A new int, or 0 with MemoryError set."""
 as_integer = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
 
 

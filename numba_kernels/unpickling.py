@@ -15,6 +15,8 @@ from numba.extending import intrinsic
 from numba_kernels.atomics import load8, load32, load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
+from numba_kernels.pickled_arrays import FIRST as ARRAY
+from numba_kernels.pickled_arrays import read_pickled
 from numba_kernels.pickling import (
     APPENDS,
     BYTE,
@@ -46,10 +48,9 @@ from numba_kernels.pickling import (
     true_object,
 )
 from numba_kernels.pyobject import none_object
-from numba_kernels.pyslots import clear_error, decrease, increase, new_bytes, new_tuple
+from numba_kernels.pyslots import clear_error, decrease, increase, new_bytes, new_integer, new_tuple
 
 _new_float = types.ExternalFunction("PyFloat_FromDouble", types.intp(types.float64))
-_new_integer = types.ExternalFunction("PyLong_FromLongLong", types.intp(types.int64))
 _new_text = types.ExternalFunction("PyUnicode_FromStringAndSize", types.intp(types.intp, types.intp))
 _new_list = types.ExternalFunction("PyList_New", types.intp(types.intp))
 _new_dict = types.ExternalFunction("PyDict_New", types.intp())
@@ -88,13 +89,13 @@ def _make_atom(code, at, nbytes, room):  # type: ignore[no-untyped-def]
     if code in (SHORT_TEXT, TEXT):
         return _new_text(at, nbytes)
     if code == BYTE:
-        return _new_integer(_byte(at))
+        return new_integer(_byte(at))
     if code == SHORT:
-        return _new_integer(_byte(at) | _byte(at + 1) << 8)
+        return new_integer(_byte(at) | _byte(at + 1) << 8)
     if code == INT:
-        return _new_integer(load32(at))
+        return new_integer(load32(at))
     if code == LONG:
-        return _new_integer(_word(at, room))
+        return new_integer(_word(at, room))
     if code in (SHORT_BYTES, LONG_BYTES):
         return new_bytes(at, nbytes)
     found = none_object()
@@ -107,9 +108,20 @@ def _make_atom(code, at, nbytes, room):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
+def _read_array(room, end):  # type: ignore[no-untyped-def]
+    """As :func:`_read_atom`, for an array."""
+    made = read_pickled(load64(room + ROOM.at), end, room + ROOM.value)
+    if made != 0:
+        store64(room + ROOM.at, load64(room + ROOM.value))
+    return made
+
+
+@kernel("int64(int64, int64)")
 def _read_atom(room, end):  # type: ignore[no-untyped-def]
     """The value without parts whose opcode is at ``room.at``, which moves behind it: a new object, 0 if it is none."""
     code, at, nbytes = _byte(load64(room + ROOM.at)), load64(room + ROOM.at) + 1, 0
+    if code == ARRAY:
+        return _read_array(room, end)
     if code == FLOAT:
         nbytes = 8
     elif code in (SHORT_TEXT, SHORT_BYTES):

@@ -66,6 +66,34 @@ def test_received_arrays_are_writable_and_ours(comm: Any) -> None:
     assert data[0][1] == 1.0 and comm.allgather(data)[comm.rank][0] is not data[0]
 
 
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_small_arrays_are_copied(comm: Any) -> None:
+    """What anybody returns may be written without anybody else seeing it, the sender included."""
+    size, rank = comm.size, comm.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    mine = np.arange(10.0) + 100 * rank
+    before = mine.copy()
+    for obj in (mine, {"a": mine}):
+        for found, source in (
+            (comm.bcast(obj, 0), 0),
+            (comm.sendrecv(obj, right, source=left), left),
+            (comm.allgather(obj)[left], left),
+            (comm.alltoall([obj] * size)[left], left),
+            (comm.scatter([obj] * size, size - 1), size - 1),
+        ):
+            array = found["a"] if obj is not mine else found
+            assert np.array_equal(array, np.arange(10.0) + 100 * source)
+            array[...] = -1.0
+            assert np.array_equal(mine, before)
+    total = comm.allreduce(mine)
+    assert np.array_equal(total, size * np.arange(10.0) + 100 * sum(range(size)))
+    partial = comm.scan(mine)
+    assert np.array_equal(partial, (rank + 1) * np.arange(10.0) + 100 * sum(range(rank + 1)))
+    total[...] = partial[...] = -1.0
+    comm.Barrier()
+    assert np.array_equal(mine, before)
+
+
 @pytest.mark.ranks(1)
 def test_large_arrays_stay_out_of_the_pickle(comm: Any) -> None:
     data, frames = wire.dump([np.zeros(1_000_000), "small", np.zeros(10)])
@@ -108,6 +136,39 @@ def test_probe_and_matched_objects(comm: Any) -> None:
         assert comm.probe(other, 3)
         assert same(comm.mprobe(other, 3).irecv().wait(), obj)
         request.wait()
+
+
+@pytest.mark.ranks(2, 3)
+def test_matched_objects_in_any_order(comm: Any) -> None:
+    """A matched message is out of the way of all others; it may be waited for, and is received once."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    status = MPI.Status()
+    for tag in range(6):
+        comm.send({"tag": tag, "from": comm.rank}, right, tag)
+    third = comm.mprobe(left, 3, status)
+    assert (status.source, status.tag) == (left, 3)
+    others = [comm.mprobe(tag=tag) for tag in (5, MPI.ANY_TAG, np.int64(1))]
+    assert comm.recv(source=left)["tag"] == 2
+    assert [message.recv()["tag"] for message in reversed(others)] == [1, 0, 5]
+    assert third.recv(status) == {"tag": 3, "from": left} and status.source == left
+    with pytest.raises(MPI.Exception) as caught:
+        third.recv()
+    assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+    fourth = MPI.Message.Probe(comm, left, 4)
+    other = MPI.Message(fourth)
+    assert fourth.recv()["tag"] == 4
+    with pytest.raises(MPI.Exception):
+        other.recv()
+    for source, tag, expected in ((comm.size, 0, MPI.ERR_RANK), (left, -5, MPI.ERR_TAG)):
+        with pytest.raises(MPI.Exception) as caught:
+            comm.mprobe(source, tag)
+        assert caught.value.Get_error_class() == expected
+    assert comm.mprobe(MPI.PROC_NULL).recv() is None
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.5)  # longer than a slice of waiting
+    comm.send("late", right, 9)
+    assert comm.mprobe(left, 9).recv() == "late"
 
 
 @pytest.mark.ranks(2)

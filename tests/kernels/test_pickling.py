@@ -1,7 +1,9 @@
 """Pickles of plain values: Python reads what compiled code writes, and compiled code what it has written, to the type."""
 
+import copyreg
 import math
 import pickle
+import struct
 import sys
 from collections import OrderedDict
 from enum import IntEnum
@@ -52,6 +54,9 @@ def same(first, second):
         return False
     if isinstance(first, float):
         return math.isnan(first) == math.isnan(second) and np.float64(first).tobytes() == np.float64(second).tobytes()
+    if isinstance(first, np.ndarray):
+        assert first.flags.writeable and second.flags.writeable and first.flags.c_contiguous and second.flags.aligned
+        return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
     if isinstance(first, dict):
         return list(map(type, first)) == list(map(type, second)) and same(list(first.items()), list(second.items()))
     if isinstance(first, list | tuple):
@@ -78,7 +83,79 @@ def test_plain_values_go_both_ways(value):
     assert same(read(data), value)
 
 
-atoms = some.none() | some.booleans() | some.integers(-(1 << 63), (1 << 63) - 1) | some.floats() | some.text() | some.binary()
+@pytest.mark.parametrize("code", "?bBhHiIlLqQefdgFDG")
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (10,), (2, 3), (5, 1, 7), (3, 0, 2), (1,) * 20])
+def test_arrays_go_both_ways(code, shape):
+    array = (np.arange(math.prod(shape)) % 100 + 1).astype(code).reshape(shape)
+    for value in (array, {"a": array}, [1, array, (array.copy(), "x")]):
+        data = written(value)
+        assert same(pickle.loads(data), value)
+        assert same(read(data), value)
+    assert not np.shares_memory(read(written(array)), array)
+
+
+def test_arrays_that_python_pickles():
+    base = np.arange(12.0).reshape(3, 4)
+    frozen, named = np.zeros(3), np.dtype("f8", metadata={"unit": "m"})
+    frozen.flags.writeable = False
+    kind = type("Kind", (np.ndarray,), {})
+    others = [
+        base.T, base[:, ::2], base[::-1], frozen, base.astype(">f8"), base.astype(named), base.view(kind), np.array(["text"]),
+        np.array([{}]), np.zeros(3, "i4,f8"), np.zeros(3, "M8[s]"), np.zeros(3, "S4"), np.empty((0, 1 << 31)), np.zeros(LARGEST),
+        np.ma.zeros(3), [base, base], [base[0] for _ in range(pickling.ARRAYS + 1)], (base, [(base,)]),
+    ]  # fmt: skip
+    for other in others:
+        assert written(other) is None, other
+    assert written([base, base.copy(), base[0]]) is not None
+    copyreg.pickle(np.ndarray, lambda array: (list, (array.tolist(),)))
+    try:
+        assert written(base) is None
+    finally:
+        del copyreg.dispatch_table[np.ndarray]
+    assert written(base) is not None
+
+
+def test_arrays_that_do_not_say_what_they_are():
+    """Lengths, types and bytes that do not fit together, as nobody has written them."""
+    data = written(np.arange(6, dtype=np.int32).reshape(2, 3))
+    length, place = struct.pack("<i", 3), data.index(b"J\3\0\0\0") + 1
+    for wrong in (0, 2, 4, -3, (1 << 31) - 1, -(1 << 31)):
+        assert type(read(data[:place] + struct.pack("<i", wrong) + data[place + len(length) :])) is bytearray
+    place = data.index(b"i\x96")
+    for code in b"dO\0\xff":
+        assert type(read(data[:place] + bytes([code]) + data[place + 1 :])) is bytearray
+    many = data[:19] + b"J\1\0\0\0" * 200 + data[19:]
+    assert type(read(many)) is bytearray
+    for end in range(len(data) - 1):
+        assert type(read(data[:end] + b".")) is bytearray
+
+
+@pytest.mark.parametrize("limit", [100, 128, 200, 1000])
+def test_limits_hold_for_arrays(limit):
+    for count in range(200):
+        value = {"a": np.arange(count), "b": 1.5}
+        data = written(value, limit)
+        assert data is None or (len(data) <= limit and same(read(data), value))
+
+
+def test_references_to_arrays_are_as_before():
+    array, dtype = np.arange(3.5), np.dtype("f8")
+    data = written([array, 1, array[1:]])
+    broken = data[:-3] + b"xx."
+    counts = [sys.getrefcount(array), sys.getrefcount(dtype)]
+    for _ in range(1000):
+        written([array, array])
+        written({"a": array})
+        assert len(read(data)) == 3
+        assert type(read(broken)) is bytearray
+    after = [sys.getrefcount(array), sys.getrefcount(dtype)]
+    assert all(abs(now - then) < 50 for now, then in zip(after, counts, strict=True))
+
+
+arrays = some.lists(some.floats()).map(np.array)
+atoms = (
+    some.none() | some.booleans() | some.integers(-(1 << 63), (1 << 63) - 1) | some.floats() | some.text() | some.binary() | arrays
+)
 nested = some.recursive(
     atoms, lambda inner: some.lists(inner) | some.lists(inner).map(tuple) | some.dictionaries(some.text() | some.integers(), inner)
 )
@@ -113,8 +190,8 @@ def test_other_values_are_left_to_python():
     for _ in range(DEPTH + 1):
         deep = [deep]
     others = [
-        1 << 63, -(1 << 64), 1j, {1}, frozenset(), bytearray(2), numbers, np.float64(1), Level.LOW, OrderedDict(a=1), "\ud800",
-        [shared, shared], ([shared], shared), cycle, (shared, 1, (shared,)), {"a": numbers}, {(1, 2): 3}, deep, print, "x" * LARGEST,
+        1 << 63, -(1 << 64), 1j, {1}, frozenset(), bytearray(2), np.float64(1), Level.LOW, OrderedDict(a=1), "\ud800",
+        [shared, shared], ([shared], shared), cycle, (shared, 1, (shared,)), [numbers, numbers], {(1, 2): 3}, deep, print, "x" * LARGEST,
         list(range(LARGEST)), type("Kind", (dict,), {})(),
     ]  # fmt: skip
     for other in others:
