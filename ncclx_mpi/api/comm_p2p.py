@@ -315,7 +315,7 @@ class PointToPoint:
 
     def mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
         """Blocking test for a matched message."""
-        return Message.probe(self, source, tag, status)  # type: ignore[arg-type]
+        return Message.Probe(self, source, tag, status)  # type: ignore[arg-type]
 
     def improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
         """Nonblocking test for a matched message."""

@@ -55,6 +55,7 @@ _KERNELS = {
         objects.send_bytes,
         objects.send_plain,
         objects.receive_plain,
+        objects.match_message,
         objects.receive_taken,
         objects.exchange_plain,
         bcast_blob.bcast_plain,
@@ -158,6 +159,7 @@ complete_object = _plain_binding("complete_object", _slow)
 complete_all_objects = _plain_binding("complete_all_objects", _slow)
 send_plain = _plain_binding("send_plain", lambda *_: messages.SLOW)
 receive_plain = _plain_binding("receive_plain", _unmatched)
+match_message = _binding("match_message", lambda *_: 0)
 receive_taken = _plain_binding("receive_taken", _untaken)
 exchange_plain = _plain_binding("exchange_plain", _slow)
 bcast_plain = _plain_binding("bcast_plain", _slow)

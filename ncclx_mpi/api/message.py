@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ncclx_mpi import buffers, errors
-from ncclx_mpi.api import device_messages, wire
+from ncclx_mpi.api import device_messages, fast, wire
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant
 from ncclx_mpi.api.operations import NO_PROC, Operation, Transfer, write_status
@@ -31,6 +31,10 @@ class MessageState(State):
         if comm is not None:
             self.comm = comm
             self.message = message
+
+    def empty(self) -> None:
+        """Unset what every use of it needs."""
+        del self.message, self.comm
 
 
 _NULL = MessageState()
@@ -66,10 +70,12 @@ class Message(Handle):
     def Probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
         check_status(status)
+        state = comm._state
+        message = fast.match_message(state.address, source, tag)
+        if message:
+            return cls._matched(state.native, message, status)
         native, source, tag, is_null = comm._peer(source, tag)
-        engine = native.engine
-        message = -1 if is_null else engine.match(native, source, tag) or engine.wait_match(native, source, tag)
-        return cls._matched(native, message, status)
+        return cls._matched(native, -1 if is_null else native.engine.wait_match(native, source, tag), status)
 
     @classmethod
     def Iprobe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
@@ -118,9 +124,10 @@ class Message(Handle):
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""
         check_status(status)
-        if self._state is _NO_PROC:
+        state = self._state
+        if state is _NO_PROC:
             return self._from_nobody().wait(status)
-        native = self._state.comm
+        native = state.comm
         return wire.receive_taken(native, self._take(), status)
 
     def irecv(self) -> Request:
@@ -138,9 +145,10 @@ class Message(Handle):
 
     def _take(self) -> int:
         """Return the engine's handle of the message, which nobody can receive again."""
-        message = self._state.message
-        self._state.empty()
-        self._become_null()
+        state = self._state
+        message = state.message
+        state.empty()
+        self._state = _NULL
         return message
 
 

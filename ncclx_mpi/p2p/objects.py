@@ -112,6 +112,20 @@ def _take_message(engine, comm, offset, source, tag):  # type: ignore[no-untyped
     return message
 
 
+@kernel(types.int64(types.int64, index_argument, index_argument), is_entry=True, nogil=False)
+def match_message(comm, peer_rank, message_tag):  # type: ignore[no-untyped-def]
+    """Wait a slice for a message, and take it out of matching: its handle, 0 if none has come, or there is no such rank or tag."""
+    source, tag = index_of(peer_rank), index_of(message_tag)
+    if is_source(comm, source, tag) == 0:
+        return 0
+    engine = load64(comm + COMM.engine)
+    record = trace_begin(engine, _TRACE_PROBE, load64(comm + COMM.context), source, tag, 0)
+    message = _take_message(engine, comm, 0, source, tag)
+    if message != 0:
+        trace_end(record)
+    return message
+
+
 @kernel("int64(int64)")
 def _is_whole(message):  # type: ignore[no-untyped-def]
     """Whether a message is all here, and not one of several (those begin with a zero byte)."""
