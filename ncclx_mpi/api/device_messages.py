@@ -11,7 +11,7 @@ from ncclx_mpi.api.status import Status
 from ncclx_mpi.buffers import Buffer
 from ncclx_mpi.device import messages
 from ncclx_mpi.device.messages import Array, Incoming, Message
-from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.engine import NativeComm, from_whom
 
 
 class DeviceTransfer(Operation):
@@ -83,7 +83,7 @@ def start_receive(comm: NativeComm, buffer: Buffer, source: int, tag: int) -> Op
     """Start receiving into a large contiguous device array; None for whatever else a buffer may be."""
     array = _array(buffer)
     message = None if array is None else messages.start_receive(comm, array, source, tag)
-    return _receive(comm, message, buffer, f"receive from rank {source}, tag {tag}")
+    return _receive(comm, message, buffer, f"receive {from_whom(source, tag)}")
 
 
 def start_matched(comm: NativeComm, buffer: Buffer, take: Callable[[], int]) -> Operation | None:

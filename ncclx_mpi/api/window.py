@@ -343,10 +343,10 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def _combine(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, before: int = 0) -> None:
         """Combine a buffer into a target; what the target held before goes to address `before`, if that is not 0."""
-        window, function, size = self._window, 0, 1
+        window, function, size, nbytes = self._window, 0, 1, place.number * place.layout.packed
         if op not in (REPLACE, NO_OP):
-            function, size = _reduction(op, datatype, sent.datatype)
-        if not place.number * place.layout.packed:
+            function, size = _reduction(op, datatype, sent.datatype, nbytes)
+        if not nbytes:
             return
         address, _owner = sent.packed()
         if op == REPLACE:
@@ -466,8 +466,8 @@ def _check_single(**given: buffers.Buffer) -> None:
             raise ValueError(f"mismatch in origin and {name} MPI datatypes")
 
 
-def _reduction(op: Op, target: Datatype, origin: Datatype) -> tuple[int, int]:
-    """Address of the function that combines elements of two datatypes, and bytes of an element.
+def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> tuple[int, int]:
+    """Address of the function that combines elements of two datatypes, `nbytes` of them, and bytes of an element.
 
     Raises
     ------
@@ -480,6 +480,8 @@ def _reduction(op: Op, target: Datatype, origin: Datatype) -> tuple[int, int]:
         errors.fail(errors.ERR_OP, "windows accumulate with predefined operations only, not with one made by Op.Create")
     there = accumulate.element_of(committed(target._state, "target"))
     here = accumulate.element_of(committed(origin._state, "origin"))
+    if not nbytes and there is None:  # a type of no elements, as a program that computes its indices may make one
+        return 0, 1
     if there is None or here is None or there.kind != here.kind:
         errors.fail(errors.ERR_TYPE, "an accumulation needs elements of one predefined type, the same at origin and target")
     return native(op, Datatype._refer(there)), there.packed

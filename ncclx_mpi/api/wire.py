@@ -33,7 +33,7 @@ from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer, blam
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p import object_tickets, tickets
-from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
+from ncclx_mpi.p2p.engine import Engine, NativeComm, Result, from_whom
 from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, PENDING, STANDARD
 from ncclx_mpi.p2p.notes import RAW
@@ -238,7 +238,7 @@ def receive_noted(comm: NativeComm, noted: bytearray, source: int, tag: int, off
         return load(memoryview(noted)[1:])
     message = word_of(noted)
     if message == 0:
-        message = comm.engine.wait_match(comm, source, tag, offset, f"recv of an object from rank {source}, tag {tag}")
+        message = comm.engine.wait_match(comm, source, tag, offset, f"recv of an object {from_whom(source, tag)}")
     operation = start_matched(comm, message)
     operation.wait()
     if status is not None:

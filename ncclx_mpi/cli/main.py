@@ -21,6 +21,7 @@ COMMANDS = {
 def main(args: list[str] | None = None) -> int:
     """Entry point of ``ncclx`` and of ``python -m ncclx_mpi``."""
     words = sys.argv[1:] if args is None else list(args)
+    open_standard_streams()
     if words and is_command(words[0]):
         return _command(words[0], words[1:])
     from ncclx_mpi.cli import script
@@ -37,6 +38,16 @@ def _command(name: str, args: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
     return status
+
+
+def open_standard_streams() -> None:
+    """Closed ones (``>&-``) become the null device: else the next file that is opened takes their number, and what ranks write."""
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - for the whole life
 
 
 def is_command(word: str) -> bool:

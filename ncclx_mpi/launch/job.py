@@ -71,11 +71,13 @@ class Outcome:
     ----------
     failures
         In the order in which they were noticed, but the cause of the others first.
+    output_error
+        Why what the ranks write cannot be passed on any more: nobody reads it, or the disk is full. It ends the job.
     """
 
     failures: list[Failure] = field(default_factory=list)
     is_timed_out: bool = False
-    is_output_closed: bool = False
+    output_error: OSError | None = None
     abort_code: int | None = None
     interrupted_by: int = 0
 
@@ -86,8 +88,8 @@ class Outcome:
             return self.abort_code
         if self.is_timed_out:
             return 124
-        if self.is_output_closed:
-            return 128 + signal.SIGPIPE
+        if self.output_error is not None:
+            return 128 + signal.SIGPIPE if isinstance(self.output_error, BrokenPipeError) else 1
         if self.interrupted_by and self.failures:
             return 128 + self.interrupted_by
         return self.failures[0].status if self.failures else 0
@@ -213,8 +215,11 @@ class Job:
     def _pause(self) -> float | None:
         """How long nothing is due."""
         due = min([self._deadline, *(when for when, _ in self._ladder)])
-        if self._flush():
-            due = min(due, time.monotonic() + 0.1)
+        try:
+            if self._flush():
+                due = min(due, time.monotonic() + 0.1)
+        except OSError as error:
+            self._output_failed(error)
         return None if due == float("inf") else max(0.0, due - time.monotonic())
 
     def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
@@ -229,10 +234,13 @@ class Job:
     def _pass_on(self, rank: int, stream: int, data: bytes) -> None:
         try:
             self._sink(rank, stream, data)
-        except BrokenPipeError:
-            self._sink = lambda *_: None
-            self.outcome.is_output_closed = True
-            self._end(grace=0.0)
+        except OSError as error:
+            self._output_failed(error)
+
+    def _output_failed(self, error: OSError) -> None:
+        self._sink, self._flush = lambda *_: None, lambda: False
+        self.outcome.output_error = error
+        self._end(grace=0.0)
 
     def _woken(self, selector: selectors.BaseSelector, fd: int) -> None:
         with contextlib.suppress(BlockingIOError):

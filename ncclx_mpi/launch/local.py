@@ -37,9 +37,12 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
         os.close(stdin)
         threading.Thread(target=_feed, args=(feed,), daemon=True).start()
     outcome = job.supervise()
-    with contextlib.suppress(BrokenPipeError):
+    try:
         relay.flush(everything=True)
-    _explain(outcome)
+    except OSError as error:
+        outcome.output_error = outcome.output_error or error
+    with contextlib.suppress(OSError):
+        _explain(outcome)
     return outcome.status
 
 
@@ -107,7 +110,10 @@ def _explain(outcome: Outcome) -> None:
         print(f"ncclx run: aborted with code {outcome.abort_code}", file=sys.stderr)
     elif outcome.interrupted_by:
         print(f"ncclx run: ended by {signal_name(outcome.interrupted_by)}", file=sys.stderr)
-    elif outcome.failures and not outcome.is_timed_out and not outcome.is_output_closed:
+    elif outcome.output_error is not None:
+        if not isinstance(outcome.output_error, BrokenPipeError):
+            print(f"ncclx run: what the ranks write cannot be passed on: {outcome.output_error.strerror}", file=sys.stderr)
+    elif outcome.failures and not outcome.is_timed_out:
         print(f"ncclx run: {_story(outcome.failures)}", file=sys.stderr)
 
 

@@ -145,18 +145,19 @@ def _status_of(leaving: SystemExit) -> int:
 
 def report(error: BaseException) -> None:
     """Print an unhandled exception through the program's ``sys.excepthook``, without our own frames."""
-    error.__traceback__ = _program_part(error.__traceback__)
+    error.__traceback__ = _program_part(error.__traceback__, is_unread=isinstance(error, SyntaxError))
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:
         traceback.print_exc()
 
 
-def _program_part(trace: TracebackType | None) -> TracebackType | None:
+def _program_part(trace: TracebackType | None, is_unread: bool) -> TracebackType | None:
+    """The frames from the program on; all of them if it has none, except if Python could not read it: the error says where."""
     here, start = os.path.dirname(__file__), trace
     while trace is not None and _belongs_here(trace.tb_frame, here):
         trace = trace.tb_next
-    return trace or start
+    return trace if trace is not None or is_unread else start
 
 
 def _belongs_here(frame: FrameType, folder: str) -> bool:

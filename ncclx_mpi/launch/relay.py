@@ -34,8 +34,8 @@ class LineRelay:
 
         Raises
         ------
-        BrokenPipeError
-            Nobody reads our output any more.
+        OSError
+            Our output cannot be written: a BrokenPipeError if nobody reads it any more.
         """
         key = (rank, stream)
         held, _ = self._partial.pop(key, (b"", 0.0))

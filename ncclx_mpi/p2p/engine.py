@@ -319,10 +319,9 @@ class Engine:
         """What a request is, in words: for errors."""
         words = _words_of(request)
         peer, tag = words[REQUEST.status_source // WORD], words[REQUEST.tag // WORD]
-        name = "any tag" if tag == ANY_TAG else f"tag {tag}"
         if words[REQUEST.kind // WORD] == SEND:
-            return f"send to rank {peer}, {name}"
-        return f"receive from {'any rank' if peer == ANY_SOURCE else f'rank {peer}'}, {name}"
+            return f"send to rank {peer}, tag {tag}"
+        return f"receive {from_whom(peer, tag)}"
 
     def capacity(self, request: int) -> int:
         """Bytes of the buffer of a receive, -1 for a send."""
@@ -511,6 +510,11 @@ class Engine:
             pair = _block(entries.STATUS_WORDS * WORD)
             self._scratch.status = pair
         return pair
+
+
+def from_whom(source: int, tag: int) -> str:
+    """What a receive takes, in words: for errors."""
+    return f"from {'any rank' if source == ANY_SOURCE else f'rank {source}'}, {'any tag' if tag == ANY_TAG else f'tag {tag}'}"
 
 
 def _goes_on(request: int) -> bool:

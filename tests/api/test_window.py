@@ -282,6 +282,25 @@ def test_accumulate_operations(comm: Any) -> None:
     win.Free()
 
 
+@pytest.mark.ranks(1, 3)
+def test_accumulating_no_elements(comm: Any) -> None:
+    """A type of no blocks, as a program that computes its indices makes on one rank, is no mistake; one of another type is."""
+    from ncclx_mpi import MPI
+
+    win, memory = make(comm, ARENA, 2, np.int32)
+    memory[:] = 5
+    nothing, before = MPI.INT.Create_indexed_block(1, []).Commit(), np.zeros(0, np.int32)
+    win.Fence()
+    win.Accumulate(np.zeros(0, np.int32), 0, [0, 1, nothing], MPI.SUM)
+    win.Get_accumulate(np.zeros(0, np.int32), before, 0, [0, 1, nothing], MPI.SUM)
+    with pytest.raises(MPI.Exception) as caught:
+        win.Accumulate(np.ones(1, np.int32), 0, [0, 1, nothing], MPI.SUM)
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    win.Fence()
+    assert memory.tolist() == [5, 5]
+    win.Free()
+
+
 @pytest.mark.ranks(1, 2)
 def test_wrong_order_of_calls(comm: Any) -> None:
     from ncclx_mpi import MPI

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 import pytest
-from programs import all_gone, lines_of, run_code, start
+from programs import all_gone, command, environment, lines_of, run_code, start
 
 SHOW_AND_BLOCK = (
     "import os, subprocess, sys; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
@@ -132,6 +133,30 @@ def test_closed_output_ends_the_job():
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(10) == 141
+
+
+@pytest.mark.parametrize("end", ["\\n", ""], ids=["lines", "no lines"])
+def test_a_full_disk_ends_the_job(end):
+    code = f"import time; print('x', end='{end}', flush=True); time.sleep(60)"
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("run", "-n", "2", "-c", code), stdout=full, stderr=subprocess.PIPE, text=True, env=environment()
+        )
+    assert (done.returncode, done.stderr) == (1, "ncclx run: what the ranks write cannot be passed on: No space left on device\n")
+
+
+def test_a_full_disk_that_is_met_at_the_end():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("run", "-n", "1", "-c", "print('x', end='')"), stdout=full, stderr=subprocess.PIPE, text=True, env=environment()
+        )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+def test_nobody_can_be_told():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command("run", "-n", "2", "-c", "1 / 0"), stdout=subprocess.PIPE, stderr=full, env=environment())
+    assert (done.returncode, done.stdout) == (1, b"")
 
 
 def test_nothing_is_left_in_shared_memory():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import stat
 import subprocess
@@ -152,6 +153,25 @@ def test_traceback_has_the_users_frames_only():
     result = run_code(1, "def f():\n    1 / 0\nf()")
     assert "ZeroDivisionError" in result.stderr
     assert "ncclx_mpi" not in result.stderr.replace("ncclx run", "")
+
+
+def test_syntax_error_has_no_frames_of_ours(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("def f(:\n")
+    result = run("run", "-n", "1", str(script))
+    assert result.returncode == 1
+    assert result.stderr.startswith(f'  File "{script}", line 1\n    def f(:\n')
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed(closed, tmp_path):
+    """They are as if they were empty and nobody read them, and no file that the launcher opens takes their places."""
+    code = f"{WORLD}import sys; print('x' * 70_000); print('e', file=sys.stderr); open({str(tmp_path)!r} + '/' + str(comm.allreduce(1)), 'w')"
+    line = f"{shlex.join(command('run', '-n', '2', '-c', code))} {closed}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), timeout=60)
+    assert (done.returncode, os.listdir(tmp_path)) == (0, ["2"])
+    assert done.stdout == ("" if " >&-" in f" {closed}" else f"{'x' * 70_000}\n" * 2)
+    assert done.stderr == ("" if "2>&-" in closed else "e\ne\n")
 
 
 def test_random_numbers_differ_by_rank():
