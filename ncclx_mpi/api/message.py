@@ -9,6 +9,7 @@ from ncclx_mpi.api import device_messages, fast, wire
 from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant
 from ncclx_mpi.api.operations import NO_PROC, Operation, Transfer, write_status
+from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.p2p.engine import NativeComm
@@ -26,15 +27,6 @@ class MessageState(State):
     ERROR = errors.ERR_REQUEST
     comm: NativeComm
     message: int
-
-    def __init__(self, comm: NativeComm | None = None, message: int = 0) -> None:
-        if comm is not None:
-            self.comm = comm
-            self.message = message
-
-    def empty(self) -> None:
-        """Unset what every use of it needs."""
-        del self.message, self.comm
 
 
 _NULL = MessageState()
@@ -69,7 +61,8 @@ class Message(Handle):
     @classmethod
     def Probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
-        check_status(status)
+        if status is not None:
+            check_status(status)
         state = comm._state
         message = fast.match_message(state.address, source, tag)
         if message:
@@ -100,7 +93,12 @@ class Message(Handle):
         """Return the handle of a matched message; -1 is the one from PROC_NULL."""
         if status is not None:
             write_status(status, NO_PROC if message == -1 else native.engine.result(message))
-        return cls._refer(_NO_PROC if message == -1 else MessageState(native, message))
+        if message == -1:
+            return cls._refer(_NO_PROC)
+        self, state = object.__new__(cls), MessageState()
+        state.comm, state.message = native, message
+        self._state = state
+        return self
 
     # Receiving
 
@@ -123,12 +121,16 @@ class Message(Handle):
 
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""
-        check_status(status)
-        state = self._state
-        if state is _NO_PROC:
+        words = 0 if status is None else fast.room_for(status)
+        if self._state is _NO_PROC:
             return self._from_nobody().wait(status)
-        native = state.comm
-        return wire.receive_taken(native, self._take(), status)
+        native = self._state.comm
+        found = fast.receive_taken(native.address, self._take(), pickle._is_standard, words)
+        if type(found) is bytearray:
+            return wire.receive_noted(native, found, ANY_SOURCE, ANY_TAG, 0, status)
+        if status is not None:
+            fast.fill(status)
+        return found
 
     def irecv(self) -> Request:
         """Nonblocking receive of matched message."""
@@ -147,7 +149,7 @@ class Message(Handle):
         """Return the engine's handle of the message, which nobody can receive again."""
         state = self._state
         message = state.message
-        state.empty()
+        del state.message, state.comm
         self._state = _NULL
         return message
 

@@ -35,7 +35,7 @@ from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p import object_tickets, tickets
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result, from_whom
 from ncclx_mpi.p2p.fast import SLOW
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, PENDING, STANDARD
+from ncclx_mpi.p2p.layout import PENDING, STANDARD
 from ncclx_mpi.p2p.notes import RAW
 from ncclx_mpi.p2p.object_tickets import PARTIAL
 from numba_kernels.jit import entry
@@ -244,16 +244,6 @@ def receive_noted(comm: NativeComm, noted: bytearray, source: int, tag: int, off
     if status is not None:
         operation.fill(status)
     return operation.finish()
-
-
-def receive_taken(comm: NativeComm, message: int, status: Status | None) -> Any:
-    """Receive the object of a message that was taken out of matching."""
-    found = fast.receive_taken(comm.address, message, pickle._is_standard, 0 if status is None else fast.status_address())
-    if type(found) is bytearray:
-        return receive_noted(comm, found, ANY_SOURCE, ANY_TAG, 0, status)
-    if status is not None:
-        fast.fill(status)
-    return found
 
 
 def word_of(noted: bytearray) -> int:
