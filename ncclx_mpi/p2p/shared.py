@@ -60,7 +60,7 @@ def is_reached(engine, peer):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def cut_shared(request, wanted):  # type: ignore[no-untyped-def]
     """Cut a shared transfer of `wanted` bytes; both sides cut alike."""
-    chunk = (wanted + 1) // 2 if wanted <= _HALVES_UPTO else min(max(wanted // 8, _SMALLEST_CHUNK), _LARGEST_CHUNK)
+    chunk = (wanted + 1) // 2 if wanted <= _HALVES_UPTO else min(max(wanted // 4, _SMALLEST_CHUNK), _LARGEST_CHUNK)
     chunk = (chunk + 63) & ~63
     store64(request + REQUEST.wanted, wanted)
     store64(request + REQUEST.chunk, chunk)
