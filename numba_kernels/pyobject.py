@@ -39,8 +39,8 @@ _BYTEORDER, TYPE_NUMBER = 26, 28
 C_CONTIGUOUS, _F_CONTIGUOUS, _ALIGNED, WRITEABLE = 0x1, 0x2, 0x100, 0x400
 
 _LAST_PLAIN, _HALF = 16, 23  # type numbers 0..16 are bool to complex long double; 23 is float16
-_ITEMSIZES = np.array([np.dtype(code).itemsize for code in "?bBhHiIlLqQfdgFDG"] + [0] * 6 + [2], dtype=np.int64)
-"""Bytes of an element by NumPy type number; the letters are NumPy's type codes in that order."""
+_ITEMSIZES = np.array([np.dtype(code).itemsize for code in "?bBhHiIlLqQfdgFDG"] + [0] * 3 + [1, 0, 0, 2], dtype=np.int64)
+"""Bytes of an element by NumPy type number; the letters are NumPy's type codes in that order. Number 20, void, stands for bytes."""
 
 _BUCKETS = 512
 _registered = np.zeros((_BUCKETS, 2), dtype=np.int64)

@@ -517,8 +517,8 @@ PREDEFINED.update({alias: PREDEFINED[name] for alias, name in named.ALIASES.item
 PREDEFINED.update({name: _define(name, None) for name in named.NULL_NAMES})
 BYTE = PREDEFINED["BYTE"]
 
-_KINDS = ["bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "f80", "c64", "c128", "c160"]
-_NUMPY = dict(zip(_KINDS, "?bhilBHILefdgFDG", strict=True))
+_KINDS = ["bool", "byte", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "f80", "c64", "c128", "c160"]
+_NUMPY = dict(zip(_KINDS, "?VbhilBHILefdgFDG", strict=True))
 for _name, _layout in named.LAYOUTS.items():
     if _layout.kind in _NUMPY:
         register_element(PREDEFINED[_name], _NUMPY[_layout.kind])  # compiled code reads [array, type] like a bare array

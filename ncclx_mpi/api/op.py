@@ -30,12 +30,18 @@ MAX_USER_OPS = 32
 _KINDS: dict[int, str] = {
     np.dtype(code).num: kind
     for codes, kind in (
-        ("?", "bool"), ("b", "i8"), ("B", "u8"), ("h", "i16"), ("H", "u16"), ("i", "i32"), ("I", "u32"),
+        ("?", "bool"), ("V", "byte"), ("b", "i8"), ("B", "u8"), ("h", "i16"), ("H", "u16"), ("i", "i32"), ("I", "u32"),
         ("lq", "i64"), ("LQ", "u64"), ("e", "f16"), ("f", "f32"), ("d", "f64"), ("F", "c64"), ("D", "c128"),
     )
     for code in codes
 }  # fmt: skip
 """Element types with compiled reductions, by NumPy type number."""
+
+_WHY_NOT = {
+    "byte": ", nor for arrays whose elements MPI has no type for (floats of 8 bits): they are moved as bytes; say what the elements are, as "
+    "in [array, MPI.BFLOAT16_T], or convert them before the reduction"
+}
+"""What is added to the error about an operation, by element type."""
 
 _REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _live: set[OpState] = set()
@@ -203,7 +209,9 @@ def learn(op: Op, element: int) -> None:
 def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
     operation, kind = state.name.lower(), datatype.kind
     if kind is None or not reduce.defined(operation, kind):
-        errors.fail(errors.ERR_OP, f"MPI.{state.name} is not defined for elements of type {datatype.name}")
+        errors.fail(
+            errors.ERR_OP, f"MPI.{state.name} is not defined for elements of type {datatype.name}{_WHY_NOT.get(kind or '', '')}"
+        )
     address = reduce.address(operation, kind)
     if address:
         return address, None

@@ -14,7 +14,7 @@ from ncclx_mpi.errors import ERR_ARG, fail
 # name: size, alignment, character code, type string, preferred code ("c" character or "s" string), reduction kind
 _BASIC = """
 PACKED 1 1 B u1 c -
-BYTE 1 1 B u1 c u8
+BYTE 1 1 B u1 c byte
 AINT 8 8 p i8 c i64
 OFFSET 8 8 p i8 c i64
 COUNT 8 8 p i8 c i64

@@ -21,6 +21,7 @@ from numba_kernels.reduce.narrow import FORMATS, Format, narrow, narrow_half, wi
 _INDEX = np.dtype(np.intc)
 _SCALARS: dict[str, Any] = {
     "bool": np.bool_,
+    "byte": np.uint8,
     "f16": np.float16,
     "bf16": np.uint16,
     "e4m3": np.uint8,

@@ -11,7 +11,7 @@ from numba_kernels import jit
 from numba_kernels.reduce import loop
 from numba_kernels.reduce.cells import Cell, cell, dtype
 from numba_kernels.reduce.elements import OPERATIONS
-from numba_kernels.reduce.table import BOOLEAN, COPIES, SIGNED, TYPES, defined
+from numba_kernels.reduce.table import BOOLEAN, BYTES, COPIES, SIGNED, TYPES, defined
 
 COMMON = tuple(product(("sum", "prod", "min", "max"), ("i32", "i64", "f32", "f64")))
 """What nearly every program uses: compiled before the ranks start."""
@@ -48,7 +48,7 @@ def same_machine_code(op: str, kind: str) -> str:
         return _COPIED_AS[dtype(kind).itemsize]
     if op in ("min", "max"):
         return kind
-    if kind in BOOLEAN:
+    if kind in BOOLEAN + BYTES:
         return "u8"
     return "u" + kind[1:] if kind in SIGNED else kind
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 BOOLEAN = ("bool",)
+BYTES = ("byte",)
 SIGNED = ("i8", "i16", "i32", "i64")
 UNSIGNED = ("u8", "u16", "u32", "u64")
 FLOATS = ("f16", "bf16", "f32", "f64", "f80")
 COMPLEX = ("c64", "c128", "c160")
 PAIRS = ("f32,i32", "f64,i32", "f80,i32", "i64,i32", "i16,i32", "i32,i32")
-TYPES = BOOLEAN + SIGNED + UNSIGNED + FLOATS + COMPLEX + PAIRS
-"""All element types: C bool, integers, floats (bf16: bfloat16, f80: long double), complex, and C structs {value; int index}."""
+TYPES = BOOLEAN + BYTES + SIGNED + UNSIGNED + FLOATS + COMPLEX + PAIRS
+"""All element types: C bool, bytes of anything (which have bits, but no value), integers, floats (bf16: bfloat16, f80: long double),
+complex, and C structs {value; int index}."""
 
 _ARITHMETIC = ("sum", "prod")
 _ORDER = ("min", "max")
@@ -18,6 +20,7 @@ _BITWISE = ("band", "bor", "bxor")
 COPIES = ("replace", "no_op")
 _DEFINED = {
     BOOLEAN: LOGICAL + _BITWISE + COPIES,
+    BYTES: _BITWISE + COPIES,
     SIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE + COPIES,
     UNSIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE + COPIES,
     FLOATS: _ARITHMETIC + _ORDER + LOGICAL + COPIES,

@@ -49,6 +49,32 @@ def test_bfloat16(comm: Any) -> None:
     assert values.tolist() == [256.0, sum(rank + 1.5 for rank in range(comm.size))]
 
 
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("has_count", [False, True])
+def test_bytes_have_bits_but_no_value(comm: Any, has_count: bool) -> None:
+    """The type alone tells them from unsigned integers: by the compiled route and by the general one, after these were reduced."""
+
+    def make(array: Any) -> list[Any]:
+        return [array, len(array), MPI.BYTE] if has_count else [array, MPI.BYTE]
+
+    bits, result = np.array([200, 100 + comm.rank], np.uint8), np.zeros(2, np.uint8)
+    for op in (MPI.SUM, MPI.PROD, MPI.MIN, MPI.MAX, MPI.LAND, MPI.LOR, MPI.LXOR):
+        comm.Allreduce(bits, result, op)
+        for call in (comm.Allreduce, comm.Scan, comm.Exscan, comm.Iallreduce, comm.Allreduce_init):
+            with pytest.raises(MPI.Exception, match=f"MPI.{op._state.name} is not defined for elements of type MPI_BYTE") as caught:
+                call(make(bits), make(result), op)
+            assert caught.value.Get_error_class() == MPI.ERR_OP
+        with pytest.raises(MPI.Exception, match="convert them before"):
+            op.Reduce_local(make(bits), make(result))
+    for op, ufunc in ((MPI.BAND, np.bitwise_and), (MPI.BOR, np.bitwise_or), (MPI.BXOR, np.bitwise_xor)):
+        for _ in range(2):
+            result[:] = 0
+            comm.Allreduce(make(bits), make(result), op)
+            assert result.tolist() == ufunc.reduce([[200, 100 + rank] for rank in range(comm.size)], axis=0).tolist()
+    comm.Bcast(make(bits), root=comm.size - 1)
+    assert bits.tolist() == [200, 99 + comm.size]
+
+
 @pytest.mark.ranks(2, 3)
 def test_maxloc(comm: Any) -> None:
     kinds = [(MPI.DOUBLE_INT, "f8"), (MPI.FLOAT_INT, "f4"), (MPI.LONG_INT, "i8"), (MPI.TWOINT, "i4"), (MPI.SHORT_INT, "i2")]
