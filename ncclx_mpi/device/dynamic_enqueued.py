@@ -78,7 +78,7 @@ class Enqueued:
                 self._report.calls = 1
                 self._become_executor(ranks)
         attempt.agree(mine[:0])
-        _alive.setdefault(prepared, set()).add(self)
+        prepared.lasting.add(self)
 
     def _describe(self) -> Words:
         """What the others need to know; DriverError if this rank cannot take part."""
@@ -151,23 +151,28 @@ class Enqueued:
     def check(self) -> None:
         """Raise what went wrong so far, with the communicator or with pairs of this rank."""
         self._prepared.check()
-        faults.raise_if_any(self._prepared.comm.rank, self._reports.take())
+        if self in self._prepared.lasting:
+            faults.raise_if_any(self._prepared.comm.rank, self._reports.take())
 
     def release(self) -> None:
-        """Wait until streams have passed it, then give everything back; graphs with it are not replayed any more."""
-        alive = _alive.get(self._prepared, set())
-        if self in alive:
+        """Wait until streams have passed it, then give everything back, if the communicator has not done so when it was freed.
+
+        Graphs with it are not replayed any more.
+        """
+        lasting = self._prepared.lasting
+        if self in lasting:
             self._prepared.wait()
-            alive.discard(self)
-            self._reports.leave()
-            self._report.retire()
-            if self._execution is not None:
-                self._process.ipc.give_back(self._reach.mappings)
-                self._execution = None
+            lasting.discard(self)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Give everything back, now that streams have passed it."""
+        self._reports.leave()
+        self._report.retire()
+        if self._execution is not None:
+            self._process.ipc.give_back(self._reach.mappings)
+            self._execution = None
 
 
 _numbers: weakref.WeakKeyDictionary[Prepared, int] = weakref.WeakKeyDictionary()
 """How many calls were made for a communicator: ranks that start different ones are told."""
-
-_alive: weakref.WeakKeyDictionary[Prepared, set[Enqueued]] = weakref.WeakKeyDictionary()
-"""Calls that streams may come to, as long as they are not released and their communicators are there."""

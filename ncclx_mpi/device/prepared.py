@@ -30,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -78,6 +78,8 @@ class Prepared:
         Ranks that this one executes for; empty if it is no executor.
     table
         Address of an executor's :data:`~numba_kernels.cuda.symmetric.TABLE`, with the heaps of all ranks, in device memory.
+    lasting
+        What streams may come to as long as the communicator is there.
     """
 
     def __init__(self, comm: NativeComm, driver: Driver, nbytes: int) -> None:
@@ -88,6 +90,7 @@ class Prepared:
         self.nbytes = nbytes
         self.heap = self.table = 0
         self.executors: list[int] = []
+        self.lasting: set[Lasting] = set()
         self._guard = threading.RLock()
         self._mapped: list[int] = []
         self._bound: dict[tuple[int, Hashable], Bound] = {}
@@ -435,6 +438,8 @@ class Prepared:
         _open.discard(self)
         try:
             self.wait()
+            while self.lasting:
+                self.lasting.pop().let_go()
         finally:
             self._together(self._unmap)
             self._together(self._free)
@@ -486,6 +491,13 @@ class Prepared:
         if self.heap and drivers.current() is self.driver:
             with current(self.driver, self.device), contextlib.suppress(DriverError):
                 self.driver.free(self.heap)
+
+
+class Lasting(Protocol):
+    """What was made for many calls of a prepared communicator."""
+
+    def let_go(self) -> None:
+        """Give everything back: streams have passed it, and come to it no more."""
 
 
 class HeapCopy(NamedTuple):

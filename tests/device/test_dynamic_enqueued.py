@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import subprocess
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
+from ncclx_mpi.device.process import process
 from ncclx_mpi.device.reports import Report, _let_go, _retired
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
@@ -408,6 +411,32 @@ def test_ranks_that_start_different_requests(comm: Any) -> None:
         refused(requests[0].check, MPI.ERR_OP, "request 2")
         driver.finish(stream)
         own.Free()
+
+
+@pytest.mark.ranks(1, 2, timeout=60)
+def test_requests_go_with_their_communicator(comm: Any) -> None:
+    """One that is never freed keeps nothing alive, and nothing of a peer mapped; one that is freed later touches nothing any more."""
+    with Double(comm.rank) as driver:
+        driver.use(0)
+        own, stream = prepared(comm), driver.create_stream()
+        arrays = (
+            DeviceArray.from_host(np.ones(comm.size)),
+            DeviceArray((comm.size, 1)),
+            DeviceArray.from_host(np.ones(comm.size, int)),
+        )
+        forgotten, kept = (own.Alltoallv_dynamic_init(*arrays) for _ in range(2))
+        for request in (forgotten, kept):
+            request.Start(stream=stream)
+        gone = [weakref.ref(each) for each in (own._state.prepared, own._state.native, forgotten._in_streams())]
+        own.Free()
+        driver.destroy_stream(stream)
+        kept.check()
+        kept.Free()
+        del own, forgotten, kept, request
+        gc.collect()
+        assert [each() for each in gone] == [None] * 3
+        assert not any(mapping.users for mapping in process(driver).ipc._mapped.values())
+        np.testing.assert_array_equal(arrays[1].get(), 1)
 
 
 PEER_DIES = """
