@@ -505,6 +505,15 @@ def _wait_forever(driver: Double, address: int, connection: Any) -> None:
     driver.synchronize(0)
 
 
+def _work_long(driver: Double, address: int, connection: Any) -> None:
+    def work() -> None:
+        connection.send("working")
+        time.sleep(4)
+
+    driver.compute(0, "long work", work)
+    driver.batch(0, [Step(WRITE, address + 64, 1)])
+
+
 def _importer(connection: Any, job: str, work: Callable[[Double, int, Any], None]) -> None:
     """The other process: opens what it is sent, works on it, says how that went."""
     try:
@@ -592,6 +601,21 @@ def test_a_deadlock_of_two_processes_names_both(start: Callable[..., Any]) -> No
         driver.synchronize(0)
     reports = [str(found.value), connection.recv()]
     assert max(report.count("is at least 1, which holds 0") for report in reports) == 2, reports
+
+
+def test_an_operation_that_takes_long_is_no_deadlock(start: Callable[..., Any]) -> None:
+    """The process that runs it neither calls the driver nor needs a core meanwhile."""
+    connection = start(_work_long)
+    with Double(3, job=JOB, patience=1.0) as driver:
+        driver.use(0)
+        address = driver.allocate(72)
+        driver.fill(address, 0, 72, 0)
+        driver.synchronize(0)
+        connection.send(driver.export(address))
+        assert connection.recv() == "working"
+        driver.batch(0, [Step(WAIT_AT_LEAST, address + 64, 1)])
+        driver.synchronize(0)
+        assert connection.recv() == ""
 
 
 def test_only_exportable_memory_is_exported_and_peer_access_is_needed(driver: Double) -> None:

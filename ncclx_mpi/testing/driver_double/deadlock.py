@@ -2,7 +2,8 @@
 
 Each double keeps a status page, an anonymous memory file that the others find under ``/proc`` by the job in its name: a counter of what it
 has done, and, once it stands still, a description of what its streams and threads wait for. A process with a blocked
-stream declares a deadlock when no counter of the job has moved and no process has computed for a while.
+stream declares a deadlock when no counter of the job has moved and no process has computed for a while, and all have said by then that
+they stand still: one whose streams are in the middle of something has not, however long that takes.
 """
 
 from __future__ import annotations
@@ -29,11 +30,29 @@ _IDENT_DIGITS = 2 * struct.calcsize("l")
 
 
 class State(NamedTuple):
-    """One process at one time; `demand` is the seconds for which it has run, or was ready to."""
+    """One process at one time.
+
+    Attributes
+    ----------
+    moves
+        What it has done so far.
+    looking
+        The thread that looks for deadlocks, 0 before it has.
+    demand
+        Seconds for which its other threads have run, or were ready to.
+    text
+        What it waits for; empty if it has done something since it last said that it stands still.
+    """
 
     moves: int
+    looking: int
     demand: float
     text: str
+
+    def is_still(self, now: State, elapsed: float) -> bool:
+        """Whether the process has done nothing until `now`, `elapsed` seconds later, and says so."""
+        is_same = (self.moves, self.looking) == (now.moves, now.looking)
+        return is_same and bool(now.text) and now.demand - self.demand < _BUSY * elapsed
 
 
 class Detector:
@@ -58,7 +77,7 @@ class Detector:
         self._looked = 0.0
 
     def move(self) -> None:
-        """Count something that this process did."""
+        """Count something that this process does."""
         self._moves += 1
         _HEAD.pack_into(self._page, 0, self._moves, 0, self._thread)
 
@@ -74,7 +93,7 @@ class Detector:
         before, elapsed = self._before, now - self._looked
         self._before, self._looked = self._states() if is_blocked else {}, now
         if before and _is_still(before, self._before, elapsed):
-            lines = [f"process {pid}:\n{state.text or '  computes or waits on the host'}" for pid, state in self._before.items()]
+            lines = [f"process {pid}:\n{state.text}" for pid, state in self._before.items()]
             return f"deadlock: nothing has moved for {elapsed:.1f} s\n" + "\n".join(lines)
         return ""
 
@@ -98,13 +117,11 @@ def _read(page: Path, process: Path) -> State:
     """What a status page says, and what the process wants of the cores."""
     data = page.read_bytes()
     moves, length, looking = _HEAD.unpack_from(data)
-    return State(moves, _demand(process, looking), data[_HEAD.size : _HEAD.size + length].decode())
+    return State(moves, looking, _demand(process, looking), data[_HEAD.size : _HEAD.size + length].decode())
 
 
 def _is_still(before: dict[int, State], after: dict[int, State], elapsed: float) -> bool:
-    if before.keys() != after.keys():
-        return False
-    return all(before[pid].moves == now.moves and now.demand - before[pid].demand < _BUSY * elapsed for pid, now in after.items())
+    return before.keys() == after.keys() and all(before[pid].is_still(now, elapsed) for pid, now in after.items())
 
 
 def _main_thread() -> str:

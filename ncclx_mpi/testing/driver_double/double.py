@@ -113,7 +113,7 @@ class Double(Driver):
         self._is_closed = False
         self._detector = Detector(job or str(os.getppid()), patience)
         self._space = Space(garbage=1 + seed % 200)
-        self._executor = Executor(seed, self._violate, self._on_stalled)
+        self._executor = Executor(seed, self._violate, self._on_stalled, self._detector.move)
         self._choices = np.random.default_rng(seed)
         self._streams: dict[int, Stream] = {}
         self._default: dict[tuple[int, int], Stream] = {}
@@ -474,10 +474,8 @@ class Double(Driver):
 
     def _on_stalled(self, is_blocked: bool) -> None:
         """Look for a deadlock; one ends this process's waits, in the double and, by an interrupt, outside of it."""
-        if self.violations:
-            return
         waits = self._executor.blocked() + [f"thread {name} waits for {what}" for name, what in self._waiting.copy().items()]
-        report = self._detector.look(waits, is_blocked=is_blocked)
+        report = self._detector.look([*self.violations, *waits], is_blocked=is_blocked and not self.violations)
         if report:
             main = threading.main_thread()
             is_elsewhere = main.name not in self._waiting and main.ident is not None

@@ -102,22 +102,24 @@ class Executor:
         Told what went wrong in an operation.
     on_stalled
         Called now and then while nothing can run, with whether streams are blocked.
+    on_move
+        Called, with the lock, before and after each operation.
 
     Attributes
     ----------
     changed
         Lock of everything in the double; notified when an operation is done.
-    progress
-        Operations done so far.
     """
 
-    def __init__(self, seed: int, on_fault: Callable[[str], None], on_stalled: Callable[[bool], None]) -> None:
+    def __init__(
+        self, seed: int, on_fault: Callable[[str], None], on_stalled: Callable[[bool], None], on_move: Callable[[], None]
+    ) -> None:
         self.changed = threading.Condition(threading.RLock())
-        self.progress = 0
         self._streams: list[Stream] = []
         self.reseed(seed)
         self._on_fault = on_fault
         self._on_stalled = on_stalled
+        self._on_move = on_move
         self._started = time.monotonic()
         self._held_at: float | None = None
         self._is_closing = False
@@ -221,6 +223,8 @@ class Executor:
                 elif (early := stream.queue[0].due - self._now()) > 0:
                     self.changed.wait(early)
                     continue
+                else:
+                    self._on_move()
             if stream is None:
                 poll = min(2 * poll, _LONGEST_POLL)
                 self._on_stalled(is_blocked)
@@ -259,5 +263,5 @@ class Executor:
             stream.queue.popleft()
             operation.is_done = True
             operation.after = ()
-            self.progress += 1
+            self._on_move()
             self.changed.notify_all()
