@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from ncclx_mpi.testing.driver_double import DeviceArray, Double, InterfaceArray, TensorArray
-from ncclx_mpi.testing.driver_double.arrays import Array, using
+from ncclx_mpi.testing.driver_double.arrays import using
 from tests.device.cases import CASES, FLAVOURS, Make, doing, empty, own
+from tests.device.doubles import late, values_of
 from tests.device.in_streams import IN_STREAMS, split_lengths, then_spoil
 from tests.device.messages import MESSAGES
 
@@ -27,14 +27,6 @@ LENGTHS = (0, 1, 7, 64, 1000, 5000, 40_000)
 SEEDS = 1000
 SIZES = (2, 3, 4)
 KINDS = (DeviceArray, InterfaceArray, TensorArray)
-
-
-def late(values: npt.NDArray[Any], kind: type[Array] = DeviceArray) -> Array:
-    """An array that holds something else until its stream has come to two operations."""
-    array = kind(values.shape, values.dtype)
-    array.fill_later(-5)
-    array.later(lambda target: np.copyto(target, values), "late values")
-    return array
 
 
 def collective(name: str, flavour: str, comm: Any, make: Make, length: int) -> list[Any]:
@@ -79,13 +71,6 @@ WORKLOADS: dict[str, Workload] = {
     **{f"in streams: {name}": Workload(run, reference, is_mixed=False) for name, (run, reference) in IN_STREAMS.items()},
 }
 """Whatever ranks can do with device arrays: a line here, and it runs among all others."""
-
-
-def values_of(found: Any) -> Any:
-    """Values of an array, or of a list of them, on the host."""
-    if isinstance(found, list):
-        return [values_of(each) for each in found]
-    return found.get() if isinstance(found, Array) else np.array(found)
 
 
 def check(comm: Any, driver: Double, seed: int, wanted: dict[tuple[str, int], Any]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ncclx_mpi import MPI
 from ncclx_mpi.testing.driver_double import DeviceArray, Double
-from tests.device.test_staging import maker, values_of
+from tests.device.doubles import maker, values_of
 from tests.extensions.tables import draw
 from tests.extensions.test_alltoallv_dynamic import FLAVOURS, check
 

@@ -20,7 +20,8 @@ from ncclx_mpi.device.process import process
 from ncclx_mpi.device.reports import Report, _let_go, _retired
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
-from tests.device.test_dynamic_fastpath import QUESTIONS, driver_of, late
+from tests.device.doubles import driver_of, late, refused
+from tests.device.test_dynamic_fastpath import QUESTIONS
 from tests.extensions.tables import HOLE, INDICES, SPLIT, draw
 from tests.extensions.test_alltoallv_dynamic import check
 
@@ -345,12 +346,6 @@ def test_requests_beside_other_calls_in_streams(comm: Any) -> None:
             np.testing.assert_array_equal(total.get(), [[2, 4], [22, 24]])
         request.Free()
         own.Free()
-
-
-def refused(call: Callable[[], Any], error_class: int, text: str) -> None:
-    with pytest.raises(MPI.Exception, match=text) as caught:
-        call()
-    assert caught.value.Get_error_class() == error_class
 
 
 @pytest.mark.ranks(2, timeout=60)

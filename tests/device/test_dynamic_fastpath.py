@@ -20,30 +20,14 @@ from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double, Interface
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.alltoallv.layout import DENSE_TARGET
 from tests.collectives.forked import run_ranks
+from tests.device.doubles import driver_of, late, values_of
 from tests.device.test_alltoallv_dynamic import dispatch_and_combine
 from tests.device.test_fastpath import Mortal
-from tests.device.test_staging import values_of
 from tests.extensions.tables import HOLE, draw
 from tests.extensions.test_alltoallv_dynamic import BAD, blocking, check
 
 QUESTIONS = ("is_capturing", "examine", "current_device", "memory")
 """Driver functions that only answer, and enqueue nothing."""
-
-
-def late(values: np.ndarray) -> DeviceArray:
-    """An array that holds something else until its stream has come to two operations."""
-    array = DeviceArray(values.shape, values.dtype)
-    array.fill_later(77)
-    array.later(lambda target: np.copyto(target, values), "late values")
-    return array
-
-
-def driver_of(comm: Any, sharing: str) -> Double:
-    """One GPU for all ranks, one for two, or one each, which every rank sees in an order of its own."""
-    share = {"one": comm.size, "two": 2, "each": 1}[sharing]
-    devices = -(-comm.size // share)
-    mine = comm.rank // share
-    return Double(comm.rank, devices=devices, visible=[(mine + k) % devices for k in range(devices)])
 
 
 @pytest.mark.ranks(1, 2, 3, 4, timeout=300)

@@ -26,26 +26,17 @@ from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.driver import DriverError
 from tests.collectives.forked import run_ranks
 from tests.device.cases import CASES, enqueuing
+from tests.device.doubles import driver_of, refused, unaligned, values_of
 from tests.device.in_streams import ENQUEUED
 from tests.device.messages import spoil
-from tests.device.test_adversarial import values_of
-from tests.device.test_staging import unaligned
 
 HEAP = 4 << 20
 
 
-def double_of(comm: Any, seed: int, *, is_shared: bool) -> Double:
-    """One GPU for all ranks, or one each, seen in an order of the rank's own."""
-    if is_shared:
-        return Double(seed)
-    visible = [(comm.rank + k) % comm.size for k in range(comm.size)]
-    return Double(seed, devices=comm.size, visible=visible)
-
-
 @pytest.mark.ranks(1, 2, 3, 4, timeout=120)
-@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
-def test_collectives(comm: Any, is_shared: bool) -> None:
-    with double_of(comm, comm.rank, is_shared=is_shared) as driver:
+@pytest.mark.parametrize("sharing", ["one", "each"])
+def test_collectives(comm: Any, sharing: str) -> None:
+    with driver_of(comm, sharing) as driver:
         driver.use(0)
         stream = driver.create_stream()
         comm.prepare(HEAP)
@@ -88,10 +79,10 @@ def test_operations_and_types(comm: Any) -> None:
 
 
 @pytest.mark.ranks(2, 4, timeout=60)
-@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
-def test_driver_calls(comm: Any, is_shared: bool) -> None:
+@pytest.mark.parametrize("sharing", ["one", "each"])
+def test_driver_calls(comm: Any, sharing: str) -> None:
     """A rank makes one call besides copies, an executor three; nothing is waited for."""
-    with double_of(comm, comm.rank, is_shared=is_shared) as driver:
+    with driver_of(comm, sharing) as driver:
         driver.use(0)
         stream = driver.create_stream()
         comm.prepare(HEAP)
@@ -105,7 +96,7 @@ def test_driver_calls(comm: Any, is_shared: bool) -> None:
             "Reduce_scatter_block": (2, lambda: comm.Reduce_scatter_block(all_, one, stream=stream)),
         }
         comm.Allreduce(one, same, stream=stream)
-        is_executor = comm.rank == 0 or not is_shared
+        is_executor = comm.rank == 0 or sharing == "each"
         asked = {"memory", "examine", "current_device"}
         for name, (copies, call) in calls.items():
             driver.calls.clear()
@@ -141,10 +132,10 @@ def test_the_same_call_again_resolves_nothing(comm: Any) -> None:
 
 
 @pytest.mark.ranks(1, 2, 3, timeout=120)
-@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
-def test_graphs_are_replayed(comm: Any, is_shared: bool) -> None:
+@pytest.mark.parametrize("sharing", ["one", "each"])
+def test_graphs_are_replayed(comm: Any, sharing: str) -> None:
     """Each replay takes what its arrays hold then; calls outside of the graph go on meanwhile, in another stream."""
-    with double_of(comm, 7 + comm.rank, is_shared=is_shared) as driver:
+    with driver_of(comm, sharing, 7 + comm.rank) as driver:
         driver.use(0)
         stream, other = driver.create_stream(), driver.create_stream(is_blocking=True)
         comm.prepare(HEAP, [(MPI.SUM, MPI.INT64_T)])
@@ -253,9 +244,9 @@ def run_program(comm: Any, driver: Double, seed: int) -> None:
 
 
 @pytest.mark.ranks(2, 3, 4, timeout=300)
-@pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
-def test_no_order_of_streams_breaks_a_call(comm: Any, is_shared: bool, full: bool) -> None:
-    with double_of(comm, comm.rank, is_shared=is_shared) as driver:
+@pytest.mark.parametrize("sharing", ["one", "each"])
+def test_no_order_of_streams_breaks_a_call(comm: Any, sharing: str, full: bool) -> None:
+    with driver_of(comm, sharing) as driver:
         driver.use(0)
         for seed in range(400 if full else 20):
             own = comm.Dup()
@@ -269,12 +260,6 @@ def test_no_order_of_streams_breaks_a_call(comm: Any, is_shared: bool, full: boo
 
 
 # What goes wrong ------------------------------------------------------------------------------------------------------
-
-
-def refused(call: Callable[[], Any], error_class: int, text: str) -> None:
-    with pytest.raises(MPI.Exception, match=text) as caught:
-        call()
-    assert caught.value.Get_error_class() == error_class
 
 
 @pytest.mark.ranks(1, 2, timeout=60)

@@ -22,28 +22,15 @@ from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from tests.collectives.forked import run_ranks
-from tests.device.cases import CASES, doing
-from tests.device.test_staging import unaligned, values_of
-
-Make = Callable[[npt.NDArray[Any]], Any]
-
-
-def check(comm: Any, make: Make, lengths: tuple[int, ...]) -> None:
-    """Every blocking collective gives what it gives on NumPy arrays."""
-    do = doing(comm, "blocking")
-    for length in lengths:
-        for name, case in CASES.items():
-            wanted = values_of(case(comm, do, np.array, length))
-            found = values_of(case(comm, do, make, length))
-            for one, other in zip(found, wanted, strict=True):
-                np.testing.assert_equal(one, other, err_msg=f"{name} of {length}")
+from tests.device.cases import doing
+from tests.device.doubles import check_calls_that_differ, check_collectives, unaligned
 
 
 @pytest.mark.ranks(1, 2, 3, 4, timeout=300)
 @pytest.mark.parametrize("seed", range(3))
 def test_collectives(comm: Any, seed: int) -> None:
     with Double(10 * seed + comm.rank) as driver:
-        check(comm, DeviceArray.from_host, (0, 1, 1001) if seed else (5, 40_001))
+        check_collectives(comm, doing(comm, "blocking"), DeviceArray.from_host, (0, 1, 1001) if seed else (5, 40_001))
         assert driver.calls["batch"]
         assert why_not(comm._state.native) == ""
 
@@ -51,7 +38,7 @@ def test_collectives(comm: Any, seed: int) -> None:
 @pytest.mark.ranks(3, timeout=300)
 def test_arrays_at_odd_addresses(comm: Any) -> None:
     with Double(comm.rank) as driver:
-        check(comm, unaligned, (7, 3000))
+        check_collectives(comm, doing(comm, "blocking"), unaligned, (7, 3000))
         assert driver.calls["batch"]
 
 
@@ -65,7 +52,7 @@ def test_kinds_that_change_from_call_to_call(comm: Any, seed: int) -> None:
         return np.array(values) if dice.random() < 0.2 else DeviceArray.from_host(values)
 
     with Double(seed + comm.rank):
-        check(comm, make, (0, 3, 200, 5000))
+        check_collectives(comm, doing(comm, "blocking"), make, (0, 3, 200, 5000))
 
 
 # Each rank calls it with (comm, arrays of its own); it names what goes to one executor in one launch
@@ -118,7 +105,7 @@ def test_ranks_on_different_gpus(comm: Any, sharing: int) -> None:
     mine = comm.rank // sharing
     visible = [mine, *[other for other in range(devices) if other != mine]][: 1 + comm.rank % 2]
     with Double(comm.rank, devices=devices, visible=visible) as driver:
-        check(comm, DeviceArray.from_host, (1, 1001, 20_000))
+        check_collectives(comm, doing(comm, "blocking"), DeviceArray.from_host, (1, 1001, 20_000))
         assert bool(driver.calls["open"]) == (comm.rank % sharing == 0)
         assert why_not(comm._state.native) == ""
 
@@ -156,7 +143,7 @@ def test_memory_that_cannot_be_exported(comm: Any, odd: int) -> None:
         return DeviceArray.from_host(values, kind=POOL if comm.rank == odd and values.size else "device")
 
     with Double(comm.rank) as driver:
-        check(comm, make, (1, 1001))
+        check_collectives(comm, doing(comm, "blocking"), make, (1, 1001))
         assert not driver.calls["open"]
 
 
@@ -222,19 +209,8 @@ def test_counts_that_differ(comm: Any) -> None:
 def test_calls_that_differ(comm: Any) -> None:
     with Double(comm.rank):
         array = DeviceArray.from_host(np.zeros(20, np.int32))
-        calls: list[tuple[Callable[[Any], Any], int]] = [
-            (lambda comm: comm.Allreduce(MPI.IN_PLACE, array, MPI.MAX if comm.rank else MPI.MIN), MPI.ERR_OP),
-            (lambda comm: comm.Bcast(array, root=comm.rank), MPI.ERR_ROOT),
-            (lambda comm: comm.Bcast(array[comm.rank :], root=0), MPI.ERR_TRUNCATE),
-            (lambda comm: comm.Bcast(array) if comm.rank else comm.Allreduce(MPI.IN_PLACE, array), MPI.ERR_OTHER),
-            (lambda comm: comm.Bcast(array) if comm.rank else comm.Allreduce(MPI.IN_PLACE, np.zeros(5)), MPI.ERR_OTHER),
-        ]
-        for call, error_class in calls:
-            other = comm.Dup()
-            with pytest.raises(MPI.Exception) as caught:
-                call(other)
-            assert caught.value.Get_error_class() == error_class
-            other.Free()
+        more = [(lambda comm: comm.Allreduce(MPI.IN_PLACE, array, MPI.MAX if comm.rank else MPI.MIN), MPI.ERR_OP)]
+        check_calls_that_differ(comm, array, more)
 
 
 @pytest.mark.ranks(2, timeout=300)

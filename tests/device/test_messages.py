@@ -12,7 +12,7 @@ from ncclx_mpi.buffers import staged
 from ncclx_mpi.testing.driver_double import DeviceArray, Double, SendOnlyArray
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.ptx import CompilerMissing
-from tests.device.test_staging import KINDS, maker, values_of
+from tests.device.doubles import KINDS, maker, values_of
 
 LENGTHS = (0, 1, 1000, 60_000)
 

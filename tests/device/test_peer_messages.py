@@ -17,8 +17,8 @@ from ncclx_mpi import MPI
 from ncclx_mpi.device import messages, staging
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double, InterfaceArray
 from ncclx_mpi.testing.driver_double.arrays import using
+from tests.device.doubles import unaligned, values_of
 from tests.device.test_messages import METHODS, exchange
-from tests.device.test_staging import unaligned, values_of
 
 LARGE = 9000
 """Doubles that go by rendezvous."""

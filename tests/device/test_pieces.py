@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,9 @@ from ncclx_mpi.device.copying import Copies
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.driver import DriverError
-from tests.device.cases import CASES, Make, doing
+from tests.device.cases import doing
+from tests.device.doubles import check_calls_that_differ, check_collectives, maker, unshared, values_of
 from tests.device.test_borrowing import Full, Registers
-from tests.device.test_staging import maker, unshared, values_of
 
 PIECE = 4096
 """Bytes of a piece in most tests: 512 integers of 8 bytes, or as many as there are ranks of a part of that."""
@@ -41,22 +41,11 @@ def cutting(monkeypatch: pytest.MonkeyPatch, nbytes: int = PIECE) -> Iterator[li
         yield found
 
 
-def check(comm: Any, make: Make, lengths: tuple[int, ...]) -> None:
-    """Every blocking collective gives what it gives on NumPy arrays."""
-    do = doing(comm, "blocking")
-    for length in lengths:
-        for name, case in CASES.items():
-            wanted = values_of(case(comm, do, np.array, length))
-            found = values_of(case(comm, do, make, length))
-            for one, other in zip(found, wanted, strict=True):
-                np.testing.assert_equal(one, other, err_msg=f"{name} of {length}")
-
-
 @pytest.mark.ranks(1, 2, 3, 5, timeout=300)
 def test_collectives(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = (0, 1, 511, 512, 513, 1537) if comm.size < 5 else (0, 1537)
     with Double(comm.rank), cutting(monkeypatch) as found:
-        check(comm, unshared, lengths)
+        check_collectives(comm, doing(comm, "blocking"), unshared, lengths)
         assert max(found) >= 4
         assert len({tuple(each) for each in comm.allgather(found)}) == 1
 
@@ -66,7 +55,7 @@ def test_collectives(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_with_host_arrays_keeps_all_calls_whole(comm: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unaligned arrays are all on devices: what kernels do not take of them is cut."""
     with Double(comm.rank), cutting(monkeypatch) as found:
-        check(comm, maker(kind, comm.rank), (513,))
+        check_collectives(comm, doing(comm, "blocking"), maker(kind, comm.rank), (513,))
         assert bool(found) == (kind == "unaligned")
 
 
@@ -81,7 +70,7 @@ def test_kinds_that_change_from_call_to_call(comm: Any, seed: int, monkeypatch: 
         return np.array(values) if kind < 0.1 else unshared(values) if kind < 0.5 else DeviceArray.from_host(values)
 
     with Double(seed + comm.rank), cutting(monkeypatch) as found:
-        check(comm, make, (3, 700, 1537))
+        check_collectives(comm, doing(comm, "blocking"), make, (3, 700, 1537))
         assert comm.allreduce(len(found))
 
 
@@ -245,7 +234,7 @@ def test_copies_and_engine_overlap(comm: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_memory_that_cannot_be_pinned(comm: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every collective as a whole and in pieces, and messages, through memory that is not pinned; a warning says so."""
     with Full(comm.rank), cutting(monkeypatch), pytest.warns(RuntimeWarning, match="not pinned, which is slow"):
-        check(comm, maker(kind, comm.rank), (1, 513))
+        check_collectives(comm, doing(comm, "blocking"), maker(kind, comm.rank), (1, 513))
         peers = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         for length in (10, 100_000):
             send, recv = unshared(np.arange(length) + comm.rank), DeviceArray(length, np.int64)
@@ -259,19 +248,7 @@ def test_memory_that_cannot_be_pinned(comm: Any, kind: str, monkeypatch: pytest.
 @pytest.mark.ranks(2, timeout=300)
 def test_calls_that_differ(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Double(comm.rank), cutting(monkeypatch):
-        array = unshared(np.zeros(4000, np.int32))
-        calls: list[tuple[Callable[[Any], Any], int]] = [
-            (lambda comm: comm.Bcast(array, root=comm.rank), MPI.ERR_ROOT),
-            (lambda comm: comm.Bcast(array[comm.rank :], root=0), MPI.ERR_TRUNCATE),
-            (lambda comm: comm.Bcast(array) if comm.rank else comm.Allreduce(MPI.IN_PLACE, array), MPI.ERR_OTHER),
-            (lambda comm: comm.Bcast(array) if comm.rank else comm.Allreduce(MPI.IN_PLACE, np.zeros(5)), MPI.ERR_OTHER),
-        ]
-        for call, error_class in calls:
-            other = comm.Dup()
-            with pytest.raises(MPI.Exception) as caught:
-                call(other)
-            assert caught.value.Get_error_class() == error_class
-            other.Free()
+        check_calls_that_differ(comm, unshared(np.zeros(4000, np.int32)))
 
 
 @pytest.mark.ranks(2, timeout=300)
