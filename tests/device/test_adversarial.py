@@ -140,10 +140,11 @@ from ncclx_mpi.testing.driver_double import DeviceArray, Double
 from numba_kernels.cuda.driver import WAIT_AT_LEAST, Step
 
 comm, word = MPI.COMM_WORLD, np.zeros(1, np.int64)
-comm.Barrier()
 if comm.rank == 1:
+    comm.recv(source=0)
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
+comm.send(None, 1)
 with Double(patience=60) as driver:
     driver.use(0)
     driver.register_host(word.ctypes.data, 8)

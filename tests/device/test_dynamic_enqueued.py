@@ -10,6 +10,7 @@ import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -452,26 +453,31 @@ with Double(comm.rank, patience=60) as driver:
     request.Start(stream=stream)
     graph = driver.end_capture(stream)
     driver.synchronize(stream)
-    died = comm.bcast(time.time() + 2)
     if comm.rank == VICTIM:
-        time.sleep(died - time.time())
+        for other in {0, 1, 2} - {VICTIM}:
+            comm.recv(source=other)
+        time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
     request.Start(stream=stream)
     driver.replay(graph, stream)
+    waits, begun = not driver.is_idle(stream), time.time()
+    comm.send(None, VICTIM)
     driver.synchronize(stream)
-    print("released" if died < time.time() < died + 10 else time.time() - died, flush=True)
+    print("released" if waits and time.time() < begun + 10 else (waits, time.time() - begun), flush=True)
     for touch in (request.check, lambda: request.Start(stream=stream)):
         try:
             touch()
         except MPI.Exception as error:
             print("failed" if error.Get_error_class() == MPI.ERR_PROC_FAILED else error, flush=True)
-    time.sleep(1)  # what others may still read is not freed before their streams have run through
+    open(f"FOLDER/{comm.rank}", "w").close()
+    while len(os.listdir("FOLDER")) < 2:  # what the other may still read is not freed before its streams have run through
+        time.sleep(0.01)
 """
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_peer_dies_while_streams_wait_for_it(victim: int) -> None:
-    program = PEER_DIES.replace("VICTIM", str(victim))
+def test_a_peer_dies_while_streams_wait_for_it(victim: int, tmp_path: Path) -> None:
+    program = PEER_DIES.replace("VICTIM", str(victim)).replace("FOLDER", str(tmp_path))
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "3", "--timeout", "60", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert sorted(done.stdout.split()) == [*4 * ["failed"], *2 * ["released"]], done.stdout + done.stderr

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -523,13 +524,15 @@ with Double(comm.rank, patience=60) as driver:
             touch()
         except MPI.Exception as error:
             print("failed", error.Get_error_class() == MPI.ERR_PROC_FAILED, flush=True)
-    time.sleep(1)  # what others may still read is not freed before their streams have run through
+    open(f"FOLDER/{comm.rank}", "w").close()
+    while len(os.listdir("FOLDER")) < 2:  # what the other may still read is not freed before its streams have run through
+        time.sleep(0.01)
 """
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_peer_dies_while_streams_wait_for_it(victim: int) -> None:
-    program = PEER_DIES.replace("VICTIM", str(victim))
+def test_a_peer_dies_while_streams_wait_for_it(victim: int, tmp_path: Path) -> None:
+    program = PEER_DIES.replace("VICTIM", str(victim)).replace("FOLDER", str(tmp_path))
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "3", "--timeout", "60", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -578,7 +581,7 @@ def hold_the_gil(comm: NativeComm) -> None:
         if comm.rank == 0:
             comm.engine.arena.declare_dead(0)
             os._exit(0)
-        ctypes.PyDLL(None).usleep(500_000)
+        ctypes.PyDLL(None).usleep(2_000_000)
         assert prepared._watch is not None
         words = (ctypes.c_int64 * 4).from_address(prepared._watch.lanes)
         assert list(words) == [0, 0, 0, POISON]

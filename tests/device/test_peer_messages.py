@@ -361,6 +361,7 @@ import numpy as np
 from mpi4py import MPI
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from numba_kernels.cuda.driver import WAIT_AT_LEAST, Step
+from transports.shm.layout import DEAD
 
 comm, word = MPI.COMM_WORLD, np.zeros(1, np.int64)
 with Double(comm.rank, patience=60) as driver:
@@ -379,11 +380,11 @@ SENDER_DIES = """
     array = DeviceArray.from_host(np.arange(100000.0))
     if comm.rank == 1:
         request = comm.Isend(array, 0)
-        comm.Barrier()
-        time.sleep(0.2)
+        comm.recv(source=0)
         os.kill(os.getpid(), signal.SIGKILL)
-    comm.Barrier()
-    time.sleep(0.6)
+    comm.send(None, 1)
+    while comm._state.native.engine.arena.state(1) != DEAD:
+        time.sleep(0.01)
     begun = time.monotonic()
     try:
         comm.Recv({into}, 1)
@@ -423,15 +424,21 @@ DEADLINE = """
         driver.register_host(word.ctypes.data, 8)
         driver.batch(0, [Step(WAIT_AT_LEAST, word.ctypes.data, 1)])  # the stream does not come to the message
         request = comm.Isend(array, 1)
-        time.sleep(1.5)
+        while not comm.iprobe(source=1):
+            time.sleep(0.01)
         word[0] = 1
-        request.Wait()
+        while not request.Test():
+            time.sleep(0.01)
+        comm.recv(source=1)
         print(True, flush=True)
     else:
+        while not comm.Iprobe(0):
+            time.sleep(0.01)
         try:
             comm.Recv(array, 0)
         except MPI.Exception as error:
             print(error.Get_error_class() == MPI.ERR_PENDING, "receive from rank 0" in str(error), flush=True)
+        comm.send("given up", 0)
 """
 
 

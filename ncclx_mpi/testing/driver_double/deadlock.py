@@ -81,15 +81,21 @@ class Detector:
         self._moves += 1
         _HEAD.pack_into(self._page, 0, self._moves, 0, self._thread)
 
-    def look(self, waits: list[str], *, is_blocked: bool) -> str:
-        """Say that this process stands still and what for; the report of a deadlock, if it is one."""
-        now = time.monotonic()
-        if now - self._looked < self._patience:
-            return ""
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return time.monotonic() - self._looked >= self._patience
+
+    def describe(self, waits: list[str]) -> None:
+        """Say that this process stands still and what for; it must not :meth:`move` meanwhile."""
         text = "\n".join(f"  {line}" for line in [*waits, f"main thread: {_main_thread()}"]).encode()[: _PAGE - _HEAD.size]
         self._page[_HEAD.size : _HEAD.size + len(text)] = text
         self._thread = threading.get_native_id()
         _HEAD.pack_into(self._page, 0, self._moves, len(text), self._thread)
+
+    def look(self, *, is_blocked: bool) -> str:
+        """Return the report of a deadlock, if it is one."""
+        now = time.monotonic()
         before, elapsed = self._before, now - self._looked
         self._before, self._looked = self._states() if is_blocked else {}, now
         if before and _is_still(before, self._before, elapsed):

@@ -474,8 +474,12 @@ class Double(Driver):
 
     def _on_stalled(self, is_blocked: bool) -> None:
         """Look for a deadlock; one ends this process's waits, in the double and, by an interrupt, outside of it."""
-        waits = self._executor.blocked() + [f"thread {name} waits for {what}" for name, what in self._waiting.copy().items()]
-        report = self._detector.look([*self.violations, *waits], is_blocked=is_blocked and not self.violations)
+        if not self._detector.is_due:
+            return
+        with self._executor.changed:
+            threads = [f"thread {name} waits for {what}" for name, what in self._waiting.items()]
+            self._detector.describe([*self.violations, *self._executor.blocked(), *threads])
+        report = self._detector.look(is_blocked=is_blocked and not self.violations)
         if report:
             main = threading.main_thread()
             is_elsewhere = main.name not in self._waiting and main.ident is not None
