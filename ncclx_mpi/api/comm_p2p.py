@@ -190,9 +190,12 @@ class PointToPoint:
         check_status(status)
         native, source, tag, is_null = self._peer(source, tag)
         found = NO_PROC if is_null else native.engine.probe(native, source, tag)
-        if found is not None and status is not None:
+        if found is None:
+            native.engine.check_peers("iprobe")
+            return False
+        if status is not None:
             write_status(status, found)
-        return found is not None
+        return True
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
         """Blocking test for a matched message."""

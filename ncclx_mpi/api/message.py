@@ -76,7 +76,10 @@ class Message(Handle):
         check_status(status)
         native, source, tag, is_null = comm._peer(source, tag)
         message = -1 if is_null else native.engine.match(native, source, tag)
-        return cls._matched(native, message, status) if message else None
+        if not message:
+            native.engine.check_peers("improbe")
+            return None
+        return cls._matched(native, message, status)
 
     @classmethod
     def probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:

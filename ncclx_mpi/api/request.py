@@ -64,7 +64,7 @@ class Request(Handle):
     def Test(self, status: Status | None = None) -> bool:
         """Test for the completion of a non-blocking operation."""
         code = _try(self, status)
-        return code == DONE if code != SLOW else _test(self, status, _settle)[0]
+        return (code == DONE if code != SLOW else _test(self, status, _settle)[0]) or _none_yet("test")
 
     def Get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -92,7 +92,8 @@ class Request(Handle):
             return True, found
         if found[0] == RAW:
             return True, wire.load(memoryview(found)[1:])
-        return (False, None) if found[0] == NOT_YET else _test(self, status, _finish)
+        flag, found = (False, None) if found[0] == NOT_YET else _test(self, status, _finish)
+        return flag or _none_yet("test"), found
 
     def get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -110,9 +111,10 @@ class Request(Handle):
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
         """Test for completion of any previously initiated request."""
         index = _complete_any(requests, status, _TESTING)
+        flag = index != UNDEFINED
         if index == SLOW:
-            return _test_any(requests, status, _settle)[:2]
-        return index, index != UNDEFINED
+            index, flag, _ = _test_any(requests, status, _settle)
+        return index, flag or _none_yet("testany")
 
     @classmethod
     def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
@@ -135,7 +137,8 @@ class Request(Handle):
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any | None]:
         """Test for completion of any previously initiated request; return its object too."""
-        return _test_any(requests, status, _finish)
+        index, flag, found = _test_any(requests, status, _finish)
+        return index, flag or _none_yet("testany"), found
 
     @classmethod
     def get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
@@ -155,7 +158,7 @@ class Request(Handle):
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Test for completion of all previously initiated requests."""
         code = _complete_all(requests, statuses, _TESTING)
-        return code == DONE if code != SLOW else _test_all(requests, statuses, _settle)[0]
+        return (code == DONE if code != SLOW else _test_all(requests, statuses, _settle)[0]) or _none_yet("testall")
 
     @classmethod
     def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
@@ -189,7 +192,8 @@ class Request(Handle):
     @classmethod
     def testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> tuple[bool, list[Any] | None]:
         """Test for completion of all previously initiated requests; return their objects."""
-        return _test_all(requests, statuses, _finish)
+        flag, found = _test_all(requests, statuses, _finish)
+        return flag or _none_yet("testall"), found
 
     @classmethod
     def get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
@@ -208,7 +212,11 @@ class Request(Handle):
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Test for completion of some previously initiated requests."""
         indices = _complete_some(requests, statuses, _TESTING)
-        return _test_some(requests, statuses, _settle)[0] if indices is None else indices
+        if indices is None:
+            indices = _test_some(requests, statuses, _settle)[0]
+        if indices == []:
+            _none_yet("testsome")
+        return indices
 
     @classmethod
     def Get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -234,7 +242,10 @@ class Request(Handle):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Test for completion of some previously initiated requests; return their objects too."""
-        return _test_some(requests, statuses, _finish)
+        indices, found = _test_some(requests, statuses, _finish)
+        if indices == []:
+            _none_yet("testsome")
+        return indices, found
 
     @classmethod
     def get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -356,6 +367,12 @@ def _try(request: Request, status: Status | None) -> int:
     """Complete a plain message natively if it is done: DONE, NOT_YET, or SLOW with nothing done."""
     code: int = fast.complete_one(request, _TESTING, status)
     return code
+
+
+def _none_yet(what: str) -> Literal[False]:
+    """Return False, for what is not complete; raises if it may never be, because a rank has died or the job was aborted."""
+    runtime.engine().check_peers(what)
+    return False
 
 
 def _complete_any(requests: Sequence[Request], status: Status | None, waits: int) -> int:

@@ -458,6 +458,19 @@ class Engine:
             )
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
 
+    def check_peers(self, what: str) -> None:
+        """Raise as a wait would if a rank has died or the job was aborted: who asks again and again must learn of it, too.
+
+        Raises
+        ------
+        Exception
+            ERR_PROC_FAILED.
+        """
+        if self.arena.word(HEADER.death):
+            raise self.failure(PEER_DEAD, what)
+        if self.arena.word(HEADER.abort):
+            raise self.failure(ABORTED, what)
+
     def is_death_noticed(self) -> bool:
         """Whether a rank has died, which takes a moment to be noticed: the kernel refuses copies before anybody can know why."""
         end = time.monotonic() + _DEATH_NOTICE_SECONDS

@@ -145,6 +145,45 @@ def test_a_full_disk_ends_the_job(end):
     assert (done.returncode, done.stderr) == (1, "ncclx run: what the ranks write cannot be passed on: No space left on device\n")
 
 
+ASKING = [
+    "comm.Irecv(box, source=1).Test",
+    "comm.irecv(source=1).test",
+    "start(comm.Recv_init(box, source=1)).Test",
+    "partial(MPI.Request.Testall, [comm.Irecv(box, source=1), comm.Irecv(box, source=1)])",
+    "partial(MPI.Request.testall, [comm.irecv(source=1)])",
+    "partial(MPI.Request.Testany, [comm.Irecv(box, source=1)])",
+    "partial(MPI.Request.testany, [comm.irecv(source=1)])",
+    "partial(MPI.Request.Testsome, [comm.Irecv(box, source=1)])",
+    "partial(MPI.Request.testsome, [comm.irecv(source=1)])",
+    "partial(comm.Iprobe, 1)",
+    "partial(comm.improbe, 1)",
+    "comm.Ibarrier().Test",
+]
+
+
+def test_who_asks_again_and_again_learns_of_a_death():
+    """Each way of asking is tried once before the death, so that it is compiled; then none says no for ever."""
+    code = (
+        "import os, signal; from functools import partial; import numpy as np; from mpi4py import MPI\n"
+        "comm, box = MPI.COMM_WORLD, np.zeros(3)\n"
+        "def start(request): request.Start(); return request\n"
+        "if comm.rank == 1: comm.recv(source=0); os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"calls = [{', '.join(ASKING)}]\n"
+        "for call in calls: call()\n"
+        "comm.send('myself', 0); comm.recv(source=0); comm.send('die', 1)\n"
+        "for number, call in enumerate(calls):\n"
+        "    try:\n"
+        "        while True: call()\n"
+        "    except MPI.Exception as error:\n"
+        "        print(number, error.Get_error_class() == MPI.ERR_PROC_FAILED, 'because rank 1 died' in str(error))\n"
+        "try: comm.recv()\n"
+        "except MPI.Exception as error: print('recv of an object from any rank, any tag was given up' in str(error))"
+    )
+    result = run_code(2, code)
+    expected = [f"{number} True True" for number in range(len(ASKING))]
+    assert result.stdout.splitlines() == [*expected, "True"], result.stderr
+
+
 def test_a_full_disk_that_is_met_at_the_end():
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
