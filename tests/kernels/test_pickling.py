@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from numba import types
 
@@ -161,6 +161,7 @@ nested = some.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nested)
 def test_any_plain_value(value):
     data = written(value)
@@ -169,6 +170,7 @@ def test_any_plain_value(value):
     assert same(pickle.loads(data), value) and same(read(data), value)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nested, some.integers(0), some.integers(0, 255), some.integers(0, 40))
 def test_what_was_damaged_is_never_half_read(value, place, byte, cut):
     """Whatever the bytes are: an object, as far as they are a pickle of ours, or a note with all of them."""
