@@ -38,6 +38,8 @@ set_item = types.ExternalFunction("PyTuple_SetItem", types.int32(types.intp, typ
 clear_error = types.ExternalFunction("PyErr_Clear", types.void())
 new_integer = types.ExternalFunction("PyLong_FromLongLong", types.intp(types.int64))
 """A new int, or 0 with MemoryError set."""
+set_no_memory = types.ExternalFunction("PyErr_NoMemory", types.intp())
+"""Set MemoryError; returns 0."""
 as_integer = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
 
 
@@ -65,7 +67,7 @@ def references(obj):  # type: ignore[no-untyped-def]
 
 
 class ObjectResult(types.Type):  # type: ignore[misc]
-    """What a kernel returns to Python: the address of an object, with a reference to it; 0 becomes None."""
+    """What a kernel returns to Python: the address of an object, with a reference to it; 0 becomes None, or raises the error that is set."""
 
     def __init__(self) -> None:
         super().__init__(name="ncclx_mpi_object_result")
@@ -83,7 +85,8 @@ class _ObjectResultModel(models.PrimitiveModel):  # type: ignore[misc]
 @box(ObjectResult)
 def _box_object_result(kind: Any, value: Any, c: Any) -> Any:
     out = cgutils.alloca_once_value(c.builder, c.builder.inttoptr(value, c.pyapi.pyobj))
-    with c.builder.if_then(c.builder.icmp_unsigned("==", value, ir.Constant(I64, 0))):
+    is_nothing = c.builder.icmp_unsigned("==", value, ir.Constant(I64, 0))
+    with c.builder.if_then(is_nothing), c.builder.if_then(c.builder.not_(c.pyapi.c_api_error())):
         c.builder.store(c.pyapi.make_none(), out)
     return c.builder.load(out)
 

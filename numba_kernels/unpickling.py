@@ -127,6 +127,8 @@ def _read_atom(room, end):  # type: ignore[no-untyped-def]
     elif code in (SHORT_TEXT, SHORT_BYTES):
         at, nbytes = at + 1, _byte(at)
     elif code in (TEXT, LONG_BYTES):
+        if at + 4 > end:
+            return 0
         at, nbytes = at + 4, load32(at)
     elif code == BYTE:
         nbytes = 1

@@ -198,7 +198,7 @@ def _gather(state: CommState, found: Any, obj: Any, root: int) -> list[Any] | No
             _check(native, found, "gather")
             found = object_blocks.gather(native, _blob_of(native, own), root)
     if found is not None:
-        return [_take(native, item, rank, own, _GATHER) for rank, item in enumerate(found)]
+        return _take_all(native, found, own, _GATHER, None)
     if own is not None and not _blob_of(native, own):
         _complete(native, _start_rests(native, {root: own}, _GATHER))
     return None
@@ -220,9 +220,10 @@ def _scatter(state: CommState, found: bytearray, objects: Sequence[Any] | None, 
             if found[0] == SLOW:
                 found = object_blocks.scatter(native, shares, root)
     sending = _start_rests(native, {rank: own[rank] for rank, share in enumerate(shares) if not share}, _SCATTER)
-    obj = _take(native, found, root, own[root] if own else None, _SCATTER)
-    _complete(native, sending)
-    return obj
+    try:
+        return _take(native, found, root, own[root] if own else None, _SCATTER)
+    finally:
+        _complete(native, sending)
 
 
 def _allgather(state: CommState, found: Any, obj: Any) -> list[Any]:
@@ -232,9 +233,7 @@ def _allgather(state: CommState, found: Any, obj: Any) -> list[Any]:
         own, found = _allgather_dumped(native, found, obj)
         if not _blob_of(native, own):
             sending = _start_rests(native, dict.fromkeys(range(native.size), own), _ALLGATHER)
-    objects = [_take(native, item, rank, own, _ALLGATHER) for rank, item in enumerate(found)]
-    _complete(native, sending)
-    return objects
+    return _take_all(native, found, own, _ALLGATHER, sending)
 
 
 def _allgather_dumped(native: NativeComm, noted: bytearray, obj: Any) -> tuple[Dumped, Sequence[Any]]:
@@ -261,10 +260,7 @@ def _alltoall(state: CommState, found: Any, objects: Sequence[Any]) -> list[Any]
             _check(native, found, "alltoall")
             found = object_blocks.alltoall(native, shares)
         sending = _start_rests(native, {rank: own[rank] for rank, share in enumerate(shares) if not share}, _ALLTOALL)
-    mine = own[native.rank] if own else None
-    received = [_take(native, item, rank, mine, _ALLTOALL) for rank, item in enumerate(found)]
-    _complete(native, sending)
-    return received
+    return _take_all(native, found, own[native.rank] if own else None, _ALLTOALL, sending)
 
 
 def _check(native: NativeComm, noted: bytearray, name: str) -> None:
@@ -313,6 +309,25 @@ def _take(native: NativeComm, item: Any, source: int, own: Dumped | None, tag: i
         return wire.receive(native, source, tag, _HIDDEN)
     assert own is not None
     return wire.load(own[0], [np.array(frame) for frame in own[1]])
+
+
+def _take_all(native: NativeComm, found: Sequence[Any], own: Dumped | None, tag: int, sending: Operation | None) -> list[Any]:
+    """Return the objects of what all have given, and complete what this rank sends.
+
+    Where an object cannot be made of its pickle, the others are received all the same before that is raised: a message that
+    nobody takes would be the next collective's.
+    """
+    objects: list[Any] = []
+    failures: list[Exception] = []
+    for rank, item in enumerate(found):
+        try:
+            objects.append(_take(native, item, rank, own, tag))
+        except Exception as error:
+            failures.append(error)
+    _complete(native, sending)
+    if failures:
+        raise failures[0]
+    return objects
 
 
 def _start_rests(native: NativeComm, rests: Mapping[int, Dumped], tag: int) -> Operation | None:

@@ -8,6 +8,8 @@ Shares, the different blobs of one rank for all::
 
     | end of share 0 | end of share 1 | ... | share 0 | share 1 | ... |      offsets from the beginning, in words
 
+They are looked at before they are followed: a peer that called `Alltoall` where this rank called `alltoall` has published other bytes.
+
 A collective returns its objects, in a tuple instead of a list if some are notes with bytes (:mod:`ncclx_mpi.p2p.notes`), or a note
 alone: SLOW if nothing was published, as the value is not plain or the communicator has no slot; CODE for a failure.
 """
@@ -16,10 +18,10 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.lines import arrive_with_any, end, payload, signed_bytes
+from ncclx_mpi.collectives.lines import SCRATCH, arrive_with_any, begin, end, payload, refuse_payload, sign, signed_bytes
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.layout import COMM, FAILED
-from ncclx_mpi.p2p.notes import CODE, is_note, note_word, opened
+from ncclx_mpi.p2p.notes import CODE, SLOW, is_note, note, note_word, opened
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
@@ -86,17 +88,39 @@ def pack_each(sequence, count, is_blob, is_plain, room):  # type: ignore[no-unty
 
 
 @kernel("int64(int64, int64, int64, int64)")
+def has_share(base, nbytes, count, index):  # type: ignore[no-untyped-def]
+    """Whether the `nbytes` at `base` can be the shares of `count` ranks, as far as that of rank `index` goes."""
+    if nbytes < 8 * count:
+        return 0
+    first = load64(base + 8 * (index - 1)) if index > 0 else 8 * count
+    return 1 if 8 * count <= first <= load64(base + 8 * index) <= nbytes else 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
 def open_share(base, count, index, decodes):  # type: ignore[no-untyped-def]
-    """The object, or a note, of one of the `count` shares at `base`."""
+    """The object, or a note, of one of the `count` shares at `base`, which :func:`has_share` has looked at; 0 without memory for it."""
     first = load64(base + 8 * (index - 1)) if index > 0 else 8 * count
     return opened(base + first, load64(base + 8 * index) - first, decodes)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def exchange(comm, kind, room, nbytes, are_shares, decodes):  # type: ignore[no-untyped-def]
+    """A collective of some `kind` in which all take of all, as :func:`collect` returns; without a blob (-1) the note SLOW."""
+    if nbytes < 0:
+        return note(SLOW, 0, 0)
+    signature = sign(kind, 0, nbytes)
+    number = begin(comm, signature, load64(room + ROOM.at), nbytes)
+    found = collect(comm, number, signature, room, are_shares, decodes)
+    if found != 0 and is_note(found) == 0:  # all have come to this one, so they have finished the one before
+        store64(comm + SCRATCH.known, number - 1)
+    return found
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
 def collect(comm, number, signature, room, are_shares, decodes):  # type: ignore[no-untyped-def]
     """End a collective whose number :func:`begin` gave: a new list or tuple of what all ranks have published for this one, or a note.
 
-    The own blob is at ``room.at``. `are_shares`: of each blob this rank reads its share.
+    The own blob is at ``room.at``. `are_shares`: of each blob this rank reads its share. 0 with MemoryError if not even a note can be made.
     """
     rank, size, objects, notes, code = load64(comm + COMM.rank), load64(comm + COMM.size), 0, 0, -number
     if number > 0:
@@ -108,6 +132,9 @@ def collect(comm, number, signature, room, are_shares, decodes):  # type: ignore
             if code == 0:
                 nbytes = min(signed_bytes(comm, other, number), CAPACITY)
                 base = load64(room + ROOM.at) if other == rank else payload(comm, other, number, nbytes)
+                if are_shares != 0 and other != rank and has_share(base, nbytes, size, rank) == 0:
+                    code = refuse_payload(comm, other, number, signature)
+            if code == 0:
                 found = open_share(base, size, rank, decodes) if are_shares != 0 else opened(base, nbytes, decodes)
                 if found == 0:
                     code = FAILED + ERR_NO_MEM

@@ -272,6 +272,8 @@ def check(comm: NativeComm, code: int, name: str) -> None:
         return
     if code == BROKEN:
         raise broken(comm, name)
+    if code == FAILED + errors.ERR_NO_MEM:
+        raise errors.error(errors.ERR_NO_MEM, f"rank {comm.rank}: {name}: there is no memory for the objects that have come")
     if code >= FAILED:
         raise _mismatch(comm, code - FAILED)
     raise_code(comm, code, name)
@@ -297,7 +299,8 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
         return errors.error(
             error_class,
             f"rank {comm.rank}: called {_called(own)}, and so did rank {other} of the communicator, but an earlier collective was "
-            "another one there, or had another root; all ranks must call the same collectives in the same order, with the same root",
+            "another one there, or had another root, or one of both gives arrays and the other objects; all ranks must call the same "
+            "collectives in the same order, with the same root",
         )
     return errors.error(
         error_class,

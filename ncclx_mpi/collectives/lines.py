@@ -341,6 +341,15 @@ def arrive_with_any(comm, other, number, signature):  # type: ignore[no-untyped-
     return check_signature(comm, other, _with_bytes_of(signature, its), its)
 
 
+@kernel("int64(int64, int64, int64, int64)")
+def refuse_payload(comm, other, number, signature):  # type: ignore[no-untyped-def]
+    """Note that what rank `other`, which has arrived, has published is not what this collective reads. Returns the error."""
+    store64(comm + SCRATCH.offender, other)
+    store64(comm + SCRATCH.own_signature, signature)
+    store64(comm + SCRATCH.its_signature, _signature_of(comm, other, number))
+    return FAILED + ERR_TRUNCATE
+
+
 @kernel("int64(int64, int64, int64)")
 def check_line(comm, other, signature):  # type: ignore[no-untyped-def]
     """Check that rank `other`, if it has come to the collective that this rank is in, called it with the same root. 0 or an error."""

@@ -25,7 +25,17 @@ from numba_kernels.memory import allocate, release
 from numba_kernels.pickling import LARGEST, ROOM, give_room, take_room, write_pickle
 from numba_kernels.pyobject import OB_SIZE, index_argument, index_of, none_object, object_argument, object_of
 from numba_kernels.pysequence import items_of
-from numba_kernels.pyslots import clear_error, decrease, increase, new_bytes, new_tuple, object_result, result, set_item
+from numba_kernels.pyslots import (
+    clear_error,
+    decrease,
+    increase,
+    new_bytes,
+    new_tuple,
+    object_result,
+    result,
+    set_item,
+    set_no_memory,
+)
 
 PARTIAL = 3
 """State of the receive of an object of which only the first message is complete, beside those of all requests."""
@@ -132,17 +142,27 @@ def complete_all_objects(sequence, waits, decodes):  # type: ignore[no-untyped-d
 
 @kernel("int64(int64, int64, int64)")
 def _listed(rows, count, given):  # type: ignore[no-untyped-def]
-    """A new tuple, or list if there are no notes in it, of what the rows have found."""
+    """A new tuple, or list if there are no notes in it, of what the rows have found; 0 with MemoryError if any of that is missing."""
     listed, row, notes = new_tuple(given), 0, 0
+    is_whole = listed != 0
     for index in range(given):
         found = none_object()
         if row < count and load64(rows + row * ROW.total + ROW.index) == index:
             found = load64(rows + row * ROW.total + ROW.found)
-            notes += is_note(found)
             row += 1
         else:
             increase(found)
-        set_item(listed, index, found)
+        if found == 0:
+            is_whole = False
+        else:
+            notes += is_note(found)
+        if listed != 0:
+            set_item(listed, index, found)
+        else:
+            decrease(found)
+    if not is_whole:
+        decrease(listed)
+        return set_no_memory()
     if notes != 0:
         return listed
     objects = _as_list(listed)

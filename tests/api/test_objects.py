@@ -329,3 +329,60 @@ def test_threads(comm: Any) -> None:
     background.join()
     assert not failures and counted[0] >= 20 * took, f"computed {counted[0]} times in {took} s"
     dup.Free()
+
+
+class Unreadable:
+    """Cannot be made from its pickle on rank 0."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _fail_on_first, ()
+
+
+def _fail_on_first() -> str:
+    if MPI.COMM_WORLD.rank == 0:
+        raise ValueError("cannot be read here")
+    return "read"
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", ["gather", "allgather", "alltoall"])
+def test_one_object_that_cannot_be_read_leaves_nothing_behind(comm: Any, name: str) -> None:
+    """The others of a collective are too large for blobs; what followed must not be taken for the next collective's."""
+
+    def call(obj: Any) -> Any:
+        return comm.alltoall([obj] * comm.size) if name == "alltoall" else getattr(comm, name)(obj)
+
+    def large(turn: int, rank: int) -> str:
+        return f"{name} {turn} of {rank} " * 5_000
+
+    takes_all = comm.rank == 0 or name != "gather"
+    for turn in range(3):
+        obj = Unreadable() if comm.rank == comm.size - 2 else large(turn, comm.rank)
+        if comm.rank == 0:
+            with pytest.raises(ValueError, match="cannot be read here"):
+                call(obj)
+        else:
+            found = call(obj)
+            assert not takes_all or found[comm.size - 1] == large(turn, comm.size - 1)
+        whole = call(large(turn + 10, comm.rank))
+        assert whole == ([large(turn + 10, rank) for rank in range(comm.size)] if takes_all else None)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["alltoall", "scatter"])
+@pytest.mark.parametrize("word", [-1, 16, 17, 1 << 40])
+def test_arrays_where_objects_are_due_are_refused(comm: Any, name: str, word: int) -> None:
+    """Whatever the array of rank 1 holds, rank 0 does not follow it as if it said where its share ends."""
+    broken, data = comm.Dup(), np.full(128, word)
+    try:
+        if comm.rank == 0:
+            with pytest.raises(MPI.Exception, match=f"{name}.*rank 1") as caught:
+                broken.alltoall(["a", "b"]) if name == "alltoall" else broken.scatter(None, 1)
+            assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+        elif name == "alltoall":
+            with pytest.raises(MPI.Exception, match="alltoall"):
+                broken.Alltoall(data, data.copy())
+        else:
+            broken.Scatter(data, np.empty(64, data.dtype), 1)
+    finally:
+        broken.Free()

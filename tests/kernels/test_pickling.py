@@ -1,7 +1,9 @@
 """Pickles of plain values: Python reads what compiled code writes, and compiled code what it has written, to the type."""
 
 import copyreg
+import ctypes
 import math
+import mmap
 import pickle
 import struct
 import sys
@@ -34,6 +36,11 @@ def write_kernel(argument, limit):
 @jit.kernel(object_result(object_argument, types.int64), is_entry=True, nogil=False)
 def read_kernel(argument, nbytes):
     return result(opened(object_of(argument) + BYTES, nbytes, 1))
+
+
+@jit.kernel(object_result(types.int64, types.int64), is_entry=True, nogil=False)
+def read_at_kernel(address, nbytes):
+    return result(opened(address, nbytes, 1))
 
 
 def written(value, limit=LARGEST):
@@ -182,6 +189,25 @@ def test_what_was_damaged_is_never_half_read(value, place, byte, cut):
         assert found[1:] == data
     else:
         pickle.dumps(found)
+
+
+def test_no_byte_behind_the_pickle_is_read():
+    """Each cut of each kind of value stands right before memory that nobody may read, with an end and without."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    forbid = ctypes.CDLL(None).mprotect
+    assert forbid(ctypes.c_void_p(address + page), page, 0) == 0  # PROT_NONE
+    pickling.introduce(unpickling.read)
+    read_at = jit.entry(read_at_kernel)
+    for value in (1.5, 7, 300, 1 << 30, 1 << 40, "short", "x" * 300, b"y", b"z" * 300, {"a": [(1, "b"), "x" * 300]}):
+        whole = written(value)
+        for cut in range(len(whole)):
+            for data in (whole[:cut], whole[:cut] + b"."):
+                place = address + page - len(data)
+                ctypes.memmove(place, data, len(data))
+                found = read_at(place, len(data))
+                assert same(found, value) if data == whole else found == bytearray(1) + data
 
 
 def test_other_values_are_left_to_python():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, rc
-from ncclx_mpi.api import wire
+from ncclx_mpi.api import fast, wire
 
 LARGE = list(range(50_000))
 KINDS: list[Any] = [None, 7, "text", b"", {"a": [1.5, (None, True)]}, bytearray(b"\0not plain"), 1 << 80, np.float64(2.5), LARGE]
@@ -53,6 +53,31 @@ def test_every_kind_every_way(comm: Any) -> None:
                     missing -= len(indices)
                     assert all(brought == (None if index else obj) for index, brought in zip(indices, objects, strict=True))
             assert not receiving and sending.wait() is None
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("obj", [{"a": "plain value"}, {"no plain value"}])
+def test_without_memory_for_what_has_come_that_is_raised(comm: Any, obj: Any) -> None:
+    """The objects of several receives are made one after another: each allocation fails once."""
+    python = pytest.importorskip("_testcapi")
+    ends: list[Any] = []
+    for failing in range(12):
+        requests = [comm.irecv(source=0), comm.irecv(source=0), comm.isend(obj, 0), comm.isend(obj, 0)]
+        if failing == 0:
+            assert MPI.Request.waitall(requests) == [obj, obj, None, None]
+            continue
+        found: Any = None
+        python.set_nomemory(failing, failing + 1)
+        try:
+            found = fast.complete_all_objects(requests, 1, True)
+        except MemoryError as error:
+            found = error
+        finally:
+            python.remove_mem_hooks()
+        ends.append(type(found))
+        assert isinstance(found, MemoryError | list | tuple)
+        MPI.Request.Waitall(requests)  # of a call that has not even begun
+    assert MemoryError in ends and ends[-1] is not MemoryError
 
 
 @pytest.mark.ranks(2)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import collect, is_possible, pack_each
-from ncclx_mpi.collectives.lines import ALLTOALL, SCRATCH, begin, sign
+from ncclx_mpi.collectives.blobs import exchange, is_possible, pack_each
+from ncclx_mpi.collectives.lines import ALLTOALL
 from ncclx_mpi.p2p.layout import COMM
-from ncclx_mpi.p2p.notes import SLOW, is_note, note
-from numba_kernels.atomics import load64, store64
+from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.pickling import ROOM, give_room, take_room
+from numba_kernels.pickling import give_room, take_room
 from numba_kernels.pyobject import object_argument, object_of
 from numba_kernels.pyslots import object_result, result
 
@@ -21,14 +20,9 @@ from numba_kernels.pyslots import object_result, result
 @kernel(object_result(types.int64, object_argument, types.int64, types.int64), is_entry=True, nogil=False)
 def alltoall_plain(comm, argument, is_blob, decodes):  # type: ignore[no-untyped-def]
     """Give a list or tuple of objects, or of the bytes of them, and take one of each rank: :mod:`ncclx_mpi.collectives.blobs`."""
-    room, found, nbytes = take_room(), 0, -1
+    room, nbytes = take_room(), -1
     if is_possible(comm) != 0:
         nbytes = pack_each(object_of(argument), load64(comm + COMM.size), is_blob, decodes, room)
-    if nbytes >= 0:
-        signature = sign(ALLTOALL, 0, nbytes)
-        number = begin(comm, signature, load64(room + ROOM.at), nbytes)
-        found = collect(comm, number, signature, room, 1, decodes)
-        if is_note(found) == 0:
-            store64(comm + SCRATCH.known, number - 1)
+    found = exchange(comm, ALLTOALL, room, nbytes, 1, decodes)
     give_room(room)
-    return result(found if nbytes >= 0 else note(SLOW, 0, 0))
+    return result(found)

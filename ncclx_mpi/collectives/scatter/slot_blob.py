@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import CAPACITY, is_possible, open_share, pack_each
-from ncclx_mpi.collectives.lines import SCATTER, arrive_with_any, begin, end, payload, sign, signed_bytes
+from ncclx_mpi.collectives.blobs import CAPACITY, has_share, is_possible, open_share, pack_each
+from ncclx_mpi.collectives.lines import SCATTER, arrive_with_any, begin, end, payload, refuse_payload, sign, signed_bytes
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.layout import COMM, FAILED
 from ncclx_mpi.p2p.notes import CODE, SLOW, note, note_word
@@ -47,7 +47,10 @@ def _take_share(comm, number, signature, root, own, decodes):  # type: ignore[no
     if rank != root:
         code = arrive_with_any(comm, root, number, signature)
         if code == 0:
-            base = payload(comm, root, number, min(signed_bytes(comm, root, number), CAPACITY))
+            nbytes = min(signed_bytes(comm, root, number), CAPACITY)
+            base = payload(comm, root, number, nbytes)
+            if has_share(base, nbytes, load64(comm + COMM.size), rank) == 0:
+                code = refuse_payload(comm, root, number, signature)
     if code == 0:
         found = open_share(base, load64(comm + COMM.size), rank, decodes)
         if found == 0:
