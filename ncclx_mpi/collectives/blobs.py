@@ -89,8 +89,8 @@ def pack_each(sequence, count, is_blob, is_plain, room):  # type: ignore[no-unty
 
 @kernel("int64(int64, int64, int64, int64)")
 def has_share(base, nbytes, count, index):  # type: ignore[no-untyped-def]
-    """Whether the `nbytes` at `base` can be the shares of `count` ranks, as far as that of rank `index` goes."""
-    if nbytes < 8 * count:
+    """Whether the `nbytes` at `base` can be the shares of `count` ranks, as far as that of rank `index` and the end of all go."""
+    if nbytes < 8 * count or load64(base + 8 * (count - 1)) != nbytes:
         return 0
     first = load64(base + 8 * (index - 1)) if index > 0 else 8 * count
     return 1 if 8 * count <= first <= load64(base + 8 * index) <= nbytes else 0
