@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 _CPU = 1
-_READ_ONLY = 1
+_READ_ONLY, _IS_PADDED = 1, 4
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _FORMATS = {
     (_BOOL, 8): "?",
@@ -77,7 +77,8 @@ def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None
     name = b"dltensor_versioned" if is_versioned else b"dltensor"
     if not _is_valid(capsule, name):
         raise BufferError("dlpack: invalid capsule object")
-    tensor, readonly = _tensor(_get_pointer(capsule, name), is_versioned)
+    tensor, flags = _tensor(_get_pointer(capsule, name), is_versioned)
+    readonly = bool(flags & _READ_ONLY)
     shape, strides = _checked_shape(tensor)
     if strides is not None and not _is_contiguous(shape, strides):
         raise BufferError("dlpack: buffer is not contiguous")
@@ -87,7 +88,7 @@ def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None
     for dim in shape:
         count *= dim
     code, itemsize = _format(tensor)
-    nbytes = count * ((tensor.bits * tensor.lanes + 7) // 8)
+    nbytes = _bytes_of(count, tensor.bits * tensor.lanes, is_padded=bool(flags & _IS_PADDED))
     return (tensor.data or 0) + tensor.byte_offset, nbytes, readonly, code, itemsize, capsule, device
 
 
@@ -100,13 +101,19 @@ def _capsule(obj: Any, device: int) -> tuple[Any, bool]:
         return obj.__dlpack__(**stream), False
 
 
-def _tensor(pointer: int, is_versioned: bool) -> tuple[_Tensor, bool]:
+def _tensor(pointer: int, is_versioned: bool) -> tuple[_Tensor, int]:
+    """What a capsule holds, and its flags; older capsules have none."""
     if not is_versioned:
-        return _Managed.from_address(pointer).tensor, False
+        return _Managed.from_address(pointer).tensor, 0
     versioned = _Versioned.from_address(pointer)
     if versioned.major < 1:
         raise BufferError("dlpack: unexpected version")
-    return versioned.tensor, bool(versioned.flags & _READ_ONLY)
+    return versioned.tensor, int(versioned.flags)
+
+
+def _bytes_of(count: int, bits: int, *, is_padded: bool) -> int:
+    """Bytes of `count` elements; those of less than 8 bits lie packed, unless a flag says that each has bytes of its own."""
+    return count * -(-bits // 8) if is_padded else -(-count * bits // 8)
 
 
 def _checked_shape(tensor: _Tensor) -> tuple[list[int], list[int] | None]:

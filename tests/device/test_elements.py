@@ -41,6 +41,18 @@ class Complex32(Tensor):
     code = _COMPLEX
 
 
+class Float4(Float8):
+    """Two in a byte: as many of them as the array has bytes are in its first half."""
+
+    code, bits = 17, 4
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = super().__dlpack__(**options)
+        name = _name_of(capsule)
+        ctypes.c_uint8.from_address(_pointer_of(capsule, name) + _CODE_AT[name] + 1).value = self.bits
+        return capsule
+
+
 class Nameless(InterfaceArray):
     """As CuPy has elements of other packages' NumPy types: so many bytes."""
 
@@ -74,6 +86,19 @@ def test_bytes_are_moved(comm: Any, make: type[DeviceArray], kind: str) -> None:
             np.testing.assert_array_equal(turned.get(), 16 + comm.rank)
             comm.Sendrecv(every, (comm.rank + 1) % comm.size, 0, turned, (comm.rank - 1) % comm.size, 0)
             np.testing.assert_array_equal(turned.get(), wanted)
+
+
+@pytest.mark.ranks(2)
+def test_elements_of_half_a_byte_lie_packed(comm: Any) -> None:
+    """So that nothing beyond the tensor is read."""
+    other, status = 1 - comm.rank, MPI.Status()
+    with Double(comm.rank):
+        for length, nbytes in ((9, 5), (8, 4), (1, 1)):
+            array = Float4.from_host(np.full(length, 16 + comm.rank, np.uint8))
+            received = np.zeros(length, np.uint8)
+            comm.Sendrecv(array, other, 0, received, other, 0, status)
+            assert status.Get_count(MPI.BYTE) == nbytes
+            np.testing.assert_array_equal(received, [16 + other] * nbytes + [0] * (length - nbytes))
 
 
 def _calls(comm: Any, send: Any, recv: Any) -> list[Callable[[], Any]]:
