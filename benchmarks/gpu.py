@@ -246,11 +246,18 @@ def show_calls(rows: list[Facts], copied: float, mode: str) -> None:
 
 def streams(options: argparse.Namespace, environment: dict[str, str], deadline: float) -> list[Facts]:
     """A row for each call in a stream, size and number of ranks."""
-    rows = []
+    return rows_of(STREAMS, ("call", "ranks", "bytes", *gpu_streams.Measured._fields), options, environment, deadline)
+
+
+def rows_of(
+    part: str, fields: tuple[str, ...], options: argparse.Namespace, environment: dict[str, str], deadline: float
+) -> list[Facts]:
+    """What a part of this program prints with each number of ranks, as long as there is time."""
+    rows: list[Facts] = []
     for ranks in options.ranks:
         seconds = deadline - time.monotonic()
-        for row in job(launcher(options, STREAMS, ranks), STREAMS, environment, seconds) if seconds > 10 else ():
-            rows.append(dict(zip(("call", "ranks", "bytes", *gpu_streams.Measured._fields), row, strict=True)))
+        if seconds > 10:
+            rows += [dict(zip(fields, row, strict=True)) for row in job(launcher(options, part, ranks), part, environment, seconds)]
     return rows
 
 
@@ -293,12 +300,7 @@ def show_streams(rows: list[Facts], mode: str) -> None:
 
 def decode(options: argparse.Namespace, environment: dict[str, str], deadline: float) -> list[Facts]:
     """A row for each way, number of experts a token and number of ranks."""
-    rows = []
-    for ranks in options.ranks:
-        seconds = deadline - time.monotonic()
-        for row in job(launcher(options, DECODE, ranks), DECODE, environment, seconds) if seconds > 10 else ():
-            rows.append(dict(zip(("way", "top", "ranks", *gpu_decode.Measured._fields), row, strict=True)))
-    return rows
+    return rows_of(DECODE, ("way", "top", "ranks", *gpu_decode.Measured._fields), options, environment, deadline)
 
 
 def decode_ways(results: str) -> None:

@@ -31,22 +31,29 @@ ON_LINES = (
 LENGTHS = (0, 1, 2, 12, 13, 100, 512)
 
 
-def run_cases(comm: NativeComm) -> None:
-    """Every collective that has lines, polled a little and waited for; the others in between as blocking ones."""
-    pending, by_lines = Pending(comm), set()
+def started(comm: NativeComm, pending_ones: set[str]) -> Callable[[str], Callable[..., None]]:
+    """Collectives by name, as cases call them: polled a little and waited for, and noted, where they start as pending ones; else blocking."""
+    pending = Pending(comm)
 
     def start(name: str) -> Callable[..., None]:
         def run(_comm: NativeComm, *args: int) -> None:
             number = pending.start(name, args)
             if not number:
                 return getattr(collectives, name)(comm, *args)
-            by_lines.add(name)
+            pending_ones.add(name)
             if not any(pending.test(number, name) for _ in range(3)):
                 pending.wait(number, name)
             assert pending.test(number, name)
 
         return run
 
+    return start
+
+
+def run_cases(comm: NativeComm) -> None:
+    """Every collective that has lines, polled a little and waited for; the others in between as blocking ones."""
+    by_lines: set[str] = set()
+    start = started(comm, by_lines)
     for length in LENGTHS:
         for case in CASES:
             try:

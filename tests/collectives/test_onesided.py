@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from numba_kernels import reduce as reductions
 from tests.collectives.cases import CASES
 from tests.collectives.forked import run_ranks
 from tests.collectives.test_failures import raises
-from tests.collectives.test_nonblocking import receive, send, start_allreduce
+from tests.collectives.test_nonblocking import receive, send, start_allreduce, started
 from tests.secret import secret_memory
 
 LARGE = {"bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "reduce_scatter_block"}
@@ -28,19 +27,8 @@ LENGTHS = (20_000, 200_001, 600_001)
 
 def run_cases(comm: NativeComm, way: int) -> None:
     """Every collective of plain operands in which bytes beyond lines move, polled a little and waited for; others as blocking ones."""
-    pending, without_plan = Pending(comm), set()
-
-    def start(name: str) -> Callable[..., None]:
-        def run(_comm: NativeComm, *args: int) -> None:
-            number = pending.start(name, args)
-            if not number:
-                return getattr(collectives, name)(comm, *args)
-            without_plan.add(name)
-            if not any(pending.test(number, name) for _ in range(3)):
-                pending.wait(number, name)
-
-        return run
-
+    without_plan: set[str] = set()
+    start = started(comm, without_plan)
     large = [case for case in CASES if case.__name__ in {*LARGE, "reduction"}]
     for length in LENGTHS:
         without_plan.clear()
