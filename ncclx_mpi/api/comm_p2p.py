@@ -78,8 +78,7 @@ class PointToPoint:
     ) -> None:
         """Send and receive a message."""
         state = self._state
-        check_status(status)
-        words = fast.status_address()
+        words = fast.status_address() if status is None else fast.room_for(status)
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, words)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, status):
@@ -190,20 +189,17 @@ class PointToPoint:
         check_status(status)
         native, source, tag, is_null = self._peer(source, tag)
         found = NO_PROC if is_null else native.engine.probe(native, source, tag)
-        if found is None:
-            native.engine.check_peers("iprobe")
-            return False
-        if status is not None:
+        if found is not None and status is not None:
             write_status(status, found)
-        return True
+        return found is not None
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
         """Blocking test for a matched message."""
-        return Message.Probe(self, source, tag, status)  # type: ignore[arg-type]
+        return Message.Probe(self, source, tag, status)
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
         """Nonblocking test for a matched message."""
-        return Message.Iprobe(self, source, tag, status)  # type: ignore[arg-type]
+        return Message.Iprobe(self, source, tag, status)
 
     def _peer(self, source: Any, tag: Any) -> tuple[NativeComm, int, int, bool]:
         """Return the native communicator, checked arguments of a probe, and whether the source is PROC_NULL."""
@@ -272,10 +268,9 @@ class PointToPoint:
     ) -> Any:
         """Send and receive."""
         state = self._state
-        check_status(status)
+        words = 0 if status is None else fast.room_for(status)
         if not pickle._is_standard:
             return _exchange_objects(state, sendobj, dest, sendtag, source, recvtag, status)
-        words = 0 if status is None else fast.status_address()
         found = fast.exchange_plain(state.address, sendobj, dest, sendtag, source, recvtag, words)
         if type(found) is bytearray:
             if found[0] == SLOW:
@@ -318,11 +313,11 @@ class PointToPoint:
 
     def mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
         """Blocking test for a matched message."""
-        return Message.Probe(self, source, tag, status)  # type: ignore[arg-type]
+        return Message.Probe(self, source, tag, status)
 
     def improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
         """Nonblocking test for a matched message."""
-        return Message.iprobe(self, source, tag, status)  # type: ignore[arg-type]
+        return Message.iprobe(self, source, tag, status)
 
 
 # Arguments --------------------------------------------------------------------------------------------------------

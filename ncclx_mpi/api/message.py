@@ -16,7 +16,7 @@ from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.typing import BufSpec
 
 if TYPE_CHECKING:
-    from ncclx_mpi.api.comm import Comm
+    from ncclx_mpi.api.comm_p2p import PointToPoint
 
 
 class MessageState(State):
@@ -59,7 +59,7 @@ class Message(Handle):
     # Probing
 
     @classmethod
-    def Probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
+    def Probe(cls, comm: PointToPoint, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
         if status is not None:
             check_status(status)
@@ -71,23 +71,20 @@ class Message(Handle):
         return cls._matched(native, -1 if is_null else native.engine.wait_match(native, source, tag), status)
 
     @classmethod
-    def Iprobe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
+    def Iprobe(cls, comm: PointToPoint, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
         """Nonblocking test for a matched message."""
         check_status(status)
         native, source, tag, is_null = comm._peer(source, tag)
         message = -1 if is_null else native.engine.match(native, source, tag)
-        if not message:
-            native.engine.check_peers("improbe")
-            return None
-        return cls._matched(native, message, status)
+        return cls._matched(native, message, status) if message else None
 
     @classmethod
-    def probe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
+    def probe(cls, comm: PointToPoint, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self:
         """Blocking test for a matched message."""
         return cls.Probe(comm, source, tag, status)
 
     @classmethod
-    def iprobe(cls, comm: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
+    def iprobe(cls, comm: PointToPoint, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Self | None:
         """Nonblocking test for a matched message."""
         return cls.Iprobe(comm, source, tag, status)
 

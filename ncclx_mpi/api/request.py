@@ -64,7 +64,7 @@ class Request(Handle):
     def Test(self, status: Status | None = None) -> bool:
         """Test for the completion of a non-blocking operation."""
         code = _try(self, status)
-        return (code == DONE if code != SLOW else _test(self, status, _settle)[0]) or _none_yet("test")
+        return code == DONE if code != SLOW else _test(self, status, _settle)[0]
 
     def Get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -73,7 +73,7 @@ class Request(Handle):
             _fill_empty(status)
             return True
         if not self._state.poll():
-            return False
+            return _none_yet("get_status")
         if status is not None:
             self._state.fill(status)
         return True
@@ -92,8 +92,7 @@ class Request(Handle):
             return True, found
         if found[0] == RAW:
             return True, wire.load(memoryview(found)[1:])
-        flag, found = (False, None) if found[0] == NOT_YET else _test(self, status, _finish)
-        return flag or _none_yet("test"), found
+        return (False, None) if found[0] == NOT_YET else _test(self, status, _finish)
 
     def get_status(self, status: Status | None = None) -> bool:
         """Non-destructive test for the completion of a request."""
@@ -111,20 +110,20 @@ class Request(Handle):
     def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
         """Test for completion of any previously initiated request."""
         index = _complete_any(requests, status, _TESTING)
-        flag = index != UNDEFINED
         if index == SLOW:
-            index, flag, _ = _test_any(requests, status, _settle)
-        return index, flag or _none_yet("testany")
+            return _test_any(requests, status, _settle)[:2]
+        return index, index != UNDEFINED
 
     @classmethod
     def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
         """Non-destructive test for the completion of any requests."""
         check_status(status)
         index, flag = _first_done(_checked(requests))
-        if not flag or index == UNDEFINED:
-            if flag:
-                _fill_empty(status)
-            return UNDEFINED, flag
+        if not flag:
+            return UNDEFINED, _none_yet("get_status_any")
+        if index == UNDEFINED:
+            _fill_empty(status)
+            return UNDEFINED, True
         if status is not None:
             requests[index]._state.fill(status)
         return index, True
@@ -137,8 +136,7 @@ class Request(Handle):
     @classmethod
     def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, Any | None]:
         """Test for completion of any previously initiated request; return its object too."""
-        index, flag, found = _test_any(requests, status, _finish)
-        return index, flag or _none_yet("testany"), found
+        return _test_any(requests, status, _finish)
 
     @classmethod
     def get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
@@ -158,14 +156,14 @@ class Request(Handle):
     def Testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Test for completion of all previously initiated requests."""
         code = _complete_all(requests, statuses, _TESTING)
-        return (code == DONE if code != SLOW else _test_all(requests, statuses, _settle)[0]) or _none_yet("testall")
+        return code == DONE if code != SLOW else _test_all(requests, statuses, _settle)[0]
 
     @classmethod
     def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
         """Non-destructive test for the completion of all requests."""
         check_statuses(statuses)
         if not _all_done(_checked(requests)):
-            return False
+            return _none_yet("get_status_all")
         if statuses is not None:
             _extend(statuses, len(requests))
             for request, status in zip(requests, statuses, strict=False):
@@ -192,8 +190,7 @@ class Request(Handle):
     @classmethod
     def testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> tuple[bool, list[Any] | None]:
         """Test for completion of all previously initiated requests; return their objects."""
-        flag, found = _test_all(requests, statuses, _finish)
-        return flag or _none_yet("testall"), found
+        return _test_all(requests, statuses, _finish)
 
     @classmethod
     def get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
@@ -212,17 +209,13 @@ class Request(Handle):
     def Testsome(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Test for completion of some previously initiated requests."""
         indices = _complete_some(requests, statuses, _TESTING)
-        if indices is None:
-            indices = _test_some(requests, statuses, _settle)[0]
-        if indices == []:
-            _none_yet("testsome")
-        return indices
+        return _test_some(requests, statuses, _settle)[0] if indices is None else indices
 
     @classmethod
     def Get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
         """Non-destructive test for completion of some requests."""
         check_statuses(statuses)
-        indices = _all_now_done(_checked(requests))
+        indices = _some_now_done(requests, "get_status_some")
         if indices is not None and statuses is not None:
             _extend(statuses, len(indices))
             for index, status in zip(indices, statuses, strict=False):
@@ -242,10 +235,7 @@ class Request(Handle):
         cls, requests: Sequence[Request], statuses: list[Status] | None = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Test for completion of some previously initiated requests; return their objects too."""
-        indices, found = _test_some(requests, statuses, _finish)
-        if indices == []:
-            _none_yet("testsome")
-        return indices, found
+        return _test_some(requests, statuses, _finish)
 
     @classmethod
     def get_status_some(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[int] | None:
@@ -481,7 +471,7 @@ def _test(request: Request, status: Status | None, deliver: Deliver) -> tuple[bo
         _fill_empty(status)
         return True, None
     if not request._state.poll():
-        return False, None
+        return _none_yet("test"), None
     return True, _retire(deliver, request, status)
 
 
@@ -506,7 +496,7 @@ def _test_any(requests: Sequence[Request], status: Status | None, deliver: Deliv
     check_status(status)
     index, flag = _first_done(_checked(requests))
     if not flag:
-        return UNDEFINED, False, None
+        return UNDEFINED, _none_yet("testany"), None
     if index == UNDEFINED:
         _fill_empty(status)
         return UNDEFINED, True, None
@@ -531,7 +521,7 @@ def _wait_all(requests: Sequence[Request], statuses: list[Status] | None, delive
 def _test_all(requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver) -> tuple[bool, list[Any] | None]:
     check_statuses(statuses)
     if not _all_done(_checked(requests)):
-        return False, None
+        return _none_yet("testall"), None
     return True, _retire_many(deliver, requests, range(len(requests)), statuses)
 
 
@@ -554,7 +544,7 @@ def _test_some(
     requests: Sequence[Request], statuses: list[Status] | None, deliver: Deliver
 ) -> tuple[list[int] | None, list[Any] | None]:
     check_statuses(statuses)
-    indices = _all_now_done(_checked(requests))
+    indices = _some_now_done(requests, "testsome")
     return (None, None) if indices is None else (indices, _retire_many(deliver, requests, indices, statuses))
 
 
@@ -626,6 +616,14 @@ def _all_now_done(requests: Sequence[Request]) -> list[int] | None:
     """Indices of done requests, None if no request is active."""
     active = [index for index, request in enumerate(requests) if _is_active(request)]
     return [index for index in active if requests[index]._state.poll()] if active else None
+
+
+def _some_now_done(requests: Sequence[Request], what: str) -> list[int] | None:
+    """As :func:`_all_now_done`, for a call that does not wait."""
+    indices = _all_now_done(_checked(requests))
+    if indices == []:
+        _none_yet(what)
+    return indices
 
 
 def _retire_many(deliver: Deliver, requests: Sequence[Request], indices: Sequence[int], statuses: list[Status] | None) -> list[Any]:

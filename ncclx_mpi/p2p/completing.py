@@ -13,7 +13,7 @@ from ncclx_mpi.p2p.entries import trace_request
 from ncclx_mpi.p2p.fast import POLLS, SLOW
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, ENGINE, FREE, PENDING, RECEIVE, REQUEST
-from ncclx_mpi.p2p.progress import idle, progress, trace_end
+from ncclx_mpi.p2p.progress import idle, progress, trace_end, trouble
 from ncclx_mpi.p2p.tickets import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_ticket, look
 from numba_kernels.atomics import load64, load_acquire, store32, store64, ticks
 from numba_kernels.jit import kernel
@@ -94,7 +94,7 @@ def complete_some(sequence, waits, most, places, statuses):  # type: ignore[no-u
             held = 2
             hold(rows, count)
             is_one_done = wait_slice(rows, count, waits, 1) != 0
-            code = SLOW if waits != 0 else 0
+            code = SLOW if unfinished(rows, waits) == SLOW else 0
         if is_one_done:
             code = _finish_some(rows, count, held, most, places, object_of(statuses))
         if held == 2:
@@ -180,11 +180,17 @@ def _complete(rows, count, waits, are_several):  # type: ignore[no-untyped-def]
     if first_pending(rows, count, 0) == count:
         return _finish(rows, count, 1, are_several)
     hold(rows, count)
-    code = SLOW if waits != 0 else NOT_YET
-    if wait_slice(rows, count, waits, 0) != 0:
-        code = _finish(rows, count, 2, are_several)
+    code = _finish(rows, count, 2, are_several) if wait_slice(rows, count, waits, 0) != 0 else unfinished(rows, waits)
     let_go(rows, count)
     return code
+
+
+@kernel("int64(int64, int64)")
+def unfinished(rows, waits):  # type: ignore[no-untyped-def]
+    """What to return for handles that are not complete: NOT_YET, or SLOW if Python has to go on with a wait, or to say what is wrong."""
+    if waits != 0:
+        return SLOW
+    return NOT_YET if trouble(load64(load64(rows + ROW.request) + REQUEST.engine)) == 0 else SLOW
 
 
 @kernel("int64(int64, int64, int64)")

@@ -38,7 +38,7 @@ from ncclx_mpi.p2p.layout import (
     REQUEST,
     SEND,
 )
-from ncclx_mpi.p2p.progress import move_on, progress, take_in
+from ncclx_mpi.p2p.progress import move_on, progress, take_in, trouble
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from numba_kernels.jit import c_address, entry
 from transports.shm.arena import Arena
@@ -165,8 +165,9 @@ class Engine:
         self._read_status = entry(entries.read_status)
         self._free_request = entry(entries.free_request)
         self._close_request = entry(entries.close_request)
-        self._find_message = entry(entries.find_message)
+        self._ask_for_message = entry(entries.ask_for_message)
         self._progress = entry(progress)
+        self._trouble = entry(trouble)
 
     def _fill_block(self) -> None:
         arena, plan = self.arena, self.arena.plan
@@ -359,7 +360,7 @@ class Engine:
 
     def probe(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0) -> Result | None:
         """What the oldest matching message is, None if none has come."""
-        message = self._find_message(comm.address, context_offset, source, tag, 0)
+        message = self._find(comm, source, tag, context_offset, 0, "iprobe")
         return self.result(message) if message else None
 
     def wait_probe(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0, what: str = "probe") -> Result:
@@ -368,8 +369,7 @@ class Engine:
 
     def match(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0) -> int:
         """Take the oldest matching message out of matching: its handle, 0 if none has come."""
-        message: int = self._find_message(comm.address, context_offset, source, tag, 1)
-        return message
+        return self._find(comm, source, tag, context_offset, 1, "improbe")
 
     def wait_match(self, comm: NativeComm, source: int, tag: int, context_offset: int = 0, what: str = "mprobe") -> int:
         """Wait for a matching message and take it out of matching."""
@@ -379,6 +379,12 @@ class Engine:
         """Start the receive of a message that :meth:`match` took; the message handle is void afterwards."""
         request: int = entry(entries.receive_matched)(comm.address, message, address, nbytes)
         return request
+
+    def _find(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
+        message: int = self._ask_for_message(comm.address, offset, source, tag, take)
+        if message < 0:
+            raise self.failure(-message, what)
+        return message
 
     def _wait_message(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
         found, address = self._status()
@@ -466,10 +472,9 @@ class Engine:
         Exception
             ERR_PROC_FAILED.
         """
-        if self.arena.word(HEADER.death):
-            raise self.failure(PEER_DEAD, what)
-        if self.arena.word(HEADER.abort):
-            raise self.failure(ABORTED, what)
+        code = self._trouble(self.address)
+        if code:
+            raise self.failure(code, what)
 
     def is_death_noticed(self) -> bool:
         """Whether a rank has died, which takes a moment to be noticed: the kernel refuses copies before anybody can know why."""

@@ -34,6 +34,7 @@ from ncclx_mpi.p2p.progress import (
     progress_locked,
     trace_begin,
     trace_end,
+    trouble,
     unlock,
 )
 from ncclx_mpi.p2p.rendezvous import finish_offer, peer_of, push_or_queue, tell
@@ -302,7 +303,7 @@ def withdraw(engine, request):  # type: ignore[no-untyped-def]
     return free
 
 
-@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64, int64, int64)")
 def find_message(comm, offset, source, tag, take):  # type: ignore[no-untyped-def]
     """The oldest message that (source, tag) matches, 0 if none has come; `take` = 1 takes it out of matching."""
     engine = load64(comm + COMM.engine)
@@ -321,6 +322,13 @@ def find_message(comm, offset, source, tag, take):  # type: ignore[no-untyped-de
             drop_unexpected(engine, message)
     unlock(engine)
     return message
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def ask_for_message(comm, offset, source, tag, take):  # type: ignore[no-untyped-def]
+    """As :func:`find_message`, but minus the code of the trouble because of which none may ever come, if there is any."""
+    message = find_message(comm, offset, source, tag, take)
+    return message if message != 0 else -trouble(load64(comm + COMM.engine))
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)

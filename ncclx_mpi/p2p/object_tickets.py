@@ -12,13 +12,24 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.p2p.completing import ROW, collect, first_pending, hold, is_object, is_plain, keep_all, let_go, wait_slice
+from ncclx_mpi.p2p.completing import (
+    ROW,
+    collect,
+    first_pending,
+    hold,
+    is_object,
+    is_plain,
+    keep_all,
+    let_go,
+    unfinished,
+    wait_slice,
+)
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.notes import NOT_YET as NOT_YET_NOTE
 from ncclx_mpi.p2p.notes import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.notes import is_note, note, opened
-from ncclx_mpi.p2p.tickets import DONE, HANDLES, NOT_YET, look, new_handle, receive, start_bytes, use_ticket
+from ncclx_mpi.p2p.tickets import DONE, HANDLES, look, new_handle, receive, start_bytes, use_ticket
 from numba_kernels.atomics import load8, load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, release
@@ -173,11 +184,8 @@ def _listed(rows, count, given):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _complete_objects(rows, count, waits, decodes, status):  # type: ignore[no-untyped-def]
     hold(rows, count)
-    code = DONE
-    if first_pending(rows, count, 0) != count and wait_slice(rows, count, waits, 0) == 0:
-        code = SLOW if waits != 0 else NOT_YET
-    if code == DONE:
-        code = _finish_objects(rows, count, decodes, status)
+    is_complete = first_pending(rows, count, 0) == count or wait_slice(rows, count, waits, 0) != 0
+    code = _finish_objects(rows, count, decodes, status) if is_complete else unfinished(rows, waits)
     let_go(rows, count)
     return code
 

@@ -275,7 +275,7 @@ def progress(engine):  # type: ignore[no-untyped-def]
         unlock(engine)
 
 
-@kernel("int64(int64)")
+@kernel("int64(int64)", is_entry=True)
 def trouble(engine):  # type: ignore[no-untyped-def]
     """PEER_DEAD once a rank has died, ABORTED once the job is to end, else 0."""
     header = load64(engine + ENGINE.header)

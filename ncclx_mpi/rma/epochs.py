@@ -59,6 +59,7 @@ class Epochs:
         """Whether all origins have accessed the memory of this rank; if so, that epoch is over."""
         requests = self._expected("Test")
         if not all(self.engine.done(request) for request in requests):
+            self.engine.check_peers("Win.Test")
             return False
         self._exposed = None
         self._wait(requests, "Win.Test")

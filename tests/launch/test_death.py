@@ -155,9 +155,14 @@ ASKING = [
     "partial(MPI.Request.testany, [comm.irecv(source=1)])",
     "partial(MPI.Request.Testsome, [comm.Irecv(box, source=1)])",
     "partial(MPI.Request.testsome, [comm.irecv(source=1)])",
+    "comm.Irecv(box, source=1).Get_status",
+    "partial(MPI.Request.Get_status_any, [comm.Irecv(box, source=1)])",
+    "partial(MPI.Request.Get_status_all, [comm.Irecv(box, source=1)])",
+    "partial(MPI.Request.Get_status_some, [comm.irecv(source=1)])",
     "partial(comm.Iprobe, 1)",
     "partial(comm.improbe, 1)",
     "comm.Ibarrier().Test",
+    "window.Test",
 ]
 
 
@@ -167,7 +172,9 @@ def test_who_asks_again_and_again_learns_of_a_death():
         "import os, signal; from functools import partial; import numpy as np; from mpi4py import MPI\n"
         "comm, box = MPI.COMM_WORLD, np.zeros(3)\n"
         "def start(request): request.Start(); return request\n"
+        "window = MPI.Win.Create(box, comm=comm)\n"
         "if comm.rank == 1: comm.recv(source=0); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "window.Post(comm.group.Incl([1]))\n"
         f"calls = [{', '.join(ASKING)}]\n"
         "for call in calls: call()\n"
         "comm.send('myself', 0); comm.recv(source=0); comm.send('die', 1)\n"
