@@ -17,7 +17,7 @@ TABLE = re.compile(r"(<!-- bench: begin -->\n).*?(<!-- bench: end -->)", re.DOTA
 def section(path: Path) -> str:
     """Return the README's section on speed."""
     results = json.loads(path.read_text())
-    rows = [row for row in summary.summarize(results["runs"]) if row.ours is not None and row.fastest]
+    rows = [row for row in summary.summarize(results["runs"]) if row.ratio is not None]
     libraries = {run["side"]: short(run["library"]) for run in results["runs"] if run["library"]}
     peers = ", ".join(text for side, text in sorted(libraries.items()) if side != summary.OURS)
     came = sorted({row.placement for row in rows} - {"any"})

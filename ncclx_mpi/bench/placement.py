@@ -18,6 +18,8 @@ from ncclx_mpi.p2p.placement import bounce
 from numba_kernels.jit import entry
 
 NEAR_US, FAR_US = 0.2, 0.25
+MIXED = "mixed"
+"""Between the two, or one before and the other after: the cores were moved."""
 _BURSTS, _ROUNDS = 15, 2000
 _PATIENCE_US = 200_000
 _STRIDE = 32
@@ -68,4 +70,4 @@ def classify(*trips: float | None) -> str:
         return "unknown"
     if max(seen) < NEAR_US:
         return "near"
-    return "far" if min(seen) > FAR_US else "mixed"
+    return "far" if min(seen) > FAR_US else MIXED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,8 +126,13 @@ def _carry_out(run: Run, side: Side, batch: Sequence[Point], effort: Effort) -> 
             else:
                 _run_worker(run, side, batch, effort, Path(folder))
         except (subprocess.SubprocessError, OSError) as error:
-            run.failure = str(error)
+            run.failure = without_folders(str(error))  # results files are published
             print(f"# {side.name}, {run.nranks} ranks: {error}", file=sys.stderr, flush=True)
+
+
+def without_folders(text: str) -> str:
+    """Return `text` with each absolute path cut to its last name."""
+    return re.sub(r"(?<![\w.])/(?:[^\s/:'\"`(\[]+/)+", "", text)
 
 
 def _run_worker(run: Run, side: Side, batch: Sequence[Point], effort: Effort, folder: Path) -> None:

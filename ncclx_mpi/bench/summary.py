@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ncclx_mpi.bench.placement import MIXED
 from ncclx_mpi.bench.points import GOALS, TOLERANCE, Goal, Point
 
 OURS = "ncclx_mpi"
@@ -45,13 +46,15 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Our time over the fastest peer's."""
-        return self.ours / self.fastest[1] if self.ours is not None and self.fastest else None
+        """Our time over the fastest peer's; None where a side is missing or the cores were moved, which compares nothing."""
+        if self.ours is None or self.fastest is None or self.placement == MIXED:
+            return None
+        return self.ours / self.fastest[1]
 
     @property
     def goal(self) -> float | None:
         """What the ratio may be, at most; None where nothing or an absolute time is asked for."""
-        goal: Goal | None = None if self._limit_us else GOALS.get(self.point)
+        goal: Goal | None = None if self._limit_us or self.placement == MIXED else GOALS.get(self.point)
         return None if goal is None else goal.near if self.placement == "near" else goal.far
 
     @property
@@ -70,7 +73,7 @@ class Row:
     @property
     def is_cliff(self) -> bool:
         """Is a point of the sweep out of its tolerance?"""
-        if self.ours is None or self.fastest is None:
+        if self.ratio is None or self.ours is None or self.fastest is None:
             return False
         theirs = self.fastest[1]
         return self.ours > max(TOLERANCE.factor * theirs, theirs + TOLERANCE.slack_us)
@@ -95,18 +98,21 @@ class Row:
 def summarize(runs: Iterable[dict[str, Any]]) -> list[Row]:
     """Return one row for each point and placement that came, in the order of the points' first appearance.
 
-    Rounds during which the cores were moved compare nothing; they are left out. Where ranks outnumber cores, and for
-    start-up, the placement says nothing: all rounds count.
+    Rounds during which the cores were moved compare nothing: they are left out, unless a point has no other, and then
+    its row has times and no ratio. Where ranks outnumber cores, and for start-up, the placement says nothing: all
+    rounds count.
     """
     times: dict[tuple[Point, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         for result in run["results"]:
             point = Point(result["case"], result["bytes"], result["ranks"])
             placement = run["placement"] if point.nranks in (2, 3, 4) and point.case != "startup" else "any"
-            if placement != "mixed":
-                times[point, placement][run["side"]].append(result["us"])
+            times[point, placement][run["side"]].append(result["us"])
+    steady = {point for point, placement in times if placement != MIXED}
     rows = []
     for (point, placement), sides in times.items():
+        if placement == MIXED and point in steady:
+            continue
         medians = {side: statistics.median(values) for side, values in sides.items()}
         rows.append(Row(point, placement, medians, {side: len(values) for side, values in sides.items()}))
     return sorted(rows, key=lambda row: (row.point.nranks, row.point.nbytes, row.point.case, row.placement))

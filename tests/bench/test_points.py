@@ -84,6 +84,15 @@ def test_rounds_of_the_same_placement_are_compared() -> None:
     assert near.verdict == ""
 
 
+def test_a_point_that_never_had_quiet_cores_is_shown_and_not_judged() -> None:
+    runs = [run("ncclx_mpi", 9.0, "mixed"), run("mpich", 1.0, "mixed")]
+    (row,) = summary.summarize(runs)
+    assert (row.placement, row.medians) == ("mixed", {"ncclx_mpi": 9.0, "mpich": 1.0})
+    assert (row.ratio, row.goal, row.verdict, row.is_cliff) == (None, None, "", False)
+    assert str(SMALL) in "".join(summary.missing([row]))
+    assert "mixed" in next(report.osu([row]))
+
+
 def test_a_missed_goal_fails() -> None:
     (row,) = summary.summarize([run("ncclx_mpi", 1.0), run("mpich", 1.0)])
     assert row.verdict == "FAIL"
@@ -146,6 +155,13 @@ def test_bench_resumes_with_what_is_missing(tmp_path: Path) -> None:
         assert done.stderr.count("# ") == measured
     runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
     assert [[result["bytes"] for result in run["results"]] for run in runs] == [[0, 64], [64, 256]]
+
+
+def test_results_name_no_folder_of_the_machine_that_made_them() -> None:
+    text = rounds.without_folders(
+        "`/opt/v/bin/mpiexec -n 2 /home/me/x.py` failed: a/b.c:7, I/O, 'https' [/usr/lib/libmpi.so.12(+0x5)]"
+    )
+    assert text == "`mpiexec -n 2 x.py` failed: a/b.c:7, I/O, 'https' [libmpi.so.12(+0x5)]"
 
 
 def test_bench_explains_what_it_does_not_know() -> None:
