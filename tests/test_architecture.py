@@ -23,7 +23,7 @@ LAYERS = [
     {"p2p"},
     {"bootstrap"},
     {"runtime"},
-    {"observe", "device.memory", "device.staging", "device.streams"},
+    {"observe", "device.memory", "device.staging", "device.streams", "device.copying"},
     {"collectives", "buffers"},
     {"rma", "device"},
     {"api", "extensions"},

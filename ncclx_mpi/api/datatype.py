@@ -9,7 +9,7 @@ from ncclx_mpi.api import attributes
 from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.api.accessors import Attributed, Named
 from ncclx_mpi.api.handle import PUBLIC, Handle, integer
-from ncclx_mpi.buffers import named, packing, shapes, source, spec
+from ncclx_mpi.buffers import borrowing, named, packing, shapes, source, spec
 from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
 from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
 from numba_kernels.pyobject import register_element
@@ -332,14 +332,14 @@ class Datatype(Named, Attributed, Handle):
         """Append the elements in `inbuf` to `outbuf` at byte `position`; return the position after them."""
         layout = self._need("Pack")
         _check_comm(comm, "Datatype.Pack")
-        with source.reading(inbuf) as given, source.writing(outbuf) as packed:
+        with borrowing.reading(inbuf) as given, borrowing.writing(outbuf) as packed:
             return packing.append(layout, given, packed, integer(position, "position"))
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: Any) -> int:
         """Fill `outbuf` with elements from byte `position` of `inbuf`; return the position after them."""
         layout = self._need("Unpack")
         _check_comm(comm, "Datatype.Unpack")
-        with source.reading(inbuf) as packed, source.writing(outbuf) as wanted:
+        with borrowing.reading(inbuf) as packed, borrowing.writing(outbuf) as wanted:
             return packing.extract(layout, packed, integer(position, "position"), wanted)
 
     def Pack_size(self, count: int, comm: Any) -> int:
@@ -352,14 +352,14 @@ class Datatype(Named, Attributed, Handle):
         """Like :meth:`Pack`, in the big-endian representation ``external32``."""
         layout = self._need("Pack_external")
         _check_datarep(datarep)
-        with source.reading(inbuf) as given, source.writing(outbuf) as packed:
+        with borrowing.reading(inbuf) as given, borrowing.writing(outbuf) as packed:
             return packing.append(layout, given, packed, integer(position, "position"), is_external=True)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
         """Like :meth:`Unpack`, from the big-endian representation ``external32``."""
         layout = self._need("Unpack_external")
         _check_datarep(datarep)
-        with source.reading(inbuf) as packed, source.writing(outbuf) as wanted:
+        with borrowing.reading(inbuf) as packed, borrowing.writing(outbuf) as wanted:
             return packing.extract(layout, packed, integer(position, "position"), wanted, is_external=True)
 
     def Pack_external_size(self, datarep: str, count: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncclx_mpi.buffers import packing, staged
+from ncclx_mpi.buffers import packing, passage, staged
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.staged import Piece
@@ -233,7 +233,7 @@ class Copy:
                 for layout, origin, nbytes, packed, _ in pieces:
                     packing.pack(layout, origin, nbytes // max(layout.packed, 1), packed)
             else:
-                staged.read(device, pieces, self.owner)
+                passage.read(device, pieces, self.owner)
 
     def store(self, nbytes: int = -1) -> None:
         """Unpack to the blocks; of a single one perhaps the first `nbytes` bytes only."""
@@ -242,7 +242,7 @@ class Copy:
                 for layout, origin, length, packed, _ in pieces:
                     packing.unpack(layout, packed, length, origin)
             else:
-                staged.write(device, pieces, self.owner)
+                passage.write(device, pieces, self.owner)
 
     def _pieces(self, nbytes: int) -> dict[DeviceMemory | None, list[Piece]]:
         """What is to be moved, by whose memory it is in: addresses of a single call may be of both kinds."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.places import BottomType, BufferAutomaticType, InPlaceType
-from ncclx_mpi.device import staging
 from ncclx_mpi.device.memory import DeviceMemory, check_readable
 from ncclx_mpi.device.streams import library_of, stream_of
 from numba_kernels.cuda import driver as drivers
@@ -250,36 +248,6 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -
         else:
             return True
     return False
-
-
-@contextmanager
-def reading(obj: Any) -> Iterator[Source]:
-    """The memory of an object, to read from; a copy of a GPU's."""
-    found = open_source(obj, writable=False, with_format=False)
-    yield found if found.lent is None else _copied(found)
-
-
-@contextmanager
-def writing(obj: Any) -> Iterator[Source]:
-    """The memory of an object, to write to; of a GPU's a copy, which is put back at the end."""
-    found = open_source(obj, writable=True, with_format=False)
-    if found.lent is None:
-        yield found
-        return
-    copy = _copied(found)
-    yield copy
-    with found.lent.in_order(copy.owner) as driver:
-        driver.copy(found.address, copy.address, found.nbytes, found.lent.stream.handle)
-
-
-def _copied(found: Source) -> Source:
-    """A copy in pinned memory of what is in a GPU's."""
-    assert found.lent is not None
-    with found.lent.current() as driver:
-        room = staging.lease(driver, found.nbytes)
-    with found.lent.in_order(room) as driver:
-        driver.copy(room.address, found.address, found.nbytes, found.lent.stream.handle)
-    return found._replace(address=room.address, owner=(room, found.owner), device=CPU, lent=None)
 
 
 def content(found: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:

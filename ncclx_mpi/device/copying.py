@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from ncclx_mpi import runtime
 from ncclx_mpi.device.memory import DeviceMemory
 from numba_kernels.cuda.driver import Driver
 
@@ -23,7 +24,7 @@ class Copies:
     """
 
     def __init__(self, memory: DeviceMemory, after: Any = None) -> None:
-        self._memory = memory
+        self.memory = memory
         self._after = after
         self._under_way: deque[tuple[int, int]] = deque()
 
@@ -44,7 +45,7 @@ class Copies:
         Exception
             ERR_BUFFER: the array was freed. ERR_OTHER: the driver failed.
         """
-        memory = self._memory
+        memory = self.memory
         with memory.current() as driver:
             memory.check_alive()
             stream = _take(driver, memory.device)
@@ -53,6 +54,26 @@ class Copies:
             self._under_way.append((stream, sum(nbytes for _, _, nbytes in moves)))
             for target, source, nbytes in moves:
                 driver.copy(target, source, nbytes, stream)
+
+    def wait(self) -> None:
+        """Wait until all are over; messages move on meanwhile.
+
+        Raises
+        ------
+        Exception
+            ERR_OTHER: a copy failed. ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed.
+        """
+        if runtime.is_active():
+            runtime.engine().idle_wait(self._are_over, f"wait for a copy of memory of GPU {self.memory.device}")
+            return
+        with self.memory.current() as driver:
+            for stream, _ in self._under_way:
+                driver.synchronize(stream)
+        self.ended()
+
+    def _are_over(self) -> bool:
+        self.ended()
+        return not self._under_way
 
     def ended(self) -> int:
         """Bytes of the copies that are over, each told once.
@@ -63,10 +84,10 @@ class Copies:
             ERR_OTHER: a copy failed.
         """
         total = 0
-        with self._memory.current() as driver:
+        with self.memory.current() as driver:
             while self._under_way and driver.is_idle(self._under_way[0][0]):
                 stream, nbytes = self._under_way.popleft()
-                _streams(driver, self._memory.device).append(stream)
+                _streams(driver, self.memory.device).append(stream)
                 total += nbytes
         return total
 

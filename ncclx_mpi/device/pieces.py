@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar, cast
 
-from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, staged
+from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, passage, staged
 from ncclx_mpi.device import board
 from ncclx_mpi.device.copying import Copies
 from ncclx_mpi.device.memory import DeviceMemory, keep_for_good
@@ -143,39 +142,32 @@ class _Operand:
 
     def load(self, index: int) -> None:
         """Begin to copy a piece to the host."""
-        self._move(index, staged.read, is_load=True)
+        self._move(index, is_load=True)
 
     def store(self, index: int) -> None:
         """Begin to copy a piece back."""
-        self._move(index, staged.write, is_load=False)
+        self._move(index, is_load=False)
 
     def wait(self, index: int) -> None:
         """Wait for the copies of a piece, or of the one that was in its place before."""
         slot = index % len(self._rooms)
         for copies in self._under_way[slot]:
-            self._comm.engine.idle_wait(partial(_are_over, copies), "wait for a copy of a GPU array")
+            copies.wait()
         self._under_way[slot] = []
 
-    def _move(self, index: int, pack: Callable[[DeviceMemory, list[staged.Piece], Lease], None], *, is_load: bool) -> None:
+    def _move(self, index: int, *, is_load: bool) -> None:
         columns, slot, first = self.columns(index), index % len(self._rooms), index * self._step
         room = self._rooms[slot]
         assert room is not None
-        for memory in self._after:
-            moves, scattered = [], []
-            for block, offset, nbytes in zip(self._blocks, columns.offsets, columns.sizes, strict=True):
-                at, packed = block.address + first, columns.address + offset
-                if block.device is not memory or not nbytes:
-                    continue
-                if block.contiguous:
-                    moves.append((packed, at, nbytes) if is_load else (at, packed, nbytes))
-                else:
-                    scattered.append(staged.Piece(block.layout, block.origin, nbytes, packed, first))
-            if moves:
-                copies = Copies(memory, self._after[memory])
-                self._under_way[slot].append(copies)
-                copies.begin_all(moves)
-            if scattered:
-                pack(memory, scattered, room)
+        for memory, after in self._after.items():
+            moved = [
+                staged.Piece(block.layout, block.origin, nbytes, columns.address + offset, first)
+                for block, offset, nbytes in zip(self._blocks, columns.offsets, columns.sizes, strict=True)
+                if block.device is memory and nbytes
+            ]
+            copies = Copies(memory, after)
+            self._under_way[slot].append(copies)
+            passage.begin(copies, moved, room, is_load=is_load)
 
 
 class _Stage:
@@ -278,8 +270,3 @@ class _Pieces:
         for operand in self.everything:
             operand.wait(index)
         return _Stage(self, index)
-
-
-def _are_over(copies: Copies) -> bool:
-    copies.ended()
-    return not copies.are_under_way

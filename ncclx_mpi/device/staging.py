@@ -3,10 +3,11 @@
 Peers read it without a copy, as they read ``MPI.Alloc_mem``, and the GPU copies to and from it at full speed. Registering costs
 hundreds of microseconds, so what was registered is kept and lent again::
 
-    | slab, 4 MiB: 4 KiB | 16 KiB | 64 KiB | ...  carved once, by size class |     | one block of its own, from 1 MiB on |
+    | slab, 4 MiB: 4 KiB | 16 KiB | 64 KiB | ...  carved once, by size class |     | one block of its own, 1 to 64 MiB |
 
 What is not to be had is done without, one thing after the other: blocks that nobody uses are given up, memory outside of the arena is
-pinned, memory that is not pinned is lent. Copies of that are slow, and kernels cannot reach it.
+pinned, memory that is not pinned is lent. Copies of that are slow, and kernels cannot reach it. Long blocks are never pinned: what
+they hold passes through short ones (:mod:`ncclx_mpi.buffers.passage`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from numba_kernels.cuda.driver import Driver, DriverError
 _PAGE = 4096
 _SLAB = 4 << 20
 _LARGEST_CARVED = 1 << 20
+PINNED_MAX = 64 << 20
+"""Bytes of the largest block that is pinned: pinning costs time for every page, which pays for what is kept and used again."""
 IDLE_MAX = 256 << 20
 """Bytes of large blocks that stay pinned while nobody uses them."""
 
@@ -53,7 +56,7 @@ class Lease:
 
 
 class Pageable(Lease):
-    """Memory that could not be pinned."""
+    """Memory that is not pinned, since it is too long or since none could be."""
 
     __slots__ = ("_memory",)
 
@@ -84,7 +87,9 @@ class Pool:
         self._guard = threading.Lock()
 
     def lease(self, nbytes: int) -> Lease:
-        """Lend `nbytes` bytes, page-aligned; a device must be current. A warning says so the first time that none can be pinned.
+        """Lend `nbytes` bytes, page-aligned, pinned up to `PINNED_MAX`; a device must be current.
+
+        A warning says so the first time that none can be pinned.
 
         Raises
         ------
@@ -92,6 +97,8 @@ class Pool:
             ERR_NO_MEM: there is no memory left at all.
         """
         size = _size_class(nbytes)
+        if nbytes > PINNED_MAX:
+            return self._lend_pageable(size, f"more than {PINNED_MAX} are not pinned")
         try:
             return Lease(self, self.idle[size].pop(), size)
         except (KeyError, IndexError):
@@ -100,7 +107,9 @@ class Pool:
             try:
                 address = self._carve(size) if size <= _LARGEST_CARVED else self._reserve(size)
             except (MemoryError, DriverError) as error:
-                return self._lend_pageable(size, error)
+                lease = self._lend_pageable(size, str(error))
+                self._warn(f"no {size} bytes can be pinned: {error}")
+                return lease
         return Lease(self, address, size)
 
     def unpin(self) -> None:
@@ -109,20 +118,19 @@ class Pool:
             with contextlib.suppress(DriverError):  # its context may be gone by now, and the registration with it
                 self.driver.unregister_host(address)
 
-    def _lend_pageable(self, size: int, reason: Exception) -> Lease:
+    def _lend_pageable(self, size: int, reason: str) -> Lease:
         try:
-            lease = Pageable(self, size)
+            return Pageable(self, size)
         except MemoryError as error:
             errors.fail(
                 errors.ERR_NO_MEM, f"no {size} bytes of host memory for copies of a GPU array: {reason}; not pinned: {error}"
             )
+
+    def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            text = (
-                f"copies of GPU arrays go through memory that is not pinned, which is slow: no {size} bytes can be pinned: {reason}"
-            )
+            text = f"copies of GPU arrays go through memory that is not pinned, which is slow: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return lease
 
     def _carve(self, size: int) -> int:
         if self._slab + size > self._slab_end:

@@ -1,4 +1,4 @@
-"""Pinned host memory that stands for a range of a GPU's memory, byte by byte; what is needed of it is copied.
+"""Host memory that stands for a range of a GPU's memory, byte by byte; what is needed of it is copied.
 
 For calls that find out when they execute which bytes they need; other ones pack what they send.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ncclx_mpi.buffers import staged
+from ncclx_mpi.buffers import passage, staged
 from ncclx_mpi.device.memory import DeviceMemory
 
 Range = tuple[int, int]
@@ -30,14 +30,11 @@ class Mirror:
 
     def load(self, ranges: Iterable[Range]) -> None:
         """Copy from the GPU, after what the array's stream holds; complete on return."""
-        with self._device.in_order(self._lease) as driver:
-            for address, nbytes in ranges:
-                if nbytes:
-                    driver.copy(address + self.shift, address, nbytes, self._device.stream.handle)
+        passage.read(self._device, self._runs(ranges), self._lease)
 
     def store(self, ranges: Iterable[Range]) -> None:
         """Copy to the GPU, after what the array's stream holds; complete on return."""
-        with self._device.in_order(self._lease) as driver:
-            for address, nbytes in ranges:
-                if nbytes:
-                    driver.copy(address, address + self.shift, nbytes, self._device.stream.handle)
+        passage.write(self._device, self._runs(ranges), self._lease)
+
+    def _runs(self, ranges: Iterable[Range]) -> list[staged.Piece]:
+        return [passage.run(address, address + self.shift, nbytes) for address, nbytes in ranges if nbytes]

@@ -5,11 +5,15 @@ Each receives from its left neighbour what that sends to its right one. What was
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ncclx_mpi import MPI
+from ncclx_mpi.testing.driver_double import DeviceArray
 from tests.device.cases import Make, empty, own
+from tests.device.doubles import values_of
 
 Message = Callable[[Any, Make, int], list[Any]]
 
@@ -103,3 +107,34 @@ def strided(comm: Any, make: Make, length: int) -> list[Any]:
 MESSAGES: dict[str, Message] = {
     message.__name__: message for message in (sendrecv, send_to_posted, out_of_order, unexpected, persistent, strided)
 }
+
+
+def datatypes() -> dict[str, MPI.Datatype]:
+    """One for each way that elements are moved: name, datatype of at most 3,000 bytes extent."""
+    rows = MPI.DOUBLE.Create_vector(3, 2, 4)
+    return {
+        "few blocks": rows,
+        "lattice": MPI.DOUBLE.Create_vector(40, 1, 3).Create_resized(0, 1000),
+        "table": MPI.DOUBLE.Create_indexed([1, 3, 2, 7] * 5, [2 * k * k for k in range(1, 11)] + [240 + 11 * k for k in range(10)]),
+        "backwards": MPI.INT.Create_hindexed([5] * 12, [4 * (200 - 10 * k) for k in range(12)]),
+        "bytes": MPI.BYTE.Create_vector(50, 3, 7),
+        "sparse": MPI.DOUBLE.Create_vector(12, 1, 30),
+    }
+
+
+def check_derived_datatypes(comm: Any, counts: Sequence[int]) -> None:
+    """Two ranks exchange so many elements of each datatype: where they are on a device, as where they are not."""
+    size, other = 4000 * max(counts), 1 - comm.rank
+    for name, datatype in datatypes().items():
+        datatype.Commit()
+        for count in counts:
+            values = np.random.default_rng(count).integers(0, 255, size, np.uint8)
+            wanted = np.full(size, 0xEE, np.uint8)
+            comm.Sendrecv([values, count, datatype], other, 0, [wanted, count, datatype], other, 0)
+            for device_sends, device_receives in ((True, True), (True, False), (False, True)):
+                outgoing = DeviceArray.from_host(values) if device_sends else values
+                blank = np.full(size, 0xEE, np.uint8)
+                incoming = DeviceArray.from_host(blank) if device_receives else blank
+                comm.Sendrecv([outgoing, count, datatype], other, 0, [incoming, count, datatype], other, 0)
+                np.testing.assert_equal(values_of(incoming), wanted, err_msg=f"{count} of {name}")
+        datatype.Free()

@@ -67,11 +67,12 @@ def test_memory_that_is_freed_during_a_call_is_not_touched(comm: Any) -> None:
     with Double(1):
         array = DeviceArray(1 << 20, kind=POOL)
         arriving = comm.Irecv(array, 0)
-        comm.Send(np.zeros(1 << 20), 0)
         array.free()
+        sending = comm.Isend(np.zeros(1 << 20), 0)
         with pytest.raises(MPI.Exception, match="freed since it was given") as caught:
             arriving.Wait()
         assert caught.value.Get_error_class() == MPI.ERR_BUFFER
+        sending.Wait()
         array = DeviceArray(1 << 20, kind=POOL)
         request = comm.Send_init(array, MPI.PROC_NULL), comm.Send_init(array, 0)
         array.free()

@@ -13,6 +13,7 @@ from ncclx_mpi.testing.driver_double import DeviceArray, Double, SendOnlyArray
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.ptx import CompilerMissing
 from tests.device.doubles import KINDS, maker, values_of
+from tests.device.messages import check_derived_datatypes
 
 LENGTHS = (0, 1, 1000, 60_000)
 
@@ -135,19 +136,6 @@ def test_calls_come_after_what_the_current_stream_holds(comm: Any, kind: type[De
 # Derived datatypes ------------------------------------------------------------------------------------------------
 
 
-def datatypes() -> dict[str, MPI.Datatype]:
-    """One for each way that elements are moved: name, datatype of at most 3,000 bytes extent."""
-    rows = MPI.DOUBLE.Create_vector(3, 2, 4)
-    return {
-        "few blocks": rows,
-        "lattice": MPI.DOUBLE.Create_vector(40, 1, 3).Create_resized(0, 1000),
-        "table": MPI.DOUBLE.Create_indexed([1, 3, 2, 7] * 5, [2 * k * k for k in range(1, 11)] + [240 + 11 * k for k in range(10)]),
-        "backwards": MPI.INT.Create_hindexed([5] * 12, [4 * (200 - 10 * k) for k in range(12)]),
-        "bytes": MPI.BYTE.Create_vector(50, 3, 7),
-        "sparse": MPI.DOUBLE.Create_vector(12, 1, 30),
-    }
-
-
 class WithoutCompiler(Double):
     """A machine on which no kernel can be made."""
 
@@ -160,24 +148,8 @@ class WithoutCompiler(Double):
 @pytest.mark.filterwarnings("ignore:derived datatypes of GPU arrays")
 def test_derived_datatypes(comm: Any, machine: type[Double], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged._Compiler, "is_missing", False)
-    size = 16_000
-    for name, datatype in datatypes().items():
-        datatype.Commit()
-        for count in (1, 4):
-            values = np.random.default_rng(count).integers(0, 255, size, np.uint8)
-            wanted = np.full(size, 0xEE, np.uint8)
-            arriving = comm.Irecv([wanted, count, datatype], comm.rank)
-            comm.Send([values, count, datatype], comm.rank)
-            arriving.Wait()
-            with machine(comm.rank):
-                for device_sends, device_receives in ((True, True), (True, False), (False, True)):
-                    outgoing = DeviceArray.from_host(values) if device_sends else values
-                    blank = np.full(size, 0xEE, np.uint8)
-                    incoming = DeviceArray.from_host(blank) if device_receives else blank
-                    other = 1 - comm.rank
-                    comm.Sendrecv([outgoing, count, datatype], other, 0, [incoming, count, datatype], other, 0)
-                    np.testing.assert_equal(values_of(incoming), wanted, err_msg=f"{count} of {name}")
-        datatype.Free()
+    with machine(comm.rank):
+        check_derived_datatypes(comm, (1, 4))
     assert staged._Compiler.is_missing == (machine is WithoutCompiler)
 
 
