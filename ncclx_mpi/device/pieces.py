@@ -117,8 +117,8 @@ class Columns:
 class _Operand:
     """Blocks that are cut, and pinned memory for `depth` pieces of them."""
 
-    def __init__(self, comm: NativeComm, blocks: Blocks, step: int, lender: DeviceMemory, depth: int) -> None:
-        self._comm, self._blocks, self._step, self._lender = comm, blocks, step, lender
+    def __init__(self, blocks: Blocks, step: int, lender: DeviceMemory, depth: int) -> None:
+        self._blocks, self._step, self._lender = blocks, step, lender
         self._rooms: list[Lease | None] = [None] * depth
         self._under_way: list[list[Copies]] = [[] for _ in range(depth)]
         self._after: dict[DeviceMemory, Any] = {}
@@ -235,7 +235,7 @@ class _Pieces:
         lender = next(block.device for block in (parts.sent or []) + (parts.received or []) if block.device is not None)
         self.bind, self.operands, self.is_parted = bind, operands, parts.is_parted
         self.sent, self.received = (
-            None if blocks is None else _Operand(comm, blocks, cut.step, lender, depth)
+            None if blocks is None else _Operand(blocks, cut.step, lender, depth)
             for blocks, depth in ((parts.sent, _READ), (parts.received, _WRITTEN))
         )
         self.everything = [operand for operand in (self.sent, self.received) if operand is not None]
