@@ -217,12 +217,15 @@ def test_each_array_is_used_on_its_device_and_the_programs_stays_current(comm: A
         assert (arrays[1].get() == 10.0 * (1 - comm.rank)).all()
 
 
+class Broken(Double):
+    """Cannot copy."""
+
+    def copy(self, *_: int) -> None:
+        raise DriverError(700, "cuMemcpyAsync returned CUDA_ERROR_ILLEGAL_ADDRESS (700)")
+
+
 @pytest.mark.ranks(1)
 def test_what_the_driver_says_is_raised(comm: Any) -> None:
-    class Broken(Double):
-        def copy(self, *_: int) -> None:
-            raise DriverError(700, "cuMemcpyAsync returned CUDA_ERROR_ILLEGAL_ADDRESS (700)")
-
     with Broken(1):
         array = DeviceArray(10)
         with pytest.raises(MPI.Exception, match="between GPU 0 and the host failed: cuMemcpyAsync") as caught:
@@ -381,6 +384,18 @@ def test_memory_of_a_copy_that_was_given_up_is_never_lent_again(comm: Any) -> No
     with Stuck(1), pytest.raises(KeyboardInterrupt):
         comm.Bcast(DeviceArray(10))
     assert len(memory._unfinished) == before + 1
+
+
+@pytest.mark.ranks(1)
+def test_memory_of_a_message_whose_copy_failed_is_never_lent_again(comm: Any) -> None:
+    with Broken(1):
+        arriving = comm.Irecv(DeviceArray(1 << 20, kind=POOL), 0)
+        sending = comm.Isend(np.zeros(1 << 20), 0)
+        before = len(memory._unfinished)
+        with pytest.raises(MPI.Exception, match="cuMemcpyAsync"):
+            arriving.Wait()
+        assert len(memory._unfinished) == before + 1
+        sending.Wait()
 
 
 def test_known_libraries_only_have_rows() -> None:

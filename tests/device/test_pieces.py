@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.device import parts, pieces
+from ncclx_mpi.device import memory, parts, pieces
 from ncclx_mpi.device.copying import Copies
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
@@ -279,10 +279,11 @@ def test_a_rank_whose_copies_fail_tells_the_others(comm: Any, fails_at: int, mon
     other = comm.Dup()
     with cutting(monkeypatch):
         with Failing(comm.rank):
-            array = unshared(np.arange(5000))
+            array, before = unshared(np.arange(5000)), len(memory._unfinished)
             text = "between GPU 0 and the host failed: cuMemcpyAsync" if comm.rank == 1 else "interrupted or failed"
             with pytest.raises(MPI.Exception, match=text):
                 other.Allreduce(MPI.IN_PLACE, array)
+            assert comm.rank != 1 or len(memory._unfinished) == before + 1  # it may still be written to
             with pytest.raises(MPI.Exception, match="interrupted or failed"):
                 other.Barrier()
         other.Free()
