@@ -35,7 +35,7 @@ import numpy as np
 from benchmarks import gpu_decode, gpu_streams
 from benchmarks.gpu_probe import Facts, machine, mps_daemon, open_driver
 from numba_kernels.cuda import driver as drivers
-from numba_kernels.cuda.driver import Driver
+from numba_kernels.cuda.driver import Driver, DriverError
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.pack import Typemap
 from numba_kernels.cuda.reduce import kernel_for
@@ -68,24 +68,36 @@ def main(arguments: list[str]) -> None:
         else:
             work(side, results)
         return
+    from ncclx_mpi.launch import warm
+
     driver = open_driver()
     driver.use(0)
     begun, deadline = time.monotonic(), time.monotonic() + TOTAL_SECONDS
-    facts = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": machine(driver)}
+    mode = "MPS" if options.mps else "time-sliced"
+    facts = {"date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "mode": mode, "machine": machine(driver)}
     facts["kernels"] = kernels(driver)
     show_kernels(facts["kernels"])
-    facts["mode"] = "MPS" if options.mps else "time-sliced"
+    keep(options.json, facts)
+    warm.ensure(everything=True)  # on a new machine it takes as long as a job of ranks may
     with mps_daemon() if options.mps else contextlib.nullcontext({}) as environment:
         everything = {**os.environ, **environment}
         facts["calls"] = calls(options, everything, deadline)
+        show_calls(facts["calls"], facts["kernels"]["copy"].get("bandwidth"), mode)
+        keep(options.json, facts)
         facts["streams"] = streams(options, everything, time.monotonic() + STREAMS_SECONDS)
+        show_streams(facts["streams"], mode)
+        keep(options.json, facts)
         facts["decode"] = decode(options, everything, time.monotonic() + DECODE_SECONDS)
-    show_calls(facts["calls"], facts["kernels"]["copy"]["bandwidth"], facts["mode"])
-    show_streams(facts["streams"], facts["mode"])
-    show_decode(facts["decode"], facts["mode"])
+        show_decode(facts["decode"], mode)
+        keep(options.json, facts)
     print(f"took {time.monotonic() - begun:.0f} s")
-    if options.json:
-        Path(options.json).write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def keep(path: str | None, facts: Facts) -> None:
+    """Write what has been measured so far: whatever happens next, it is not lost."""
+    sys.stdout.flush()
+    if path:
+        Path(path).write_text(json.dumps(facts, indent=1) + "\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -146,8 +158,9 @@ def kernels(driver: Driver) -> Facts:
             launch(made.kernel, made.arguments)
 
         measure(f"pack and unpack of {name}", face.moved, pack)
-    for block in blocks:
-        driver.free(block)
+    with contextlib.suppress(DriverError):  # a kernel that failed takes the context along, and the ranks have their own
+        for block in blocks:
+            driver.free(block)
     return results
 
 
@@ -229,7 +242,7 @@ def job(command: list[str], side: str, environment: dict[str, str], seconds: flo
         return [tuple(json.loads(line)) for line in lines]
 
 
-def show_calls(rows: list[Facts], copied: float, mode: str) -> None:
+def show_calls(rows: list[Facts], copied: float | None, mode: str) -> None:
     print(
         f"\n{'call, ' + mode:<24}{'ranks':>6}{'bytes':>12}{'ours, us':>12}{'staged, us':>12}{'ratio':>8}{'goal':>6}{'of a copy':>11}"
     )

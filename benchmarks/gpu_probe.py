@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
+from benchmarks.gpu_decode import EXPERT, ROUTE
 from numba_kernels.cuda import cache
 from numba_kernels.cuda.driver import WAIT_AT_LEAST, WRITE, Driver, DriverError, Step
 from numba_kernels.cuda.intrinsics import load_i64, store_i64
@@ -43,6 +44,8 @@ from numba_kernels.cuda.loaded import NAME
 MIB = 1 << 20
 HOPPER = 9, 0
 TOTAL_SECONDS = 225
+DAEMON_SECONDS = 15
+"""What starting and ending the MPS daemon may take."""
 LIMIT_SECONDS = 20.0
 """How long anything is waited for; a stream that is still blocked then is released by the host."""
 
@@ -72,6 +75,8 @@ def stir(thread, threads, target, count, rounds):
 EMPTY = Kernel("probe_empty", nothing, parameters=1)
 EMPTY_16 = Kernel("probe_empty_16", nothing_16, parameters=16)
 STIR = Kernel("probe_stir", stir, parameters=3)
+KERNELS_OF_PROGRAMS = EMPTY, EMPTY_16, STIR, ROUTE, EXPERT
+"""What this program and ``gpu.py`` launch besides the kernels of the package."""
 
 
 class Sizes:
@@ -87,7 +92,7 @@ class Sizes:
 def main(arguments: list[str]) -> None:
     options = parser().parse_args(arguments)
     if options.compile_to:
-        for kernel in (EMPTY, EMPTY_16, STIR):
+        for kernel in KERNELS_OF_PROGRAMS:
             print(cache.write(Path(options.compile_to), kernel.name, kernel.digest, HOPPER, kernel.compile(HOPPER)))
         return
     if options.section:
@@ -101,7 +106,7 @@ def main(arguments: list[str]) -> None:
         facts[name] = in_process(name, min(left, SECONDS.get(name, 30.0)), {})
         show(name, facts[name])
     if "two" in (options.only or SECTIONS):
-        facts["two under MPS"] = with_mps(TOTAL_SECONDS - (time.monotonic() - begun))
+        facts["two under MPS"] = with_mps(TOTAL_SECONDS - DAEMON_SECONDS - (time.monotonic() - begun))
         show("two under MPS", facts["two under MPS"])
     print(f"took {time.monotonic() - begun:.0f} s")
     if options.json:
@@ -115,7 +120,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=f"some of: {', '.join(SECTIONS)}")
     made.add_argument("--json", metavar="FILE", help="write all facts there")
     made.add_argument(
-        "--compile-to", metavar="FOLDER", help="compile its kernels ahead, for $NCCLX_MPI_CUBINS where there is no NVVM"
+        "--compile-to",
+        metavar="FOLDER",
+        help="compile its kernels and those of gpu.py ahead, for $NCCLX_MPI_CUBINS where there is no NVVM",
     )
     made.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
     return made
@@ -145,14 +152,19 @@ def in_process(name: str, seconds: float, environment: dict[str, str]) -> Facts:
     if seconds < 5:
         return {"skipped": "no time left"}
     command = [sys.executable, str(Path(__file__).resolve()), "--section", name]
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as complaints:
+        try:
+            done = subprocess.run(command, stdout=output, stderr=complaints, timeout=seconds, env={**os.environ, **environment})
+            end = f"status {done.returncode}"
+        except subprocess.TimeoutExpired:  # what it had found it may have printed: a driver can also hang at the end
+            end = f"not over after {seconds:.0f} s"
+        output.seek(0)
+        complaints.seek(0)
+        text, said = output.read(), complaints.read()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env={**os.environ, **environment})
-    except subprocess.TimeoutExpired as late:
-        return {"failed": f"not over after {seconds:.0f} s", "output": str(late.stderr or b"")[-600:]}
-    try:
-        return json.loads(done.stdout.splitlines()[-1])
+        return json.loads(text.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
-        return {"failed": f"status {done.returncode}", "output": (done.stdout + done.stderr)[-600:]}
+        return {"failed": end, "output": (text + said)[-600:]}
 
 
 def show(name: str, facts: Facts) -> None:
@@ -167,23 +179,29 @@ def mps_daemon() -> Iterator[dict[str, str]]:
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
         raise OSError("there is no nvidia-cuda-mps-control on this machine")
-    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+    # The daemon may still be emptying the folder when it is removed.
+    with tempfile.TemporaryDirectory(prefix="mps-", ignore_cleanup_errors=True) as folder:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         everything = {**os.environ, **environment}
-        started = subprocess.run([control, "-d"], env=everything, capture_output=True, text=True, timeout=20)
+        started = subprocess.run([control, "-d"], env=everything, capture_output=True, text=True, timeout=DAEMON_SECONDS)
         if started.returncode:
             raise OSError(f"the daemon does not start: {(started.stdout + started.stderr).strip()[-300:]}")
         try:
             yield environment
         finally:
-            subprocess.run([control], input="quit -t 5\n", env=everything, text=True, capture_output=True, timeout=30)
+            with contextlib.suppress(subprocess.SubprocessError):  # what was measured is worth more
+                subprocess.run(
+                    [control], input="quit -t 5\n", env=everything, text=True, capture_output=True, timeout=DAEMON_SECONDS
+                )
 
 
 def with_mps(seconds: float) -> Facts:
     """The section of two processes under a daemon of its own."""
+    if seconds < 2 * DAEMON_SECONDS:
+        return {"skipped": "no time left"}
     try:
         with mps_daemon() as environment:
-            return in_process("two", min(seconds - 15, SECONDS["two"]), environment)
+            return in_process("two", min(seconds - DAEMON_SECONDS, SECONDS["two"]), environment)
     except (OSError, subprocess.SubprocessError) as reason:
         return {"skipped": str(reason)}
 
@@ -268,7 +286,8 @@ def machine(driver: Driver) -> Facts:
             "--query-gpu=name,driver_version,compute_mode,memory.total,mig.mode.current",
             "--format=csv,noheader",
         ]
-        facts["nvidia-smi"] = subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.strip()
+        with explaining(facts, "nvidia-smi"):
+            facts["nvidia-smi"] = subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.strip()
     facts["devices"] = [f"{driver.uuid(k).hex()} sm_{''.join(map(str, driver.arch(k)))}" for k in range(driver.device_count())]
     facts["multiprocessors"] = driver.multiprocessors(0)
     begun = time.perf_counter()
@@ -491,9 +510,11 @@ class Pair:
     def run(self) -> None:
         """Everything, one after the other."""
         self.facts["second process is ready after, s"] = self.receive()
-        self.handles()
+        with explaining(self.facts, "memory handles"):  # all else but words in device memory goes without
+            self.handles()
         self.ping_pong("words in pinned memory", self.shared.base, self.call("base"))
-        self.ping_pong("words in device memory", self.block, self.call("opened"))
+        if opened := self.call("opened"):
+            self.ping_pong("words in device memory", self.block, opened)
         self.sharing()
 
     def call(self, *request: Any) -> Any:
@@ -631,11 +652,24 @@ def serve(connection: Connection, fd: Any, open_second: Callable[[], Driver]) ->
         connection.send(time.monotonic() - begun)
         while (request := connection.recv()) is not None:
             name, *arguments = request
-            connection.send(getattr(second, name.replace(" ", "_"))(*arguments))
+            connection.send(answer(getattr(second, name.replace(" ", "_")), *arguments))
     except (EOFError, OSError):
         return
     except Exception as error:
-        connection.send(RuntimeError(f"second process: {type(error).__name__}: {error}"))
+        connection.send(as_answer(error))
+
+
+def answer(method: Callable[..., Any], *arguments: Any) -> Any:
+    """What a request brings, or the error that it ends in: the next one may go well."""
+    try:
+        return method(*arguments)
+    except Exception as error:
+        return as_answer(error)
+
+
+def as_answer(error: Exception) -> RuntimeError:
+    """An error of this process as the other one raises it."""
+    return RuntimeError(f"second process: {type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

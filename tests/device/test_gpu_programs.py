@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu, gpu_decode, gpu_probe, gpu_streams
+from ncclx_mpi.launch import warm
 from ncclx_mpi.testing.driver_double import PINNED, DeviceArray, Double
-from numba_kernels.cuda.driver import Driver
+from numba_kernels.cuda.driver import Driver, DriverError
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("gpu_probe.py", "gpu.py")
@@ -62,6 +64,70 @@ def test_sections_of_the_probe(section: str) -> None:
         facts = gpu_probe.two(driver, open_double) if section == "two" else gpu_probe.SECTIONS[section](driver)
     assert len(facts) > 3
     assert not [key for key in facts if "failed" in key], facts
+
+
+def test_what_two_processes_find_where_memory_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handles are refused; words in pinned memory and the sharing of time are measured nevertheless."""
+
+    def refuse(self: Double, address: int) -> bytes:
+        raise DriverError(801, "not supported")
+
+    shrink()
+    monkeypatch.setattr(Double, "export", refuse)
+    with Double(3) as driver:
+        driver.use(0)
+        facts = gpu_probe.two(driver, open_double)
+    assert facts["memory handles failed"] == "DriverError: not supported"
+    assert "round trip between streams by words in pinned memory, us" in facts
+    assert "a pending stream wait yields its time slices" in facts
+
+
+def test_errors_of_the_second_process_are_answers() -> None:
+    def fail(number: int) -> None:
+        raise DriverError(number, "refused")
+
+    assert gpu_probe.answer(abs, -1) == 1
+    assert str(gpu_probe.answer(fail, 801)) == "second process: DriverError: refused"
+
+
+def test_facts_of_a_process_that_hangs_at_its_end_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], *, stdout: Any, timeout: float, **options: Any) -> None:
+        stdout.write('{"found": 1}\n')
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert gpu_probe.in_process("words", 30, {}) == {"found": 1}
+
+
+def test_an_mps_daemon_that_does_not_end_costs_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "input" in options:
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(gpu_probe.shutil, "which", lambda name: name)
+    monkeypatch.setattr(subprocess, "run", run)
+    with gpu_probe.mps_daemon() as environment:
+        folder = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_what_was_measured_before_something_fails_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError("the machine is gone")
+
+    measured = {"call": "Bcast", "ranks": 2, "bytes": 8, gpu.OURS: 1e-4}
+    kernels = {"copy": {"failed": "DriverError: an illegal address"}}
+    replaced = {"open_driver": lambda: Double(3), "machine": lambda driver: {}, "kernels": lambda driver: kernels}
+    replaced |= {"calls": lambda *arguments: [measured], "streams": fail}
+    for name, function in replaced.items():
+        monkeypatch.setattr(gpu, name, function)
+    monkeypatch.setattr(warm, "ensure", lambda everything: None)
+    with pytest.raises(OSError, match="the machine is gone"):
+        gpu.main(["--json", str(tmp_path / "gpu.json")])
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert (found["kernels"], found["calls"], found["mode"]) == (kernels, [measured], "time-sliced")
 
 
 def test_bandwidth_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,3 +135,16 @@ def test_compiled_ahead_and_found(tmp_path, monkeypatch):
     monkeypatch.setattr(Kernel, "compile", lambda *_: pytest.fail("it was compiled again"))
     for arch in ((8, 0), (9, 0)):
         assert kernel.cubin(arch)[0].startswith(b"\x7fELF")
+
+
+@pytest.mark.compiler
+def test_kernels_of_the_gpu_programs(tmp_path):
+    """They keep the rules, and can be made ahead for a machine without a compiler."""
+    from benchmarks import gpu_probe
+
+    kernels = gpu_probe.KERNELS_OF_PROGRAMS
+    assert all(command._examined(kernel, gpu_probe.HOPPER)[0].is_clean for kernel in kernels)
+    program = [sys.executable, str(ROOT / "benchmarks" / "gpu_probe.py"), "--compile-to", str(tmp_path)]
+    subprocess.run(program, check=True, cwd=ROOT)
+    names = {cache.file_name(kernel.name, kernel.digest, gpu_probe.HOPPER) for kernel in kernels}
+    assert {path.name for path in tmp_path.iterdir()} == names
