@@ -8,12 +8,21 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ncclx_mpi.launch import warm
 
 pytest_plugins = ["ncclx_mpi.testing.plugin"]
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell; ranks and launchers would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine is no fault of a test, and what has passed does not fail by another draw.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -108,7 +108,7 @@ def test_shapes(machine: Machine, name: str, offset: int) -> None:
         check(machine, shape, offset, first, last - first, 32)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(shape=typemaps(), offset=st.integers(0, 16), cut=st.tuples(st.floats(0, 1), st.floats(0, 1)), threads=st.integers(1, 40))
 def test_random_typemaps(
     machine: Machine, shape: tuple[np.ndarray, int, int], offset: int, cut: tuple[float, float], threads: int
