@@ -26,7 +26,7 @@ from transports.shm.layout import FINALIZED, HEADER
 Sink = Callable[[int, int, bytes], None]
 GRACE_SECONDS = 5.0
 _TERM_SECONDS = 2.0
-_STACKS_SECONDS = 0.5
+_STACKS_SECONDS = 2.0
 _READ_BYTES = 1 << 16
 _FILES_OF_RANK, _FILES_OF_LAUNCHER = 3, 64
 _TO_GROUP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCONT}

@@ -52,8 +52,9 @@ _DOZE_US = 20_000
 _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
 _FEW_KEPT = 64
-_DEATH_NOTICE_SECONDS = 1.0
 """Owners of given-up requests that are kept before the first look at which of them are complete."""
+_DEATH_NOTICE_SECONDS = 5.0
+"""Within this a launcher that shares its cores with busy ranks has told that one of them died."""
 
 
 class Result(NamedTuple):
