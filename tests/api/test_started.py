@@ -204,9 +204,9 @@ def test_a_communicator_that_is_forgotten_with_something_pending() -> None:
 def test_an_interrupt_ends_the_wait() -> None:
     comm = COMM.Dup()
     if RANK == 0:
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         request, other = comm.Ibarrier(), comm.Ibarrier()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             request.Wait()
         assert request == MPI.REQUEST_NULL
         with pytest.raises(MPI.Exception):

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from multiprocessing import get_context
 from typing import Any
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
@@ -16,6 +17,22 @@ from transports.shm.arena import Arena
 from transports.shm.layout import SLOTS
 
 _JOIN_SECONDS = 60.0
+
+
+class Signals:
+    """Words that ranks give each other past the code under test: which of them come first does not depend on how busy the machine is."""
+
+    def __init__(self, count: int = 1) -> None:
+        self._events = [get_context("fork").Event() for _ in range(count)]
+
+    def give(self, number: int = 0) -> None:
+        self._events[number].set()
+
+    def wait(self, number: int = 0) -> None:
+        assert self._events[number].wait(_JOIN_SECONDS), "the other rank has not come so far"
+
+    def is_given(self, number: int = 0) -> bool:
+        return bool(self._events[number].is_set())
 
 
 def run_ranks(
@@ -33,6 +50,21 @@ def run_ranks(
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     arena.close()
     assert codes == [0] * size, f"exit codes of the ranks: {codes}"
+
+
+def give_up_in_the_middle(function: Callable[..., Any], *args: Any, **settings: Any) -> None:
+    """Run ``function(comm, *args, seen)`` on two ranks until one has given up while something was half done, and the other heard of it.
+
+    Who gives up comes too late where it has no core for as long as the rest takes; it gives word 0 if it came in time, and the
+    other one word 1 if its own call has failed.
+    """
+    for _ in range(10):
+        seen = Signals(2)
+        run_ranks(2, function, *args, seen, **settings)
+        if seen.is_given(0):
+            assert seen.is_given(1), "the other rank's call has not failed"
+            return
+    raise AssertionError("whoever gave up always came too late")
 
 
 def lease(arena: Arena, size: int) -> int:
@@ -60,4 +92,4 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, copies: str, fu
         os._exit(code)
 
 
-__all__ = ["NativeComm", "lease", "run_ranks"]
+__all__ = ["NativeComm", "Signals", "give_up_in_the_middle", "lease", "run_ranks"]

