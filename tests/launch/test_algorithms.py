@@ -84,12 +84,13 @@ def test_info_shows_what_is_forced():
 
 def test_the_end_of_a_program_names_roots_that_differed():
     code = (
-        "import numpy, time; from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier(); "
-        "comm.Bcast(numpy.zeros(1), root=comm.rank); time.sleep(0.3 * comm.rank)"
+        "import numpy, os, time; from mpi4py import MPI; comm = MPI.COMM_WORLD; zero = comm.bcast(os.getpid()); comm.Barrier()\n"
+        "comm.Bcast(numpy.zeros(1), root=comm.rank)\n"
+        "while comm.rank and os.path.exists(f'/proc/{zero}'): time.sleep(0.01)"
     )
     result = run_code(2, code)
     assert result.returncode == 0
     assert (
-        "ncclx_mpi: rank 1: called 2 collectives, bcast with root 1 the last, on the communicator that it frees, but rank 0 "
+        "ncclx_mpi: rank 1: called 3 collectives, bcast with root 1 the last, on the communicator that it frees, but rank 0 "
         in (result.stderr)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,8 +95,12 @@ def test_abort():
 
 
 def test_timeout_says_where_the_ranks_are():
-    with pytest.raises(TimeoutError, match=r"in (recv|probe) from rank 0, tag 12"):
-        launch.run(block, 2, timeout=1)
+    for seconds in (1, 4, 16):
+        with pytest.raises(TimeoutError) as late:
+            launch.run(block, 2, timeout=seconds)
+        if "tag 12" in str(late.value):  # on a busy machine the ranks may not have come so far
+            break
+    assert re.search(r"in (recv|probe) from rank 0, tag 12", str(late.value))
 
 
 def test_large_results():
@@ -177,4 +182,4 @@ def test_nothing_survives_the_caller(tmp_path):
     ranks = [int(caller.stdout.readline()) for _ in range(2)]
     caller.kill()
     caller.communicate()
-    assert all_gone(ranks, 3)
+    assert all_gone(ranks, 20)

@@ -54,7 +54,7 @@ def test_assertion(comm):
     assert value != 2
     comm.Barrier()
 
-@pytest.mark.ranks(2, timeout=1.5)
+@pytest.mark.ranks(2, timeout=6)
 def test_hang(comm):
     comm.recv(source=1 - comm.rank, tag=5)
 
