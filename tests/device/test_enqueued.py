@@ -537,7 +537,7 @@ def test_a_peer_dies_while_streams_wait_for_it(victim: int, tmp_path: Path) -> N
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     lines = [line.split() for line in done.stdout.splitlines()]
     died, *others = [float(value) for word, value in sorted(lines) if word in ("died", "released")]
-    assert len(others) == 2 and all(died < time < died + 2 for time in others), done.stdout + done.stderr
+    assert len(others) == 2 and all(died < time < died + 20 for time in others), done.stdout + done.stderr
     assert lines.count(["failed", "True"]) == 4, done.stdout + done.stderr
     assert done.returncode == 128 + signal.SIGKILL
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,21 +60,22 @@ def test_truncated_message_fills_the_buffer_and_no_more(comm: Any, way: int) -> 
 
 
 @pytest.mark.ranks(2)
-def test_receiver_needs_no_help_of_a_sender_that_computes(comm: Any) -> None:
+def test_receiver_needs_no_help_of_a_sender_that_computes(comm: Any, tmp_path: Path) -> None:
     choose(DIRECT)
     comm.sendrecv(0, 1 - comm.rank, source=1 - comm.rank)
     data = pattern(8_000_000, 0)
     if comm.rank == 0:
         request = comm.Isend(data, 1, 5)
         comm.send("started", 1, 6)
-        time.sleep(1.5)
+        while not (tmp_path / "received").exists():
+            time.sleep(0.01)
         request.Wait()
     else:
         comm.recv(source=0, tag=6)
-        room, begun = np.zeros_like(data), time.monotonic()
+        room = np.zeros_like(data)
         comm.Recv(room, 0, 5)
-        assert time.monotonic() - begun < 1
         assert (room == data).all()
+        (tmp_path / "received").touch()
 
 
 @WAYS
@@ -82,7 +84,7 @@ def test_withdrawn_receive_is_written_no_more(comm: Any, way: int) -> None:
     """The receive is given up in the middle of its transfer; sender and communicator go on."""
     engine = choose(way)
     native = engine.new_comm(CONTEXT, range(2))
-    nbytes = 32 << 20
+    nbytes, withdrawn = 32 << 20, 0
     data = pattern(nbytes, 0)
     for _ in range(5):
         if comm.rank == 0:
@@ -100,10 +102,11 @@ def test_withdrawn_receive_is_written_no_more(comm: Any, way: int) -> None:
             while engine.word("active_count"):
                 engine.progress()
             assert (room == after).all()
-            assert 0 < np.count_nonzero(room == data) < nbytes
+            withdrawn += 0 < np.count_nonzero(room == data) < nbytes
         comm.Barrier()
         answer = comm.sendrecv(pattern(100_000, comm.rank), 1 - comm.rank, source=1 - comm.rank)
         assert (answer == pattern(100_000, 1 - comm.rank)).all()
+    assert withdrawn or comm.rank == 0, "always too late: where this rank has no core for a while, everything has come"
 
 
 @pytest.mark.ranks(2)
