@@ -114,6 +114,8 @@ class _Passage:
                 self._end(is_load)
         except BaseException:
             keep_for_good(self)
+            for copies, _, _ in self._under_way:
+                copies.join()
             raise
 
     def _begin(self, batch: list[Piece], room: Lease, is_load: bool) -> None:

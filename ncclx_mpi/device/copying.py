@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from ncclx_mpi import runtime
+from ncclx_mpi import errors, runtime
 from ncclx_mpi.device.memory import DeviceMemory
 from numba_kernels.cuda.driver import Driver
 
@@ -70,6 +71,13 @@ class Copies:
             for stream, _ in self._under_way:
                 driver.synchronize(stream)
         self.ended()
+
+    def join(self) -> None:
+        """Have what the array's stream gets from now on come after them, if the driver still can: nobody waits for them any more."""
+        memory = self.memory
+        with contextlib.suppress(errors.Exception), memory.current() as driver:
+            for stream, _ in self._under_way:
+                driver.wait(memory.stream.handle, driver.record(stream))
 
     def _are_over(self) -> bool:
         self.ended()

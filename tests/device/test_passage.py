@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from collections.abc import Iterator
@@ -11,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ncclx_mpi import MPI
-from ncclx_mpi.buffers import passage, staged
+from ncclx_mpi import MPI, runtime
+from ncclx_mpi.buffers import borrowing, passage, staged
 from ncclx_mpi.device import staging
 from ncclx_mpi.device.copying import Copies
 from ncclx_mpi.testing.driver_double import DeviceArray, Double
@@ -183,6 +184,45 @@ def test_a_copy_that_fails_keeps_its_memory(comm: Any, monkeypatch: pytest.Monke
         pool = staging._Process.pool
         assert pool is not None
         assert not pool.idle
+
+
+@pytest.mark.ranks(1)
+def test_who_gives_up_a_wait_may_use_the_array(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream comes after the copies that are still under way: they wait for a word, which is written later."""
+    word = np.zeros(1, np.int64)
+
+    class Interrupted(Double):
+        def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+            self.batch(stream, [Step(WAIT_AT_LEAST, word.ctypes.data, 1)])
+            super().copy(target, source, nbytes, stream)
+
+        def is_idle(self, stream: int) -> bool:
+            raise KeyboardInterrupt
+
+    with Interrupted(1, patience=60) as driver, passing(monkeypatch):
+        driver.use(0)
+        driver.register_host(word.ctypes.data, word.nbytes)
+        result = unshared(np.zeros(3000))
+        request = comm.Iallreduce(np.ones(3000), result)
+        with pytest.raises(KeyboardInterrupt):
+            request.Wait()
+        result.fill_later(9)
+        threading.Timer(0.1, word.fill, (1,)).start()
+        assert (values_of(result) == 9).all()
+        driver.synchronize_device()
+        assert (values_of(result) == 9).all()
+
+
+def test_nobody_s_messages_have_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the job has begun, and after it has ended."""
+    monkeypatch.setattr(runtime, "is_active", lambda: False)
+    with Double(3), passing(monkeypatch) as found:
+        array, wanted = DeviceArray.from_host(np.arange(3000)), np.arange(3000)
+        with borrowing.writing(array) as copy:
+            assert ctypes.string_at(copy.address, copy.nbytes) == wanted.tobytes()
+            ctypes.memset(copy.address, 1, copy.nbytes)
+        assert (values_of(array).view(np.uint8) == 1).all()
+        assert found == [24_000] * 2
 
 
 @pytest.mark.ranks(2)

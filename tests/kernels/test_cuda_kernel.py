@@ -188,6 +188,15 @@ def test_the_users_folder_is_one_that_is_pruned():
     assert re.fullmatch(r"[a-z]+-\d+-[0-9a-f]{20}", cache._user_folder().name)
 
 
+def test_another_compiler_has_a_folder_of_its_own(monkeypatch):
+    folders = set()
+    for release in ("1.0", "1.1"):
+        monkeypatch.setattr(cache, "version", lambda package, release=release: release)
+        monkeypatch.setattr(cache, "_versions", getattr(cache._versions, "__wrapped__", cache._versions))
+        folders.add(cache._user_folder())
+    assert len(folders) == 2
+
+
 def test_a_program_names_the_folder_of_kernels():
     code = (
         "import ncclx_mpi.rc; ncclx_mpi.rc.cubins = '/made/ahead'\n"
