@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from types import SimpleNamespace
 
 from numba import types
@@ -27,17 +28,20 @@ def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tu
     Raises
     ------
     CompilerMissing
-        numba-cuda or the libraries that it uses are not installed.
+        numba-cuda or the libraries that it uses are not installed, or it is a release without what is used here.
     """
     if importlib.util.find_spec("numba_cuda") is None:
         # What Numba itself still has under the name numba.cuda is older, and cannot.
         raise CompilerMissing(name, arch, "numba-cuda is not installed")
     from numba.cuda import compiler
 
+    compile_function = getattr(compiler, "_compile_pyfunc_with_fixup", None)
+    if compile_function is None:
+        raise CompilerMissing(name, arch, f"numba-cuda {version('numba-cuda')} is installed, and 0.30 is needed")
     try:
         with jit.pinned_configuration(), _without_gpu(arch):
             # Without the second bound ptxas spills registers to make room for more blocks.
-            library, _ = compiler._compile_pyfunc_with_fixup(
+            library, _ = compile_function(
                 entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=bounds
             )
             library._nvvm_options["fma"] = False

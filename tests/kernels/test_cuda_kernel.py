@@ -178,6 +178,18 @@ def test_assembled_with_either_tool(monkeypatch):
 
 
 @pytest.mark.compiler
+def test_a_release_of_numba_cuda_that_cannot_be_used_counts_as_none(monkeypatch):
+    """So that calls go another way, as without a compiler."""
+    from numba.cuda import compiler
+
+    monkeypatch.delattr(compiler, "_compile_pyfunc_with_fixup")
+    with pytest.raises(
+        ptx.CompilerMissing, match=r"test_double must be compiled.*numba-cuda 0\.\d+\S* is installed, and 0\.30 is needed"
+    ):
+        DOUBLE.ptx((9, 0))
+
+
+@pytest.mark.compiler
 def test_ptxas_says_what_is_wrong():
     with pytest.raises(ValueError, match="ptxas refuses kernel test_double for sm_90"):
         ptx.run_ptxas(DOUBLE.ptx((9, 0)).replace("ret;", "return;"), (9, 0))
