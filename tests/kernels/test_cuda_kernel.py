@@ -1,5 +1,6 @@
 """Kernels for the GPU: the same body on the CPU, compiled without a GPU where numba-cuda is installed, cached on disk."""
 
+import configparser
 import importlib.util
 import os
 import re
@@ -198,6 +199,20 @@ def test_ptxas_says_what_is_wrong():
 def test_the_users_folder_is_one_that_is_pruned():
     """Old folders leave the cache by their names: letters, a number, 20 hexadecimal digits."""
     assert re.fullmatch(r"[a-z]+-\d+-[0-9a-f]{20}", cache._user_folder().name)
+
+
+def test_machine_code_can_be_shipped(tmp_path, monkeypatch):
+    """A wheel takes it along from where it is looked for."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    patterns = settings["options.package_data"]["numba_kernels"].split(", ")
+    monkeypatch.setattr(cache, "__file__", str(tmp_path / "numba_kernels" / "cuda" / "cache.py"))
+    monkeypatch.setattr(cache, "_user_folder", lambda: tmp_path / "user")
+    monkeypatch.delenv(cache.FOLDER_VARIABLE, raising=False)
+    shipped = [folder for folder in cache._folders() if (tmp_path / "numba_kernels") in folder.parents]
+    path = cache.write(shipped[0], "test_double", DOUBLE.digest, (9, 0), b"shipped")
+    assert any(path.relative_to(tmp_path / "numba_kernels").match(pattern) for pattern in patterns)
+    assert DOUBLE.cubin((9, 0))[0] == b"shipped"
 
 
 def test_another_compiler_has_a_folder_of_its_own(monkeypatch):
