@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import os
 import signal
 
 import pytest
@@ -19,6 +20,8 @@ pytest_plugins = ["ncclx_mpi.testing.plugin"]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell; ranks and launchers would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes, and another rank's could come between them
 
 # A busy machine is no fault of a test, and what has passed does not fail by another draw.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

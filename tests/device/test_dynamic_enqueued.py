@@ -7,6 +7,7 @@ import gc
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -429,7 +430,10 @@ def test_requests_go_with_their_communicator(comm: Any) -> None:
         kept.check()
         kept.Free()
         del own, forgotten, kept, request
-        gc.collect()
+        end = time.monotonic() + 20
+        while any(each() is not None for each in gone) and time.monotonic() < end:  # threads may have them in hand for a moment
+            gc.collect()
+            time.sleep(0.01)
         assert [each() for each in gone] == [None] * 3
         assert not any(mapping.users for mapping in process(driver).ipc._mapped.values())
         np.testing.assert_array_equal(arrays[1].get(), 1)

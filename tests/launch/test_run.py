@@ -175,7 +175,7 @@ def test_standard_streams_that_are_closed(closed, tmp_path):
     line = f"{shlex.join(command('run', '-n', '2', '-c', code))} {closed}"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), timeout=60)
     assert (done.returncode, os.listdir(tmp_path)) == (0, ["2"])
-    assert done.stdout == ("" if " >&-" in f" {closed}" else f"{'x' * 70_000}\n" * 2)
+    assert sorted(done.stdout) == ([] if " >&-" in f" {closed}" else ["\n"] * 2 + ["x"] * 140_000)  # long lines may be torn
     assert done.stderr == ("" if "2>&-" in closed else "e\ne\n")
 
 
