@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from numba_kernels import jit
 
 HOME = str(Path(__file__).resolve().parents[2])
 
@@ -40,6 +43,20 @@ def run(*words: str, stdin: str = "", timeout: float = 60, **variables: str) -> 
 def run_code(nranks: int, code: str, *args: str, **options: object) -> subprocess.CompletedProcess[str]:
     """``ncclx run -n NRANKS -c CODE`` to its end."""
     return run("run", "-n", str(nranks), "-c", code, *args, **options)  # type: ignore[arg-type]
+
+
+def copy_cache(target: Path) -> None:
+    """What is compiled already, in another folder; links, which take no room, where both are in one file system."""
+
+    def link_or_copy(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            pass  # of a process that compiles something: it has its last name now
+        except OSError:
+            shutil.copy2(source, target)
+
+    shutil.copytree(jit.cache_root(), target, copy_function=link_or_copy, symlinks=True)
 
 
 def lines_of(process: subprocess.Popen[str], count: int) -> list[str]:

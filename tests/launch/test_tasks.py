@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from programs import copy_cache
 
 from ncclx_mpi.launch import warm
 from ncclx_mpi.launch.tasks import Task, run_all
@@ -92,17 +92,9 @@ def test_a_full_disk_is_told_and_no_more(
     assert not capsys.readouterr().err
 
 
-def link_or_copy(source: str, target: str) -> None:
-    """A link where both are in one file system, which takes no room."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 def test_what_is_not_compiled_ahead_is_compiled_when_it_is_called(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    shutil.copytree(jit.cache_root(), cache, copy_function=link_or_copy, symlinks=True)
+    copy_cache(cache)
     for file in cache.rglob("fast_vector.scan_arrays-*"):
         file.unlink()
     environ = {**os.environ, jit.CACHE_VARIABLE: str(cache)}
