@@ -216,7 +216,7 @@ def calls(options: argparse.Namespace, environment: dict[str, str], deadline: fl
             for name, nbytes, found in job(command, side, environment, seconds) if command and seconds > 10 else ():
                 row = rows.setdefault((name, ranks, nbytes), {"call": name, "ranks": ranks, "bytes": nbytes})
                 row[side] = found
-    return list(rows.values())
+    return sorted(rows.values(), key=lambda row: (row["ranks"], row["call"], row["bytes"]))
 
 
 def launcher(options: argparse.Namespace, side: str, ranks: int) -> list[str]:
@@ -382,12 +382,12 @@ class CuPy:
 
 
 def work(side: str, results: str) -> None:
-    """What a rank does: measures all calls at all sizes, as long as arrays fit."""
+    """What a rank does: measures all calls at all sizes. The longest come last: where time runs out, it is they that are missing."""
     from mpi4py import MPI
 
     comm, library = MPI.COMM_WORLD, CuPy()
-    for name in CALLS:
-        for nbytes in SIZES:
+    for nbytes in SIZES:
+        for name in CALLS:
             seconds = measure_call(comm, library, name, nbytes, is_staged=side == PEER)
             if comm.rank == 0:
                 with open(results, "a") as file:

@@ -6,6 +6,7 @@ import ctypes
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,20 @@ def test_calls_of_the_benchmark(comm: Any, is_staged: bool) -> None:
     with Double(comm.rank) as driver:
         for name in gpu.CALLS:
             assert gpu.measure_call(comm, Library(driver), name, 4096, is_staged=is_staged, seconds=0.0) > 0 or comm.rank
+
+
+def test_rows_stand_together_by_call_whatever_was_measured_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a row that one side did not come to has the other's time alone."""
+
+    def job(command: list[str], side: str, *rest: Any) -> list[tuple[str, int, float]]:
+        found = [(name, nbytes, 1e-4) for nbytes in (8, 1024) for name in ("Allreduce", "Bcast")]
+        return found if side == gpu.OURS else found[:-1]
+
+    monkeypatch.setattr(gpu, "job", job)
+    options = gpu.parser().parse_args(["--ranks", "2", "--mpiexec", "mpiexec"])
+    rows = gpu.calls(options, {}, time.monotonic() + 1000)
+    assert [(row["call"], row["bytes"]) for row in rows] == [("Allreduce", 8), ("Allreduce", 1024), ("Bcast", 8), ("Bcast", 1024)]
+    assert [gpu.PEER in row for row in rows] == [True, True, True, False]
 
 
 def test_tables_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
