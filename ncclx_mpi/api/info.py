@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -228,7 +229,9 @@ def _text(value: Any, most: int, error_class: int) -> str:
 def _environment(args: Sequence[str] | None) -> dict[str, str]:
     """How this program was started."""
     words = [sys.executable, *sys.argv] if args is None else list(args)
-    found = {"wdir": os.getcwd(), "thread_level": "MPI_THREAD_MULTIPLE"}
+    found = {"thread_level": "MPI_THREAD_MULTIPLE"}
+    with contextlib.suppress(FileNotFoundError):  # the folder may be gone
+        found["wdir"] = os.getcwd()
     if words:
         found["command"] = words[0][:MAX_INFO_VAL]
     if words[1:]:

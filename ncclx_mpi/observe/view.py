@@ -34,7 +34,7 @@ class ArenaView:
             os.close(self._fd)
             raise ValueError(f"{path} is an arena of another version of ncclx_mpi; trace it with that version")
         self.nranks = self.word(HEADER.nranks)
-        self.plan = ArenaPlan(self.nranks)
+        self.plan = ArenaPlan(self.nranks, self.word(HEADER.heap_bytes))
 
     def word(self, offset: int) -> int:
         """The word at `offset`."""

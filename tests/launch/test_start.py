@@ -68,6 +68,42 @@ def test_packages_that_cannot_be_written(tmp_path):
     assert sorted(packages.rglob("*")) == before
 
 
+def within_limit(limit: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """``ncclx WORDS`` in a shell that has set a limit."""
+    return subprocess.run(
+        ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *command(*words)],
+        env=environment(OPENBLAS_NUM_THREADS="1"), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_a_limited_address_space():
+    """16 GiB, as batch systems set it: the heaps are smaller then, and memory is allocated in them as before."""
+    code = WORLD + USE + "memory = MPI.Alloc_mem(1 << 20); memory[:] = b'x' * (1 << 20); comm.Bcast(memory); print(len(memory))"
+    result = within_limit(f"-v {16 << 20}", "run", "-n", "2", "-c", code)
+    assert result.stdout == f"{1 << 20}\n" * 2, result.stderr
+
+
+def test_limits_that_are_too_low_are_named():
+    result = within_limit(f"-v {16 << 20}", "run", "-n", "48", "-c", WORLD)
+    assert result.returncode == 2
+    assert "the arena of 48 ranks takes 24." in result.stderr
+    assert result.stderr.endswith("GiB of address space; raise the limit (`ulimit -v`)\n")
+    result = within_limit("-f 1000", "run", "-n", "2", "-c", WORLD)
+    assert result.returncode == 2
+    assert result.stderr.endswith("GiB of a sparse file; raise the limit (`ulimit -f`)\n")
+
+
+def test_a_working_folder_that_is_gone(tmp_path):
+    (tmp_path / "gone").mkdir()
+    words = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh"]
+    code = WORLD + "print(comm.allreduce(1), 'wdir' in MPI.INFO_ENV)"
+    result = subprocess.run(
+        [*words, *command("run", "-n", "2", "-c", code)],
+        cwd=tmp_path / "gone", env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert result.stdout == "2 False\n" * 2, result.stderr
+
+
 def test_64_ranks_leave_nothing():
     shared = set(os.listdir("/dev/shm"))
     result = run_code(64, WORLD + USE + "import os; print(os.getpid(), os.getppid())")

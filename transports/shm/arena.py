@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 import secrets
 import time
 from pathlib import Path
@@ -56,7 +57,11 @@ class Arena:
         self.fd = fd
         self.plan = plan
         self.nbytes = plan.nbytes
-        self._map = mmap.mmap(fd, self.nbytes, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
+        try:
+            self._map = mmap.mmap(fd, self.nbytes, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
+        except OSError as error:
+            os.close(fd)
+            raise _too_low(error, plan, "address space", "ulimit -v") from error
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self.base = ctypes.addressof(self._anchor)
         self._heap: Heap | None = None
@@ -69,13 +74,13 @@ class Arena:
         ------
         ValueError
             `nranks` is not within 1 to 4096.
+        OSError
+            The limits of this process are too low for it.
         """
         if not 1 <= nranks <= MAX_RANKS:
             raise ValueError(f"an arena holds 1 to {MAX_RANKS} ranks, not {nranks}; start fewer ranks on this node")
-        plan = ArenaPlan(nranks)
-        fd = os.memfd_create("ncclx_mpi-arena", os.MFD_CLOEXEC)
-        os.ftruncate(fd, plan.nbytes)
-        arena = cls(fd, plan)
+        plan = ArenaPlan.within(nranks, _address_space_left())
+        arena = cls(_sparse_file(plan), plan)
         key = secrets.randbits(62) | (1 << 62)
         for field, value in (
             ("version", VERSION),
@@ -84,6 +89,7 @@ class Arena:
             ("creator", os.getpid()),
             ("key", key),
             ("l2_bytes", l2_bytes()),
+            ("heap_bytes", plan.heap_bytes),
             ("magic", MAGIC),
         ):
             arena.set_word(getattr(HEADER, field), value)
@@ -107,7 +113,7 @@ class Arena:
                 f"the arena has layout version {version}, this process has {VERSION}: "
                 "all ranks must run the same version of ncclx_mpi"
             )
-        return cls(fd, ArenaPlan(int(head[HEADER.nranks // _WORD])))
+        return cls(fd, ArenaPlan(int(head[HEADER.nranks // _WORD]), int(head[HEADER.heap_bytes // _WORD])))
 
     @property
     def nranks(self) -> int:
@@ -216,6 +222,30 @@ class Arena:
         del self._anchor
         self._map.close()
         os.close(self.fd)
+
+
+def _sparse_file(plan: ArenaPlan) -> int:
+    fd = os.memfd_create("ncclx_mpi-arena", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, plan.nbytes)
+    except OSError as error:
+        os.close(fd)
+        raise _too_low(error, plan, "a sparse file", "ulimit -f") from error
+    return fd
+
+
+def _too_low(error: OSError, plan: ArenaPlan, what: str, limit: str) -> OSError:
+    words = f"the arena of {plan.nranks} ranks takes {plan.nbytes / 2**30:.1f} GiB of {what}; raise the limit (`{limit}`)"
+    return OSError(error.errno, f"{error.strerror}: {words}")
+
+
+def _address_space_left() -> float:
+    """Bytes that this process may still map by its limit (`ulimit -v`); infinite without one."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return float("inf")
+    mapped_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return limit - mapped_pages * resource.getpagesize()
 
 
 def start_time(pid: int) -> int:

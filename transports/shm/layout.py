@@ -13,6 +13,7 @@ Header words
     ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
                    2 = streamed; ``bounce_0``, ``bounce_1``: the words it is measured with
     ``l2_bytes``   second-level cache of a core as the creator sees it, so that all ranks know it alike; 0 = unknown
+    ``heap_bytes`` room of each heap, which depends on the address space that the creator may use
 Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
@@ -30,11 +31,12 @@ from numba_kernels.layout import words
 from transports.shm.slots import slot_bytes
 
 MAGIC = 0x6E63636C785F6D70
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 
 HEADER = words(
-    "Header", "magic version nranks nbytes creator key l2_bytes | death | dead_count | abort | stores | bounce_0 | bounce_1"
+    "Header",
+    "magic version nranks nbytes creator key l2_bytes heap_bytes | death | dead_count | abort | stores | bounce_0 | bounce_1",
 )
 CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
 TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
@@ -51,7 +53,9 @@ without a pipe between the buffers: see :mod:`ncclx_mpi.p2p.shared`."""
 BULK_BYTES = 1 << 20
 BULK_SLOTS = 4
 SLOTS = 128
-HEAP_BYTES = 1 << 36
+_MOST_HEAP, _MOST_HEAPS = 1 << 36, 1 << 45
+"""A heap takes addresses, not memory. 32 TiB for all of them leaves room for the rest: x86-64 has 128 TiB, and the program,
+in the middle of them, halves what one mapping can take."""
 
 
 def ring_bytes(nranks: int) -> int:
@@ -61,9 +65,20 @@ def ring_bytes(nranks: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """Byte offsets of every region in the arena of `nranks` ranks."""
+    """Byte offsets of every region in the arena of `nranks` ranks, each with a heap of `heap_bytes`."""
 
     nranks: int
+    heap_bytes: int
+
+    @classmethod
+    def within(cls, nranks: int, address_space: float) -> ArenaPlan:
+        """The plan for processes that may still map `address_space` bytes each (``inf``: any number).
+
+        The heaps take half of what the rest of the arena leaves, so that the program has addresses too.
+        """
+        room = address_space - cls(nranks, 0).nbytes
+        most = min(_MOST_HEAP, _MOST_HEAPS // nranks)
+        return cls(nranks, int(max(0, min(most, room / 2 / nranks))) // PAGE * PAGE)
 
     @property
     def control_bytes(self) -> int:
@@ -115,7 +130,7 @@ class ArenaPlan:
         return self.slot(SLOTS)
 
     def heap(self, rank: int) -> int:
-        return self.heaps + rank * HEAP_BYTES
+        return self.heaps + rank * self.heap_bytes
 
     @property
     def nbytes(self) -> int:
