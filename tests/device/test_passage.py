@@ -143,7 +143,7 @@ def test_it_comes_after_what_the_stream_holds(comm: Any, monkeypatch: pytest.Mon
 
     def hold_up(driver: Double, number: int) -> None:
         driver.batch(0, [Step(WAIT_AT_LEAST, word.ctypes.data, number)])
-        threading.Timer(0.1, word.fill, (number,)).start()
+        threading.Timer(0.1, np.maximum, (word, number, word)).start()  # whichever comes first
 
     with Double(1, patience=60) as driver, passing(monkeypatch) as found:
         driver.use(0)
