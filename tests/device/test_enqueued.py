@@ -581,13 +581,17 @@ def hold_the_gil(comm: NativeComm) -> None:
         if comm.rank == 0:
             comm.engine.arena.declare_dead(0)
             os._exit(0)
-        ctypes.PyDLL(None).usleep(2_000_000)
         assert prepared._watch is not None
-        words = (ctypes.c_int64 * 4).from_address(prepared._watch.lanes)
+        words, holding_the_gil = (ctypes.c_int64 * 4).from_address(prepared._watch.lanes), ctypes.PyDLL(None)
+        sys.setswitchinterval(1000)  # nor between two calls
+        for _ in range(300):
+            holding_the_gil.usleep(100_000)
+            if words[3]:
+                break
         assert list(words) == [0, 0, 0, POISON]
         with pytest.raises(errors.Exception, match="rank 0 died"):
             prepared.check()
 
 
 def test_the_watch_needs_no_gil() -> None:
-    run_ranks(2, hold_the_gil, timeout=20)
+    run_ranks(2, hold_the_gil, timeout=60)
