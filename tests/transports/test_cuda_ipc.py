@@ -21,6 +21,8 @@ class Driver:
         self.exports = 0
         self.opens = 0
         self.open_now: dict[int, bytes] = {}
+        self.device: int | None = 0
+        self.opened_on: dict[int, int | None] = {}
         self.refuses = False
         self._next = itertools.count(0x10000, 0x10000)
 
@@ -36,9 +38,17 @@ class Driver:
         self.opens += 1
         address = next(self._next)
         self.open_now[address] = handle
+        self.opened_on[address] = self.device
         return address
 
+    def current_device(self) -> int | None:
+        return self.device
+
+    def use(self, device: int) -> None:
+        self.device = device
+
     def close(self, address: int) -> None:
+        assert self.opened_on[address] == self.device
         del self.open_now[address]
 
 
@@ -76,6 +86,23 @@ def test_an_allocation_is_mapped_once() -> None:
     assert ipc.reach(PEER, GPU, place(0x5000, offset=64)) is first
     assert ipc.reach(PEER + 1, GPU, place(0x5000)) is not first
     assert driver.opens == 2
+
+
+def test_a_mapping_is_for_the_device_that_is_current() -> None:
+    ipc, driver = make()
+    on_first = ipc.reach(PEER, GPU, place(0x5000))
+    driver.use(1)
+    on_second = ipc.reach(PEER, GPU, place(0x5000))
+    assert (on_first.device, on_second.device) == (0, 1)
+    assert len(driver.open_now) == 2
+    assert ipc.reach(PEER, GPU, place(0x5000)) is on_second
+    assert not on_first.is_retired
+    later = ipc.reach(PEER, GPU, place(0x5000, buffer_id=2))
+    assert on_first.is_retired and on_second.is_retired
+    assert set(driver.open_now) == {later.address}
+    driver.device = None
+    ipc.close()
+    assert not driver.open_now
 
 
 @pytest.mark.parametrize("later", [place(0x5000, buffer_id=2), place(0x4800, buffer_id=2), place(0x5800, buffer_id=2)])

@@ -3,13 +3,13 @@
 ::
 
     owner                                            importer
-      array -> allocation (base, buffer id)            handle -> address of the mapping, kept by (peer, GPU, base)
+      array -> allocation (base, buffer id)            handle -> address of the mapping, kept by (device, peer, GPU, base)
       handle of the allocation, kept by base           checked at each use: the same buffer id?  else close, open anew
       offset of the array in it              ------->  mapping + offset
 
 Libraries carve many arrays out of one allocation, and opening a handle always maps the whole allocation: so what travels is a
 :class:`Place`. A buffer id is never given twice in a process, so it tells memory that was freed, and allocated again at the same
-address, from what a mapping shows.
+address, from what a mapping shows. A mapping belongs to the device that was current when it was opened.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ MAPPINGS = 256
 
 PLACE = words("Place", f"base offset nbytes buffer_id handle*{HANDLE_BYTES // 8}")
 """A :class:`Place` in words, as ranks show it to each other."""
+
+
+_Key = tuple[int | None, int, bytes, int]
+"""The device that a mapping is for, the peer, its GPU, and where the allocation begins there."""
 
 
 class Place(NamedTuple):
@@ -64,6 +68,8 @@ class Mapping:
     ----------
     address
         Where it begins here.
+    device
+        Which of this process's GPUs can use it.
     place
         What was opened.
     users
@@ -72,10 +78,11 @@ class Mapping:
         It is closed, or will be: nothing new may refer to it.
     """
 
-    __slots__ = ("address", "is_retired", "place", "users")
+    __slots__ = ("address", "device", "is_retired", "place", "users")
 
-    def __init__(self, address: int, place: Place) -> None:
+    def __init__(self, address: int, device: int | None, place: Place) -> None:
         self.address = address
+        self.device = device
         self.place = place
         self.users = 0
         self.is_retired = False
@@ -108,7 +115,7 @@ class CudaIpc:
         self._most = mappings
         self._guard = threading.Lock()
         self._exported: dict[int, tuple[int, bytes]] = {}
-        self._mapped: OrderedDict[tuple[int, bytes, int], Mapping] = OrderedDict()
+        self._mapped: OrderedDict[_Key, Mapping] = OrderedDict()
         self._reasons: dict[int, str] = {}
 
     def why_not(self, peer: int) -> str:
@@ -132,20 +139,21 @@ class CudaIpc:
         return Place(memory.base, address - memory.base, memory.nbytes, memory.buffer_id, handle)
 
     def reach(self, peer: int, uuid: bytes, place: Place) -> Mapping:
-        """The mapping of the allocation of `place` of process `peer`, whose memory is on GPU `uuid`.
+        """The mapping for the current device of the allocation of `place` of process `peer`, whose memory is on GPU `uuid`.
 
         Raises
         ------
         Unreachable
             It cannot be mapped; asked again, the driver is asked again.
         """
-        key = peer, uuid, place.base
+        device = self._driver.current_device()
+        key = device, peer, uuid, place.base
         with self._guard:
             found = self._mapped.get(key)
             if found is not None and found.place.buffer_id == place.buffer_id:
                 self._mapped.move_to_end(key)
                 return found
-            self._retire([other for other in self._mapped if other[:2] == key[:2] and self._mapped[other].overlaps(place)])
+            self._retire([other for other in self._mapped if other[1:3] == key[1:3] and self._is_gone(other, place)])
             try:
                 address = self._driver.open(place.handle)
             except DriverError as error:
@@ -154,7 +162,7 @@ class CudaIpc:
             self._reasons.pop(peer, None)
             unused = [other for other, mapping in self._mapped.items() if not mapping.users]
             self._retire(unused[: max(0, len(self._mapped) + 1 - self._most)])
-            made = self._mapped[key] = Mapping(address, place)
+            made = self._mapped[key] = Mapping(address, device, place)
             return made
 
     def borrow(self, mappings: Iterable[Mapping]) -> bool:
@@ -173,16 +181,31 @@ class CudaIpc:
             for mapping in mappings:
                 mapping.users -= 1
                 if mapping.is_retired and not mapping.users:
-                    self._driver.close(mapping.address)
+                    self._unmap(mapping)
 
     def close(self) -> None:
         """Unmap everything; nothing is in flight any more."""
         with self._guard:
             self._retire(list(self._mapped))
 
-    def _retire(self, keys: Iterable[tuple[int, bytes, int]]) -> None:
+    def _is_gone(self, key: _Key, place: Place) -> bool:
+        """Whether an allocation that is mapped is gone, as another one of its owner is where it was."""
+        mapping = self._mapped[key]
+        return mapping.place.buffer_id != place.buffer_id and mapping.overlaps(place)
+
+    def _retire(self, keys: Iterable[_Key]) -> None:
         for key in keys:
             mapping = self._mapped.pop(key)
             mapping.is_retired = True
             if not mapping.users:
-                self._driver.close(mapping.address)
+                self._unmap(mapping)
+
+    def _unmap(self, mapping: Mapping) -> None:
+        before = self._driver.current_device()
+        if mapping.device not in (None, before):
+            self._driver.use(mapping.device)
+        try:
+            self._driver.close(mapping.address)
+        finally:
+            if before not in (None, mapping.device):
+                self._driver.use(before)
