@@ -42,6 +42,13 @@ def pytest_sessionstart() -> None:
     warm.ensure(everything=True)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Ranks that share few cores with others have four times the usual time before they are taken for hanging."""
+    marker = item.get_closest_marker("ranks")
+    if marker is not None:
+        marker.kwargs.setdefault("timeout", 120)  # type: ignore[attr-defined]
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not has_gpu():
         pytest.skip("there is no GPU")

@@ -80,8 +80,8 @@ def test_failures_are_reported(tmp_path):
     path = tmp_path / "test_failing.py"
     path.write_text(FAILING)
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "ncclx_mpi.testing.plugin", "--rootdir", str(tmp_path), str(path)],
-        env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "ncclx_mpi.testing.plugin", "--rootdir", str(tmp_path), str(path)],
+        env=environment(PYTEST_ADDOPTS=""), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     text = result.stdout
     assert "4 failed, 1 passed" in text, text
