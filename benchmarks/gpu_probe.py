@@ -557,6 +557,8 @@ class Pair:
 
     def sharing(self) -> None:
         """What work of this process costs while the other one has nothing, has a pending wait, or works too."""
+        stir_for(self.driver, self.stream, self.block, 1, is_single=True)  # compiled and loaded, here and there
+        self.call("work", 1)
         before = self.work("alone")
         self.call("pend", self.shared.words[PENDING // 8] + 1)
         with_wait = self.work("while the other process has a pending stream wait")
