@@ -1,9 +1,9 @@
 """Compile the GPU kernels ahead, without a GPU, and examine them: ``python -m numba_kernels.compile --arch sm_90``.
 
 Every module of ours with a line ``KERNELS = ...`` takes part. ``--report`` compiles what the module calls ``REPORTED`` (all its kernels,
-if it says nothing) and prints a row for each: registers, stack and spilled bytes by ptxas, calls, loops that poll. It ends with status 1
-if a kernel spills, has a stack or a call, or a loop that nothing in it can end. Otherwise machine code goes to ``--output``, a
-folder for ``$NCCLX_MPI_CUBINS``, or to the user's cache.
+if it says nothing, and in any case with ``--all``) and prints a row for each: registers, stack and spilled bytes by ptxas, calls, loops that
+poll. It ends with status 1 if a kernel spills, has a stack or a call, or a loop that nothing in it can end. Otherwise machine code goes
+to ``--output``, a folder for ``$NCCLX_MPI_CUBINS``, or to the user's cache.
 
 Each architecture has processes of its own, since Numba keeps what it compiled for one.
 """
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = _options(arguments)
     begun = time.monotonic()
-    names = [kernel.name for kernel in find_kernels(options.report) if fnmatchcase(kernel.name, options.only)]
+    kernels = find_kernels(is_sample=options.report and not options.all)
+    names = [kernel.name for kernel in kernels if fnmatchcase(kernel.name, options.only)]
     if not names:
         print(f"no kernel is called {options.only!r}", file=sys.stderr)
         return 1
@@ -68,12 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if broken else 0
 
 
-def find_kernels(reported: bool) -> list[Kernel]:
-    """All kernels of all modules, or those to report; names are unique."""
+def find_kernels(is_sample: bool) -> list[Kernel]:
+    """All kernels of all modules, or those that each of them reports; names are unique."""
     found: dict[str, Kernel] = {}
     for module in map(importlib.import_module, _modules()):
-        kernels: Sequence[Kernel] = getattr(module, "REPORTED", module.KERNELS) if reported else module.KERNELS
-        for kernel in kernels:
+        reported: Sequence[Kernel] = getattr(module, "REPORTED", module.KERNELS)
+        for kernel in reported if is_sample else (*reported, *module.KERNELS):
             if found.setdefault(kernel.name, kernel) is not kernel:
                 raise ValueError(f"two kernels are called {kernel.name}; one is of {module.__name__}")
     return list(found.values())
@@ -100,7 +101,7 @@ def _compiled(names: list[str], arches: list[Arch], report: bool, output: Path |
 def _compile_some(task: tuple[list[str], Arch, bool, Path | None]) -> list[Row]:
     """Compile kernels for one architecture, in a process of its own."""
     names, arch, report, output = task
-    kernels = {kernel.name: kernel for kernel in find_kernels(report)}
+    kernels = {kernel.name: kernel for kernel in find_kernels(is_sample=False)}
     return [_compile_one(kernels[name], arch, report, output) for name in names]
 
 
@@ -152,6 +153,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--arch", type=_arches, default="sm_80,sm_90,sm_100", help="architectures (default: %(default)s)")
     parser.add_argument("--report", action="store_true", help="print a row for each kernel; status 1 if one breaks the rules")
+    parser.add_argument("--all", action="store_true", help="report every kernel, not a sample of each family: a quarter of an hour")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where machine code goes (default: the user's cache)")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="kernels to compile, such as 'reduce_sum_f32_*'")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: %(default)s)")

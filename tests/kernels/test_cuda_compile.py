@@ -78,9 +78,10 @@ def test_a_load_that_was_moved_out_of_its_loop_is_found(arch):
 
 
 def test_all_modules_with_kernels_are_found():
-    kernels = {kernel.name: kernel for kernel in command.find_kernels(reported=False)}
+    kernels = {kernel.name: kernel for kernel in command.find_kernels(is_sample=False)}
     assert kernels["reduce_sum_f32_5"] is reduce.kernel_for("sum", "f32", 5)
-    reported = {kernel.name for kernel in command.find_kernels(reported=True)}
+    reported = {kernel.name for kernel in command.find_kernels(is_sample=True)}
+    assert reported < set(kernels)
     assert "reduce_sum_f32_2" in reported and "reduce_sum_f32_5" not in reported
 
 
@@ -101,6 +102,15 @@ def test_status_says_that_a_rule_is_broken(row, monkeypatch, capsys):
     monkeypatch.setattr(command, "_compiled", lambda *_: iter([clean, row]))
     assert command.main(["--report", "--only", "reduce_sum_f32_2"]) == 1
     assert "k for sm_90" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("options", "number"), [(["--report"], 2), (["--report", "--all"], 15), ([], 15)])
+def test_how_many_kernels_are_compiled(options, number, monkeypatch):
+    asked = []
+    monkeypatch.setattr(command, "_compiled", lambda names, *_: asked.extend(names) or iter([]))
+    monkeypatch.setattr(command, "_print_table", lambda *_: None)
+    assert command.main(["--only", "reduce_sum_f32_*", *options]) == 0
+    assert len(asked) == number
 
 
 def test_bad_options(capsys):
