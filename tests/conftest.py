@@ -23,10 +23,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a 
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes, and another rank's could come between them
 
-# A busy machine is no fault of a test, and what has passed does not fail by another draw.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.load_profile("any machine")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="robustness tests at full length: 200 kills, 10,000 bad calls ...")
@@ -35,6 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped without")
     config.addinivalue_line("markers", "compiler: compiles GPU kernels; skipped without numba-cuda")
+    # a busy machine is no fault of a test, and what has passed does not fail by another draw, unless one looks for that
+    draws = {"suppress_health_check": [HealthCheck.too_slow], "derandomize": not config.getoption("--full")}
+    settings.register_profile("any machine", deadline=None, **draws)
+    settings.load_profile("any machine")
 
 
 def pytest_sessionstart() -> None:
