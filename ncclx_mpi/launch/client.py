@@ -121,6 +121,8 @@ def run(function: Callable[..., Any], nranks: int, *args: Any, timeout: float | 
 
     Raises
     ------
+    RuntimeError
+        It is called when a rank imports the program: outside of ``if __name__ == "__main__":``.
     RankFailed
         A rank raised or died: the first one that did. The cause is the exception that it raised, if it can be pickled.
     TimeoutError
@@ -138,6 +140,11 @@ def run(function: Callable[..., Any], nranks: int, *args: Any, timeout: float | 
         raise ValueError(f"{nranks} ranks cannot be started; nranks must be at least 1")
     if timeout is not None and timeout <= 0:
         raise ValueError(f"timeout={timeout} must be positive, or None for no limit")
+    if is_main_half_imported():
+        raise RuntimeError(
+            "ncclx_mpi.launch.run was called while a rank imports the program that started it; "
+            'put what the program does under `if __name__ == "__main__":`'
+        )
     request = make_request(function, nranks, args, timeout or 0.0)
     return open_reply(_client.call(request, _write_to_python), timeout)
 
@@ -157,6 +164,12 @@ def make_request(
         environ=dict(os.environ),
         main=_main_source() if b"__main__" in call else [],
     )
+
+
+def is_main_half_imported() -> bool:
+    """Whether this process is a rank in the middle of importing its caller's main module, which does not become ``__main__`` before."""
+    imported = sys.modules.get(wire.MAIN_ALIAS)
+    return imported is not None and imported is not sys.modules["__main__"]
 
 
 def _pickle_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:

@@ -24,8 +24,6 @@ from ncclx_mpi.p2p.clock import ticks_per_us
 
 _MANY = 1 << 20
 """Ranks to make everything ready for: the server forks one job after another."""
-MAIN_ALIAS = "__ranks_main__"
-"""Name under which ranks run the caller's main file, so that its ``if __name__ == "__main__"`` part stays quiet."""
 
 
 def serve(connection: socket.socket) -> None:
@@ -160,12 +158,12 @@ def _become_caller(request: wire.Request) -> None:
 
 def _make_main(main: list[str]) -> None:
     if main[0] == "-m":
-        content = runpy.run_module(main[1], run_name=MAIN_ALIAS, alter_sys=True)
+        content = runpy.run_module(main[1], run_name=wire.MAIN_ALIAS, alter_sys=True)
     else:
-        content = runpy.run_path(main[0], run_name=MAIN_ALIAS)
-    module = ModuleType(MAIN_ALIAS)
+        content = runpy.run_path(main[0], run_name=wire.MAIN_ALIAS)
+    module = ModuleType(wire.MAIN_ALIAS)
     module.__dict__.update(content)
-    sys.modules["__main__"] = sys.modules[MAIN_ALIAS] = module
+    sys.modules["__main__"] = sys.modules[wire.MAIN_ALIAS] = module
 
 
 def main() -> None:

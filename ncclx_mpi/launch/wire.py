@@ -8,6 +8,8 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
+MAIN_ALIAS = "__ranks_main__"
+"""Name under which ranks run the caller's main file, so that its ``if __name__ == "__main__"`` part stays quiet."""
 _LENGTH = struct.Struct("!Q")
 _CHUNK = 1 << 20
 

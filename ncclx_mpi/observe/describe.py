@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import OPERATIONS
+from ncclx_mpi.p2p.wording import in_words
 from numba_kernels.jit import entry
 from transports.shm.layout import ABSENT, ALIVE, CONTROL, DEAD, FINALIZED, TRACE, TRACE_RECORDS, ArenaPlan
 
 _WORD = 8
 _STATES = {ABSENT: "has not started", ALIVE: "running", FINALIZED: "finalized", DEAD: "died"}
-_ONE_SIDED = {"send": "to", "isend": "to", "recv": "from", "irecv": "from", "probe": "from", "mrecv": "from", "sendrecv": "with"}
-_ROOTED = {"bcast", "reduce", "gather", "scatter"}
 
 
 class Readable(Protocol):
@@ -54,15 +53,7 @@ class Record:
     ago: float
 
     def __str__(self) -> str:
-        words = [self.operation]
-        if self.operation in _ONE_SIDED:
-            words.append(f"{_ONE_SIDED[self.operation]} {'any rank' if self.peer < 0 else f'rank {self.peer}'},")
-            words.append(f"{'any tag' if self.tag < 0 else f'tag {self.tag}'},")
-        elif self.operation in _ROOTED and self.peer >= 0:
-            words.append(f"with root {self.peer},")
-        if self.nbytes or len(words) > 1:
-            words.append(f"{self.nbytes} bytes")
-        return " ".join(words).rstrip(",")
+        return in_words(self.operation, self.peer, self.tag, self.nbytes)
 
 
 @dataclass

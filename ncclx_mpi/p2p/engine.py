@@ -40,6 +40,7 @@ from ncclx_mpi.p2p.layout import (
 )
 from ncclx_mpi.p2p.progress import move_on, progress, take_in, trouble
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
+from ncclx_mpi.p2p.wording import in_words
 from numba_kernels.jit import c_address, entry
 from transports.shm.arena import Arena
 from transports.shm.layout import ABSENT, ALIVE, BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
@@ -520,7 +521,7 @@ class Engine:
         current = entry(now)()
         seconds = (current - int(row[TRACE.start // WORD])) / rate / 1e6
         peer, tag, nbytes = (int(row[getattr(TRACE, name) // WORD]) for name in ("peer", "tag", "nbytes"))
-        return f"  rank {rank}: in {kind} for {seconds:.1f} s, peer {peer}, tag {tag}, {nbytes} bytes"
+        return f"  rank {rank}: in {in_words(kind, peer, tag, nbytes)}, for {seconds:.1f} s"
 
     def _status(self) -> tuple[npt.NDArray[np.int64], int]:
         """Return the five status words of this thread, and their address."""

@@ -199,7 +199,7 @@ def planned_roots_wait(comm: NativeComm, raised: Signals) -> None:
     """Two roots of a gather hear nothing of each other, and the deadline says what either waits for."""
     collectives.barrier(comm)
     message = raises(errors.ERR_PENDING, start_rooted(comm, "gather", 8, comm.rank).wait)
-    assert re.search(r"rank 0: in gather for .* peer 0,(?s:.*)rank 1: in gather for .* peer 1,", message), message
+    assert re.search(r"rank 0: in gather with root 0, .*, for .*(?s:.*)rank 1: in gather with root 1, .*, for ", message), message
     raised.give(comm.rank)
     raised.wait(1 - comm.rank)
 

@@ -164,6 +164,18 @@ def test_function_of_a_script(tmp_path):
     assert lines[0] == "imported as __main__" and lines[-1] == "[49, 49]", result.stderr
 
 
+def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("from ncclx_mpi import launch\ndef one(): return 1\nprint(launch.run(one, 2))\n")
+    result = subprocess.run(
+        [sys.executable, str(script)], env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert "RankFailed: rank 0 of 2 raised RuntimeError" in result.stderr or "rank 1 of 2 raised RuntimeError" in result.stderr
+    assert 'under `if __name__ == "__main__":`' in result.stderr
+    assert "__ranks_main__" not in result.stderr
+
+
 def test_nothing_survives_the_caller(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
