@@ -37,7 +37,17 @@ def _command(name: str, args: list[str]) -> int:
     except BrokenPipeError:  # `ncclx info | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
+    finally:
+        _let_go_of_errors()
     return status
+
+
+def _let_go_of_errors() -> None:
+    """Drop messages that cannot be written: Python would try again at exit, fail again, and replace the status."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def open_standard_streams() -> None:

@@ -209,9 +209,11 @@ def test_a_full_disk_that_is_met_at_the_end():
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
 
 
-def test_nobody_can_be_told():
+@pytest.mark.parametrize("settings", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_nobody_can_be_told(settings):
+    words, env = command("run", "-n", "2", "-c", "1 / 0"), environment(**settings)
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command("run", "-n", "2", "-c", "1 / 0"), stdout=subprocess.PIPE, stderr=full, env=environment())
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, env=env)
     assert (done.returncode, done.stdout) == (1, b"")
 
 
