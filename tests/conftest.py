@@ -31,22 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped without")
     config.addinivalue_line("markers", "compiler: compiles GPU kernels; skipped without numba-cuda")
-    # a busy machine is no fault of a test, and what has passed does not fail by another draw, unless one looks for that
-    draws = {"suppress_health_check": [HealthCheck.too_slow], "derandomize": not config.getoption("--full")}
-    settings.register_profile("any machine", deadline=None, **draws)
-    settings.load_profile("any machine")
+    settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any machine")  # a busy machine is no fault of a test
 
 
 def pytest_sessionstart() -> None:
     """Compile everything first: what is compiled in the middle of a test would look like a rank that hangs."""
     warm.ensure(everything=True)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Ranks that share few cores with others have four times the usual time before they are taken for hanging."""
-    marker = item.get_closest_marker("ranks")
-    if marker is not None:
-        marker.kwargs.setdefault("timeout", 120)  # type: ignore[attr-defined]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

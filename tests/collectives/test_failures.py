@@ -229,7 +229,7 @@ def one_dies(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
         return
     start = time.monotonic()
     message = raises(errors.ERR_PROC_FAILED, lambda: work(comm))
-    assert "rank 1 died" in message and time.monotonic() - start < 20
+    assert "rank 1 died" in message and time.monotonic() - start < 2
 
 
 def wait_for_plan(comm: NativeComm) -> None:
@@ -283,7 +283,7 @@ def interrupted(comm: NativeComm, work: Callable[[NativeComm], None], with_slot:
         with pytest.raises(KeyboardInterrupt):
             threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGINT)).start()
             work(comm)
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 3
         raised.give()
         raises(errors.ERR_OTHER, lambda: collectives.barrier(comm))
     elif with_slot:

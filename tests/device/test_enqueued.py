@@ -537,7 +537,7 @@ def test_a_peer_dies_while_streams_wait_for_it(victim: int, tmp_path: Path) -> N
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     lines = [line.split() for line in done.stdout.splitlines()]
     died, *others = [float(value) for word, value in sorted(lines) if word in ("died", "released")]
-    assert len(others) == 2 and all(died < time < died + 20 for time in others), done.stdout + done.stderr
+    assert len(others) == 2 and all(died < time < died + 2 for time in others), done.stdout + done.stderr
     assert lines.count(["failed", "True"]) == 4, done.stdout + done.stderr
     assert done.returncode == 128 + signal.SIGKILL
 
@@ -584,7 +584,7 @@ def hold_the_gil(comm: NativeComm) -> None:
         assert prepared._watch is not None
         words, holding_the_gil = (ctypes.c_int64 * 4).from_address(prepared._watch.lanes), ctypes.PyDLL(None)
         sys.setswitchinterval(1000)  # nor between two calls
-        for _ in range(300):
+        for _ in range(20):
             holding_the_gil.usleep(100_000)
             if words[3]:
                 break

@@ -86,7 +86,8 @@ def test_missing_rank_0(start):
 
 def test_two_of_the_same_rank(start):
     ranks = [start(SUM, NCCLX_MPI_JOIN_TIMEOUT="60", **of_torchrun(0, 2, "29514")) for _ in range(2)]
-    while all(rank.poll() is None for rank in ranks):
+    end = time.monotonic() + 50
+    while all(rank.poll() is None for rank in ranks) and time.monotonic() < end:
         time.sleep(0.01)
     (refused,) = (rank for rank in ranks if rank.poll() is not None)
     assert "two processes were started as rank 0" in refused.communicate()[1]
@@ -97,7 +98,7 @@ def test_several_nodes_are_refused(start):
     assert "one node only" in start(SUM, **variables).communicate(timeout=90)[1]
 
 
-def _seconds_until_a_death_is_noticed(start):
+def test_dead_peer_is_noticed(start):
     code = (
         "import os, time; from ncclx_mpi import MPI; comm = MPI.COMM_WORLD; print('ready', flush=True)\n"
         "try: comm.recv(source=1 - comm.rank)\n"
@@ -108,13 +109,7 @@ def _seconds_until_a_death_is_noticed(start):
     began = time.monotonic()
     os.kill(ranks[1].pid, signal.SIGKILL)
     assert ranks[0].stdout.readline() == "True\n"
-    seconds = time.monotonic() - began
-    ranks[0].wait(20)  # the next ones meet at the same place
-    return seconds
-
-
-def test_dead_peer_is_noticed(start):
-    assert any(_seconds_until_a_death_is_noticed(start) < 2 for _ in range(5))
+    assert time.monotonic() - began < 2
 
 
 def test_a_batch_script_is_no_task():

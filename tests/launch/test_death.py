@@ -25,44 +25,34 @@ def _start_blocked(nranks):
     return process, [pid for pid, _ in pairs], [child for _, child in pairs]
 
 
-def _seconds_after_a_kill():
+def test_killed_rank():
     process, ranks, children = _start_blocked(3)
     began = time.monotonic()
     os.kill(ranks[1], signal.SIGKILL)
     _, stderr = process.communicate(timeout=20)
-    seconds = time.monotonic() - began
     assert process.returncode == 137
+    assert time.monotonic() - began < 2
     assert "SIGKILL" in stderr
     assert stderr.count("ERR_PROC_FAILED") + stderr.count("died; look at") >= 2
-    assert all_gone(ranks + children, 20)
-    return seconds
-
-
-def test_killed_rank():
-    assert any(_seconds_after_a_kill() < 2 for _ in range(5))  # a machine that stands still for a second is no fault of ours
+    assert all_gone(ranks + children, 2)
 
 
 def test_killed_launcher():
     process, ranks, children = _start_blocked(3)
     process.kill()
     process.communicate(timeout=20)
-    assert all_gone(ranks + children, 20)
+    assert all_gone(ranks + children, 2)
 
 
-def _seconds_after_ctrl_c():
+def test_ctrl_c():
     process, ranks, children = _start_blocked(2)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=20)
-    seconds = time.monotonic() - began
+    assert time.monotonic() - began < 2
     assert process.returncode == 130
     assert "KeyboardInterrupt" in stderr
-    assert all_gone(ranks + children, 20)
-    return seconds
-
-
-def test_ctrl_c():
-    assert any(_seconds_after_ctrl_c() < 2 for _ in range(5))
+    assert all_gone(ranks + children, 2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -73,7 +63,7 @@ def test_signal_ends_the_job(number):
     process.send_signal(number)
     process.communicate(timeout=20)
     assert process.returncode == 128 + number
-    assert all_gone(ranks + children, 20)
+    assert all_gone(ranks + children, 2)
 
 
 def test_signals_reach_handlers():
@@ -142,7 +132,7 @@ def test_closed_output_ends_the_job():
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(30) == 141
+    assert process.wait(10) == 141
 
 
 @pytest.mark.parametrize("end", ["\\n", ""], ids=["lines", "no lines"])
@@ -223,7 +213,7 @@ def test_nothing_is_left_in_shared_memory():
     assert set(os.listdir("/dev/shm")) <= before
     process.kill()
     process.communicate(timeout=20)
-    assert all_gone(ranks, 20)
+    assert all_gone(ranks, 2)
     assert set(os.listdir("/dev/shm")) <= before
 
 

@@ -26,7 +26,7 @@ def test_interrupted_receive_gives_the_buffer_back(comm, nbytes):
         with pytest.raises(KeyboardInterrupt):
             interrupt_after(0.3)
             comm.Recv(buffer, source=1, tag=5)
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 2
         comm.send("interrupted", dest=1, tag=6)
         comm.recv(source=1, tag=8)
         assert (buffer == 7).all()
