@@ -9,7 +9,7 @@ The layouts of CPython's and NumPy's objects are part of their stable or frozen 
 :func:`verify` compares what is read with what NumPy says; where they differ (free-threaded builds) callers must not come here.
 
 Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``,
-``array`` (address of the array object itself, borrowed for the call).
+``array`` (address of the array object itself, which lives until the call ends).
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     c.builder.store(ir.Constant(I64, NONE), out["element"])
     target = cgutils.alloca_once_value(c.builder, obj)
     asked = cgutils.alloca_once_value(c.builder, ir.Constant(I64, NONE))
-    reader.open_pair(obj, target, asked)
+    held = cgutils.alloca_once_value(c.builder, ir.Constant(obj.type, None))
+    reader.open_pair(c.pyapi, obj, target, asked, held)
     array = c.builder.load(target)
     with c.builder.if_then(reader.has_type(array, "ncclx_mpi_ndarray_type"), likely=True):
         reader.read_array(array, c.builder.load(asked), out)
@@ -109,7 +110,13 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     for name in _FIELDS:
         setattr(struct, name, c.builder.load(out[name]))
     struct.array = c.builder.ptrtoint(array, I64)
-    return NativeValue(struct._getvalue())
+
+    def let_go() -> None:
+        taken = c.builder.load(held)
+        with c.builder.if_then(cgutils.is_not_null(c.builder, taken), likely=False):
+            c.pyapi.decref(taken)
+
+    return NativeValue(struct._getvalue(), cleanup=let_go)
 
 
 class IndexArgument(types.Type):  # type: ignore[misc]
@@ -260,8 +267,11 @@ class _Reader:
     def has_type(self, obj: Any, name: str) -> Any:
         return self.builder.icmp_unsigned("==", self.load(obj, OB_TYPE), self.symbol(name))
 
-    def open_pair(self, obj: Any, target: Any, asked: Any) -> None:
-        """``[array, type]`` or ``(array, type)`` with a registered type: go on with the array, remember the type."""
+    def open_pair(self, pyapi: Any, obj: Any, target: Any, asked: Any, held: Any) -> None:
+        """``[array, type]`` or ``(array, type)`` with a registered type: go on with the array, remember the type.
+
+        The array is held during the call: a list can be changed meanwhile.
+        """
         builder = self.builder
         is_list, is_tuple = self.has_type(obj, "ncclx_mpi_list_type"), self.has_type(obj, "ncclx_mpi_tuple_type")
         with builder.if_then(builder.or_(is_list, is_tuple), likely=False):
@@ -271,8 +281,11 @@ class _Reader:
                 items = builder.select(is_list, self.load(obj, LIST_ITEMS), inline)
                 found = self.lookup(self.load(items, 8))
                 with builder.if_then(builder.icmp_signed(">=", found, ir.Constant(I64, 0))):
+                    array = builder.inttoptr(self.load(items, 0), target.type.pointee)
+                    pyapi.incref(array)
                     builder.store(found, asked)
-                    builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
+                    builder.store(array, target)
+                    builder.store(array, held)
 
     def lookup(self, key: Any) -> Any:
         """The type number registered for the object at address `key`, NONE if there is none."""

@@ -44,10 +44,13 @@ from numba_kernels.pyobject import (
     read_array,
     tuple_type,
 )
-from numba_kernels.pyslots import as_integer, clear_error
+from numba_kernels.pyslots import as_integer, clear_error, decrease, increase
 
-VECTOR = words("Vector", "address nbytes element itemsize writable")
-"""What is known of an array; in a vector the bytes of each block follow, and then the byte offset of each."""
+VECTOR = words("Vector", "address nbytes element itemsize writable array")
+"""What is known of an array, and the address of its object; in a vector the bytes of each block follow, and then the byte offset of each.
+
+The reference to the array is the specification's. That may be a list, which another thread can change: who gives the GIL away holds the
+array itself (:func:`hold`)."""
 _MOST = 1 << 40
 """Integers beyond this are left to Python, so that products with item sizes fit a word."""
 _INT32, _INT64, _LONGLONG = (np.dtype(kind).num for kind in (np.int32, np.int64, np.longlong))
@@ -62,6 +65,18 @@ def items_of(sequence):  # type: ignore[no-untyped-def]
     if kind == list_type():
         return load64(sequence + LIST_ITEMS)
     return sequence + TUPLE_ITEMS if kind == tuple_type() else 0
+
+
+@kernel("void(int64)")
+def hold(vector):  # type: ignore[no-untyped-def]
+    """Own a reference to the array of a vector, if there is one, until :func:`let_go`."""
+    increase(load64(vector + VECTOR.array))
+
+
+@kernel("void(int64)")
+def let_go(vector):  # type: ignore[no-untyped-def]
+    """End :func:`hold`. Any Python code may run."""
+    decrease(load64(vector + VECTOR.array))
 
 
 @kernel("int64(int64, int64)")
@@ -144,6 +159,7 @@ def _as_bytes(length, vector, itemsize):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _open(array, kind, vector):  # type: ignore[no-untyped-def]
     """Read an array, as one of elements that `kind` names unless that is 0: the element type number, or NONE."""
+    store64(vector + VECTOR.array, array)
     read_array(array, vector)
     if kind != 0 and load64(vector + VECTOR.element) != NONE:
         element = element_named(kind)

@@ -66,7 +66,7 @@ class Call:
     after
         Copies of packed results to where they belong.
     owner
-        What keeps all memory alive.
+        What keeps all memory alive, and the functions of the operation, which the program may free at any time.
     """
 
     __slots__ = ("after", "before", "bind", "counts", "name", "op", "owner", "received", "root", "sent")
@@ -90,7 +90,7 @@ class Call:
         self.counts = counts
         self.before: list[Callable[[], None]] = []
         self.after: list[Callable[[], None]] = []
-        self.owner: list[Any] = [] if op is None else [op._state]
+        self.owner: list[Any] = [] if op is None else [op._state.natives]
 
     def part(self, operand: T) -> T:
         """All of an operand."""

@@ -41,7 +41,7 @@ class PointToPoint:
         """Blocking send."""
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
-        if code and fast.settle_send(state, code, buf):
+        if code and fast.settle_send(state, code, dest, tag):
             fast.finish_waiting(_start_send(state, buf, dest, tag, STANDARD), None)
 
     def Bsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
@@ -61,7 +61,7 @@ class PointToPoint:
         state = self._state
         code = fast.receive_array(state.address, buf, source, tag, 0 if status is None else fast.room_for(status))
         if code:
-            if fast.settle_receive(state, code, buf, status):
+            if fast.settle_receive(state, code, buf, source, tag, status):
                 fast.finish_waiting(_start_recv(state, buf, source, tag), status)
         elif status is not None:
             fast.fill(status)
@@ -81,7 +81,7 @@ class PointToPoint:
         words = fast.status_address() if status is None else fast.room_for(status)
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, words)
         if code:
-            if fast.settle_exchange(state, code, sendbuf, recvbuf, status):
+            if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
                 fast.finish_waiting(_start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag), status)
         elif status is not None:
             fast.fill(status)
@@ -365,7 +365,7 @@ def _no_proc() -> Operation:
 def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> None:
     """Send a buffer."""
     code = fast.send_array(state.address, buf, dest, tag, mode)
-    if code and fast.settle_send(state, code, buf):
+    if code and fast.settle_send(state, code, dest, tag):
         fast.finish_waiting(_start_send(state, buf, dest, tag, mode), None)
 
 
@@ -394,8 +394,7 @@ def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) ->
     address, owner = buffer.packed()
     if mode == BUFFERED:
         return _post_buffered(state, ctypes.string_at(address, buffer.nbytes), dest, tag)
-    request = state.native.engine.start_send(state.native, address, buffer.nbytes, dest, tag, mode)
-    return Transfer(state.native, request, owner)
+    return Transfer(state.native, owner).send(address, buffer.nbytes, dest, tag, mode)
 
 
 def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operation:
@@ -404,9 +403,7 @@ def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operat
     if holder is None:
         errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
     holder.reserve(len(data))
-    native = state.native
-    request = native.engine.start_send(native, wire.address_of(data), len(data), dest, tag, STANDARD)
-    holder.add(Transfer(native, request, data), len(data))
+    holder.add(Transfer(state.native, data).send(wire.address_of(data), len(data), dest, tag), len(data))
     return Operation()
 
 
@@ -419,8 +416,7 @@ def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operatio
     if (asking := device_messages.start_receive(state.native, buffer, source, tag)) is not None:
         return asking
     address, owner, finish = (buffer.address, buffer.owner, None) if buffer.is_direct else buffer.landing()
-    request = state.native.engine.start_recv(state.native, address, buffer.nbytes, source, tag)
-    return Transfer(state.native, request, owner, finish)
+    return Transfer(state.native, owner, finish).receive(address, buffer.nbytes, source, tag)
 
 
 def _start_sendrecv(
@@ -440,14 +436,13 @@ def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, sou
     source, recvtag = _source(state, source), _recv_tag(recvtag)
     if dest == PROC_NULL and source == PROC_NULL:
         return _no_proc()
-    buffer, native = buffers.recv(spec), state.native
+    buffer = buffers.recv(spec)
     address, _owner = buffer.packed()
     data = b"" if dest == PROC_NULL else ctypes.string_at(address, buffer.nbytes)
     receiving = _no_proc() if source == PROC_NULL else _post_recv(state, buffer, source, recvtag)
     if dest == PROC_NULL:
         return receiving
-    request = native.engine.start_send(native, wire.address_of(data), len(data), dest, sendtag)
-    return Together([Transfer(native, request, data), receiving])
+    return Together([Transfer(state.native, data).send(wire.address_of(data), len(data), dest, sendtag), receiving])
 
 
 def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Prequest:

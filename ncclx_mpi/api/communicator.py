@@ -218,13 +218,10 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     pair = np.empty(2, dtype=np.int64)
     if members[0] == parent.rank:
         pair[:] = lead(engine, len(members))
-        for request in [engine.start_send(parent, pair.ctypes.data, 16, rank, tag, 0, offset) for rank in members[1:]]:
-            engine.wait(request, "Create_group", pair)
-            engine.free(request)
+        requests = [engine.start_send(parent, pair.ctypes.data, pair.nbytes, rank, tag, 0, offset) for rank in members[1:]]
     else:
-        request = engine.start_recv(parent, pair.ctypes.data, pair.nbytes, members[0], tag, offset)
-        engine.wait(request, "Create_group", pair)
-        engine.free(request)
+        requests = [engine.start_recv(parent, pair.ctypes.data, pair.nbytes, members[0], tag, offset)]
+    engine.wait_all(requests, "Create_group", pair)
     return engine.new_comm(int(pair[0]), world_ranks, int(pair[1]))
 
 

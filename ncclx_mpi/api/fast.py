@@ -11,15 +11,15 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ncclx_mpi import collectives
+from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.op import Op, learn
-from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer
+from ncclx_mpi.api.op import NO_WORDS, Op, learn
+from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer, blame
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_nonblocking as starts
@@ -31,6 +31,7 @@ from ncclx_mpi.collectives.gather import slot_blob as gather_blob
 from ncclx_mpi.collectives.scatter import slot_blob as scatter_blob
 from ncclx_mpi.p2p import completing, notes, object_tickets, objects, tickets
 from ncclx_mpi.p2p import fast as messages
+from ncclx_mpi.p2p.engine import NativeComm, from_whom
 from numba_kernels import pickling, pyobject, unpickling
 from numba_kernels.jit import entry
 
@@ -191,8 +192,7 @@ ialltoall_arrays = _binding("ialltoall_arrays", _nothing)
 igather_arrays = _binding("igather_arrays", _nothing)
 iscatter_arrays = _binding("iscatter_arrays", _nothing)
 
-_none = np.zeros(routes.ELEMENTS, dtype=np.int64)
-_NONE = _none.ctypes.data
+_NONE = NO_WORDS.ctypes.data
 
 
 def table_of(op: Any) -> int:
@@ -218,30 +218,44 @@ def learn_from(op: Any, argument: Any) -> None:
             learn(op, element)
 
 
-def settle_send(state: CommState, code: int, buf: Any) -> bool:
-    """Whether a send goes the general way; waits for one that has not gone out yet."""
+def settle_send(state: CommState, code: int, dest: int, tag: int) -> bool:
+    """Whether a send goes the general way; raises why it was given up."""
     if code == messages.SLOW:
         return True
-    finish_waiting(Transfer(state.native, code, buf), None)
+    raise_given_up(state.native, code, f"send to rank {dest}, tag {tag}")
+
+
+def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int, status: Status | None) -> bool:
+    """Whether a receive goes the general way; raises why it was given up, or has failed."""
+    if code == messages.SLOW:
+        return True
+    if code < 0:
+        raise_given_up(state.native, code, f"receive {from_whom(source, tag)}")
+    finish_waiting(Transfer(state.native, buf, request=code), status)
     return False
 
 
-def settle_receive(state: CommState, code: int, buf: Any, status: Status | None) -> bool:
-    """Whether a receive goes the general way; waits for one that is not complete yet, or has failed."""
+def settle_exchange(
+    state: CommState, code: int, sendbuf: Any, recvbuf: Any, source: int, tag: int, status: Status | None
+) -> bool:
+    """Whether a send and receive goes the general way; raises why it was given up, or the receive has failed."""
     if code == messages.SLOW:
         return True
-    finish_waiting(Transfer(state.native, code, buf), status)
-    return False
-
-
-def settle_exchange(state: CommState, code: int, sendbuf: Any, recvbuf: Any, status: Status | None) -> bool:
-    """Whether a send and receive goes the general way; waits for one that is not complete yet, or has failed."""
-    if code == messages.SLOW:
-        return True
+    if code != messages.FAILED_PAIR:
+        raise_given_up(state.native, code, f"send and receive {from_whom(source, tag)}")
     receiving, sending = status_words()[:2].tolist()
-    parts = [Transfer(state.native, sending, sendbuf)] if sending else []
-    finish_waiting(Together([*parts, Transfer(state.native, receiving, recvbuf)]), status)
+    parts = [Transfer(state.native, sendbuf, request=sending)] if sending else []
+    finish_waiting(Together([*parts, Transfer(state.native, recvbuf, request=receiving)]), status)
     return False
+
+
+def raise_given_up(comm: NativeComm, code: int, what: str) -> NoReturn:
+    """Raise what GIVEN_UP less a code stands for."""
+    try:
+        comm.engine.fail(messages.GIVEN_UP - code, what)
+    except errors.Exception as error:
+        blame(error, comm)
+        raise
 
 
 def finish_waiting(operation: Operation, status: Status | None) -> None:
@@ -263,7 +277,8 @@ def add_ticket(state: CommState, kind: type[Ticket] = Ticket) -> bool:
     engine = state.native.engine
     if engine.word(kind.HOME) or not can_read_objects():
         return False
-    kind(engine)
+    ticket = kind(engine)
+    engine.add_ticket(ticket, ticket.request)
     return True
 
 

@@ -116,8 +116,8 @@ class Message(Handle):
         if (asking := device_messages.start_matched(native, buffer, self._take)) is not None:
             return Request._refer(asking)
         address, owner, finish = buffer.landing()
-        request = native.engine.start_matched_recv(native, self._take(), address, buffer.nbytes)
-        return Request._refer(Transfer(native, request, owner, finish, "receive of a matched message"))
+        transfer = Transfer(native, owner, finish, "receive of a matched message")
+        return Request._refer(transfer.receive_matched(self._take(), address, buffer.nbytes))
 
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""

@@ -48,11 +48,16 @@ _live: set[OpState] = set()
 _lock = threading.Lock()
 
 
+NO_WORDS: npt.NDArray[np.int64] = np.zeros(ELEMENTS, dtype=np.int64)
+"""Table of an operation that has no compiled function for any element."""
+
+
 class OpState(State):
     """One operation: what it does to two Python objects, and native functions made so far.
 
     ``words`` holds those of plain NumPy elements by type number, for the calls that never leave compiled code; ``table`` is
-    its address.
+    its address, valid for ever: a user's operation, which another thread may free, has none and shares an empty table. Whoever calls a
+    native function later keeps ``natives`` itself, since :meth:`Op.Free` empties the state.
     """
 
     __slots__ = ("commute", "function", "name", "natives", "table", "user", "words")
@@ -73,7 +78,7 @@ class OpState(State):
             self.commute = commute
             self.user = not name
             self.natives = {}
-            self.words = np.zeros(ELEMENTS, dtype=np.int64)
+            self.words = NO_WORDS if self.user else np.zeros(ELEMENTS, dtype=np.int64)
             self.table = self.words.ctypes.data
 
 
@@ -155,7 +160,7 @@ class Op(Handle):
         inout = buffers.recv(inoutbuf)
         low = buffers.send(inbuf)
         check_same(low, inout)
-        function = native(self, inout.datatype)
+        function, _natives = native(self, inout.datatype), self._state.natives
         address, _owner = low.packed()
         out, _kept, finish = inout.landing(filled=True)
         _REDUCE(function)(out, address, out, inout.count)
@@ -173,7 +178,7 @@ def check_same(sendbuf: Any, recvbuf: Any) -> None:
 def native(op: Op, datatype: Datatype) -> int:
     """Return the address of the C function that applies `op` to packed elements of `datatype`.
 
-    It is valid as long as the operation lives.
+    It is valid as long as the ``natives`` of the operation's state live.
 
     Raises
     ------

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ncclx_mpi import errors
 from ncclx_mpi.api import stepping
@@ -19,6 +19,7 @@ from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.api.handle import State
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
+from ncclx_mpi.p2p.layout import STANDARD
 
 if TYPE_CHECKING:
     from ncclx_mpi.collectives import Collective
@@ -83,7 +84,21 @@ class Operation(State):
 
 
 class Transfer(Operation):
-    """One message on its way; `what` it is, if the engine would not say it well."""
+    """One message, which :meth:`send` and its like start: the operation owns the request, and what has its memory, before that is under way.
+
+    Parameters
+    ----------
+    comm
+        The communicator.
+    owner
+        What keeps the memory of the message alive; the operation does, and the engine where the operation ends before the message.
+    landing
+        Called with the number of bytes that have come, to unpack them.
+    what
+        What the message is, if the engine would not say it well.
+    request
+        The engine's request, if there is one already.
+    """
 
     __slots__ = ("comm", "engine", "landing", "owner", "request", "what")
     engine: Engine
@@ -94,14 +109,29 @@ class Transfer(Operation):
     what: str
 
     def __init__(
-        self, comm: NativeComm, request: int, owner: Any, landing: Callable[[int], None] | None = None, what: str = ""
+        self, comm: NativeComm, owner: Any, landing: Callable[[int], None] | None = None, what: str = "", request: int = 0
     ) -> None:
-        self.engine = comm.engine
         self.comm = comm
-        self.request = request
         self.owner = owner
         self.landing = landing
         self.what = what
+        self.request = request or comm.engine.new_request()
+        self.engine = comm.engine
+
+    def send(self, address: int, nbytes: int, dest: int, tag: int, mode: int = STANDARD, offset: int = 0) -> Self:
+        """Start sending `nbytes` bytes at `address`; `offset` selects a context of the communicator. Returns the operation."""
+        self.engine.start_send(self.comm, address, nbytes, dest, tag, mode, offset, self.request)
+        return self
+
+    def receive(self, address: int, nbytes: int, source: int, tag: int, offset: int = 0) -> Self:
+        """Start receiving up to `nbytes` bytes to `address`; wildcards are allowed. Returns the operation."""
+        self.engine.start_recv(self.comm, address, nbytes, source, tag, offset, self.request)
+        return self
+
+    def receive_matched(self, message: int, address: int, nbytes: int) -> Self:
+        """Start receiving a message that was taken out of matching. Returns the operation."""
+        self.engine.start_matched_recv(self.comm, message, address, nbytes, self.request)
+        return self
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
@@ -109,12 +139,11 @@ class Transfer(Operation):
 
     def wait(self) -> None:
         """Return when it is done."""
-        engine = self.engine
         try:
-            engine.wait(self.request, self.what, self.owner)
+            self.engine.await_request(self.request, self.what)
         except BaseException as error:
             blame(error, self.comm)
-            self.empty()
+            self.abandon()
             raise
 
     def fill(self, status: Status) -> None:
@@ -125,19 +154,20 @@ class Transfer(Operation):
 
     def empty(self) -> None:
         """Unset what every use of it needs."""
-        del self.engine, self.owner, self.landing
+        try:
+            del self.engine, self.owner, self.landing
+        except AttributeError:
+            self.engine  # noqa: B018  (raises: another thread has emptied it)
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
-        if self.landing is None and self.engine.close(self.request):
-            self.empty()
+        engine, request, comm, landing, owner = self.engine, self.request, self.comm, self.landing, self.owner
+        self.empty()  # before the request is given back, so that whoever reads both (cancel) can tell; and the memory is free to be unpacked
+        if landing is None and engine.close(request):
             return
-        engine, request, comm, landing = self.engine, self.request, self.comm, self.landing
         what, capacity = self.what or engine.describe(request), engine.capacity(request)
         result = engine.result(request)
         engine.free(request)
-        owner = self.owner  # emptied, the operation lets go of the memory that is about to be unpacked
-        self.empty()
         if result.error and capacity >= 0:
             raise_error(result, comm, what, capacity)
         if landing is not None and not result.cancelled:
@@ -146,31 +176,31 @@ class Transfer(Operation):
 
     def cancel(self) -> None:
         """Ask for its cancellation."""
-        self.engine.cancel(self.request)
+        engine, request = self.engine, self.request
+        serial = engine.serial(request)
+        self.engine.cancel(request, serial)  # still there: the serial was that of this message
 
     def release(self) -> None:
-        """Give it up; it goes on by itself."""
-        self._forget()
+        """Give it up; it goes on by itself. What comes in packed memory is unpacked some milliseconds after it has come, if not earlier."""
+        engine, request, comm, landing, owner = self.engine, self.request, self.comm, self.landing, self.owner
         self.empty()
-
-    def _forget(self) -> None:
-        """Let it go on. What comes in packed memory is unpacked some milliseconds after it has come, if not earlier."""
-        if self.landing is None:
-            self.engine.free(self.request, (self.comm, self.owner))
+        if landing is None:
+            engine.free(request, (comm, owner))
         else:
-            stepping.add(_Landing(Transfer(self.comm, self.request, self.owner, self.landing, self.what)))
+            stepping.add(_Landing(Transfer(comm, owner, landing, self.what, request)))
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
-        self.engine.withdraw(self.request, (self.owner, self.landing))
+        engine, request, kept = self.engine, self.request, (self.owner, self.landing)
         self.empty()
+        engine.withdraw(request, kept)
 
     def __del__(self) -> None:
         try:
             object.__getattribute__(self, "engine")
         except AttributeError:
             return
-        self._forget()
+        self.release()
 
 
 class Ticket(Transfer):
@@ -181,10 +211,10 @@ class Ticket(Transfer):
     """The engine's list of free ones."""
 
     def __init__(self, engine: Engine, address: int = 0) -> None:
-        self.engine = engine
         self.landing = None
         self.what = ""
-        self.request = engine.add_ticket(self, self.HOME, address)
+        self.request = engine.new_ticket(self, self.HOME, address)
+        self.engine = engine
 
 
 class Bound(Transfer):
@@ -197,7 +227,7 @@ class Bound(Transfer):
 
     def __init__(self, comm: NativeComm, owner: Any, arguments: tuple[int, int, int, int, int, int]) -> None:
         self.arguments = arguments
-        super().__init__(comm, comm.engine.new_bound(comm, *arguments), owner)
+        super().__init__(comm, owner, request=comm.engine.new_bound(comm, *arguments))
 
     @property
     def is_active(self) -> bool:
@@ -216,18 +246,8 @@ class Bound(Transfer):
 
     def wait(self) -> None:
         """Return when it is done."""
-        if not self.is_active:
-            return
-        try:
-            self.engine.wait(self.request, owner=self.owner)
-        except BaseException as error:
-            blame(error, self.comm)
-            self._renew()
-            raise
-
-    def _renew(self) -> None:
-        """Take another request, since the engine has withdrawn this one."""
-        self.request = self.engine.new_bound(self.comm, *self.arguments)
+        if self.is_active:
+            super().wait()
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -252,18 +272,11 @@ class Bound(Transfer):
             errors.fail(errors.ERR_REQUEST, NOT_ACTIVE)
         super().cancel()
 
-    def _forget(self) -> None:
-        """Let it go on, if it is active."""
-        if self.is_active:
-            super()._forget()
-        else:
-            self.engine.drop_bound(self.request)
-
     def abandon(self) -> None:
-        """Withdraw it after a wait that failed."""
+        """Withdraw it after a wait that failed; another request takes its place."""
         if self.is_active:
-            self.engine.withdraw(self.request, self.owner)
-            self._renew()
+            request, self.request = self.request, self.engine.new_bound(self.comm, *self.arguments)
+            self.engine.withdraw(request, self.owner)
 
 
 class _Landing:

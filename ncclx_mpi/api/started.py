@@ -94,8 +94,11 @@ class Turn(Ticket):
         self.comm.abandon()
         self.release()
 
-    def _forget(self) -> None:
-        self.comm.forget(self.request, self.owner)
+    def release(self) -> None:
+        """Give it up; it goes on by itself."""
+        comm, request, owner = self.comm, self.request, self.owner
+        self.empty()
+        comm.forget(request, owner)
 
 
 class Repeated(Bound):
@@ -153,13 +156,15 @@ class Repeated(Bound):
             self.pending.abandon()
             self.engine.rest_bound(self.request)
 
-    def _forget(self) -> None:
-        """Let it go on, if it is active."""
-        if self.is_active:
-            self.pending.forget(self.request, self.owner)
+    def release(self) -> None:
+        """Give it up; it goes on by itself if it is active."""
+        engine, pending, request, owner, is_active = self.engine, self.pending, self.request, self.owner, self.is_active
+        self.empty()
+        if is_active:
+            pending.forget(request, owner)
         else:
-            self.engine.drop_bound(self.request)
-        self.pending.let_go(self.request)
+            engine.free(request)
+        pending.let_go(request)
 
 
 tickets.introduce_collectives(Turn, Repeated)

@@ -7,14 +7,17 @@ is there; messages of device arrays are copied piece by piece.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Protocol
 
 from ncclx_mpi import errors
 
 _STEP_SECONDS, _SETTLE_SECONDS = 0.005, 0.0005
+_MOST_PAUSE_SECONDS = 10.0
 _IDLE_STEPS = 100
 """Steps without anything pending after which the thread sleeps until it is wanted: half a second."""
 
@@ -63,16 +66,27 @@ def want() -> None:
 
 
 def step() -> bool:
-    """Move everything that is pending on; whether there is anything left."""
+    """Move everything that is pending on; whether there is anything left. What fails is reported, and left alone."""
     is_any = False
     for look in _watches:
         is_any = look() or is_any
-    if _pending:
-        for operation in list(_pending):
-            with contextlib.suppress(errors.Exception):  # another thread has just finished this one
-                if operation.poll():
-                    _pending.discard(operation)
+    for operation in list(_pending) if _pending else ():
+        try:
+            if operation.poll():
+                _pending.discard(operation)
+        except errors.Exception:  # another thread has just finished this one
+            continue
+        except Exception:
+            _pending.discard(operation)
+            _report("an operation that nobody waits for failed in the background, and is given up")
     return is_any or bool(_pending)
+
+
+def _report(what: str) -> None:
+    """Tell the user of an exception that nobody will see otherwise."""
+    with contextlib.suppress(Exception):  # there may be no stderr
+        print(f"ncclx_mpi: {what}:", file=sys.stderr)
+        traceback.print_exc()
 
 
 def settle(seconds: float = 5.0) -> None:
@@ -98,7 +112,7 @@ class _Stepper:
         if self.is_awake or self._is_over:
             return
         self._wanted.set()
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="ncclx_mpi-objects", daemon=True)
             self._thread.start()
 
@@ -112,6 +126,18 @@ class _Stepper:
             self._thread, self._is_stopped = None, False
 
     def _run(self) -> None:
+        pause = _STEP_SECONDS
+        while not self._is_stopped:
+            try:
+                self._step_on()
+            except BaseException:
+                _report(f"the thread that moves operations on in the background failed; it goes on in {pause:g} s")
+                self.is_awake = False
+                time.sleep(pause)
+                pause = min(2 * pause, _MOST_PAUSE_SECONDS)
+
+    def _step_on(self) -> None:
+        """Step what is pending, and sleep while nothing is."""
         while not self._is_stopped:
             self.is_awake = False
             if not step():  # else one was posted just now, by who still saw the thread awake

@@ -12,12 +12,13 @@ Large buffers are sent from where they are and received into fresh memory: they 
 lead always fits the buffer that ``irecv`` posts, so ``irecv`` needs no size. Frames of one sender are told apart by the
 number in the lead, whatever order their leads are received in.
 
-Who receives a lead asks for the frames. A pending ``irecv`` does so when its rank waits for it or sends an object; a thread sees
-to it while the rank does something else, so that a sender never waits for a receiver who has posted its receive.
+Who receives a lead asks for the frames. A pending ``irecv`` does so when its rank waits for it or sends an object; a thread makes progress and
+sees to it while the rank does something else, so that a sender does not wait for a receiver that has posted its receive and computes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle as _pickle
 import struct
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast, stepping
 from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer, blame, raise_error, write_status
 from ncclx_mpi.api.pickle import pickle
@@ -146,16 +148,13 @@ def start_dumped(
     comm: NativeComm, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int = STANDARD, offset: int = 0
 ) -> Operation:
     """Start sending a pickle and its buffers."""
-    start = comm.engine.start_send
     if not frames and len(data) <= PLAIN_MAX:
-        return Transfer(comm, start(comm, address_of(data), len(data), dest, tag, mode, offset), data)
+        return Transfer(comm, data).send(address_of(data), len(data), dest, tag, mode, offset)
     number = next(_numbers) % _NUMBERS
     lead, follow = _frame(data, frames, number)
-    parts = [Transfer(comm, start(comm, address_of(lead), len(lead), dest, tag, mode, offset), lead)]
-    for part in follow:
-        request = start(comm, address_of(part), len(part), dest, number, STANDARD, FRAMES)
-        parts.append(Transfer(comm, request, part))
-    return Together(parts)
+    first = Transfer(comm, lead).send(address_of(lead), len(lead), dest, tag, mode, offset)
+    rest = [Transfer(comm, part).send(address_of(part), len(part), dest, number, STANDARD, FRAMES) for part in follow]
+    return Together([first, *rest])
 
 
 def _frame(data: bytes, frames: list[memoryview], number: int) -> tuple[bytes, list[bytes | memoryview]]:
@@ -187,10 +186,11 @@ def send_dumped(
     if frames or offset or len(data) > PLAIN_MAX:
         complete(comm, start_dumped(comm, data, frames, dest, tag, mode, offset))
         return
-    request = fast.send_bytes(comm.address, data, dest, tag, mode)
-    if request:
-        slow = request == SLOW
-        complete(comm, start_dumped(comm, data, [], dest, tag, mode) if slow else Transfer(comm, request, data))
+    code = fast.send_bytes(comm.address, data, dest, tag, mode)
+    if code == SLOW:
+        complete(comm, start_dumped(comm, data, [], dest, tag, mode))
+    elif code:
+        fast.raise_given_up(comm, code, f"send to rank {dest}, tag {tag}")
 
 
 def complete(comm: NativeComm, operation: Operation) -> None:
@@ -239,7 +239,7 @@ def receive_noted(comm: NativeComm, noted: bytearray, source: int, tag: int, off
     message = word_of(noted)
     if message == 0:
         message = comm.engine.wait_match(comm, source, tag, offset, f"recv of an object {from_whom(source, tag)}")
-    operation = start_matched(comm, message)
+    operation = ObjectRequest(_receive_matched(comm, message))
     operation.wait()
     if status is not None:
         operation.fill(status)
@@ -273,48 +273,219 @@ def take_place() -> Place:
         return Place()
 
 
-def start_matched(comm: NativeComm, message: int) -> ObjectReceive:
+def start_matched(comm: NativeComm, message: int) -> ObjectRequest:
     """Start receiving the object of a matched message."""
+    receive = _receive_matched(comm, message)
+    stepping.add(receive)
+    return ObjectRequest(receive)
+
+
+def _receive_matched(comm: NativeComm, message: int) -> ObjectReceive:
     nbytes = comm.engine.result(message).nbytes
     data, address = room(nbytes)
-    return ObjectReceive(comm, comm.engine.start_matched_recv(comm, message, address, nbytes), data)
+    receive = ObjectReceive(comm, data)
+    comm.engine.start_matched_recv(comm, message, address, nbytes, receive.request)
+    return receive
 
 
-def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> ObjectReceive:
+def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> ObjectRequest:
     """Post the receive of an object; `bufsz` is room for a pickle that was sent as plain bytes."""
-    if bufsz <= PLAIN_MAX:
-        place = take_place()
-        request = comm.engine.start_recv(comm, place.address, PLAIN_MAX, source, tag)
-        operation = ObjectReceive(comm, request, place.data, place)
-    else:
-        data, address = room(bufsz)
-        operation = ObjectReceive(comm, comm.engine.start_recv(comm, address, bufsz, source, tag), data)
-    stepping.add(operation)
+    place = take_place() if bufsz <= PLAIN_MAX else None
+    data, address = room(bufsz) if place is None else (place.data, place.address)
+    receive = ObjectReceive(comm, data, place)
+    operation = ObjectRequest(receive)
+    comm.engine.start_recv(comm, address, len(data), source, tag, request=receive.request)
+    stepping.add(receive)
     return operation
 
 
-class ObjectReceive(Operation):
-    """The receive of one object: first its lead (or all of it), then its head and its buffers."""
+class ObjectReceive:
+    """The receive of one object: first its lead (or all of it), then its head and its buffers.
+
+    Whoever waits for it moves it on, and so does the thread of :mod:`ncclx_mpi.api.stepping`: each step is taken under the lock, which nobody
+    holds while waiting. A finalizer or signal handler that comes in between leaves the step to the code that it interrupts.
+
+    Parameters
+    ----------
+    comm
+        The communicator.
+    data
+        Memory for the first message.
+    place
+        What `data` belongs to, to be put back.
+    request
+        The engine's request of the first message, if there is one already.
+    """
 
     is_owed = False
-    __slots__ = ("buffers", "comm", "data", "frame_tag", "head", "lock", "parts", "place", "request", "result")
-    comm: NativeComm
-    request: int
-    data: Any
-    result: Result | None
-    head: Transfer | None
-    parts: list[Transfer]
-    place: Place | None
+    __slots__ = ("_buffers", "_comm", "_data", "_frame_tag", "_head", "_is_stepping", "_lock", "_parts", "_place", "_result", "request")
 
-    def __init__(self, comm: NativeComm, request: int, data: Any, place: Place | None = None) -> None:
-        self.place = place
-        self.comm = comm
-        self.request = request
-        self.data = data
-        self.result = None
-        self.head = None
-        self.parts = []
-        self.lock = threading.Lock()
+    def __init__(self, comm: NativeComm, data: Any, place: Place | None = None, request: int = 0) -> None:
+        self._comm = comm
+        self._data = data
+        self._place = place
+        self._lock = threading.RLock()
+        self._is_stepping = False
+        self._result: Result | None = None
+        self._head: Transfer | None = None
+        self._parts: list[Transfer] = []
+        self.request = request or comm.engine.new_request()
+        """The engine's request of the first message; 0 once that is complete, or was given up."""
+
+    def poll(self) -> bool:
+        """Go through lead, head and buffers as far as they have come; whether all have."""
+        with self._lock:
+            if self._is_stepping:
+                return False
+            self._is_stepping = True
+            try:
+                return self._advance()
+            finally:
+                self._is_stepping = False
+
+    def wait(self) -> None:
+        """Return when all have come."""
+        engine = self._comm.engine
+        while not self.poll():
+            request, head, parts = self.request, self._head, self._parts
+            if request:
+                self._wait(request, "receive of an object")
+            elif head is not None:
+                self._wait(head.request, head.what)
+            elif parts:
+                for part in parts:
+                    self._wait(part.request, part.what)
+            else:
+                engine.progress()
+
+    def _wait(self, request: int, what: str) -> None:
+        try:
+            self._comm.engine.await_request(request, what)
+        except BaseException as error:
+            blame(error, self._comm)
+            raise
+
+    def _advance(self) -> bool:
+        if self._result is None:
+            if not self._comm.engine.done(self.request):
+                return False
+            self._take_lead()
+        if self._head is not None:
+            if not self._head.poll():
+                return False
+            self._take_head(memoryview(self._head.owner))
+        done = [part.poll() for part in self._parts]  # each, so that all move on
+        return all(done)
+
+    def _take_lead(self) -> None:
+        """Read a complete first message."""
+        engine, request = self._comm.engine, self.request
+        result = engine.result(request)
+        self.request = 0  # before it is given back, so that whoever reads both (cancel) can tell
+        engine.free(request)
+        self._read(result)
+
+    def _read(self, result: Result) -> None:
+        """Look at what has come; ask for what follows, if it announces something."""
+        self._result = result
+        lead = None if result.error or result.cancelled else _parse(self._data, result.nbytes)
+        if lead is None:
+            return
+        self._frame_tag, self._buffers = lead.number, lead.buffers
+        self._result = result._replace(nbytes=lead.head)
+        if result.nbytes == _LEAD.size:
+            self._head = self._post(lead.head)
+        else:
+            self._take_head(memoryview(self._data)[_LEAD.size : result.nbytes])
+
+    def _take_head(self, head: memoryview) -> None:
+        """Read how large the buffers are, and ask for them."""
+        assert self._result is not None
+        if self._head is not None:
+            finished, self._head = self._head, None
+            finished.finish()
+        sizes = struct.unpack_from(f"<{self._buffers}q", head)
+        self._data = head[8 * self._buffers :]
+        self._parts = [self._post(size) for size in sizes]
+        self._result = self._result._replace(nbytes=len(head) + sum(sizes))
+
+    def _post(self, nbytes: int) -> Transfer:
+        """Post the receive of one frame."""
+        assert self._result is not None
+        frame, source = np.empty(nbytes, dtype=np.uint8), self._result.source
+        transfer = Transfer(self._comm, frame, what=f"receive of an object from rank {source}")
+        return transfer.receive(frame.ctypes.data, nbytes, source, self._frame_tag, FRAMES)
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        assert self._result is not None
+        write_status(status, self._result)
+
+    def finish(self) -> Any:
+        """Deliver what it brought."""
+        found = self._end()
+        if found is None:
+            return None
+        obj = load(*found)
+        self._put_back()
+        return obj
+
+    def settle(self) -> None:
+        """End it; what has come is dropped without being looked at, as nobody could have it."""
+        if self._end() is not None:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        place, self._place = self._place, None
+        if place is not None:
+            put_back(place)
+
+    def _end(self) -> tuple[Any, list[Any]] | None:
+        """Return the pickle and the buffers that have come, None if it was cancelled; nothing steps it any more."""
+        stepping.discard(self)
+        result, data = self._result, self._data
+        parts, self._parts = self._parts, []
+        assert result is not None
+        frames = [part.owner for part in parts]
+        for part in parts:
+            part.finish()
+        if result.error:
+            raise_error(result, self._comm, "receive of an object", len(data))
+        if result.cancelled:
+            return None
+        return (data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes]), frames
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+        engine, request = self._comm.engine, self.request
+        serial = engine.serial(request) if request else 0
+        if request and self.request == request:  # still there: the serial was that of this message
+            engine.cancel(request, serial)
+
+    def withdraw(self) -> None:
+        """Give it up after a wait that failed: no memory is touched any more."""
+        stepping.discard(self)
+        with self._lock:
+            request, self.request = self.request, 0
+            if request:
+                self._comm.engine.withdraw(request, self._data)
+            for part in [*self._parts, *([self._head] if self._head is not None else [])]:
+                part.abandon()
+
+    def __del__(self) -> None:
+        request = getattr(self, "request", 0)
+        if request:
+            self._comm.engine.free(request, (self._comm, self._data))
+
+
+class _Receiving(Operation):
+    """What a request of an object stands for: a handle of the receive, which goes on without it."""
+
+    __slots__ = ()
+
+    def general(self) -> ObjectReceive:
+        """Return the receive."""
+        raise AssertionError
 
     @property
     def is_stepped(self) -> bool:
@@ -323,161 +494,61 @@ class ObjectReceive(Operation):
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        if not self.lock.acquire(blocking=False):
-            return False
-        try:
-            return self._advance(is_blocking=False)
-        finally:
-            self.lock.release()
+        return self.general().poll()
 
     def wait(self) -> None:
         """Return when it is done."""
-        with self.lock:
-            self._advance(is_blocking=True)
-
-    def _advance(self, is_blocking: bool) -> bool:
-        """Go through lead, head and buffers as far as they have come; whether all have."""
-        if self.result is None:
-            if is_blocking:
-                self._wait_lead()
-            elif not self.comm.engine.done(self.request):
-                return False
-            self._take_lead()
-        if self.head is not None:
-            if is_blocking:
-                self.head.wait()
-            elif not self.head.poll():
-                return False
-            self._take_head(memoryview(self.head.owner))
-        for part in self.parts:
-            if is_blocking:
-                part.wait()
-        done = [is_blocking or part.poll() for part in self.parts]  # each, so that all move on
-        return all(done)
-
-    def _wait_lead(self) -> None:
         try:
-            self.comm.engine.wait(self.request, "receive of an object", self.data)
-        except BaseException as error:
-            blame(error, self.comm)
-            self.request = 0
+            self.general().wait()
+        except BaseException:
+            self.abandon()
             raise
-
-    def _take_lead(self) -> None:
-        """Read a complete first message."""
-        engine = self.comm.engine
-        result = engine.result(self.request)
-        engine.free(self.request)
-        self.request = 0
-        self._read(result)
-
-    def _read(self, result: Result) -> None:
-        """Look at what has come; ask for what follows, if it announces something."""
-        self.result = result
-        lead = None if result.error or result.cancelled else _parse(self.data, result.nbytes)
-        if lead is None:
-            return
-        self.frame_tag, self.buffers = lead.number, lead.buffers
-        self.result = result._replace(nbytes=lead.head)
-        if result.nbytes == _LEAD.size:
-            self.head = self._post(lead.head)
-        else:
-            self._take_head(memoryview(self.data)[_LEAD.size : result.nbytes])
-
-    def _take_head(self, head: memoryview) -> None:
-        """Read how large the buffers are, and ask for them."""
-        assert self.result is not None
-        if self.head is not None:
-            self.head.finish()
-            self.head = None
-        sizes = struct.unpack_from(f"<{self.buffers}q", head)
-        self.data = head[8 * self.buffers :]
-        self.parts = [self._post(size) for size in sizes]
-        self.result = self.result._replace(nbytes=len(head) + sum(sizes))
-
-    def _post(self, nbytes: int) -> Transfer:
-        """Post the receive of one frame."""
-        assert self.result is not None
-        frame, source = np.empty(nbytes, dtype=np.uint8), self.result.source
-        request = self.comm.engine.start_recv(self.comm, frame.ctypes.data, nbytes, source, self.frame_tag, FRAMES)
-        return Transfer(self.comm, request, frame, what=f"receive of an object from rank {source}")
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
-        assert self.result is not None
-        write_status(status, self.result)
+        self.general().fill(status)
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
-        place = self.place
-        found = self._end()
-        if found is None:
-            return None
-        obj = load(*found)
-        if place is not None:
-            put_back(place)
-        return obj
+        return self._left().finish()
 
     def settle(self) -> None:
-        """Empty it; what has come is dropped without being looked at, as nobody could have it."""
-        place = self.place
-        if self._end() is not None and place is not None:
-            put_back(place)
-
-    def _end(self) -> tuple[Any, list[Any]] | None:
-        """Empty it, and return the pickle and the buffers that have come, None if it was cancelled."""
-        result, data, parts, comm = self.result, self.data, self.parts, self.comm
-        assert result is not None
-        frames = [part.owner for part in parts]
-        self.empty()
-        for part in parts:
-            part.finish()
-        if result.error:
-            raise_error(result, comm, "receive of an object", len(data))
-        if result.cancelled:
-            return None
-        return (data if parts or len(data) == result.nbytes else memoryview(data)[: result.nbytes]), frames
+        """Empty it, and drop what has come."""
+        self._left().settle()
 
     def cancel(self) -> None:
         """Ask for its cancellation."""
-        if self.result is None:
-            self.comm.engine.cancel(self.request)
+        self.general().cancel()
 
     def release(self) -> None:
-        """Give it up; it goes on by itself."""
-        self.lock  # noqa: B018  (raises if it is empty already)
-        if self.request:
-            self.comm.engine.free(self.request, (self.comm, self.data))
-            self.request = 0
-        self.empty()
+        """Give it up; the receive goes on, moved on by nobody but the stepping."""
+        stepping.add(self._left())
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
-        self.lock  # noqa: B018  (raises if it is empty already)
-        if self.request:
-            self.comm.engine.withdraw(self.request, self.data)
-        for part in self._frames():
-            part.abandon()
+        self._left().withdraw()
+
+    def _left(self) -> ObjectReceive:
+        general = self.general()
         self.empty()
-
-    def _frames(self) -> list[Transfer]:
-        return [*self.parts, *([self.head] if self.head is not None else [])]
-
-    def empty(self) -> None:
-        """Unset what every use of it needs; nothing steps it any more."""
-        stepping.discard(self)
-        del self.lock, self.result, self.comm
-
-    def __del__(self) -> None:
-        try:
-            comm = object.__getattribute__(self, "comm")
-        except AttributeError:
-            return
-        if self.request:
-            comm.engine.free(self.request, (comm, self.data))
+        return general
 
 
-class ObjectTicket(Ticket):
+class ObjectRequest(_Receiving):
+    """The receive of an object that Python has started."""
+
+    __slots__ = ("receive",)
+    receive: ObjectReceive
+
+    def __init__(self, receive: ObjectReceive) -> None:
+        self.receive = receive
+
+    def general(self) -> ObjectReceive:
+        """Return the receive."""
+        return self.receive
+
+
+class ObjectTicket(_Receiving, Ticket):
     """The receive of an object, which compiled code starts, completes and uses again (:mod:`ncclx_mpi.p2p.object_tickets`).
 
     Whatever it leaves to Python, such as a message of several parts, goes on as an :class:`ObjectReceive`, which takes the request over
@@ -500,51 +571,10 @@ class ObjectTicket(Ticket):
             if type(owner) is ObjectReceive:
                 return owner
             _posted.discard(self.request)
-            self.owner = general = ObjectReceive(self.comm, self.request, owner.data, owner)
+            self.owner = general = ObjectReceive(self.comm, owner.data, owner, self.request)
+            self.engine.leave_ticket(self.request)
         stepping.add(general)
         return general
-
-    @property
-    def is_stepped(self) -> bool:
-        """Polling it moves it on."""
-        return True
-
-    def poll(self) -> bool:
-        """Whether it is done, after some progress."""
-        return self.general().poll()
-
-    def wait(self) -> None:
-        """Return when it is done."""
-        self.general().wait()
-
-    def fill(self, status: Status) -> None:
-        """Write what became of it to `status`."""
-        self.general().fill(status)
-
-    def finish(self) -> Any:
-        """Deliver what it brought, and empty it."""
-        return self._left().finish()
-
-    def settle(self) -> None:
-        """Empty it, and drop what has come."""
-        self._left().settle()
-
-    def cancel(self) -> None:
-        """Ask for its cancellation."""
-        self.general().cancel()
-
-    def abandon(self) -> None:
-        """Withdraw it after a wait that failed."""
-        self._left().abandon()
-
-    def _left(self) -> ObjectReceive:
-        general = self.general()
-        self.empty()
-        return general
-
-    def _forget(self) -> None:
-        """Let it go on, moved on by nobody but the stepping."""
-        self.general()
 
 
 _posted: set[int] = set()
@@ -553,14 +583,18 @@ _taking_over = threading.RLock()  # a finalizer may come in between
 
 
 def _look_at_posted() -> bool:
-    """Ask for what follows messages that came to receives nobody waits for; whether there are any receives."""
-    if not _posted:
+    """Move receives that nobody waits for on, and ask for what follows the messages that came to them; whether there are any."""
+    if not _posted or not runtime.is_active():
         return False
+    runtime.engine().progress()
     look, is_any = entry(object_tickets.look_at_posted), False
     for request in list(_posted):
         state = look(request)
         if state == PARTIAL:
-            entry(object_tickets.ticket_of)(request).general()
+            ticket = entry(object_tickets.take_partial)(request)
+            with contextlib.suppress(errors.Exception):  # its owner may be quicker
+                if ticket is not None:
+                    ticket.general()
         is_any = is_any or state == PENDING
     return is_any
 

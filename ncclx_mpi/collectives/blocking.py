@@ -25,7 +25,7 @@ from ncclx_mpi.collectives.alltoall import slot_vector as alltoall_vector
 from ncclx_mpi.collectives.barrier import slot_small as barrier_small
 from ncclx_mpi.collectives.bcast import slot_large as bcast_large
 from ncclx_mpi.collectives.bcast import slot_small as bcast_small
-from ncclx_mpi.collectives.executor import Collective, broken, raise_code
+from ncclx_mpi.collectives.executor import Collective, broken
 from ncclx_mpi.collectives.gather import slot_large as gather_large
 from ncclx_mpi.collectives.gather import slot_small as gather_small
 from ncclx_mpi.collectives.reduce import slot_large as reduce_large
@@ -276,7 +276,7 @@ def check(comm: NativeComm, code: int, name: str) -> None:
         raise errors.error(errors.ERR_NO_MEM, f"rank {comm.rank}: {name}: there is no memory for the objects that have come")
     if code >= FAILED:
         raise _mismatch(comm, code - FAILED)
-    raise_code(comm, code, name)
+    comm.engine.fail(code, name)
 
 
 def _reduction(kind: int, comm: NativeComm, count: int, itemsize: int) -> str:

@@ -24,7 +24,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.entries import post_receive, post_send, withdraw
-from ncclx_mpi.p2p.layout import COMM, ENGINE, INTERRUPTED, OPERATIONS, PEER_DEAD, PENDING, REQUEST
+from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, PEER_DEAD, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.waiting import wait_word
@@ -405,7 +405,7 @@ class Collective:
             code = entry(wait_plan)(self._engine.address, self._address, self._kind, 0)
             if code != 0:
                 self.abandon()
-                raise_code(self.comm, code, self.name)
+                self.comm.engine.fail(code, self.name)
         self._finish()
 
     def abandon(self) -> None:
@@ -501,10 +501,3 @@ def _is_death_suspected(comm: NativeComm) -> bool:
     """Whether one was given up because the system refused a copy, which it does from a death on, before that is noticed."""
     arena = comm.engine.arena
     return comm.slot >= 0 and arena.word(arena.plan.slot(comm.slot) + SLOT.broken) == SUSPECTED
-
-
-def raise_code(comm: NativeComm, code: int, name: str) -> None:
-    """Raise what the code of a compiled wait means."""
-    if code == INTERRUPTED:
-        comm.engine.raise_parked()
-    raise comm.engine.failure(code, name)

@@ -38,7 +38,7 @@ from numba_kernels.pyobject import (
     object_of,
     writable_of,
 )
-from numba_kernels.pysequence import VECTOR, read_block, read_integers, read_typed_vector, read_vector
+from numba_kernels.pysequence import VECTOR, hold, let_go, read_block, read_integers, read_typed_vector, read_vector
 
 TYPED = -1
 """What :func:`exchange_vectors` takes as its kind for an alltoallw."""
@@ -113,9 +113,16 @@ def exchange_vectors(comm, kind, send, recv, root_rank):  # type: ignore[no-unty
     vector_bytes = VECTOR.total + 16 * size
     rows = allocate(size * ROW.total + 2 * vector_bytes)
     sent = rows + size * ROW.total
-    code = _lay_out(comm, kind, object_of(send), object_of(recv), root, rows, sent, sent + vector_bytes)
+    received = sent + vector_bytes
+    store64(sent + VECTOR.array, 0)
+    store64(received + VECTOR.array, 0)
+    code = _lay_out(comm, kind, object_of(send), object_of(recv), root, rows, sent, received)
     if code == 0:
+        hold(sent)
+        hold(received)
         code = exchange(comm, ALLTOALL if kind == TYPED else kind, root, rows)
+        let_go(sent)
+        let_go(received)
     release(rows)
     return code
 
@@ -143,10 +150,12 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     element = read_vector(object_of(recv), size, vector)
     is_plain = element != NONE and element == element_of(send) and load64(vector + VECTOR.writable) != 0
     if is_plain and load64(vector + VECTOR.total + 8 * rank) == nbytes_of(send):
+        hold(vector)
         if on_lines(comm, ALLGATHER, _lay_out_blocks(vector, size, table)) != 0:
             code = allgather_small.allgatherv(comm, address_of(send), table)
         else:
             code = allgather_large.spread(comm, address_of(send), table)
+        let_go(vector)
     release(table)
     return code
 

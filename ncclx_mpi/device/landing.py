@@ -113,7 +113,7 @@ def ask_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
     """As :func:`start_asking`, for a message that was taken out of matching."""
     engine = load64(comm + COMM.engine)
     lock(engine)
-    receive = new_matched(comm, message, address, nbytes)
+    receive = new_matched(comm, 0, message, address, nbytes)
     store64(receive + REQUEST.landing, ASKING)
     hand_over(engine, message, receive)
     unlock(engine)

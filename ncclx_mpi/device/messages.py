@@ -121,7 +121,7 @@ class Message(ABC):
         """Ask for its cancellation; it still has to be waited for."""
         with self._guard:
             if not self._is_over:
-                self._engine.cancel(self._request)
+                self._engine.cancel(self._request, self._engine.serial(self._request))
 
     def withdraw(self) -> None:
         """Give it up after a wait that failed. What its peer, or the GPU, is in the middle of goes on in the background."""

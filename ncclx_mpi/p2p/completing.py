@@ -12,7 +12,7 @@ from numba import types
 from ncclx_mpi.p2p.entries import trace_request
 from ncclx_mpi.p2p.fast import POLLS, SLOW
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, ENGINE, FREE, PENDING, RECEIVE, REQUEST
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMPLETE, ENGINE, FREE, PENDING, RECEIVE, REQUEST
 from ncclx_mpi.p2p.progress import idle, progress, trace_end, trouble
 from ncclx_mpi.p2p.tickets import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_ticket, look
 from numba_kernels.atomics import load64, load_acquire, store32, store64, ticks
@@ -23,9 +23,9 @@ from numba_kernels.pyobject import OB_SIZE, OB_TYPE, none_object, object_argumen
 from numba_kernels.pysequence import items_of
 from numba_kernels.pyslots import as_integer, decrease, increase, references
 
-ROW = words("Row", "handle ticket request owner comm status index found")
-"""One handle that is being completed: the status that is wanted of it, 0 for none, where it stands among those given, and the object
-that it brought."""
+ROW = words("Row", "handle ticket request serial owner comm status index found")
+"""One handle that is being completed: its request, which is another's as soon as its serial has changed, the status that is wanted of it,
+0 for none, where it stands among those given, and the object that it brought."""
 _STATUS_ITEMS = 5
 _COUNT_LOW, _COUNT_HIGH, _SOURCE, _TAG, _ERROR = (4 * index for index in range(_STATUS_ITEMS))
 """The words of a status, in bytes (:mod:`ncclx_mpi.api.status`)."""
@@ -170,6 +170,7 @@ def collect(handle, row, place):  # type: ignore[no-untyped-def]
     store64(row + ROW.handle, handle)
     store64(row + ROW.ticket, ticket)
     store64(row + ROW.request, request)
+    store64(row + ROW.serial, load64(request + REQUEST.serial))
     store64(row + ROW.status, 0)
     store64(row + ROW.index, place)
     return 1 if load64(request + REQUEST.state) != FREE else 0
@@ -193,11 +194,18 @@ def unfinished(rows, waits):  # type: ignore[no-untyped-def]
     return NOT_YET if trouble(load64(load64(rows + ROW.request) + REQUEST.engine)) == 0 else SLOW
 
 
+@kernel("int64(int64)")
+def _is_pending(row):  # type: ignore[no-untyped-def]
+    """Whether there is something to wait for. Another thread may have taken the request over, and given it back."""
+    request = load64(row + ROW.request)
+    return load_acquire(request + REQUEST.state) == PENDING and load64(request + REQUEST.serial) == load64(row + ROW.serial)
+
+
 @kernel("int64(int64, int64, int64)")
 def first_pending(rows, count, index):  # type: ignore[no-untyped-def]
     """Index of the first request from `index` on that is not complete."""
     while index < count:
-        if load_acquire(load64(rows + index * ROW.total + ROW.request) + REQUEST.state) == PENDING:
+        if _is_pending(rows + index * ROW.total):
             return index
         index += 1
     return count
@@ -210,7 +218,7 @@ def _next(rows, count, index, is_one_enough):  # type: ignore[no-untyped-def]
     if is_one_enough == 0 or pending > 0:
         return count if is_one_enough != 0 else pending
     for other in range(1, count):
-        if load_acquire(load64(rows + other * ROW.total + ROW.request) + REQUEST.state) != PENDING:
+        if not _is_pending(rows + other * ROW.total):
             return count
     return 0
 
@@ -262,12 +270,16 @@ def let_go(rows, count):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def is_plain(row, held):  # type: ignore[no-untyped-def]
-    """Whether a complete request ended well, its handle still refers to its ticket, and nothing else does that must not."""
+    """Whether a request is complete and ended well, its handle still refers to its ticket, and nothing else does that must not."""
     ticket, request = load64(row + ROW.ticket), load64(row + ROW.request)
+    if load64(request + REQUEST.state) != COMPLETE or load64(request + REQUEST.serial) != load64(row + ROW.serial):
+        return 0  # given back by another thread
     if load64(load64(row + ROW.handle) + look(HANDLES.state)) != ticket or load64(request + REQUEST.error) != 0:
         return 0
     if load64(request + REQUEST.handle) == 0:  # a persistent one stays as it is, whoever refers to it
         return 1
+    if load64(request + REQUEST.home) == 0:  # in Python's hands by now
+        return 0
     return 1 if references(ticket) == held and load64(ticket + look(HANDLES.weak)) == 0 else 0
 
 
@@ -313,7 +325,7 @@ def _finish_some(rows, count, held, most, places, statuses):  # type: ignore[no-
         return SLOW
     for index in range(count):
         row, copied = rows + index * ROW.total, chosen + found * ROW.total
-        if found < most and load_acquire(load64(row + ROW.request) + REQUEST.state) != PENDING:
+        if found < most and not _is_pending(row):
             copy(copied, row, ROW.total)
             if statuses != none_object():
                 store64(copied + ROW.status, load64(items_of(statuses) + 8 * found))

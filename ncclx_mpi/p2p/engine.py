@@ -7,14 +7,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import AUTO as AUTOMATIC
-from ncclx_mpi.p2p import entries, tickets
+from ncclx_mpi.p2p import entries, keeping, tickets
 from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import (
     ABORTED,
@@ -30,10 +30,10 @@ from ncclx_mpi.p2p.layout import (
     ENGINE,
     FAILED,
     FREE,
+    INTERRUPTED,
     OPERATIONS,
     PEER,
     PEER_DEAD,
-    PENDING,
     REFUSED,
     REQUEST,
     SEND,
@@ -52,8 +52,6 @@ _SLICE_US = 50_000
 _DOZE_US = 20_000
 _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
-_FEW_KEPT = 64
-"""Owners of given-up requests that are kept before the first look at which of them are complete."""
 _DEATH_NOTICE_SECONDS = 5.0
 """Within this a launcher that shares its cores with busy ranks has told that one of them died."""
 
@@ -156,16 +154,15 @@ class Engine:
         self._peers, self._peers_address = _block(PEER.total * self.size)
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._scratch = threading.local()
-        self._kept: dict[int, Any] = {}
-        self._reap_at = _FEW_KEPT
         self._fill_block()
         self._fill_peers()
+        self._new_request = entry(entries.new_idle_request)
         self._start_send = entry(entries.start_send)
         self._start_receive = entry(entries.start_receive)
         self._wait_request = entry(entries.wait_request)
         self._test_request = entry(entries.test_request)
         self._read_status = entry(entries.read_status)
-        self._free_request = entry(entries.free_request)
+        self._let_go = entry(keeping.let_go)
         self._close_request = entry(entries.close_request)
         self._ask_for_message = entry(entries.ask_for_message)
         self._progress = entry(progress)
@@ -232,31 +229,51 @@ class Engine:
 
     # Requests ---------------------------------------------------------------------------------------------------
 
+    def new_request(self) -> int:
+        """Return the handle of an idle request, for a message that is to have an owner before it starts."""
+        return int(self._new_request(self.address))
+
     def start_send(
-        self, comm: NativeComm, address: int, nbytes: int, dest: int, tag: int, mode: int = 0, context_offset: int = 0
+        self,
+        comm: NativeComm,
+        address: int,
+        nbytes: int,
+        dest: int,
+        tag: int,
+        mode: int = 0,
+        context_offset: int = 0,
+        request: int = 0,
     ) -> int:
-        """Start sending `nbytes` bytes at `address`, which stay the engine's until the request is complete.
+        """Start sending `nbytes` bytes at `address`, which stay the engine's until the request, an idle one or a new one, is complete.
 
         Returns
         -------
         int
             Handle of the request, perhaps complete already.
         """
-        request: int = self._start_send(comm.address, context_offset, address, nbytes, dest, tag, mode)
-        return request
+        return int(self._start_send(comm.address, request, context_offset, address, nbytes, dest, tag, mode))
 
-    def start_recv(self, comm: NativeComm, address: int, nbytes: int, source: int, tag: int, context_offset: int = 0) -> int:
+    def start_recv(
+        self, comm: NativeComm, address: int, nbytes: int, source: int, tag: int, context_offset: int = 0, request: int = 0
+    ) -> int:
         """Start receiving up to `nbytes` bytes to `address`; `source` and `tag` may be wildcards. Returns the handle."""
-        request: int = self._start_receive(comm.address, context_offset, address, nbytes, source, tag)
-        return request
+        return int(self._start_receive(comm.address, request, context_offset, address, nbytes, source, tag))
 
-    def add_ticket(self, ticket: Any, home: str, address: int = 0) -> int:
-        """Add a free ticket (:mod:`ncclx_mpi.p2p.tickets`) to the list `home`; its object stays for good. Returns its request.
+    def new_ticket(self, ticket: Any, home: str, address: int = 0) -> int:
+        """Make the request of a ticket (:mod:`ncclx_mpi.p2p.tickets`) of the list `home`. Returns its handle.
 
         What one receives that has memory of its own for objects lands at `address`.
         """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
         return int(entry(tickets.new_ticket)(self.address, id(ticket), getattr(ENGINE, home), address))
+
+    def add_ticket(self, ticket: Any, request: int) -> None:
+        """Let a ticket, all slots of which are filled, be used by whoever needs one; its object stays for good."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
+        entry(tickets.keep_ticket)(request)
+
+    def leave_ticket(self, request: int) -> None:
+        """Let the request of a ticket go on without it: its object ends, or is another's."""
+        entry(tickets.leave_ticket)(request)
 
     def new_bound(self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int) -> int:
         """Make a persistent request (:mod:`ncclx_mpi.p2p.tickets`): `kind` is SEND or RECEIVE. Returns its handle."""
@@ -269,10 +286,6 @@ class Engine:
     def rest_bound(self, request: int) -> None:
         """Note that a complete persistent request has been looked at: it can be started again."""
         entry(tickets.rest)(request)
-
-    def drop_bound(self, request: int) -> None:
-        """Give a persistent request back that is not active."""
-        entry(tickets.drop_bound)(self.address, request)
 
     def is_resting(self, request: int) -> bool:
         """Whether a persistent request is not active."""
@@ -295,21 +308,36 @@ class Engine:
         Exception
             ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed.
         """
-        code, resumed = AGAIN, 0
         try:
-            while code == AGAIN:
-                code = self._wait_request(self.address, request, resumed)
-                resumed = 1
-            if code != DONE:
-                raise self.failure(code, what or self.describe(request))
+            self.await_request(request, what)
         except BaseException:
             self.withdraw(request, owner)
             raise
 
+    def await_request(self, request: int, what: str = "") -> None:
+        """As :meth:`wait`, but the request stays as it is when the wait ends by an exception."""
+        code, resumed = AGAIN, 0
+        while code == AGAIN:
+            code = self._wait_request(self.address, request, resumed)
+            resumed = 1
+        if code != DONE:
+            raise self.failure(code, what or self.describe(request))
+
+    def wait_all(self, requests: Sequence[int], what: str, owner: Any = None) -> None:
+        """Wait for requests one after the other, and give them back; a wait that fails leaves none of them behind."""
+        left = list(requests)
+        try:
+            while left:
+                self.await_request(left[0], what)
+                self.free(left.pop(0))
+        except BaseException:
+            for request in left:
+                self.withdraw(request, owner)
+            raise
+
     def withdraw(self, request: int, owner: Any = None) -> None:
-        """Give a request up, complete or not; the buffer of a receive is free on return."""
-        if not entry(entries.withdraw)(self.address, request) and owner is not None:
-            self._keep(request, owner)
+        """Give a request up, complete or not; `owner` is kept until nothing touches its memory: on return, nearly always, in a receive."""
+        entry(keeping.give_up)(self.address, request, owner)
 
     def result(self, request: int) -> Result:
         """What became of a complete request."""
@@ -337,26 +365,15 @@ class Engine:
 
     def free(self, request: int, owner: Any = None) -> None:
         """Give a request back; one that is not complete goes on, and `owner` (of its buffer; its communicator) is kept until it is."""
-        if not self._free_request(self.address, request) and owner is not None:
-            self._keep(request, owner)
+        self._let_go(self.address, request, owner)
 
-    def _keep(self, request: int, owner: Any) -> None:
-        """Keep `owner` alive until a request that was given up is complete, or somewhat longer."""
-        if len(self._kept) >= self._reap_at:
-            self._reap()
-        self._kept[request] = owner
+    def serial(self, request: int) -> int:
+        """A number that the request has until it is given back, and never again."""
+        return ctypes.c_int64.from_address(request + REQUEST.serial).value
 
-    def _reap(self) -> None:
-        """Let go of what only complete requests refer to. Other threads and finalizers may keep more meanwhile."""
-        for request in list(self._kept):
-            owner = self._kept.pop(request, None)
-            if _goes_on(request):
-                self._kept.setdefault(request, owner)
-        self._reap_at = 2 * len(self._kept) + _FEW_KEPT
-
-    def cancel(self, request: int) -> None:
-        """Ask for the cancellation of a request; it still has to be waited for."""
-        entry(entries.cancel_request)(self.address, request)
+    def cancel(self, request: int, serial: int) -> None:
+        """Ask for the cancellation of a request; it still has to be waited for. Nothing happens if it has another `serial` now."""
+        entry(entries.cancel_request)(self.address, request, serial)
 
     # Probing ----------------------------------------------------------------------------------------------------
 
@@ -377,10 +394,9 @@ class Engine:
         """Wait for a matching message and take it out of matching."""
         return self._wait_message(comm, source, tag, context_offset, 1, what)
 
-    def start_matched_recv(self, comm: NativeComm, message: int, address: int, nbytes: int) -> int:
-        """Start the receive of a message that :meth:`match` took; the message handle is void afterwards."""
-        request: int = entry(entries.receive_matched)(comm.address, message, address, nbytes)
-        return request
+    def start_matched_recv(self, comm: NativeComm, message: int, address: int, nbytes: int, request: int = 0) -> int:
+        """Start the receive of a message that :meth:`match` took; the message handle is void afterwards. Returns the request's."""
+        return int(entry(entries.receive_matched)(comm.address, request, message, address, nbytes))
 
     def _find(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
         message: int = self._ask_for_message(comm.address, offset, source, tag, take)
@@ -438,6 +454,13 @@ class Engine:
     def _has_peers(self) -> bool:
         """Whether another rank is, or may still come, alive."""
         return any(self.arena.state(rank) in (ABSENT, ALIVE) for rank in range(self.size) if rank != self.rank)
+
+    def fail(self, code: int, what: str) -> NoReturn:
+        """Raise what the code of a compiled wait means: what a signal handler raised inside it, or :meth:`failure`."""
+        if code == INTERRUPTED:
+            first = ENGINE.parked // WORD
+            raise_parked(self._block[first : first + 3])
+        raise self.failure(code, what)
 
     def failure(self, code: int, what: str) -> errors.Exception:
         """The exception for what a compiled wait returned."""
@@ -498,11 +521,6 @@ class Engine:
         self.arena.detach()
         self.set_word("lock", 0)
 
-    def raise_parked(self) -> None:
-        """Raise the exception that a signal handler raised inside a compiled wait (it returned INTERRUPTED)."""
-        first = ENGINE.parked // WORD
-        raise_parked(self._block[first : first + 3])
-
     def who_waits(self) -> str:
         """One line a rank: which operation it is in, with whom, since when."""
         rate = self.word("ticks_per_us")
@@ -535,12 +553,6 @@ class Engine:
 def from_whom(source: int, tag: int) -> str:
     """What a receive takes, in words: for errors."""
     return f"from {'any rank' if source == ANY_SOURCE else f'rank {source}'}, {'any tag' if tag == ANY_TAG else f'tag {tag}'}"
-
-
-def _goes_on(request: int) -> bool:
-    """Whether a request that was given up is not complete yet; its memory is never returned, only reused."""
-    words = _words_of(request)
-    return words[REQUEST.state // WORD] == PENDING and bool(words[REQUEST.detached // WORD])
 
 
 def _words_of(request: int) -> list[int]:

@@ -17,6 +17,7 @@ from ncclx_mpi.p2p.layout import (
     DONE,
     EAGER,
     ENGINE,
+    FREE,
     PEER,
     PENDING,
     RECEIVE,
@@ -132,23 +133,44 @@ def world_source(comm, source):  # type: ignore[no-untyped-def]
     return source if source == ANY_SOURCE else load64(load64(comm + COMM.world) + 8 * source)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def start_send(comm, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
-    """Start a send. Returns the request, perhaps complete already."""
-    engine = load64(comm + COMM.engine)
+@kernel("int64(int64)", is_entry=True)
+def new_idle_request(engine):  # type: ignore[no-untyped-def]
+    """A request for one of the functions below, FREE until then."""
     lock(engine)
-    request = post_send(comm, offset, address, nbytes, dest, tag, mode)
+    request = new_request(engine)
+    store64(request + REQUEST.state, FREE)
     unlock(engine)
     return request
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
-def start_receive(comm, offset, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
-    """Start a receive. Returns the request, perhaps complete already."""
+@kernel("int64(int64, int64)")
+def _prepared(engine, request):  # type: ignore[no-untyped-def]
+    """A new request if `request` is 0, else that one, idle until now; the engine's lock is held."""
+    if request == 0:
+        return new_request(engine)
+    store64(request + REQUEST.state, PENDING)
+    return request
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_send(comm, request, offset, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start a send, with an idle request or a new one (0). Returns the request, perhaps complete already."""
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    request = _prepared(engine, request)
+    begin_message(comm, request, offset, address, nbytes, dest, tag, mode)
+    unlock(engine)
+    return request
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_receive(comm, request, offset, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+    """Start a receive, with an idle request or a new one (0). Returns the request, perhaps complete already."""
     engine = load64(comm + COMM.engine)
     lock(engine)
     progress_locked(engine)
-    request = post_receive(comm, offset, address, nbytes, source, tag)
+    request = _prepared(engine, request)
+    begin_landing(comm, request, offset, address, nbytes, source, tag)
     unlock(engine)
     return request
 
@@ -223,11 +245,11 @@ def read_status(request, status):  # type: ignore[no-untyped-def]
     store64(status + 32, load64(request + REQUEST.cancelled))
 
 
-@kernel("int64(int64, int64)", is_entry=True)
+@kernel("int64(int64, int64)")
 def free_request(engine, request):  # type: ignore[no-untyped-def]
-    """Give a request back: at once if it is complete (returns 1), else when it completes (0)."""
+    """Give a request back: at once if it is not pending (returns 1), else when it completes (0)."""
     lock(engine)
-    finished = load64(request + REQUEST.state) == COMPLETE
+    finished = load64(request + REQUEST.state) != PENDING
     if finished:
         release_request(engine, request)
     else:
@@ -251,11 +273,11 @@ def close_request(engine, request):  # type: ignore[no-untyped-def]
     return 1
 
 
-@kernel("void(int64, int64)", is_entry=True)
-def cancel_request(engine, request):  # type: ignore[no-untyped-def]
-    """Ask for a cancellation: it succeeds if the request has not met its counterpart yet."""
+@kernel("void(int64, int64, int64)", is_entry=True)
+def cancel_request(engine, request, serial):  # type: ignore[no-untyped-def]
+    """Ask for a cancellation: it succeeds if the request has not met its counterpart yet. Nothing happens if it has another serial now."""
     lock(engine)
-    if load64(request + REQUEST.state) == PENDING:
+    if load64(request + REQUEST.serial) == serial and load64(request + REQUEST.state) == PENDING:
         if load64(request + REQUEST.kind) == SEND:
             if load64(request + REQUEST.action) == 0 and load64(request + REQUEST.bulk) == 0:
                 tell(engine, peer_of(engine, load64(request + REQUEST.peer)), CANCEL, request, 0, 0)
@@ -272,7 +294,7 @@ def _is_posted(receive):  # type: ignore[no-untyped-def]
     return 1 if load64(receive + REQUEST.remote) == 0 else 0
 
 
-@kernel("int64(int64, int64)", is_entry=True)
+@kernel("int64(int64, int64)")
 def withdraw(engine, request):  # type: ignore[no-untyped-def]
     """Give up a request in the middle of its wait, so that nothing writes into its buffer any more.
 
@@ -282,7 +304,7 @@ def withdraw(engine, request):  # type: ignore[no-untyped-def]
     """
     lock(engine)
     free = 1
-    if load64(request + REQUEST.state) == COMPLETE:
+    if load64(request + REQUEST.state) != PENDING:
         release_request(engine, request)
     elif load64(request + REQUEST.kind) == SEND:
         store64(request + REQUEST.detached, 1)
@@ -350,10 +372,10 @@ def wait_message(comm, offset, source, tag, take, resumed, found):  # type: igno
             return code
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def new_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
-    """The request of a receive of a message that was taken out of matching; the engine's lock is held."""
-    receive = new_request(load64(comm + COMM.engine))
+@kernel("int64(int64, int64, int64, int64, int64)")
+def new_matched(comm, request, message, address, nbytes):  # type: ignore[no-untyped-def]
+    """An idle request, or a new one (0), as that of a receive of a message that was taken out of matching; the engine's lock is held."""
+    receive = _prepared(load64(comm + COMM.engine), request)
     store64(receive + REQUEST.kind, RECEIVE)
     store64(receive + REQUEST.comm, comm)
     store64(receive + REQUEST.context, load64(message + REQUEST.context))
@@ -364,12 +386,12 @@ def new_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
     return receive
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def receive_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
-    """Start the receive of a message that was taken out of matching."""
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def receive_matched(comm, request, message, address, nbytes):  # type: ignore[no-untyped-def]
+    """Start the receive of a message that was taken out of matching, with an idle request or a new one (0). Returns the request."""
     engine = load64(comm + COMM.engine)
     lock(engine)
-    receive = new_matched(comm, message, address, nbytes)
+    receive = new_matched(comm, request, message, address, nbytes)
     hand_over(engine, message, receive)
     unlock(engine)
     return receive

@@ -2,6 +2,9 @@
 
 The argument is unboxed, checked and sent in the same call (:mod:`numba_kernels.pyobject`). What is not plain, or not valid, is
 left untouched and returns SLOW: the caller then resolves it in Python, which also finds the words for what is wrong.
+
+No call returns with a request that is pending: whoever interrupts a wait (a signal handler that raises, a death, the deadline) makes the call
+give its requests up before Python runs, so that a buffer is the caller's again whatever happens next.
 """
 
 from __future__ import annotations
@@ -9,17 +12,19 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.p2p.entries import _eager_allowed, post_receive, post_send
-from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, EAGER, ENGINE, PEER, PENDING, REQUEST, STANDARD
+from ncclx_mpi.p2p.keeping import give_up_kept
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER, ENGINE, PEER, PENDING, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
+from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import (
     NONE,
     address_of,
     array_argument,
+    array_of,
     element_of,
     index_argument,
     index_of,
@@ -28,8 +33,9 @@ from numba_kernels.pyobject import (
 )
 from transports.shm.ring import KIND_BITS, lines_for, push, room
 
-SLOW, UNFINISHED = -1, -2
-"""Instead of a request handle: take the slow path; the status holds the handles of a receive and of a send (0: none)."""
+SLOW, FAILED_PAIR, GIVEN_UP = -1, -2, -16
+"""Instead of a request handle: take the slow path; the status holds the handles of a receive and of a send (0: none), both complete, of
+which the first has failed; GIVEN_UP less the code because of which a wait was given up."""
 POLLS = 300
 """Turns that a wait keeps the GIL, some 10 us."""
 _TRACE_SEND, _TRACE_RECEIVE, _TRACE_EXCHANGE = 1, 2, 20
@@ -58,23 +64,19 @@ def push_eager(engine, peer, context, address, nbytes, tag, mode):  # type: igno
 
 
 @kernel("int64(int64, int64, int64)")
-def wait_slice(engine, request, record):  # type: ignore[no-untyped-def]
-    """Wait for a request; 1 if it is complete, 0 if Python has to look (signals, death, deadline)."""
+def wait_complete(engine, request, owner):  # type: ignore[no-untyped-def]
+    """Wait for a request: 0; or GIVEN_UP less a code, and the request is given up, `owner` kept as long as its memory may be touched."""
     turn, started = 0, ticks()
     while turn < min(POLLS, load64(engine + ENGINE.spins)) and load_acquire(request + REQUEST.state) == PENDING:
         idle(engine, turn, started)
         turn += 1
-    if load_acquire(request + REQUEST.state) == PENDING:
-        state = leave_gil()
-        code = 0
-        while code == 0 and load_acquire(request + REQUEST.state) == PENDING:
-            code = idle(engine, turn, started)
-            turn += 1
-        enter_gil(state)
-    if load_acquire(request + REQUEST.state) == PENDING:
+    if load_acquire(request + REQUEST.state) != PENDING:
         return 0
-    trace_end(record)
-    return 1
+    code = keep_waiting(engine, request + REQUEST.state, COMPLETE, 0)
+    if code == 0:
+        return 0
+    give_up_kept(engine, request, owner)
+    return GIVEN_UP - code
 
 
 @kernel("int64(int64, int64, int64)")
@@ -113,7 +115,7 @@ def _start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyp
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
-    """Send a plain array. 0: done; SLOW; else the handle of a request that is to be waited for."""
+    """Send a plain array. 0: done; SLOW; GIVEN_UP less a code."""
     dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
         return SLOW
@@ -123,8 +125,10 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
     if request == 0:
         trace_end(record)
         return 0
-    if wait_slice(engine, request, record) == 0:
-        return request
+    code = wait_complete(engine, request, array_of(argument))
+    if code != 0:
+        return code
+    trace_end(record)
     lock(engine)
     release_request(engine, request)
     unlock(engine)
@@ -133,14 +137,18 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def receive_array(comm, argument, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
-    """Receive into a plain array. 0: done, status words written unless `status` is 0; SLOW; else a request, complete if it failed."""
+    """Receive into a plain array. 0: done, status words written unless `status` is 0; SLOW; GIVEN_UP less a code; a complete request that failed."""
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return SLOW
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes_of(argument))
     request = _start_receive(comm, address_of(argument), nbytes_of(argument), source, tag)
-    if wait_slice(engine, request, record) == 0 or load64(request + REQUEST.error) != 0:
+    code = wait_complete(engine, request, array_of(argument))
+    if code != 0:
+        return code
+    trace_end(record)
+    if load64(request + REQUEST.error) != 0:
         return request
     _end_receive(engine, request, status)
     return 0
@@ -166,7 +174,7 @@ def _end_receive(engine, request, status):  # type: ignore[no-untyped-def]
     nogil=False,
 )
 def exchange_arrays(comm, send, dest_rank, send_tag, recv, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
-    """Send a plain array and receive into another one. 0: done, status words written; SLOW; UNFINISHED: in Python's hands."""
+    """Send a plain array and receive into another one. 0: done, status words written; SLOW; FAILED_PAIR; GIVEN_UP less a code."""
     dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
     if element_of(send) == NONE or element_of(recv) == NONE or writable_of(recv) == 0:
         return SLOW
@@ -176,11 +184,20 @@ def exchange_arrays(comm, send, dest_rank, send_tag, recv, source_rank, receive_
     record = trace_begin(engine, _TRACE_EXCHANGE, load64(comm + COMM.context), source, tag, nbytes_of(recv))
     receiving = _start_receive(comm, address_of(recv), nbytes_of(recv), source, tag)
     sending = _start_send(comm, address_of(send), nbytes_of(send), dest, its_tag, STANDARD)
-    is_done = wait_slice(engine, receiving, record) != 0 and (sending == 0 or wait_slice(engine, sending, record) != 0)
-    if not is_done or load64(receiving + REQUEST.error) != 0:
+    code = wait_complete(engine, receiving, array_of(recv))
+    if code != 0:
+        if sending != 0:
+            give_up_kept(engine, sending, array_of(send))
+        return code
+    code = 0 if sending == 0 else wait_complete(engine, sending, array_of(send))
+    if code != 0:
+        give_up_kept(engine, receiving, array_of(recv))
+        return code
+    trace_end(record)
+    if load64(receiving + REQUEST.error) != 0:
         store64(status, receiving)
         store64(status + 8, sending)
-        return UNFINISHED
+        return FAILED_PAIR
     _end_receive(engine, receiving, status)
     if sending != 0:
         lock(engine)

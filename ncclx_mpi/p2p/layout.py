@@ -32,6 +32,8 @@ ENGINE = words(
     "stores_fixed "
     # finished requests with their Python objects, to be used again (tickets.py)
     "tickets lines_tickets object_tickets "
+    # requests that were given up, with what has to live until they are complete (keeping.py)
+    "kept_first kept_count kept_limit "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (trial.py)
     "token copies trials*64",
 )
@@ -64,7 +66,9 @@ REQUEST = words(
     "landing window moved "
     # its Python object, where that lives as long as the request (tickets.py), and, of a persistent one, what is sent or received;
     # the list of tickets to which it returns; what stands here outlives a use of the request
-    "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode home",
+    "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode home "
+    # changes with every use, so that who knows a request by its address can tell whether it is still the one that was meant
+    "serial",
 )
 
 # kinds of request; a CONTROL request carries three words to a peer whose ring was full; a COLLECTIVE one has

@@ -42,6 +42,7 @@ def new_request(engine):  # type: ignore[no-untyped-def]
 def reset_request(engine, request):  # type: ignore[no-untyped-def]
     """Make a request ready for another use; it keeps its Python object."""
     fill(request, 0, REQUEST.handle)
+    store64(request + REQUEST.serial, load64(request + REQUEST.serial) + 1)
     store64(request + REQUEST.engine, engine)
     store64(request + REQUEST.state, PENDING)
 

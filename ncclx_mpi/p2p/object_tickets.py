@@ -103,8 +103,13 @@ def look_at_posted(request):  # type: ignore[no-untyped-def]
 
 
 @kernel(object_result(types.int64), is_entry=True, nogil=False)
-def ticket_of(request):  # type: ignore[no-untyped-def]
-    """The Python object of the request of a ticket."""
+def take_partial(request):  # type: ignore[no-untyped-def]
+    """The Python object of the request of a ticket that is PARTIAL, None if it is not any more.
+
+    One call looks and takes the reference: in between, another thread could complete the request and free its ticket.
+    """
+    if load64(request + REQUEST.home) == 0 or look_at_posted(request) != PARTIAL:
+        return result(0)
     increase(load64(request + REQUEST.handle))
     return result(load64(request + REQUEST.handle))
 
@@ -193,13 +198,8 @@ def _complete_objects(rows, count, waits, decodes, status):  # type: ignore[no-u
 @kernel("int64(int64, int64, int64, int64)")
 def _finish_objects(rows, count, decodes, status):  # type: ignore[no-untyped-def]
     """Empty complete handles, each held once more, and keep their tickets; DONE with what they brought, SLOW with nothing done."""
-    for index in range(count):
-        row = rows + index * ROW.total
-        request = load64(row + ROW.request)
-        if is_plain(row, 2) == 0 or (is_object(row) and (load64(request + REQUEST.cancelled) != 0 or _is_whole(request) == 0)):
-            return SLOW
-    if status != 0:
-        _write_status(load64(rows + ROW.request), status)
+    if _are_plain(rows, count) == 0:
+        return SLOW
     for index in range(count):
         row = rows + index * ROW.total
         request = load64(row + ROW.request)
@@ -209,8 +209,25 @@ def _finish_objects(rows, count, decodes, status):  # type: ignore[no-untyped-de
             found = none_object()
             increase(found)
         store64(row + ROW.found, found)
+    if _are_plain(rows, count) == 0:  # any Python code may have run while objects were made
+        for index in range(count):
+            decrease(load64(rows + index * ROW.total + ROW.found))
+        return SLOW
+    if status != 0:
+        _write_status(load64(rows + ROW.request), status)
     keep_all(rows, count)
     return DONE
+
+
+@kernel("int64(int64, int64)")
+def _are_plain(rows, count):  # type: ignore[no-untyped-def]
+    """Whether all complete requests, whose tickets are held once more, can be ended here."""
+    for index in range(count):
+        row = rows + index * ROW.total
+        request = load64(row + ROW.request)
+        if is_plain(row, 2) == 0 or (is_object(row) and (load64(request + REQUEST.cancelled) != 0 or _is_whole(request) == 0)):
+            return 0
+    return 1
 
 
 @kernel("void(int64, int64)")

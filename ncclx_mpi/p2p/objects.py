@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.p2p.entries import find_message, post_send, read_status, receive_matched
-from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_slice
+from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_complete
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
@@ -38,7 +38,7 @@ _POLLS = 200
 
 @kernel(types.int64(types.int64, object_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
-    """Send a bytes object. 0: done; SLOW (it is none, or there is no such rank or tag); else a request that is to be waited for."""
+    """Send a bytes object. 0: done; SLOW (it is none, or there is no such rank or tag); GIVEN_UP less a code."""
     dest, tag, data = index_of(peer_rank), index_of(message_tag), object_of(argument)
     if load64(data + OB_TYPE) != bytes_type() or is_dest(comm, dest, tag) == 0:
         return SLOW
@@ -53,8 +53,10 @@ def send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
         return 0
     request = post_send(comm, 0, address, nbytes, dest, tag, mode)
     unlock(engine)
-    if wait_slice(engine, request, record) == 0:
-        return request
+    code = wait_complete(engine, request, data)
+    if code != 0:
+        return code
+    trace_end(record)
     lock(engine)
     release_request(engine, request)
     unlock(engine)
@@ -151,7 +153,7 @@ def _receive(comm, source, tag, offset, decodes, status, kind):  # type: ignore[
 def _deliver(comm, message, decodes, status):  # type: ignore[no-untyped-def]
     """Receive a message that was taken out of matching and is whole: its object, or a note: RAW."""
     engine, room, nbytes = load64(comm + COMM.engine), take_room(), load64(message + REQUEST.message_bytes)
-    request = receive_matched(comm, message, room + ROOM.data, nbytes)
+    request = receive_matched(comm, 0, message, room + ROOM.data, nbytes)
     if status != 0:
         read_status(request, status)
     lock(engine)

@@ -28,7 +28,7 @@ from numba import types
 from ncclx_mpi.p2p.entries import begin_landing, begin_message
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.layout import COLLECTIVE, COMM, COMPLETE, ENGINE, FREE, REQUEST, SEND
-from ncclx_mpi.p2p.matching import release_request, reset_request
+from ncclx_mpi.p2p.matching import reset_request
 from ncclx_mpi.p2p.progress import lock, progress_locked, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from numba_kernels.atomics import call_step, load64, store64
@@ -121,7 +121,7 @@ def look(field):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
 def new_ticket(engine, ticket, home, address):  # type: ignore[no-untyped-def]
-    """Make the request of a new free ticket, whose object has one reference for being in the list, the engine's word `home`.
+    """Make the request of a new ticket, which :func:`keep_ticket` puts on its list, the engine's word `home`, once its object knows it.
 
     `address`: the memory that a receive of objects has for life.
     """
@@ -130,16 +130,22 @@ def new_ticket(engine, ticket, home, address):  # type: ignore[no-untyped-def]
     store64(request + REQUEST.handle, ticket)
     store64(request + REQUEST.home, engine + home)
     reset_request(engine, request)
-    keep_ticket(request)
     return request
 
 
-@kernel("void(int64)")
+@kernel("void(int64)", is_entry=True, nogil=False)
 def keep_ticket(request):  # type: ignore[no-untyped-def]
+    """Put a ticket on the list of free ones, which owns a reference to its object. Any thread may take it from now on."""
     home = load64(request + REQUEST.home)
     store64(request + REQUEST.state, FREE)
     store64(request + REQUEST.next, load64(home))
     store64(home, request)
+
+
+@kernel("void(int64)", is_entry=True, nogil=False)
+def leave_ticket(request):  # type: ignore[no-untyped-def]
+    """Let the request of a ticket go on without it, in Python's hands."""
+    store64(request + REQUEST.home, 0)
 
 
 @kernel("int64(int64, int64)")
@@ -348,11 +354,3 @@ def _startable(handle):  # type: ignore[no-untyped-def]
 def rest(request):  # type: ignore[no-untyped-def]
     """A complete persistent request has been looked at; it can be started again."""
     store64(request + REQUEST.state, FREE)
-
-
-@kernel("void(int64, int64)", is_entry=True)
-def drop_bound(engine, request):  # type: ignore[no-untyped-def]
-    """Give a persistent request back that is FREE."""
-    lock(engine)
-    release_request(engine, request)
-    unlock(engine)

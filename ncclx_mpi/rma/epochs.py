@@ -33,7 +33,7 @@ class Epochs:
         """Wait until all `targets` have posted; then their memory may be accessed."""
         if self.started is not None:
             self._refuse("Start", "has started an epoch already: call Complete first")
-        self._wait(self._expect(targets, _POSTED), "Win.Start")
+        self.engine.wait_all(self._expect(targets, _POSTED), "Win.Start")
         self.started = list(targets)
 
     def complete(self) -> None:
@@ -53,7 +53,7 @@ class Epochs:
     def wait(self) -> None:
         """Wait until all origins have accessed the memory of this rank."""
         requests, self._exposed = self._expected("Wait"), None
-        self._wait(requests, "Win.Wait")
+        self.engine.wait_all(requests, "Win.Wait")
 
     def test(self) -> bool:
         """Whether all origins have accessed the memory of this rank; if so, that epoch is over."""
@@ -62,7 +62,7 @@ class Epochs:
             self.engine.check_peers("Win.Test")
             return False
         self._exposed = None
-        self._wait(requests, "Win.Test")
+        self.engine.wait_all(requests, "Win.Test")
         return True
 
     def __del__(self) -> None:
@@ -80,20 +80,7 @@ class Epochs:
 
     def _tell(self, ranks: Sequence[int], tag: int, what: str) -> None:
         requests = [self.engine.start_send(self.comm, self.comm.address, 0, rank, tag) for rank in ranks]
-        self._wait(requests, what)
-
-    def _wait(self, requests: list[int], what: str) -> None:
-        """Wait for all requests and free them; a wait that fails leaves none behind."""
-        left = list(requests)
-        try:
-            while left:
-                request = left.pop(0)
-                self.engine.wait(request, what)
-                self.engine.free(request)
-        except BaseException:
-            for request in left:
-                self.engine.withdraw(request)
-            raise
+        self.engine.wait_all(requests, what)
 
     def _refuse(self, name: str, why: str) -> NoReturn:
         errors.fail(errors.ERR_RMA_SYNC, f"Win.{name}: rank {self.comm.rank} {why}")

@@ -120,7 +120,7 @@ def check_probe(engine: Engine, comm: NativeComm, model: Model, which: int, tag:
 def finish(engine: Engine, comms: list[NativeComm], model: Model, everything: list[Sent | Posted]) -> None:
     """Complete what met, take the rest back, and check every byte."""
     for receive in model.posted:
-        engine.cancel(receive.request)
+        engine.cancel(receive.request, engine.serial(receive.request))
     for message in list(model.unexpected):
         buffer = np.zeros(message.data.size + 1, np.uint8)
         comm = comms[message.context]
@@ -193,7 +193,7 @@ def test_cancelled_synchronous_send_is_gone(engine: Engine) -> None:
     sent = engine.start_send(comm, data.ctypes.data, 100, 0, 3, SYNCHRONOUS)
     engine.progress()
     assert engine.probe(comm, 0, 3) is not None
-    engine.cancel(sent)
+    engine.cancel(sent, engine.serial(sent))
     engine.wait(sent)
     assert engine.result(sent).cancelled
     assert engine.probe(comm, 0, 3) is None
