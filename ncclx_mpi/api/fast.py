@@ -235,9 +235,7 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
     return False
 
 
-def settle_exchange(
-    state: CommState, code: int, sendbuf: Any, recvbuf: Any, source: int, tag: int, status: Status | None
-) -> bool:
+def settle_exchange(state: CommState, code: int, sendbuf: Any, recvbuf: Any, source: int, tag: int, status: Status | None) -> bool:
     """Whether a send and receive goes the general way; raises why it was given up, or the receive has failed."""
     if code == messages.SLOW:
         return True

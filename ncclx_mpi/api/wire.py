@@ -12,8 +12,8 @@ Large buffers are sent from where they are and received into fresh memory: they 
 lead always fits the buffer that ``irecv`` posts, so ``irecv`` needs no size. Frames of one sender are told apart by the
 number in the lead, whatever order their leads are received in.
 
-Who receives a lead asks for the frames. A pending ``irecv`` does so when its rank waits for it or sends an object; a thread makes progress and
-sees to it while the rank does something else, so that a sender does not wait for a receiver that has posted its receive and computes.
+Who receives a lead asks for the frames. A pending ``irecv`` does so when its rank waits for it or sends an object; a thread makes
+progress and sees to it while the rank computes, so that no sender waits for a receiver that has posted its receive.
 """
 
 from __future__ import annotations
@@ -318,7 +318,19 @@ class ObjectReceive:
     """
 
     is_owed = False
-    __slots__ = ("_buffers", "_comm", "_data", "_frame_tag", "_head", "_is_stepping", "_lock", "_parts", "_place", "_result", "request")
+    __slots__ = (
+        "_buffers",
+        "_comm",
+        "_data",
+        "_frame_tag",
+        "_head",
+        "_is_stepping",
+        "_lock",
+        "_parts",
+        "_place",
+        "_result",
+        "request",
+    )
 
     def __init__(self, comm: NativeComm, data: Any, place: Place | None = None, request: int = 0) -> None:
         self._comm = comm

@@ -137,7 +137,10 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def receive_array(comm, argument, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
-    """Receive into a plain array. 0: done, status words written unless `status` is 0; SLOW; GIVEN_UP less a code; a complete request that failed."""
+    """Receive into a plain array, and write status words unless `status` is 0.
+
+    Returns 0: done; SLOW; GIVEN_UP less a code; or a complete request that failed.
+    """
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return SLOW

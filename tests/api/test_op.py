@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import subprocess
 import sys
@@ -161,3 +162,30 @@ def test_exception_in_a_user_operation_ends_the_job(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr and "user-defined reduction operation" in done.stderr
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("count", [4, 60_000])
+def test_an_operation_can_be_freed_while_a_reduction_needs_it(comm: Any, count: int) -> None:
+    """As MPI allows: a pending or persistent reduction keeps the user's function, though its handle and its last copy are gone."""
+
+    def add(low: Any, high: Any, datatype: Any) -> None:
+        np.frombuffer(high, "d")[:] += np.frombuffer(low, "d")
+
+    sent, received, total = np.full(count, comm.rank + 1.0), np.zeros(count), comm.size * (comm.size + 1) / 2
+    operation = MPI.Op.Create(add, commute=True)
+    request = comm.Iallreduce(sent, received, operation)
+    operation.Free()
+    gc.collect()
+    request.Wait()
+    assert (received == total).all()
+    operation = MPI.Op.Create(add, commute=True)
+    persistent = comm.Allreduce_init(sent, received, operation)
+    operation.Free()
+    gc.collect()
+    for _ in range(3):
+        received[:] = 0
+        persistent.Start()
+        persistent.Wait()
+        assert (received == total).all()
+    persistent.Free()

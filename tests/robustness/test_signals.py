@@ -96,3 +96,86 @@ def test_numba_settings_of_the_user_are_the_users(variables):
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "100", "-c", code]
     done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+class Alarm(Exception):
+    pass
+
+
+def alarm_after(seconds):
+    def ring(number, frame):
+        raise Alarm
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+@pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.12])
+@pytest.mark.parametrize("call", ["Recv", "Sendrecv", "Recv of a list", "Recv of a column"])
+def test_whenever_a_receive_is_interrupted_its_buffer_is_the_callers_again(comm, call, seconds):
+    """Also in the first moments of the wait, when the call has not left compiled code yet."""
+    from ncclx_mpi import MPI
+
+    if comm.rank == 0:
+        column = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+        buffer, again = np.zeros(8), np.zeros(4)
+        calls = {
+            "Recv": lambda: comm.Recv(buffer, 1, 5),
+            "Sendrecv": lambda: comm.Sendrecv(np.ones(1), 1, 3, buffer, 1, 5),
+            "Recv of a list": lambda: comm.Recv([buffer, MPI.DOUBLE], 1, 5),
+            "Recv of a column": lambda: comm.Recv([buffer, 1, column], 1, 5),
+        }
+        with pytest.raises(Alarm):
+            alarm_after(seconds)
+            calls[call]()
+        comm.send("interrupted", dest=1, tag=6)
+        comm.recv(source=1, tag=8)
+        assert comm.Iprobe(1, 5) and not buffer.any(), "the receive was still posted"
+        comm.Recv(again, source=1, tag=5)
+        assert (again == 9).all() and not buffer.any()
+    else:
+        comm.recv(source=0, tag=6)
+        comm.Send(np.full(4, 9.0), dest=0, tag=5)
+        comm.send("sent", dest=0, tag=8)
+
+
+@pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.12])
+@pytest.mark.parametrize("call", ["Send", "Ssend", "Sendrecv", "ssend", "send"])
+def test_whenever_a_send_is_interrupted_its_buffer_lives_until_it_is_read(comm, call, seconds):
+    """A send that was interrupted goes on: its memory is kept, whoever lets go of it, and arrives as it was."""
+    import gc
+
+    if comm.rank == 0:
+
+        def run():
+            data = np.arange(600_000.0)
+            calls = {
+                "Send": lambda: comm.Send(data, 1, 5),
+                "Ssend": lambda: comm.Ssend(data, 1, 5),
+                "Sendrecv": lambda: comm.Sendrecv(data, 1, 5, np.zeros(1), 1, 4),
+                "ssend": lambda: comm.ssend(frozenset(range(100)), 1, 5),
+                "send": lambda: comm.send([data, "x"], 1, 5),
+            }
+            with pytest.raises(Alarm):
+                alarm_after(seconds)
+                calls[call]()
+
+        run()
+        gc.collect()
+        rubbish = [np.full(600_000, -1.0) for _ in range(3)]
+        comm.send("interrupted", dest=1, tag=6)
+        comm.recv(source=1, tag=8)
+        del rubbish
+    else:
+        comm.recv(source=0, tag=6)
+        if call == "ssend":
+            assert comm.recv(source=0, tag=5) == frozenset(range(100))
+        elif call == "send":
+            assert (comm.recv(source=0, tag=5)[0] == np.arange(600_000.0)).all()
+        else:
+            data = np.zeros(600_000)
+            comm.Recv(data, source=0, tag=5)
+            assert (data == np.arange(600_000.0)).all()
+        comm.send("received", dest=0, tag=8)
