@@ -227,6 +227,8 @@ def _next(rows, count, index, is_one_enough):  # type: ignore[no-untyped-def]
 def wait_slice(rows, count, waits, is_one_enough):  # type: ignore[no-untyped-def]
     """Progress, and wait if asked to: 1 if enough are complete, 0 if Python has to look (signals, death, deadline)."""
     index = _next(rows, count, 0, is_one_enough)
+    if index == count:  # a thread that holds no GIL has made progress since the last look
+        return 1
     request = load64(rows + index * ROW.total + ROW.request)
     engine = load64(request + REQUEST.engine)
     progress(engine)

@@ -170,7 +170,11 @@ def test_whenever_a_send_is_interrupted_its_buffer_lives_until_it_is_read(comm, 
         del rubbish
     else:
         comm.recv(source=0, tag=6)
-        if call == "ssend":
+        was_sent = comm.Iprobe(0, 5)  # messages arrive in order: what is not there now never left
+        assert was_sent or seconds == 0.001
+        if not was_sent:
+            pass  # the alarm rang before the call had begun
+        elif call == "ssend":
             assert comm.recv(source=0, tag=5) == frozenset(range(100))
         elif call == "send":
             assert (comm.recv(source=0, tag=5)[0] == np.arange(600_000.0)).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import sys
 import tempfile
@@ -138,7 +139,7 @@ def test_objects_of_several_parts_beside_the_background_thread(comm: Any, interv
 
 
 @pytest.mark.ranks(1)
-def test_the_background_thread_says_what_failed_and_goes_on(comm: Any, capfd: Any) -> None:
+def test_the_background_thread_says_what_failed_and_goes_on(comm: Any) -> None:
     calls = 0
 
     def fail_once() -> bool:
@@ -149,9 +150,10 @@ def test_the_background_thread_says_what_failed_and_goes_on(comm: Any, capfd: An
         return False
 
     request = comm.irecv(source=0, tag=5)
-    stepping.watch(fail_once)
-    assert until(lambda: calls > 3), "the thread has ended"
-    assert "planted fault" in capfd.readouterr().err
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        stepping.watch(fail_once)
+        assert until(lambda: calls > 3), "the thread has ended"
+    assert "planted fault" in said.getvalue()
     comm.send([bytes(50_000), np.arange(9_000)], 0, 5)
     assert request.wait()[1][-1] == 8_999
 
