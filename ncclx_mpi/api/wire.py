@@ -319,6 +319,7 @@ class ObjectReceive:
 
     is_owed = False
     __slots__ = (
+        "_awaited",
         "_buffers",
         "_comm",
         "_data",
@@ -338,6 +339,7 @@ class ObjectReceive:
         self._place = place
         self._lock = threading.RLock()
         self._is_stepping = False
+        self._awaited: tuple[int, int, str] | None = None
         self._result: Result | None = None
         self._head: Transfer | None = None
         self._parts: list[Transfer] = []
@@ -351,7 +353,9 @@ class ObjectReceive:
                 return False
             self._is_stepping = True
             try:
-                return self._advance()
+                is_done = self._advance()
+                self._awaited = None if is_done else self._next_awaited()
+                return is_done
             finally:
                 self._is_stepping = False
 
@@ -359,23 +363,16 @@ class ObjectReceive:
         """Return when all have come."""
         engine = self._comm.engine
         while not self.poll():
-            request, head, parts = self.request, self._head, self._parts
-            if request:
-                self._wait(request, "receive of an object")
-            elif head is not None:
-                self._wait(head.request, head.what)
-            elif parts:
-                for part in parts:
-                    self._wait(part.request, part.what)
-            else:
+            awaited = self._awaited
+            if awaited is None:
                 engine.progress()
-
-    def _wait(self, request: int, what: str) -> None:
-        try:
-            self._comm.engine.await_request(request, what)
-        except BaseException as error:
-            blame(error, self._comm)
-            raise
+                continue
+            request, serial, what = awaited
+            try:
+                engine.await_request(request, what, serial)
+            except BaseException as error:
+                blame(error, self._comm)
+                raise
 
     def _advance(self) -> bool:
         if self._result is None:
@@ -388,6 +385,16 @@ class ObjectReceive:
             self._take_head(memoryview(self._head.owner))
         done = [part.poll() for part in self._parts]  # each, so that all move on
         return all(done)
+
+    def _next_awaited(self) -> tuple[int, int, str] | None:
+        """Return what has to come next: a request, its serial, and what it is."""
+        engine = self._comm.engine
+        if self._result is None:
+            return self.request, engine.serial(self.request), "receive of an object"
+        for frame in self._parts if self._head is None else [self._head]:
+            if not frame.poll():
+                return frame.request, engine.serial(frame.request), frame.what
+        return None
 
     def _take_lead(self) -> None:
         """Read a complete first message."""

@@ -314,11 +314,14 @@ class Engine:
             self.withdraw(request, owner)
             raise
 
-    def await_request(self, request: int, what: str = "") -> None:
-        """As :meth:`wait`, but the request stays as it is when the wait ends by an exception."""
+    def await_request(self, request: int, what: str = "", serial: int = 0) -> None:
+        """As :meth:`wait`, but the request stays as it is when the wait ends by an exception.
+
+        Who shares the request with another thread gives its `serial`: then the wait also ends when that thread has given it back.
+        """
         code, resumed = AGAIN, 0
         while code == AGAIN:
-            code = self._wait_request(self.address, request, resumed)
+            code = self._wait_request(self.address, request, serial, resumed)
             resumed = 1
         if code != DONE:
             raise self.failure(code, what or self.describe(request))

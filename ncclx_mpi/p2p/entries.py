@@ -191,22 +191,31 @@ def trace_request(engine, request):  # type: ignore[no-untyped-def]
     )
 
 
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def wait_request(engine, request, resumed):  # type: ignore[no-untyped-def]
-    """Wait a slice for a request: DONE (complete), AGAIN, PEER_DEAD, ABORTED or DEADLINE."""
-    if load_acquire(request + REQUEST.state) != PENDING:
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def wait_request(engine, request, serial, resumed):  # type: ignore[no-untyped-def]
+    """Wait a slice for a request: DONE (complete), AGAIN, PEER_DEAD, ABORTED or DEADLINE. `serial`: that of the request, or 0.
+
+    Who shares a request with threads that may complete it gives its serial: given back, it is another message's as soon as there is one.
+    """
+    awaited = serial if serial != 0 else load64(request + REQUEST.serial)
+    if _is_awaited(request, awaited) == 0:
         return DONE
     record = load64(engine + ENGINE.current)
     if resumed == 0:
         record = trace_request(engine, request)
     turn, started = 0, ticks()
-    while load_acquire(request + REQUEST.state) == PENDING:
+    while _is_awaited(request, awaited) != 0:
         code = idle(engine, turn, started)
         turn += 1
-        if code != 0 and load_acquire(request + REQUEST.state) == PENDING:
+        if code != 0 and _is_awaited(request, awaited) != 0:
             return code
     trace_end(record)
     return DONE
+
+
+@kernel("int64(int64, int64)")
+def _is_awaited(request, serial):  # type: ignore[no-untyped-def]
+    return 1 if load_acquire(request + REQUEST.state) == PENDING and load64(request + REQUEST.serial) == serial else 0
 
 
 @kernel("int64(int64, int64)", is_entry=True)

@@ -227,6 +227,18 @@ def test_opposite_order_is_not_quadratic(engine: Engine) -> None:
         assert out[0] == k
 
 
+def test_a_wait_by_serial_ends_when_the_request_is_another_messages(engine: Engine) -> None:
+    """Threads that share a request: one gives it back before the other waits, and its memory is the next message's."""
+    comm, buffer = engine.new_comm(72, [0]), np.zeros(8, np.uint8)
+    first = engine.start_recv(comm, buffer.ctypes.data, 8, 0, 3)
+    serial = engine.serial(first)
+    engine.withdraw(first)
+    second = engine.start_recv(comm, buffer.ctypes.data, 8, 0, 4)
+    assert second == first, "the pool gives requests in another order now: the test shows nothing"
+    engine.await_request(first, "receive", serial)  # would wait for good
+    engine.withdraw(second)
+
+
 def test_deadline_says_who_waits(engine: Engine) -> None:
     from ncclx_mpi import errors
 

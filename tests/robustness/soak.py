@@ -108,7 +108,9 @@ def scattered(own: Exchange) -> None:
     own.comm.Ssend([sent, 1, column], own.above, 2)
     request.Wait()
     taken = [index for index in range(14) if index % 3 < 2]
-    assert np.array_equal(found[taken], own.array(own.below, 20)[taken]) and (found[14:] == -1).all() and (found[2:12:3] == -1).all()
+    assert (
+        np.array_equal(found[taken], own.array(own.below, 20)[taken]) and (found[14:] == -1).all() and (found[2:12:3] == -1).all()
+    )
     own.comm.Sendrecv([sent, 1, last_first], own.above, 3, found, own.below, 3)
     assert np.array_equal(found[:3], own.array(own.below, 20)[[4, 5, 0]])
 
@@ -146,7 +148,9 @@ def persistent(own: Exchange) -> None:
 
 def objects(own: Exchange) -> None:
     length = own.length()
-    own.check_value(own.comm.sendrecv(own.value(own.comm.rank, length), own.above, 6, source=own.below, recvtag=6), own.below, length)
+    own.check_value(
+        own.comm.sendrecv(own.value(own.comm.rank, length), own.above, 6, source=own.below, recvtag=6), own.below, length
+    )
 
 
 def pending_objects(own: Exchange) -> None:
@@ -162,7 +166,10 @@ def pending_objects(own: Exchange) -> None:
 
 def probed(own: Exchange) -> None:
     length = own.length()
-    sending = [own.comm.isend(own.value(own.comm.rank, length), own.above, 7), own.comm.Isend(own.array(own.comm.rank, length), own.above, 8)]
+    sending = [
+        own.comm.isend(own.value(own.comm.rank, length), own.above, 7),
+        own.comm.Isend(own.array(own.comm.rank, length), own.above, 8),
+    ]
     message, status = None, MPI.Status()
     while message is None:
         message = own.comm.improbe(MPI.ANY_SOURCE, 7)
@@ -186,7 +193,12 @@ def lost_in_cycles(own: Exchange) -> None:
     """Requests that nobody waits for, in a cycle that the collector frees in the middle of something else."""
     sent = own.array(own.comm.rank, 50)
     cycle: list[Any] = [own.comm.Isend(sent, own.above, 10), own.comm.isend(own.value(own.comm.rank, 50), own.above, 11)]
-    cycle += [own.comm.Irecv(np.zeros(50), own.below, NEVER_SENT), own.comm.irecv(source=own.below, tag=NEVER_SENT), Finalized(), cycle]
+    cycle += [
+        own.comm.Irecv(np.zeros(50), own.below, NEVER_SENT),
+        own.comm.irecv(source=own.below, tag=NEVER_SENT),
+        Finalized(),
+        cycle,
+    ]
     cycle += [MPI.DOUBLE.Create_vector(2, 1, 3).Commit(), own.comm.Ibarrier()]
     del cycle
     found = np.zeros(50)
@@ -307,7 +319,9 @@ def soak(seconds: float, seed: int, interval: float) -> None:
                     own.go()
         except BaseException as error:
             failures.append(error)
-            print(f"rank {own.comm.rank}, thread {own.index}, turn {own.turn}: {traceback.format_exc()}", file=sys.stderr, flush=True)
+            print(
+                f"rank {own.comm.rank}, thread {own.index}, turn {own.turn}: {traceback.format_exc()}", file=sys.stderr, flush=True
+            )
             own.comm.Abort(3)
 
     sys.setswitchinterval(interval)
