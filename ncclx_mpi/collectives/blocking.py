@@ -295,7 +295,7 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
         ctypes.c_int64.from_address(comm.address + word).value
         for word in (scratch.offender, scratch.own_signature, scratch.its_signature)
     )
-    if lines.read_signature(own) == lines.read_signature(its):
+    if _called(own) == _called(its):
         return errors.error(
             error_class,
             f"rank {comm.rank}: called {_called(own)}, and so did rank {other} of the communicator, but an earlier collective was "
@@ -311,7 +311,8 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
 
 def _called(signature: int) -> str:
     kind, root, nbytes = lines.read_signature(signature)
-    return f"{OPERATIONS[kind]} with root {root} and {nbytes} bytes"
+    given = " of objects" if signature & lines.OBJECTS else ""
+    return f"{OPERATIONS[kind]}{given} with root {root} and {nbytes} bytes"
 
 
 def _run(collective: Collective) -> None:

@@ -60,6 +60,9 @@ _KEEP_GIL = 128 << 10
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
 """Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
+OBJECTS = 1 << 6
+"""Flag of a kind: the collective of objects, which does not meet that of arrays: ranks that mix them find out, whatever the bytes are."""
+_FLAGS = AHEAD | OBJECTS
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
 _BYTES_SHIFT, _BYTES_MASK = 20, (1 << 36) - 1
 _PAST_BITS, _PAST_SHIFT, _PAST_MASK = 7, 56, (1 << 7) - 1
@@ -111,7 +114,7 @@ def remember(comm, signature):  # type: ignore[no-untyped-def]
 
 def read_signature(signature: int) -> tuple[int, int, int]:
     """Kind, root and bytes of a signature."""
-    return signature & _KIND_MASK & ~AHEAD, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
+    return signature & _KIND_MASK & ~_FLAGS, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
 
 
 @kernel("int64(int64, int64)")
@@ -189,7 +192,7 @@ def give_up(comm, code):  # type: ignore[no-untyped-def]
 def open_record(comm, signature):  # type: ignore[no-untyped-def]
     """Open the trace record of a collective; returns its address."""
     engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
-    return trace_begin(engine, kind_of(signature) & ~AHEAD, context, root_of(signature), 0, bytes_of(signature))
+    return trace_begin(engine, kind_of(signature) & ~_FLAGS, context, root_of(signature), 0, bytes_of(signature))
 
 
 @kernel("int64(int64, int64)")

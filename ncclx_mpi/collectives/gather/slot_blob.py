@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import collect, is_possible, pack
-from ncclx_mpi.collectives.lines import GATHER, begin, end, sign
+from ncclx_mpi.collectives.blobs import collect, is_possible, pack, sign_blob
+from ncclx_mpi.collectives.lines import GATHER, begin, end
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.notes import CODE, SLOW, note, note_word
 from numba_kernels.atomics import load64
@@ -25,7 +25,7 @@ def gather_plain(comm, argument, root_rank, is_blob, decodes):  # type: ignore[n
     if is_possible(comm) != 0 and 0 <= root < load64(comm + COMM.size):
         nbytes = pack(object_of(argument), is_blob, decodes, room)
     if nbytes >= 0:
-        signature = sign(GATHER, root, nbytes)
+        signature = sign_blob(GATHER, root, nbytes)
         number = begin(comm, signature, load64(room + ROOM.at), nbytes)
         if root == load64(comm + COMM.rank):
             found = collect(comm, number, signature, room, 0, decodes)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import CAPACITY, has_share, is_possible, open_share, pack_each
-from ncclx_mpi.collectives.lines import SCATTER, arrive_with_any, begin, end, payload, refuse_payload, sign, signed_bytes
+from ncclx_mpi.collectives.blobs import arrive_with_blob, has_share, is_possible, open_share, pack_each, sign_blob
+from ncclx_mpi.collectives.lines import SCATTER, begin, end, payload, refuse_payload, signed_bytes
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.layout import COMM, FAILED
 from ncclx_mpi.p2p.notes import CODE, SLOW, note, note_word
@@ -31,7 +31,7 @@ def scatter_plain(comm, argument, root_rank, is_blob, decodes):  # type: ignore[
         if nbytes < 0:
             give_room(room)
             return result(note(SLOW, 0, 0))
-    signature = sign(SCATTER, root, nbytes)
+    signature = sign_blob(SCATTER, root, nbytes)
     number = begin(comm, signature, load64(room + ROOM.at), nbytes)
     found = _take_share(comm, number, signature, root, load64(room + ROOM.at), decodes)
     give_room(room)
@@ -45,9 +45,9 @@ def _take_share(comm, number, signature, root, own, decodes):  # type: ignore[no
         return note_word(CODE, -number)
     rank, base, code, found = load64(comm + COMM.rank), own, 0, 0
     if rank != root:
-        code = arrive_with_any(comm, root, number, signature)
+        code = arrive_with_blob(comm, root, number, signature)
         if code == 0:
-            nbytes = min(signed_bytes(comm, root, number), CAPACITY)
+            nbytes = signed_bytes(comm, root, number)
             base = payload(comm, root, number, nbytes)
             if has_share(base, nbytes, load64(comm + COMM.size), rank) == 0:
                 code = refuse_payload(comm, root, number, signature)
