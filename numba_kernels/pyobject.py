@@ -410,7 +410,9 @@ def verify() -> bool:
     """Whether the object layouts assumed here are those of this interpreter and this NumPy."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
-    if not all(_is_text_as_assumed(text, size) for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4))):
+    if not all(
+        _is_text_as_assumed(text, size) for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4))
+    ):
         return False
     fields = np.zeros(len(_FIELDS), dtype=np.int64)
     read = entry(read_argument)

@@ -25,6 +25,7 @@ Typed vectors, where each block has an element type of its own and offsets are b
 from __future__ import annotations
 
 import numpy as np
+
 from numba_kernels.atomics import load32, load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words

@@ -305,7 +305,8 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
     return errors.error(
         error_class,
         f"rank {comm.rank}: called {_called(own)}, but rank {other} of the communicator called {_called(its)}; "
-        "all ranks must call the same collectives in the same order, with the same root and the same number of bytes",
+        "all ranks must call the same collectives in the same order, with the same root and the same number of bytes, and all "
+        "give objects (bcast) or all arrays (Bcast)",
     )
 
 

@@ -379,9 +379,9 @@ def judge(comm, other, signature, its):  # type: ignore[no-untyped-def]
     store64(comm + SCRATCH.offender, other)
     store64(comm + SCRATCH.own_signature, signature)
     store64(comm + SCRATCH.its_signature, its)
-    if kind_of(its) != kind_of(signature):
+    if (kind_of(its) ^ kind_of(signature)) & ~OBJECTS != 0:
         return FAILED + ERR_OTHER
-    if bytes_of(its) != bytes_of(signature):
+    if bytes_of(its) != bytes_of(signature) or kind_of(its) != kind_of(signature):
         return FAILED + ERR_TRUNCATE
     return FAILED + ERR_ROOT
 
