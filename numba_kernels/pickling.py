@@ -11,8 +11,9 @@ programs hold while they send them, are written if none occurs twice; so only as
 
 Writing a dictionary of 36 floats takes a tenth of the time of ``pickle.dumps``: no table of what was seen, no attribute looked up.
 
-No Python code runs while a value is written: whatever could raise, and so collect garbage, is found out before. While one is read, making a container may collect garbage, which may run any: so whoever
-reads or writes has a *room* to itself, from :func:`take_room` to :func:`give_room`.
+No Python code runs while a value is written: whatever could raise, and so collect garbage, is found out before. While one is
+read, making a container may collect garbage, which may run any: so whoever reads or writes has a *room* to itself, from
+:func:`take_room` to :func:`give_room`.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def introduce(read: Any) -> None:
 
 @kernel("int64()")
 def take_room():  # type: ignore[no-untyped-def]
-    """A room that is the caller's until :func:`give_room`."""
+    """A room that is the caller's until :func:`give_room`; 0 if there is no memory for one."""
     room = load64(_address_of_table() + _TABLE.rooms)
     if room == 0:
         return allocate(ROOM.total)
@@ -150,8 +151,10 @@ def write_pickle(obj, room, target, limit):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def read_pickle(address, nbytes):  # type: ignore[no-untyped-def]
-    """The plain value of a pickle, as a new object; 0 if it was not written here."""
+    """The plain value of a pickle, as a new object; 0 if it was not written here, or there is no memory to find out."""
     room = take_room()
+    if room == 0:
+        return 0
     is_ours = _call(load64(_address_of_table() + _TABLE.read), room, address, nbytes, room + ROOM.key)
     found = load64(room + ROOM.key)
     give_room(room)

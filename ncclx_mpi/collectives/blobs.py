@@ -19,9 +19,20 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.lines import OBJECTS, SCRATCH, arrive_with_any, begin, end, payload, refuse_payload, sign, signed_bytes
-from ncclx_mpi.errors import ERR_NO_MEM
-from ncclx_mpi.p2p.layout import COMM, FAILED
+from ncclx_mpi.collectives.lines import (
+    NO_MEMORY,
+    OBJECTS,
+    SCRATCH,
+    arrive_with_any,
+    begin,
+    end,
+    give_up,
+    payload,
+    refuse_payload,
+    sign,
+    signed_bytes,
+)
+from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.notes import CODE, SLOW, is_note, note, note_word, opened
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -44,6 +55,14 @@ _as_tuple = types.ExternalFunction("PyList_AsTuple", types.intp(types.intp))
 def is_possible(comm):  # type: ignore[no-untyped-def]
     """Whether the communicator has lines, and not too many ranks; the same on every rank."""
     return 1 if load64(comm + COMM.slot) != 0 and load64(comm + COMM.size) <= MOST_RANKS else 0
+
+
+@kernel("int64(int64)")
+def without_room(comm):  # type: ignore[no-untyped-def]
+    """Give a collective up for which there is no memory: the note with its failure."""
+    if is_possible(comm) != 0:
+        give_up(comm, NO_MEMORY)
+    return note_word(CODE, NO_MEMORY)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -139,7 +158,7 @@ def collect(comm, number, signature, room, are_shares, decodes):  # type: ignore
     rank, size, objects, notes, code = load64(comm + COMM.rank), load64(comm + COMM.size), 0, 0, -number
     if number > 0:
         objects = new_hidden_list(size)
-        code = FAILED + ERR_NO_MEM if objects == 0 else 0
+        code = NO_MEMORY if objects == 0 else 0
         for other in range(size):
             if code == 0 and other != rank:
                 code = arrive_with_blob(comm, other, number, signature)
@@ -151,7 +170,7 @@ def collect(comm, number, signature, room, are_shares, decodes):  # type: ignore
             if code == 0:
                 found = open_share(base, size, rank, decodes) if are_shares != 0 else opened(base, nbytes, decodes)
                 if found == 0:
-                    code = FAILED + ERR_NO_MEM
+                    code = NO_MEMORY
                 else:
                     notes += is_note(found)
                     set_list_item(objects, other, found)

@@ -273,7 +273,7 @@ def check(comm: NativeComm, code: int, name: str) -> None:
     if code == BROKEN:
         raise broken(comm, name)
     if code == FAILED + errors.ERR_NO_MEM:
-        raise errors.error(errors.ERR_NO_MEM, f"rank {comm.rank}: {name}: there is no memory for the objects that have come")
+        raise errors.error(errors.ERR_NO_MEM, f"rank {comm.rank}: {name} was given up because {errors.NO_MEMORY}")
     if code >= FAILED:
         raise _mismatch(comm, code - FAILED)
     comm.engine.fail(code, name)

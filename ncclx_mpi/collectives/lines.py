@@ -23,6 +23,7 @@ T = alpha (one line transfer, 0.1-0.2 us) + (n - 1) * m * beta for m bytes read 
 
 from __future__ import annotations
 
+from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import leave_gil
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER, REFUSED
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
@@ -30,7 +31,7 @@ from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import call_reduce, full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import copy, move, write_shared
+from numba_kernels.memory import allocate, copy, move, write_shared
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
 
@@ -55,6 +56,8 @@ BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_
 """Kinds of collective: the numbers of trace records."""
 
 ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = 7, 14, 15
+NO_MEMORY = FAILED + ERR_NO_MEM
+"""Code of the failure of a collective that finds no memory to work in."""
 _KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
 _KIND_MASK = (1 << 8) - 1
@@ -186,6 +189,21 @@ def give_up(comm, code):  # type: ignore[no-untyped-def]
         control = load64(peers + load64(world + 8 * other) * PEER.total + PEER.control)
         while other != rank and load_acquire(pushing_of(slot, size, other)) != 0 and load_relaxed(control + CONTROL.state) != DEAD:
             pause()
+
+
+@kernel("int64(int64, int64)")
+def working_memory(comm, nbytes):  # type: ignore[no-untyped-def]
+    """`nbytes` to work in; 0 if there are none: then the collective is given up, here and on those who wait, and fails with `NO_MEMORY`."""
+    found = allocate(nbytes)
+    if found == 0:
+        give_up(comm, NO_MEMORY)
+    return found
+
+
+@kernel("int64(int64)")
+def whole_lines(nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of the cache lines that hold `nbytes`: what stands behind them is aligned for any element."""
+    return (nbytes + 63) & ~63
 
 
 @kernel("int64(int64, int64)")

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import arrive_with_blob, is_possible, pack, sign_blob
-from ncclx_mpi.collectives.lines import BCAST, begin, end, payload, signed_bytes
-from ncclx_mpi.errors import ERR_NO_MEM
-from ncclx_mpi.p2p.layout import COMM, FAILED
+from ncclx_mpi.collectives.blobs import arrive_with_blob, is_possible, pack, sign_blob, without_room
+from ncclx_mpi.collectives.lines import BCAST, NO_MEMORY, begin, end, payload, signed_bytes
+from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.notes import CODE, SLOW, note, note_word, opened
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -35,6 +34,8 @@ def bcast_plain(comm, argument, root_rank, is_blob, decodes):  # type: ignore[no
     if root != load64(comm + COMM.rank):
         return result(_take(comm, root, decodes))
     room, obj = take_room(), object_of(argument)
+    if room == 0:
+        return result(without_room(comm))
     nbytes = pack(obj, is_blob, decodes, room)
     if nbytes < 0:
         found = note(SLOW, 0, 0)
@@ -67,7 +68,7 @@ def _take(comm, root, decodes):  # type: ignore[no-untyped-def]
         found = opened(payload(comm, root, number, nbytes), nbytes, decodes)
         if found == 0:
             clear_error()
-            code = FAILED + ERR_NO_MEM
+            code = NO_MEMORY
     code = end(comm, number, code)
     return found if code == 0 else note_word(CODE, code)
 
