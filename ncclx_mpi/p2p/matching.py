@@ -22,17 +22,17 @@ from ncclx_mpi.p2p.layout import (
 )
 from numba_kernels.atomics import load64, store64, store_release
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, fill
+from numba_kernels.memory import allocate_or_end, fill
 
 
 @kernel("int64(int64)")
 def new_request(engine):  # type: ignore[no-untyped-def]
-    """A zeroed request, from the free list or from malloc."""
+    """A zeroed request, from the free list or new."""
     request = load64(engine + ENGINE.free_requests)
     if request != 0:
         store64(engine + ENGINE.free_requests, load64(request + REQUEST.next))
     else:
-        request = allocate(REQUEST.total)
+        request = allocate_or_end(REQUEST.total)
     store64(request + REQUEST.handle, 0)
     reset_request(engine, request)
     return request
