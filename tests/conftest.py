@@ -25,10 +25,11 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="robustness tests at full length: 200 kills, 10,000 bad calls ...")
+    parser.addoption("--full", action="store_true", help="robustness tests at full length: 200 kills, 10,000 bad calls ...; --guard-arrays")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.guard_arrays |= config.getoption("--full")
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped without")
     config.addinivalue_line("markers", "compiler: compiles GPU kernels; skipped without numba-cuda")
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -28,6 +28,7 @@ import pytest
 from ncclx_mpi.launch import client, process, wire
 from ncclx_mpi.launch.failure import RankFailed
 from ncclx_mpi.testing import ranks
+from ncclx_mpi.testing.guarded_arrays import guarded_arrays
 
 _TIMEOUT_SECONDS = 30.0
 _GRACE_SECONDS = 3.0
@@ -75,6 +76,15 @@ def _empty_stdin() -> None:
 _server_key: pytest.StashKey[ForkServer] = pytest.StashKey()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Whether overruns crash."""
+    parser.addoption(
+        "--guard-arrays",
+        action="store_true",
+        help="end each array that a test makes at an unreadable page, so that an overrun crashes",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Fork the server while this process has one thread and no engine."""
     config.addinivalue_line("markers", "ranks(*sizes, timeout=30): run the test on so many ranks, once for each size")
@@ -102,6 +112,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def comm() -> Iterator[None]:
     """``MPI.COMM_WORLD``, in the ranks; in the session's own process there is none."""
     yield None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Guard the arrays of a test that runs here."""
+    if item.config.getoption("guard_arrays") and item.get_closest_marker("ranks") is None:
+        with guarded_arrays():
+            return (yield)
+    return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -132,7 +151,9 @@ def _request(item: pytest.Function, timeout: float) -> wire.Request:
     nranks = cast(int, item.callspec.params[_SIZE])
     wanted = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != "comm"}
     wants_comm = "comm" in item._fixtureinfo.argnames
-    call = ranks.Call(str(item.path), _qualified_name(item), wanted, wants_comm, item.nodeid)
+    call = ranks.Call(
+        str(item.path), _qualified_name(item), wanted, wants_comm, item.nodeid, bool(item.config.getoption("guard_arrays"))
+    )
     request = client.make_request(ranks.run_test, nranks, (call,), timeout, _GRACE_SECONDS)
     request.preload = [name for name in _PRELOADED if name in sys.modules]
     return request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
@@ -12,6 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from ncclx_mpi.testing.guarded_arrays import guarded_arrays
 
 config: pytest.Config | None = None
 """The session's configuration, in the process that forks the ranks."""
@@ -31,6 +34,8 @@ class Call:
         Is ``comm`` one of its parameters?
     nodeid
         As pytest prints it.
+    guards
+        Whether arrays end at unreadable pages.
     """
 
     path: str
@@ -38,6 +43,7 @@ class Call:
     arguments: dict[str, Any]
     wants_comm: bool
     nodeid: str
+    guards: bool = False
 
 
 def run_test(call: Call) -> None:
@@ -50,7 +56,8 @@ def run_test(call: Call) -> None:
     if hasattr(function, "hypothesis"):
         function = _in_step(function)
     try:
-        function(**arguments)
+        with guarded_arrays() if call.guards else contextlib.nullcontext():
+            function(**arguments)
     except pytest.skip.Exception as skipped:
         raise SkippedOnRank(str(skipped)) from None
 

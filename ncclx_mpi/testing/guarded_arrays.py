@@ -1,0 +1,123 @@
+"""All arrays of NumPy before an unreadable page, for as long as a test runs: who reads or writes behind one crashes in the line that did it.
+
+::
+
+    |            array | guard page |         each allocation has pages of its own; they go when it is freed, so that
+                                              use after free crashes, too, until the kernel gives the addresses out again
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+_PAGE = mmap.PAGESIZE
+_NONE, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
+_NEW = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_SET_HANDLER = 304
+"""Place of ``PyDataMem_SetHandler`` in NumPy's table of functions, which is the same in all versions since 1.22."""
+
+_core: Any = np.core if np.__version__.startswith("1.") else np._core  # type: ignore[attr-defined]
+_libc = ctypes.CDLL(None)
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.restype = ctypes.c_void_p
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+
+_Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_Clear = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+_Move = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_Free = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _Handler(ctypes.Structure):
+    """``PyDataMem_Handler``, version 1."""
+
+    _fields_ = (
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("allocate", _Allocate),
+        ("clear", _Clear),
+        ("move", _Move),
+        ("free", _Free),
+    )
+
+
+@contextlib.contextmanager
+def guarded_arrays() -> Iterator[None]:
+    """Give each array that this thread makes its own pages, the last of them unreadable; arrays made before stay as they are.
+
+    An array of `n` bytes ends where the unreadable page begins, and is aligned as well as `n` allows: for items of its own type always.
+    """
+    before = _set_handler(_capsule)
+    try:
+        yield
+    finally:
+        _set_handler(before)
+
+
+def _set_handler(capsule: Any) -> Any:
+    """Let the arrays that this thread makes from now on be allocated by another handler; returns the one before."""
+    table = ctypes.pythonapi.PyCapsule_GetPointer
+    table.restype, table.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    functions = table(_core._multiarray_umath._ARRAY_API, None)
+    function = ctypes.c_void_p.from_address(functions + ctypes.sizeof(ctypes.c_void_p) * _SET_HANDLER).value
+    assert function is not None
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(function)(capsule)
+
+
+_sizes: dict[int, int] = {}
+"""Bytes of each array."""
+
+
+def _allocate(_: int | None, nbytes: int) -> int | None:
+    """Allocate zeros, as new pages are."""
+    room = -(-nbytes // _PAGE) * _PAGE
+    first = _libc.mmap(None, room + _PAGE, _READ_WRITE, _NEW, -1, 0)
+    if first in (None, _FAILED):
+        return None
+    _libc.mprotect(first + room, _PAGE, _NONE)
+    array: int = first + room - nbytes
+    _sizes[array] = nbytes
+    return array
+
+
+def _clear(context: int | None, count: int, size: int) -> int | None:
+    return _allocate(context, count * size)
+
+
+def _move(context: int | None, array: int | None, nbytes: int) -> int | None:
+    moved = _allocate(context, nbytes)
+    if moved is not None and array:
+        ctypes.memmove(moved, array, min(nbytes, _sizes[array]))
+        _free(context, array, 0)
+    return moved
+
+
+def _free(_: int | None, array: int | None, __: int) -> None:
+    if array:
+        nbytes = _sizes.pop(array)
+        room = -(-nbytes // _PAGE) * _PAGE
+        _libc.munmap(array + nbytes - room, room + _PAGE)
+
+
+_handler = _Handler(b"guarded", 1, None, _Allocate(_allocate), _Clear(_clear), _Move(_move), _Free(_free))
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_NAME = b"mem_handler"
+_capsule = _new_capsule(ctypes.addressof(_handler), _NAME, None)
+
+
+@atexit.register
+def _leave_the_rest() -> None:
+    """Arrays that outlive the interpreter are freed when there is no Python to free them: nothing is done then."""
+    nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p)
+    _handler.free = ctypes.cast(nothing, _Free)
