@@ -346,7 +346,7 @@ class Datatype(Named, Attributed, Handle):
         """Bytes that `count` elements take when packed."""
         layout = self._need("Pack_size")
         _check_comm(comm, "Datatype.Pack_size")
-        return _count(count, "Datatype.Pack_size") * layout.packed
+        return _count(count, "Datatype.Pack_size") * layout.size
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
         """Like :meth:`Pack`, in the big-endian representation ``external32``."""
@@ -366,7 +366,7 @@ class Datatype(Named, Attributed, Handle):
         """Bytes that `count` elements take in the representation ``external32``."""
         layout = self._need("Pack_external_size")
         _check_datarep(datarep)
-        return _count(count, "Datatype.Pack_external_size") * layout.packed
+        return _count(count, "Datatype.Pack_external_size") * layout.size
 
     # attributes
 

@@ -52,7 +52,7 @@ class Elements:
     @property
     def itemsize(self) -> int:
         """Bytes of one packed element."""
-        return self.layout.packed
+        return self.layout.size
 
     @property
     def origin(self) -> int:
@@ -83,7 +83,7 @@ class Buffer(Elements):
     ) -> None:
         super().__init__(address, datatype, layout, owner, readonly, device)
         self.count = count
-        self.nbytes = count * layout.packed
+        self.nbytes = count * layout.size
 
     def times(self, blocks: int) -> Buffer:
         """All `blocks` equal blocks, of which this one is the first, as one buffer."""
@@ -154,12 +154,12 @@ class VBuffer(Elements):
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks when packed."""
-        return sum(self.counts) * self.layout.packed
+        return sum(self.counts) * self.layout.size
 
     @property
     def sizes(self) -> list[int]:
         """Bytes of each block when packed."""
-        return [count * self.layout.packed for count in self.counts]
+        return [count * self.layout.size for count in self.counts]
 
     @property
     def offsets(self) -> list[int]:
@@ -231,7 +231,7 @@ class Copy:
         for device, pieces in self._pieces(-1).items():
             if device is None:
                 for layout, origin, nbytes, packed, _ in pieces:
-                    packing.pack(layout, origin, nbytes // max(layout.packed, 1), packed)
+                    packing.pack(layout, origin, nbytes // max(layout.size, 1), packed)
             else:
                 passage.read(device, pieces, self.owner)
 

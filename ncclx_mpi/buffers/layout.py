@@ -1,6 +1,6 @@
 """What a datatype means for bytes: sizes, bounds, and the merged list of blocks that one element covers.
 
-``size`` is what MPI calls the size; ``packed`` is how many bytes of an element travel: more in pairs like DOUBLE_INT.
+``size`` is what MPI calls the size, and how many bytes of an element travel: gaps stay behind, those inside of pairs like DOUBLE_INT too.
 A :class:`Layout` is immutable but for its name and attributes. Handles (``MPI.Datatype``) point to one; freeing a
 handle nulls that handle only, so a layout lives as long as a handle, a derived layout or a pending request needs it.
 Sizes and bounds are computed at once, blocks only when a message needs them: programs build many types that
@@ -28,6 +28,11 @@ class Part(NamedTuple):
     old: Layout
     lengths: Words
     offsets: Words
+
+    @property
+    def total(self) -> int:
+        """Number of elements in all blocks."""
+        return int(self.lengths[0]) if len(self.lengths) == 1 else int(self.lengths.sum())
 
 
 class Recipe(NamedTuple):
@@ -62,7 +67,6 @@ class Layout:
         "lb",
         "name",
         "nbasic",
-        "packed",
         "parts",
         "recipe",
         "size",
@@ -91,20 +95,19 @@ class Layout:
 
     def _measure(self) -> None:
         """Derive sizes, bounds, alignment and the number of basic elements from the parts."""
-        self.size = self.packed = self.nbasic = 0
+        self.size = self.nbasic = 0
         self.align = 1
         self.has_bounds = False
         spans: list[tuple[int, int, int, int, bool]] = []
-        for old, lengths, offsets in self.parts:
-            total = int(lengths[0]) if len(lengths) == 1 else int(lengths.sum())
+        for part in self.parts:
+            old, total = part.old, part.total
             if not total:
                 continue
             self.size += total * old.size
-            self.packed += total * old.packed
             self.nbasic += total * old.nbasic
             self.align = max(self.align, old.align)
             self.has_bounds |= old.has_bounds
-            spans.append(_span(old, lengths, offsets))
+            spans.append(_span(*part))
         if len(spans) == 1:
             self.lb, self.ub, self.true_lb, self.true_ub, _ = spans[0]
         elif spans:
@@ -126,6 +129,13 @@ class Layout:
         self.lb, self.extent, self.ub = lb, extent, lb + extent
         self.has_bounds = True
 
+    def reach(self, count: int) -> tuple[int, int]:
+        """Offsets of the first byte of `count` elements and after their last one, from the origin of the first element."""
+        if not count or not self.size:
+            return 0, 0
+        last = (count - 1) * self.extent
+        return min(last, 0) + self.true_lb, max(last, 0) + self.true_ub
+
     @property
     def handle(self) -> int:
         """Number by which :func:`find` finds it, made when first asked for."""
@@ -145,8 +155,8 @@ class Layout:
     def contiguous(self) -> bool:
         """Whether any number of elements, one after the other, covers one run of bytes."""
         if self._contiguous is None:
-            is_run = self.packed == self.extent and len(self.blocks) == 1
-            self._contiguous = self.packed == 0 or is_run
+            is_run = self.size == self.extent and len(self.blocks) == 1
+            self._contiguous = self.size == 0 or is_run
         return self._contiguous
 
     @property
@@ -156,40 +166,19 @@ class Layout:
 
     def elements(self, nbytes: int) -> int:
         """Number of basic elements in the first `nbytes` packed bytes, or -1 if they end inside of one."""
-        if self.packed == 0:
+        if self.size == 0:
             return 0 if nbytes == 0 else -1
-        whole, rest = divmod(nbytes, self.packed)
+        whole, rest = divmod(nbytes, self.size)
         found = whole * self.nbasic
         if rest and not self.parts:
             return -1
-        for old, lengths, _ in self.parts:
-            for length in lengths.tolist():
-                if not rest:
-                    return found
-                taken = min(rest, length * old.packed)
-                inner = old.elements(taken)
-                if inner < 0:
-                    return -1
-                found += inner
-                rest -= taken
-        return found
-
-    def runs(self) -> list[tuple[int, int]]:
-        """(bytes, number) of the machine words in one packed element: what a change of byte order swaps."""
-        if not self.parts:
-            return [(self.align, self.packed // self.align)]
-        found: list[tuple[int, int]] = []
-        for old, lengths, offsets in self.parts:
-            if self.is_named:
-                _append_run(found, 1, int(offsets[0]) - sum(unit * number for unit, number in found))
-            inner, total = old.runs(), int(lengths.sum())
-            if len(inner) == 1:
-                _append_run(found, inner[0][0], inner[0][1] * total)
-                continue
-            for unit, number in inner * total:
-                _append_run(found, unit, number)
-        if self.is_named:
-            _append_run(found, 1, self.packed - sum(unit * number for unit, number in found))
+        for part in self.parts:
+            taken = min(rest, part.total * part.old.size)
+            inner = part.old.elements(taken)
+            if inner < 0:
+                return -1
+            found += inner
+            rest -= taken
         return found
 
 
@@ -219,7 +208,7 @@ def basic(name: str, size: int, align: int) -> Layout:
     """Make a predefined layout of one basic element."""
     layout = Layout((), None)
     layout.name, layout.align, layout.nbasic = name, align, 1
-    layout.size = layout.packed = size
+    layout.size = size
     layout.ub = layout.true_ub = layout.extent = size
     layout._blocks = np.array([[0, size]], np.int64)
     layout._contiguous = layout.is_plain = True
@@ -227,25 +216,13 @@ def basic(name: str, size: int, align: int) -> Layout:
 
 
 def pair(name: str, value: Layout, index: Layout) -> Layout:
-    """Make the predefined layout of a value and its location.
-
-    It travels and is reduced as the C struct that it is, padding and all, though MPI's size leaves that out.
-    """
+    """Make the predefined layout of a value and its location: a C struct, whose padding belongs to the program."""
     offset = value.size + -value.size % index.align
     layout = Layout((once(value), Part(index, _ONE, words([offset]))), None)
     layout.name = name
     layout.pad()
-    layout.packed = layout.extent
-    layout._blocks = np.array([[0, layout.extent]], np.int64)
-    layout._contiguous = layout.is_plain = True
+    layout.is_plain = layout.contiguous
     return layout
-
-
-def _append_run(found: list[tuple[int, int]], unit: int, number: int) -> None:
-    if found and found[-1][0] == unit and number:
-        found[-1] = (unit, found[-1][1] + number)
-    elif number:
-        found.append((unit, number))
 
 
 def _span(old: Layout, lengths: Words, offsets: Words) -> tuple[int, int, int, int, bool]:

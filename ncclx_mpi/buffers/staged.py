@@ -94,15 +94,15 @@ def lease(memory: DeviceMemory, nbytes: int) -> staging.Lease:
 def _is_few(piece: Piece) -> bool:
     """Whether copying block by block is the fastest way."""
     layout = piece.layout
-    return layout.contiguous or -(-piece.nbytes // layout.packed) * len(layout.blocks) <= _FEW
+    return layout.contiguous or -(-piece.nbytes // layout.size) * len(layout.blocks) <= _FEW
 
 
 def _launch(driver: Driver, memory: DeviceMemory, piece: Piece, unpacking: bool, keeps: list[Any]) -> bool:
     """Enqueue a kernel that packs or unpacks; False if there is none. `keeps` gets what it reads."""
     if _Compiler.is_missing:
         return False
-    passed, first = divmod(piece.first, piece.layout.packed)
-    typemap = _typemap(piece.layout, -(-(first + piece.nbytes) // piece.layout.packed))
+    passed, first = divmod(piece.first, piece.layout.size)
+    typemap = _typemap(piece.layout, -(-(first + piece.nbytes) // piece.layout.size))
     table = 0
     if typemap.table is not None:
         room = staging.lease(driver, typemap.table.nbytes)
@@ -145,15 +145,15 @@ def _is_dense(piece: Piece) -> bool:
     """Whether these are whole elements, and the range that they span is worth being copied."""
     layout = piece.layout
     span = layout.true_ub - layout.true_lb
-    if piece.first % layout.packed or piece.nbytes % layout.packed:
+    if piece.first % layout.size or piece.nbytes % layout.size:
         return False
-    return 0 < layout.extent <= _WINDOW and span <= _WINDOW and max(span, layout.extent) <= _DENSE * layout.packed
+    return 0 < layout.extent <= _WINDOW and span <= _WINDOW and max(span, layout.extent) <= _DENSE * layout.size
 
 
 def _read_ranges(memory: DeviceMemory, piece: Piece) -> None:
     """Copy what some elements span at a time, and pack it here."""
-    layout, count = piece.layout, piece.nbytes // piece.layout.packed
-    origin = piece.origin + piece.first // layout.packed * layout.extent
+    layout, count = piece.layout, piece.nbytes // piece.layout.size
+    origin = piece.origin + piece.first // layout.size * layout.extent
     span = layout.true_ub - layout.true_lb
     step = min(count, (_WINDOW - span) // layout.extent + 1)
     bounce = lease(memory, (step - 1) * layout.extent + span)
@@ -162,7 +162,7 @@ def _read_ranges(memory: DeviceMemory, piece: Piece) -> None:
         low = origin + first * layout.extent + layout.true_lb
         with memory.in_order(bounce) as driver:
             driver.copy(bounce.address, low, (number - 1) * layout.extent + span, memory.stream.handle)
-        packing.pack(layout, bounce.address - layout.true_lb, number, piece.packed + first * layout.packed)
+        packing.pack(layout, bounce.address - layout.true_lb, number, piece.packed + first * layout.size)
 
 
 def _blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
@@ -172,7 +172,7 @@ def _blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
         if left:
             yield piece.origin + layout.true_lb + piece.first, packed, left
         return
-    passed, skipped = divmod(piece.first, layout.packed or 1)
+    passed, skipped = divmod(piece.first, layout.size or 1)
     element, blocks = piece.origin + passed * layout.extent, layout.blocks.tolist()
     while left:
         for start, size in blocks:
