@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from ncclx_mpi.api import attributes
 from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.api.accessors import Attributed, Named
@@ -287,14 +289,15 @@ class Datatype(Named, Attributed, Handle):
         recipe = self._need("Get_envelope").recipe
         if recipe is None:
             return 0, 0, 0, 0, mpi.COMBINER_NAMED
-        return len(recipe.integers), 0, len(recipe.counts), len(recipe.layouts), recipe.combiner
+        return len(recipe.integers), 0, sum(np.size(each) for each in recipe.counts), len(recipe.layouts), recipe.combiner
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Integers, addresses, counts and datatypes it was made from."""
         recipe = self._need("Get_contents").recipe
         if recipe is None:
             fail(ERR_TYPE, "Datatype.Get_contents: a predefined datatype has no contents")
-        return list(recipe.integers), [], list(recipe.counts), [_reference(each) for each in recipe.layouts]
+        counts = [count for each in recipe.counts for count in np.atleast_1d(each).tolist()]
+        return list(recipe.integers), [], counts, [_reference(each) for each in recipe.layouts]
 
     def decode(self) -> tuple[Datatype, str, dict[str, Any]]:
         """Base type, name of the constructor, and its arguments."""
@@ -459,7 +462,7 @@ def _datatype_decode(datatype: Datatype, mark: bool = False) -> tuple[Datatype, 
     recipe = datatype._need("decode").recipe
     if recipe is None:
         return datatype, "NAMED", {}
-    params = dict(recipe.params)
+    params = {name: each.tolist() if isinstance(each, np.ndarray) else each for name, each in recipe.params.items()}
     types = [_constant(each) if each.is_named else _reference(each) for each in recipe.layouts]
     if recipe.combiner == mpi.COMBINER_STRUCT:
         params["datatypes"] = types

@@ -28,17 +28,33 @@ def _unpack_range() -> Callable[..., int]:
 
 def pack(layout: Layout, source: int, count: int, target: int) -> None:
     """Copy `count` elements at `source` to packed bytes at `target`."""
-    if count and layout.size:
-        blocks = layout.blocks
-        _pack()(array_words(blocks)[0], len(blocks), layout.extent, source, count, target)
+    if not count or not layout.size:
+        return
+    table = layout.table
+    if table is not None:
+        _pack()(*table, layout.extent, source, count, target)
+        return
+    for run in layout.runs(source, count):
+        pack(run.layout, run.origin, run.number, target)
+        target += run.number * run.layout.size
 
 
 def unpack(layout: Layout, source: int, nbytes: int, target: int) -> None:
     """Copy `nbytes` packed bytes, perhaps not a whole number of elements, to the elements at `target`."""
-    if nbytes and layout.size:
-        blocks = layout.blocks
-        at = array_words(blocks)[0]
-        _unpack_range()(at, len(blocks), layout.size, layout.extent, source, 0, nbytes, target, 0)
+    size = layout.size
+    if not nbytes or not size:
+        return
+    table = layout.table
+    if table is not None:
+        _unpack_range()(*table, size, layout.extent, source, 0, nbytes, target, 0)
+        return
+    end = source + nbytes
+    for run in layout.runs(target, -(-nbytes // size)):
+        part = min(run.number * run.layout.size, end - source)
+        unpack(run.layout, source, part, run.origin)
+        source += part
+        if source == end:
+            return
 
 
 def append(layout: Layout, given: Source, packed: Source, position: int, *, is_external: bool = False) -> int:

@@ -305,7 +305,10 @@ def _device(memory: _Memory, layout: Layout, offset: int, count: int) -> DeviceM
 
 def _device_at(layout: Layout, address: int, count: int) -> DeviceMemory | None:
     """The GPU memory in which the first of some elements at an address begins."""
-    return device_memory(address + int(layout.blocks[0, 0])) if count and layout.size else None
+    if not count or not layout.size:
+        return None
+    first = next(layout.runs(address, 1))
+    return device_memory(first.origin + int(first.layout.blocks[0, 0]))
 
 
 def _datatype_of(source: Any, code: str | None) -> Datatype:

@@ -65,7 +65,7 @@ def read(memory: DeviceMemory, pieces: Sequence[Piece], room: staging.Lease) -> 
     left = []
     keeps: list[Any] = [room]
     with memory.in_order(keeps) as driver:
-        for piece in pieces:
+        for piece in _flat(pieces):
             if _is_few(piece):
                 for at, packed, nbytes in _blocks(piece):
                     driver.copy(packed, at, nbytes, memory.stream.handle)
@@ -79,10 +79,33 @@ def write(memory: DeviceMemory, pieces: Sequence[Piece], room: staging.Lease) ->
     """Copy packed bytes in `room` to elements, after what the array's stream holds; complete on return."""
     keeps: list[Any] = [room]
     with memory.in_order(keeps) as driver:
-        for piece in pieces:
+        for piece in _flat(pieces):
             if _is_few(piece) or not (room.is_pinned and _launch(driver, memory, piece, True, keeps)):
                 for at, packed, nbytes in _blocks(piece):
                     driver.copy(at, packed, nbytes, memory.stream.handle)
+
+
+def _flat(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The same, of layouts whose blocks are few enough to be listed."""
+    for piece in pieces:
+        if piece.layout.is_flat:
+            yield piece
+        else:
+            yield from _walked(*piece)
+
+
+def _walked(layout: Layout, origin: int, nbytes: int, packed: int, first: int) -> Iterator[Piece]:
+    """A piece as pieces of flat layouts."""
+    passed, skipped = divmod(first, layout.size)
+    for run in layout.runs(origin + passed * layout.extent, -(-(skipped + nbytes) // layout.size)):
+        size = run.number * run.layout.size
+        part = max(min(size - skipped, nbytes), 0)
+        if part:
+            yield Piece(run.layout, run.origin, part, packed, skipped)
+        skipped = max(skipped - size, 0)
+        packed, nbytes = packed + part, nbytes - part
+        if not nbytes:
+            return
 
 
 def lease(memory: DeviceMemory, nbytes: int) -> staging.Lease:

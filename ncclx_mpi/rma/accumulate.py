@@ -18,7 +18,7 @@ def element_of(layout: Layout) -> Layout | None:
     """The one predefined layout that all elements of a layout are made of, None if there are several."""
     if layout.is_named:
         return layout
-    found = {id(element): element for old, lengths, _ in layout.parts if lengths.any() for element in [element_of(old)]}
+    found = {id(element): element for part in layout.parts if part.total for element in [element_of(part.old)]}
     return found.popitem()[1] if len(found) == 1 else None
 
 

@@ -98,11 +98,12 @@ class Private:
 
     def _move(self, call: Any, place: Place, packed: int) -> None:
         """Copy between elements and packed bytes, so many elements at a time that the list of their blocks stays small."""
-        layout, number, start = place
-        step = number if layout.contiguous else max(1, 16 * _MOST_BLOCKS // len(layout.blocks))
-        for first in range(0, number, step):
-            some = Place(layout, min(step, number - first), start + first * layout.extent)
-            self._copy(call, self._blocks(some), packed + first * layout.size)
+        for layout, start, number in place.layout.runs(place.start, place.number):
+            step = number if layout.contiguous else max(1, 16 * _MOST_BLOCKS // len(layout.blocks))
+            for first in range(0, number, step):
+                some = Place(layout, min(step, number - first), start + first * layout.extent)
+                self._copy(call, self._blocks(some), packed + first * layout.size)
+            packed += number * layout.size
 
     def _blocks(self, place: Place) -> Words:
         """Address in the other process and length of each block, in packing order."""
