@@ -17,7 +17,6 @@ from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
 from numba_kernels.pyobject import register_element
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
-_UNFREEABLE = (mpi.COMBINER_F90_INTEGER, mpi.COMBINER_F90_REAL, mpi.COMBINER_F90_COMPLEX)
 _names: dict[int, str] = {}
 """Constant name of each predefined handle object, by its identity."""
 
@@ -68,7 +67,7 @@ class Datatype(Named, Attributed, Handle):
     def Free(self) -> None:
         """Release the handle; what was made from it, and pending messages, keep what they need."""
         layout = self._need("Free")
-        if layout.recipe is None or layout.recipe.combiner in _UNFREEABLE:
+        if layout.is_predefined:
             fail(ERR_TYPE, f"Datatype.Free: {layout.name or 'a predefined datatype'} cannot be freed")
         if layout.attributes:
             attributes.delete_all(self._KIND, self, layout.attributes)
@@ -326,8 +325,7 @@ class Datatype(Named, Attributed, Handle):
     @property
     def is_predefined(self) -> bool:
         """Whether it exists without being made, or is null."""
-        recipe = None if self._state is None else self._state.recipe
-        return recipe is None or recipe.combiner in _UNFREEABLE
+        return self._state is None or self._state.is_predefined
 
     # packing
 

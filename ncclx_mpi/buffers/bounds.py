@@ -49,24 +49,26 @@ class Memory(Protocol):
         """The GPU's memory that it is."""
 
 
-def overrun(memory: Memory, offset: int, count: int, layout: Layout) -> str:
-    """Say how `count` elements at byte `offset` reach beyond the memory that is there; empty if they are not known to."""
+def check_inside(memory: Memory, offset: int, count: int, layout: Layout) -> None:
+    """Raise ValueError if `count` elements at byte `offset` are known to reach beyond the memory that is there."""
     low, high = layout.reach(count)
+    nbytes = memory.nbytes
+    if nbytes < 0 or (low + offset >= 0 and high + offset <= nbytes) or low == high:
+        return
+    room = memory.address, memory.address + nbytes
+    if not layout.is_predefined:
+        known = _room(memory)
+        if known is None:
+            return
+        room = known
+    start, end = room[0] - memory.address, room[1] - memory.address
     low, high = low + offset, high + offset
-    start, end = 0, memory.nbytes
-    if end < 0 or low == high or (low >= 0 and high <= end):
-        return ""
-    what = f"the buffer has {end} bytes"
-    if not layout.is_named:
-        room = _room(memory)
-        if room is None:
-            return ""
-        start, end = room[0] - memory.address, room[1] - memory.address
-        if low >= start and high <= end:
-            return ""
-        if (start, end) != (0, memory.nbytes):
-            what += f", in memory from byte {start} to {end}"
-    return f"{count} elements of {layout.name or 'a derived datatype'} reach from byte {low} to {high}, but {what}"
+    if low < start or high > end:
+        around = "" if (start, end) == (0, nbytes) else f", in memory from byte {start} to {end}"
+        raise ValueError(
+            f"message: {count} elements of {layout.name or 'a derived datatype'} reach from byte {low} to {high}, "
+            f"but the buffer has {nbytes} bytes{around}"
+        )
 
 
 def _room(memory: Memory) -> Range | None:
@@ -99,11 +101,10 @@ def _behind(owner: Any) -> Any:
     if isinstance(owner, memoryview):
         return owner.obj
     if isinstance(owner, np.ndarray):
-        if hasattr(
-            owner, "_owner"
-        ):  # MPI.buffer, whose base is the whole address space: its owner is an address if that was allocated
-            return owner if isinstance(owner._owner, int) else owner._owner
-        return owner if owner.flags.owndata else owner.base
+        if not hasattr(owner, "_owner"):
+            return owner if owner.flags.owndata else owner.base
+        # an MPI.buffer, whose base is the whole address space; its owner is an address where that was allocated
+        return owner if isinstance(owner._owner, int) else owner._owner
     if isinstance(owner, _Data):
         return owner if owner._b_needsfree_ else _behind_data(owner)
     return owner

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.errors import ERR_TYPE, fail
 
@@ -76,9 +77,12 @@ class Listed(NamedTuple):
 
 
 class Strided:
-    """Equal blocks of one old layout: `count` of `length` elements, whose starts are `step` bytes apart from byte `start` on."""
+    """Equal blocks of one old layout: `count` of `length` elements, whose starts are `step` bytes apart from byte `start` on.
 
-    __slots__ = ("_block", "count", "length", "old", "start", "step")
+    `total` and `entries` are those of :class:`Listed`.
+    """
+
+    __slots__ = ("_block", "count", "entries", "length", "old", "start", "step", "total")
 
     def __init__(self, old: Layout, count: int, length: int, step: int = 0, start: int = 0) -> None:
         if step == length * old.extent:
@@ -88,17 +92,9 @@ class Strided:
         self.length = length
         self.step = step
         self.start = start
+        self.total = count * length
+        self.entries = old.entries
         self._block: Layout | None = None
-
-    @property
-    def total(self) -> int:
-        """Number of elements in all blocks."""
-        return self.count * self.length
-
-    @property
-    def entries(self) -> int:
-        """How many blocks the program listed one by one in the old layout."""
-        return self.old.entries
 
     @property
     def nblocks(self) -> int:
@@ -107,9 +103,13 @@ class Strided:
 
     def span(self) -> Span:
         """Bounds of all elements, of which there are some."""
-        blocks, elements = (self.count - 1) * self.step, (self.length - 1) * self.old.extent
-        low = self.start + min(blocks, 0) + min(elements, 0)
-        return _around(self.old, low, self.start + max(blocks, 0) + max(elements, 0))
+        low = high = self.start
+        for reach in ((self.count - 1) * self.step, (self.length - 1) * self.old.extent):
+            if reach < 0:
+                low += reach
+            else:
+                high += reach
+        return _around(self.old, low, high)
 
     def tile(self) -> Words:
         """Blocks of bytes of all elements."""
@@ -215,12 +215,13 @@ class Layout:
     def _measure(self) -> None:
         """Derive sizes, bounds, alignment and the number of basic elements from the parts."""
         self.size = self.nbasic = 0
-        self.entries = sum(1 + part.entries for part in self.parts)
+        self.entries = len(self.parts)
         self.align = 1
         self.has_bounds = False
         spans: list[tuple[Span, bool]] = []
         for part in self.parts:
             old, total = part.old, part.total
+            self.entries += part.entries
             if not total:
                 continue
             self.size += total * old.size
@@ -315,6 +316,11 @@ class Layout:
         """Whether it is one of the predefined types."""
         return self.recipe is None
 
+    @property
+    def is_predefined(self) -> bool:
+        """Whether it exists without being made: those with a name, and what MPI chooses by precision and range for Fortran."""
+        return self.recipe is None or self.recipe.combiner in _OF_FORTRAN
+
     def elements(self, nbytes: int) -> int:
         """Number of basic elements in the first `nbytes` packed bytes, or -1 if they end inside of one."""
         if self.size == 0:
@@ -333,6 +339,7 @@ class Layout:
         return found
 
 
+_OF_FORTRAN = (mpi.COMBINER_F90_INTEGER, mpi.COMBINER_F90_REAL, mpi.COMBINER_F90_COMPLEX)
 _NONE: Words = np.empty((0, 2), np.int64)
 _FEW = 1 << 20
 _EACH = 1024

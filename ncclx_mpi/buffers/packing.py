@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from ncclx_mpi.buffers.bounds import overrun
+from ncclx_mpi.buffers.bounds import check_inside
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import Bytes, array_words, view
 from ncclx_mpi.buffers.source import Source
@@ -100,8 +100,9 @@ def _whole_elements(layout: Layout, memory: Source) -> int:
     if layout.extent <= 0:
         fail(ERR_TYPE, f"cannot infer a count: the datatype's extent is {layout.extent}")
     count = memory.nbytes // layout.extent
-    wrong = overrun(memory, 0, count, layout)
-    if wrong:
+    try:
+        check_inside(memory, 0, count, layout)
+    except ValueError as wrong:
         fail(ERR_ARG, f"not in buffer: {wrong}")
     return count
 

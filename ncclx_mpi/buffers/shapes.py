@@ -207,7 +207,9 @@ def _offsets(old: Layout, displacements: Words, *, in_bytes: bool) -> Words:
 
 
 def _check_counts(counts: Sequence[int] | Words) -> None:
-    lowest = int(np.min(counts)) if len(counts) else 0
+    if not len(counts):
+        return
+    lowest = int(counts.min()) if isinstance(counts, np.ndarray) else min(counts)
     if lowest < 0:
         fail(ERR_COUNT, f"a datatype cannot have a count or block length of {lowest}")
 

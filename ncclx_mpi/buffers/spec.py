@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ncclx_mpi.buffers.bounds import overrun
+from ncclx_mpi.buffers.bounds import check_inside
 from ncclx_mpi.buffers.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.buffers.layout import Layout, committed
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.places import BOTTOM, IN_PLACE
-from ncclx_mpi.buffers.source import Source, check_byte_order, is_source, open_source
+from ncclx_mpi.buffers.source import check_byte_order, is_source, open_source
 from ncclx_mpi.device.memory import DeviceMemory
 from ncclx_mpi.device.memory import at as device_memory
 
@@ -151,7 +151,7 @@ def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
             raise ValueError(f"message: negative count {number}")
         if number > 0 and memory.is_none:
             raise ValueError(f"message: buffer is None but count is {number}")
-    _check_inside(memory, offset, number * max(blocks, 1), layout)
+    check_inside(memory, offset, number * max(blocks, 1), layout)
     device = _device(memory, layout, offset, number)
     return Buffer(memory.address + offset, number, memory.datatype, layout, memory.owner, memory.readonly, device)
 
@@ -203,7 +203,7 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
             raise ValueError(f"message: negative count {number}")
         if number > 0 and memory.is_none:
             raise ValueError(f"message: buffer is None but count is {number}")
-        _check_inside(memory, place * layout.extent, number, layout)
+        check_inside(memory, place * layout.extent, number, layout)
     used = next((rank for rank, number in enumerate(numbers) if number), 0)
     device = _device(memory, layout, places[used] * layout.extent, numbers[used])
     return VBuffer(memory.address, numbers, places, memory.datatype, layout, memory.owner, memory.readonly, device)
@@ -263,7 +263,7 @@ def _vector_w(spec: Any, size: int, *, writable: bool) -> WBuffer:
             raise ValueError(f"message: buffer is None but count is {number}")
         layout = committed(datatype._state, "message")
         if memory is not None:
-            _check_inside(memory, place, number, layout)
+            check_inside(memory, place, number, layout)
         base = 0 if memory is None else memory.address
         device = _device_at(layout, place, number) if memory is None else memory.lent
         blocks.append(Buffer(base + place, number, datatype, layout, memory, not writable, device))
@@ -434,10 +434,3 @@ def _inferred(memory: _Memory, layout: Layout, nbytes: int, blocks: int) -> int:
 
 def _bounds(layout: Layout) -> str:
     return f"datatype extent {layout.extent} (lb:{layout.lb}, ub:{layout.ub})"
-
-
-def _check_inside(memory: _Memory | Source, offset: int, count: int, layout: Layout) -> None:
-    """Raise ValueError unless `count` elements at byte `offset` lie in memory that is there."""
-    wrong = overrun(memory, offset, count, layout)
-    if wrong:
-        raise ValueError(f"message: {wrong}")

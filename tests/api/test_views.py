@@ -80,8 +80,9 @@ def test_a_type_may_reach_over_a_view(kind: str) -> None:
             resolve([view, 9, BEYOND])
         with pytest.raises(ValueError, match="in memory from byte -?[0-9]+ to"):
             resolve([view, 1, FAR_BEFORE])
-    with pytest.raises(ValueError, match="reach from byte 0 to 72, but the buffer has"):
-        buffers.send([view, 9, MPI.DOUBLE])
+    for datatype in (MPI.DOUBLE, MPI.Datatype.Create_f90_real(15, 300)):
+        with pytest.raises(ValueError, match="reach from byte 0 to 72, but the buffer has"):
+            buffers.send([view, 9, datatype])
 
 
 def claims() -> Iterator[tuple[str, Any, Any]]:
