@@ -15,13 +15,13 @@ _PROT_NONE = 0
 def guarded(nbytes: int, *, is_low: bool = False) -> npt.NDArray[np.uint8]:
     """Make an array of zero bytes that ends where a guard page begins, or with `is_low` begins where one ends."""
     page = mmap.PAGESIZE
-    inner = -(-nbytes // page) * page
+    inner = max(-(-nbytes // page), 1) * page
     pages = mmap.mmap(-1, inner + 2 * page)
     start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
     for guard in (start, start + page + inner):
         _forbid(guard, page)
     first = page if is_low else page + inner - nbytes
-    return np.frombuffer(pages, np.uint8, nbytes, first)
+    return np.frombuffer(pages, np.uint8)[first : first + nbytes]
 
 
 def _forbid(address: int, nbytes: int) -> None:

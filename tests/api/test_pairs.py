@@ -150,3 +150,20 @@ def test_a_user_operation_gets_whole_structs(comm: Any, name: str) -> None:
     for field in ("value", "index"):
         total[field] += elements(name, 1)[field]
     check(name, room, total)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", PAIRS)
+def test_accumulations_leave_the_padding(comm: Any, name: str) -> None:
+    datatype, fields = getattr(MPI, name), is_field(name)
+    window = MPI.Win.Allocate(COUNT * datatype.extent, comm=comm)
+    memory = np.frombuffer(window, np.uint8)
+    memory[:] = FILL
+    memory[: len(fields)][fields] = sent(name, 1)[0][fields]
+    room = received(name)
+    window.Fence()
+    window.Get_accumulate(sent(name, 2 * comm.rank), room, 0, (0, COUNT, datatype), MPI.MAXLOC)
+    window.Fence()
+    check(name, [memory[: len(fields)]], elements(name, 2 if comm.rank == 0 else 1))
+    check(name, room, elements(name, 1 if comm.rank == 1 or values(name, room[0])["index"][0] == 10 else 2))
+    window.Free()
