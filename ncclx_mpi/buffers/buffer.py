@@ -13,6 +13,7 @@ from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.staged import Piece
 from ncclx_mpi.device.memory import DeviceMemory
+from ncclx_mpi.errors import ERR_NO_MEM, fail
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
@@ -220,7 +221,7 @@ class Copy:
         device = next((block.device for block in blocks if block.device is not None), None)
         self.owner: Any
         if device is None:
-            self.owner = np.empty(max(total, 1), np.uint8)
+            self.owner = _room(total)
             self.address = array_words(self.owner)[0]
         else:
             self.owner = staged.lease(device, total)
@@ -251,6 +252,14 @@ class Copy:
             piece = Piece(block.layout, block.origin, block.nbytes if nbytes < 0 else nbytes, self.address + offset)
             found.setdefault(block.device, []).append(piece)
         return found
+
+
+def _room(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Memory for packed elements."""
+    try:
+        return np.empty(max(nbytes, 1), np.uint8)
+    except (MemoryError, ValueError):
+        fail(ERR_NO_MEM, f"no memory for {nbytes} bytes of elements with gaps, which are packed on their way; move fewer at a time")
 
 
 def _nothing(nbytes: int) -> None:

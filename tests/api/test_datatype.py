@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ncclx_mpi import buffers, errors
 from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.api.datatype import DATATYPE_NULL, PREDEFINED, Datatype, _datatype_create
-from ncclx_mpi.api.memory import BOTTOM
+from ncclx_mpi.api.memory import BOTTOM, buffer
 from ncclx_mpi.buffers import layout, packing
 from ncclx_mpi.testing.guards import guarded
 
@@ -204,6 +204,13 @@ def test_the_first_bytes_of_a_strided_type_land() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_more_elements_than_there_is_memory_for() -> None:
+    huge = DOUBLE.Create_vector(1 << 57, 1, 2).Commit()
+    with pytest.raises(errors.Exception, match=f"no memory for {1 << 60} bytes") as refused:
+        buffers.send([buffer.fromaddress(4096, 8), 1, huge]).packed()
+    assert refused.value.Get_error_class() == errors.ERR_NO_MEM
 
 
 def test_large_strided_types_pack() -> None:
