@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from ncclx_mpi.api import attributes
 from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.api.accessors import Attributed, Named
@@ -15,7 +17,6 @@ from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
 from numba_kernels.pyobject import register_element
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
-_UNFREEABLE = (mpi.COMBINER_F90_INTEGER, mpi.COMBINER_F90_REAL, mpi.COMBINER_F90_COMPLEX)
 _names: dict[int, str] = {}
 """Constant name of each predefined handle object, by its identity."""
 
@@ -66,7 +67,7 @@ class Datatype(Named, Attributed, Handle):
     def Free(self) -> None:
         """Release the handle; what was made from it, and pending messages, keep what they need."""
         layout = self._need("Free")
-        if layout.recipe is None or layout.recipe.combiner in _UNFREEABLE:
+        if layout.is_predefined:
             fail(ERR_TYPE, f"Datatype.Free: {layout.name or 'a predefined datatype'} cannot be freed")
         if layout.attributes:
             attributes.delete_all(self._KIND, self, layout.attributes)
@@ -287,14 +288,15 @@ class Datatype(Named, Attributed, Handle):
         recipe = self._need("Get_envelope").recipe
         if recipe is None:
             return 0, 0, 0, 0, mpi.COMBINER_NAMED
-        return len(recipe.integers), 0, len(recipe.counts), len(recipe.layouts), recipe.combiner
+        return len(recipe.integers), 0, sum(np.size(each) for each in recipe.counts), len(recipe.layouts), recipe.combiner
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Integers, addresses, counts and datatypes it was made from."""
         recipe = self._need("Get_contents").recipe
         if recipe is None:
             fail(ERR_TYPE, "Datatype.Get_contents: a predefined datatype has no contents")
-        return list(recipe.integers), [], list(recipe.counts), [_reference(each) for each in recipe.layouts]
+        counts = [count for each in recipe.counts for count in np.atleast_1d(each).tolist()]
+        return list(recipe.integers), [], counts, [_reference(each) for each in recipe.layouts]
 
     def decode(self) -> tuple[Datatype, str, dict[str, Any]]:
         """Base type, name of the constructor, and its arguments."""
@@ -323,8 +325,7 @@ class Datatype(Named, Attributed, Handle):
     @property
     def is_predefined(self) -> bool:
         """Whether it exists without being made, or is null."""
-        recipe = None if self._state is None else self._state.recipe
-        return recipe is None or recipe.combiner in _UNFREEABLE
+        return self._state is None or self._state.is_predefined
 
     # packing
 
@@ -346,7 +347,7 @@ class Datatype(Named, Attributed, Handle):
         """Bytes that `count` elements take when packed."""
         layout = self._need("Pack_size")
         _check_comm(comm, "Datatype.Pack_size")
-        return _count(count, "Datatype.Pack_size") * layout.packed
+        return _count(count, "Datatype.Pack_size") * layout.size
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
         """Like :meth:`Pack`, in the big-endian representation ``external32``."""
@@ -366,7 +367,7 @@ class Datatype(Named, Attributed, Handle):
         """Bytes that `count` elements take in the representation ``external32``."""
         layout = self._need("Pack_external_size")
         _check_datarep(datarep)
-        return _count(count, "Datatype.Pack_external_size") * layout.packed
+        return _count(count, "Datatype.Pack_external_size") * layout.size
 
     # attributes
 
@@ -459,7 +460,7 @@ def _datatype_decode(datatype: Datatype, mark: bool = False) -> tuple[Datatype, 
     recipe = datatype._need("decode").recipe
     if recipe is None:
         return datatype, "NAMED", {}
-    params = dict(recipe.params)
+    params = {name: each.tolist() if isinstance(each, np.ndarray) else each for name, each in recipe.params.items()}
     types = [_constant(each) if each.is_named else _reference(each) for each in recipe.layouts]
     if recipe.combiner == mpi.COMBINER_STRUCT:
         params["datatypes"] = types

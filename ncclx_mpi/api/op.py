@@ -7,6 +7,7 @@ What collectives see of either is the address of one C function, ``void(int64 ou
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import threading
 import traceback
@@ -21,6 +22,8 @@ from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import Handle, State, constant
 from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.buffers import packing
+from ncclx_mpi.buffers.layout import Layout, committed
+from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.typing import BufSpec
@@ -43,6 +46,7 @@ _WHY_NOT = {
 }
 """What is added to the error about an operation, by element type."""
 
+_User = Callable[[Any, Any, Datatype], None]
 _REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _live: set[OpState] = set()
 _lock = threading.Lock()
@@ -121,7 +125,8 @@ class Op(Handle):
         """Create a user-defined reduction operation.
 
         `function(inbuf, inoutbuf, datatype)` gets two `memory` objects and leaves in the second what
-        ``inbuf OP inoutbuf`` is, `inbuf` from the lower rank. At most 32 operations can be alive.
+        ``inbuf OP inoutbuf`` is, `inbuf` from the lower rank. Both are ``count * extent`` bytes from the origin of the first
+        element on; where a datatype reaches beyond, that memory is there too, by address. At most 32 operations can be alive.
         """
         if not callable(function):
             raise TypeError(f"function must be callable, not {type(function).__name__}")
@@ -231,33 +236,36 @@ def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
 
 def _user_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
     """Wrap a user's function: it wants its result where its second argument is, and elements as laid out in memory."""
-    function, size, shaped = state.function, datatype.size, Datatype(datatype)
-    laid_out = not datatype.contiguous
-
-    def apply(out: int, low: int, high: int, count: int) -> None:
-        nbytes = count * size
-        first = bytearray(ctypes.string_at(low, nbytes)) if out == low else None
-        if out != high:
-            ctypes.memmove(out, high, nbytes)
-        inbuf = buffer(first) if first is not None else buffer._over(low, nbytes, False, None, None)
-        inoutbuf = buffer._over(out, nbytes, False, None, None)
-        handle = Datatype(shaped)
-        if laid_out:
-            _call_laid_out(function, inbuf, inoutbuf, handle, count)
-        else:
-            function(inbuf, inoutbuf, handle)
-
-    return _callback(apply)
+    layout = committed(datatype._state, "reduction")
+    apply = _on_packed if layout.contiguous and layout.true_lb == 0 else _on_laid_out
+    return _callback(functools.partial(apply, state.function, layout, Datatype(datatype)))
 
 
-def _call_laid_out(function: Any, inbuf: buffer, inoutbuf: buffer, datatype: Datatype, count: int) -> None:
-    """Call a user's function on elements with the gaps of their derived datatype."""
-    layout: Any = datatype._state
-    areas = [buffer.allocate(count * datatype.extent, clear=True) for _ in range(2)]
-    for packed, area in zip((inbuf, inoutbuf), areas, strict=True):
-        packing.unpack(layout, packed.address, packed.nbytes, area.address)
-    function(*areas, datatype)
-    packing.pack(layout, areas[1].address, count, inoutbuf.address)
+def _on_packed(function: _User, layout: Layout, datatype: Datatype, out: int, low: int, high: int, count: int) -> None:
+    """Call a user's function on packed elements, which are laid out in memory just so."""
+    nbytes = count * layout.size
+    inbuf = buffer(bytearray(ctypes.string_at(low, nbytes))) if out == low else buffer._over(low, nbytes, False, None, None)
+    if out != high:
+        ctypes.memmove(out, high, nbytes)
+    function(inbuf, buffer._over(out, nbytes, False, None, None), Datatype(datatype))
+
+
+def _on_laid_out(function: _User, layout: Layout, datatype: Datatype, out: int, low: int, high: int, count: int) -> None:
+    """Call a user's function on elements with the gaps of their datatype."""
+    inbuf, inoutbuf = _laid_out(layout, low, count), _laid_out(layout, high, count)
+    function(inbuf, inoutbuf, Datatype(datatype))
+    packing.pack(layout, inoutbuf.address, count, out)
+
+
+def _laid_out(layout: Layout, packed: int, count: int) -> buffer:
+    """Unpack elements into new memory: ``count * extent`` bytes from the origin of the first one on, and as many around as they reach."""
+    low, high = layout.reach(count)
+    nbytes = max(count * layout.extent, 0)
+    start = min(low, 0)
+    area = np.zeros(max(high, nbytes) - start, np.uint8)
+    origin = array_words(area)[0] - start
+    packing.unpack(layout, packed, count * layout.size, origin)
+    return buffer._over(origin, nbytes, False, area, area)
 
 
 def _callback(apply: Callable[[int, int, int, int], None]) -> tuple[int, Any]:

@@ -89,7 +89,7 @@ class Status:
 
     def Get_count(self, datatype: Datatype = BYTE) -> int:
         """Number of whole elements received; UNDEFINED if they do not fill the message."""
-        size, nbytes = _checked(datatype)._need("Get_count").packed, self._bytes()
+        size, nbytes = _checked(datatype)._need("Get_count").size, self._bytes()
         if size == 0:
             return 0 if nbytes == 0 else UNDEFINED
         count, rest = divmod(nbytes, size)
@@ -103,7 +103,7 @@ class Status:
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Set the length of the message, for generalized requests."""
-        size, number = _checked(datatype)._need("Set_elements").packed, integer(count, "count")
+        size, number = _checked(datatype)._need("Set_elements").size, integer(count, "count")
         if number < 0:
             fail(ERR_COUNT, f"Status.Set_elements: the count is {number}")
         if number * size >= 1 << 62:

@@ -322,16 +322,16 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         if count < 0:
             errors.fail(errors.ERR_COUNT, f"target rank {rank}: the count is negative: {count}")
         layout = committed(datatype._state, "target")
-        if count * layout.packed != origin.nbytes:
+        if count * layout.size != origin.nbytes:
             errors.fail(
                 errors.ERR_TRUNCATE,
-                f"target rank {rank}: {origin.nbytes} bytes at the origin do not match {count * layout.packed} at the target",
+                f"target rank {rank}: {origin.nbytes} bytes at the origin do not match {count * layout.size} at the target",
             )
         return self._window.place(rank, Place(layout, count, displacement)), datatype
 
     def _fetch(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, received: buffers.Buffer) -> None:
         """Combine into a target, and get what it held before."""
-        nbytes = place.number * place.layout.packed
+        nbytes = place.number * place.layout.size
         if received.nbytes != nbytes:
             errors.fail(
                 errors.ERR_TRUNCATE,
@@ -343,7 +343,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def _combine(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, before: int = 0) -> None:
         """Combine a buffer into a target; what the target held before goes to address `before`, if that is not 0."""
-        window, function, size, nbytes = self._window, 0, 1, place.number * place.layout.packed
+        window, function, size, nbytes = self._window, 0, 1, place.number * place.layout.size
         if op not in (REPLACE, NO_OP):
             function, size = _reduction(op, datatype, sent.datatype, nbytes)
         if not nbytes:
@@ -484,7 +484,7 @@ def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> tuple
         return 0, 1
     if there is None or here is None or there.kind != here.kind:
         errors.fail(errors.ERR_TYPE, "an accumulation needs elements of one predefined type, the same at origin and target")
-    return native(op, Datatype._refer(there)), there.packed
+    return native(op, Datatype._refer(there)), there.size
 
 
 _PREDEFINED: dict[int, Callable[[Win], int]] = {

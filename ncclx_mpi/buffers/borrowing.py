@@ -34,4 +34,4 @@ def writing(obj: object) -> Iterator[Source]:
 def _copied(found: Source, memory: DeviceMemory, room: Lease) -> Source:
     """A copy in `room` of what is in a GPU's memory."""
     passage.read(memory, [passage.run(found.address, room.address, found.nbytes)], room)
-    return found._replace(address=room.address, owner=(room, found.owner), device=CPU, lent=None)
+    return found._replace(address=room.address, owner=room, device=CPU, lent=None)

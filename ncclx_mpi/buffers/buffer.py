@@ -13,6 +13,7 @@ from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.staged import Piece
 from ncclx_mpi.device.memory import DeviceMemory
+from ncclx_mpi.errors import ERR_NO_MEM, fail
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
@@ -52,7 +53,7 @@ class Elements:
     @property
     def itemsize(self) -> int:
         """Bytes of one packed element."""
-        return self.layout.packed
+        return self.layout.size
 
     @property
     def origin(self) -> int:
@@ -83,7 +84,7 @@ class Buffer(Elements):
     ) -> None:
         super().__init__(address, datatype, layout, owner, readonly, device)
         self.count = count
-        self.nbytes = count * layout.packed
+        self.nbytes = count * layout.size
 
     def times(self, blocks: int) -> Buffer:
         """All `blocks` equal blocks, of which this one is the first, as one buffer."""
@@ -154,12 +155,12 @@ class VBuffer(Elements):
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks when packed."""
-        return sum(self.counts) * self.layout.packed
+        return sum(self.counts) * self.layout.size
 
     @property
     def sizes(self) -> list[int]:
         """Bytes of each block when packed."""
-        return [count * self.layout.packed for count in self.counts]
+        return [count * self.layout.size for count in self.counts]
 
     @property
     def offsets(self) -> list[int]:
@@ -220,7 +221,7 @@ class Copy:
         device = next((block.device for block in blocks if block.device is not None), None)
         self.owner: Any
         if device is None:
-            self.owner = np.empty(max(total, 1), np.uint8)
+            self.owner = _room(total)
             self.address = array_words(self.owner)[0]
         else:
             self.owner = staged.lease(device, total)
@@ -231,7 +232,7 @@ class Copy:
         for device, pieces in self._pieces(-1).items():
             if device is None:
                 for layout, origin, nbytes, packed, _ in pieces:
-                    packing.pack(layout, origin, nbytes // max(layout.packed, 1), packed)
+                    packing.pack(layout, origin, nbytes // max(layout.size, 1), packed)
             else:
                 passage.read(device, pieces, self.owner)
 
@@ -251,6 +252,14 @@ class Copy:
             piece = Piece(block.layout, block.origin, block.nbytes if nbytes < 0 else nbytes, self.address + offset)
             found.setdefault(block.device, []).append(piece)
         return found
+
+
+def _room(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Memory for packed elements."""
+    try:
+        return np.empty(max(nbytes, 1), np.uint8)
+    except (MemoryError, ValueError):
+        fail(ERR_NO_MEM, f"no memory for {nbytes} bytes of elements with gaps, which are packed on their way; move fewer at a time")
 
 
 def _nothing(nbytes: int) -> None:

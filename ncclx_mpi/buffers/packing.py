@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-import numpy as np
-
+from ncclx_mpi.buffers.bounds import check_inside
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import Bytes, array_words, view
 from ncclx_mpi.buffers.source import Source
@@ -29,17 +28,33 @@ def _unpack_range() -> Callable[..., int]:
 
 def pack(layout: Layout, source: int, count: int, target: int) -> None:
     """Copy `count` elements at `source` to packed bytes at `target`."""
-    if count and layout.packed:
-        blocks = layout.blocks
-        _pack()(array_words(blocks)[0], len(blocks), layout.extent, source, count, target)
+    if not count or not layout.size:
+        return
+    table = layout.table
+    if table is not None:
+        _pack()(*table, layout.extent, source, count, target)
+        return
+    for run in layout.runs(source, count):
+        pack(run.layout, run.origin, run.number, target)
+        target += run.number * run.layout.size
 
 
 def unpack(layout: Layout, source: int, nbytes: int, target: int) -> None:
     """Copy `nbytes` packed bytes, perhaps not a whole number of elements, to the elements at `target`."""
-    if nbytes and layout.packed:
-        blocks = layout.blocks
-        at = array_words(blocks)[0]
-        _unpack_range()(at, len(blocks), layout.packed, layout.extent, source, 0, nbytes, target, 0)
+    size = layout.size
+    if not nbytes or not size:
+        return
+    table = layout.table
+    if table is not None:
+        _unpack_range()(*table, size, layout.extent, source, 0, nbytes, target, 0)
+        return
+    end = source + nbytes
+    for run in layout.runs(target, -(-nbytes // size)):
+        part = min(run.number * run.layout.size, end - source)
+        unpack(run.layout, source, part, run.origin)
+        source += part
+        if source == end:
+            return
 
 
 def append(layout: Layout, given: Source, packed: Source, position: int, *, is_external: bool = False) -> int:
@@ -66,13 +81,18 @@ def extract(layout: Layout, packed: Source, position: int, wanted: Source, *, is
 
 def swap(layout: Layout, packed: Bytes) -> None:
     """Reverse the bytes of each machine word of packed elements, in place."""
-    if not layout.packed:
+    if not layout.size:
         return
-    elements, column = packed.reshape(-1, layout.packed), 0
-    for unit, number in layout.runs():
-        words = elements[:, column : column + unit * number].reshape(len(elements), number, unit)
-        elements[:, column : column + unit * number] = np.ascontiguousarray(words[:, :, ::-1]).reshape(len(elements), -1)
-        column += unit * number
+    if not layout.parts:
+        packed[:] = packed.reshape(-1, layout.align)[:, ::-1].reshape(-1)
+        return
+    elements, column = packed.reshape(-1, layout.size), 0
+    for part in layout.parts:
+        columns = slice(column, column + part.total * part.old.size)
+        inner = elements[:, columns].reshape(-1)
+        swap(part.old, inner)
+        elements[:, columns] = inner.reshape(len(elements), -1)
+        column = columns.stop
 
 
 def _whole_elements(layout: Layout, memory: Source) -> int:
@@ -80,20 +100,21 @@ def _whole_elements(layout: Layout, memory: Source) -> int:
     if layout.extent <= 0:
         fail(ERR_TYPE, f"cannot infer a count: the datatype's extent is {layout.extent}")
     count = memory.nbytes // layout.extent
-    inside = layout.true_lb >= 0 and layout.true_ub <= memory.nbytes - (count - 1) * layout.extent
-    if count and not inside:
-        fail(ERR_ARG, f"the datatype reaches from byte {layout.true_lb} to {layout.true_ub} of an element: not in buffer")
+    try:
+        check_inside(memory, 0, count, layout)
+    except ValueError as wrong:
+        fail(ERR_ARG, f"not in buffer: {wrong}")
     return count
 
 
 def _end(layout: Layout, count: int, packed: Source, position: int) -> int:
-    end = position + count * layout.packed
+    end = position + count * layout.size
     if position < 0:
         fail(ERR_ARG, f"the position in the packed buffer is negative: {position}")
     if end > packed.nbytes:
         fail(
             ERR_TRUNCATE,
-            f"{count} elements of {layout.packed} bytes from position {position} do not fit into "
+            f"{count} elements of {layout.size} bytes from position {position} do not fit into "
             f"a packed buffer of {packed.nbytes} bytes",
         )
     return end

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi.api import constants as mpi
-from ncclx_mpi.buffers.layout import Layout, Part, Recipe, Words, once, words
+from ncclx_mpi.buffers.layout import Layout, Listed, Part, Recipe, Strided, Words, once
 from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, fail
 
 _REACH = 1 << 62
@@ -32,8 +32,7 @@ def dup(old: Layout) -> Layout:
 def contiguous(old: Layout, count: int) -> Layout:
     """`count` elements, one after the other."""
     _check_counts([count])
-    part = Part(old, words([count]), words([0]))
-    return _derive(mpi.COMBINER_CONTIGUOUS, [part], (count,), {"count": count})
+    return _derive(mpi.COMBINER_CONTIGUOUS, [Strided(old, 1, count)], (count,), {"count": count})
 
 
 def vector(old: Layout, count: int, blocklength: int, stride: int, *, in_bytes: bool) -> Layout:
@@ -41,43 +40,41 @@ def vector(old: Layout, count: int, blocklength: int, stride: int, *, in_bytes: 
     _check_counts([count, blocklength])
     step = stride if in_bytes else stride * old.extent
     _check_reach(count * abs(step) + blocklength * abs(old.extent))
-    lengths = np.full(count, blocklength, np.int64)
-    offsets = np.arange(count, dtype=np.int64) * step
     params = {"count": count, "blocklength": blocklength, "stride": stride}
     combiner = mpi.COMBINER_HVECTOR if in_bytes else mpi.COMBINER_VECTOR
-    return _derive(combiner, [Part(old, lengths, offsets)], (count, blocklength, stride), params)
+    return _derive(combiner, [Strided(old, count, blocklength, step)], (count, blocklength, stride), params)
 
 
 def indexed(old: Layout, blocklengths: Words, displacements: Words, *, in_bytes: bool) -> Layout:
     """Blocks of given lengths at given displacements in elements (or bytes)."""
-    _check_counts(blocklengths.tolist())
+    _check_counts(blocklengths)
     offsets = _offsets(old, displacements, in_bytes=in_bytes)
-    params = {"blocklengths": blocklengths.tolist(), "displacements": displacements.tolist()}
-    counts = (len(blocklengths), *params["blocklengths"], *params["displacements"])
+    params = {"blocklengths": blocklengths, "displacements": displacements}
+    counts = (len(blocklengths), blocklengths, displacements)
     combiner = mpi.COMBINER_HINDEXED if in_bytes else mpi.COMBINER_INDEXED
-    return _derive(combiner, [Part(old, blocklengths, offsets)], counts, params)
+    return _derive(combiner, [Listed(old, blocklengths, offsets)], counts, params)
 
 
 def indexed_block(old: Layout, blocklength: int, displacements: Words, *, in_bytes: bool) -> Layout:
     """Blocks of one length at given displacements in elements (or bytes)."""
     _check_counts([blocklength])
     offsets = _offsets(old, displacements, in_bytes=in_bytes)
-    lengths = np.full(len(displacements), blocklength, np.int64)
-    params = {"blocklength": blocklength, "displacements": displacements.tolist()}
-    counts = (len(displacements), blocklength, *params["displacements"])
+    lengths = np.broadcast_to(np.int64(blocklength), len(displacements))
+    params = {"blocklength": blocklength, "displacements": displacements}
+    counts = (len(displacements), blocklength, displacements)
     combiner = mpi.COMBINER_HINDEXED_BLOCK if in_bytes else mpi.COMBINER_INDEXED_BLOCK
-    return _derive(combiner, [Part(old, lengths, offsets)], counts, params)
+    return _derive(combiner, [Listed(old, lengths, offsets)], counts, params)
 
 
 def struct(blocklengths: Words, displacements: Words, olds: Sequence[Layout]) -> Layout:
     """Blocks of different types at given displacements in bytes, padded like a C struct."""
-    _check_counts(blocklengths.tolist())
-    parts = []
-    for i, old in enumerate(olds):
-        _check_reach(abs(int(displacements[i])) + int(blocklengths[i]) * abs(old.extent))
-        parts.append(Part(old, blocklengths[i : i + 1], displacements[i : i + 1]))
-    params = {"blocklengths": blocklengths.tolist(), "displacements": displacements.tolist()}
-    counts = (len(parts), *params["blocklengths"], *params["displacements"])
+    _check_counts(blocklengths)
+    parts: list[Part] = []
+    for old, length, displacement in zip(olds, blocklengths.tolist(), displacements.tolist(), strict=True):
+        _check_reach(abs(displacement) + length * abs(old.extent))
+        parts.append(Strided(old, 1, length, start=displacement))
+    params = {"blocklengths": blocklengths, "displacements": displacements}
+    counts = (len(parts), blocklengths, displacements)
     layout = _derive(mpi.COMBINER_STRUCT, parts, counts, params, layouts=tuple(olds))
     layout.pad()
     return layout
@@ -86,8 +83,7 @@ def struct(blocklengths: Words, displacements: Words, olds: Sequence[Layout]) ->
 def resized(old: Layout, lb: int, extent: int) -> Layout:
     """The same bytes with other bounds."""
     _check_reach(max(abs(lb), abs(extent)))
-    part = once(old)
-    layout = _derive(mpi.COMBINER_RESIZED, [part], (lb, extent), {"lb": lb, "extent": extent})
+    layout = _derive(mpi.COMBINER_RESIZED, [once(old)], (lb, extent), {"lb": lb, "extent": extent})
     layout.resize(lb, extent)
     return layout
 
@@ -100,7 +96,7 @@ def subarray(old: Layout, sizes: list[int], subsizes: list[int], starts: list[in
         if not (1 <= subsize <= size and 0 <= start <= size - subsize):
             fail(ERR_ARG, f"a subarray of {subsize} from {start} does not fit into a dimension of {size}")
     _check_order(order)
-    chosen = [np.arange(start, start + subsize) for start, subsize in zip(starts, subsizes, strict=True)]
+    chosen = [range(start, start + subsize) for start, subsize in zip(starts, subsizes, strict=True)]
     integers = (len(sizes), order)
     params = {"sizes": sizes, "subsizes": subsizes, "starts": starts, "order": order}
     recipe = Recipe(mpi.COMBINER_SUBARRAY, integers, (*sizes, *subsizes, *starts), (old,), params)
@@ -132,8 +128,7 @@ def darray(old: Layout, size: int, rank: int, dims: Sequence[Sequence[int]], ord
 
 def fortran(base: Layout, combiner: int, params: dict[str, Any]) -> Layout:
     """A predefined type of Fortran, chosen by precision and range."""
-    part = once(base)
-    layout = Layout([part], Recipe(combiner, tuple(params.values()), (), (), params))
+    layout = Layout([once(base)], Recipe(combiner, tuple(params.values()), (), (), params))
     layout.committed = True
     layout.kind, layout.typechar, layout.typestr = base.kind, base.typechar, base.typestr
     layout.code = base.typestr
@@ -143,7 +138,7 @@ def fortran(base: Layout, combiner: int, params: dict[str, Any]) -> Layout:
 def _derive(
     combiner: int,
     parts: list[Part],
-    counts: tuple[int, ...],
+    counts: tuple[int | Words, ...],
     params: dict[str, Any],
     *,
     layouts: tuple[Layout, ...] | None = None,
@@ -154,21 +149,26 @@ def _derive(
     return layout
 
 
-def _box(old: Layout, sizes: list[int], chosen: list[Any], order: int, recipe: Recipe) -> Layout:
+def _box(old: Layout, sizes: list[int], chosen: Sequence[range | Words], order: int, recipe: Recipe) -> Layout:
     """The elements with the `chosen` indices of each dimension, with the bounds of the whole array."""
     total = int(np.prod(sizes, dtype=object)) * old.extent
     _check_reach(total)
     stride, inner = old.extent, old
     fastest_first = range(len(sizes)) if order == mpi.ORDER_FORTRAN else reversed(range(len(sizes)))
     for dim in fastest_first:
-        starts, lengths = chosen[dim], np.ones(len(chosen[dim]), np.int64)
-        if inner is old:
-            starts, lengths = _join(starts)
-        inner = Layout([Part(inner, lengths, starts * stride)], recipe)
+        inner = Layout([_along(inner, chosen[dim], stride, can_join=inner is old)], recipe)
         stride *= sizes[dim]
     layout = Layout([once(inner)], recipe)
     layout.resize(0, total)
     return layout
+
+
+def _along(inner: Layout, chosen: range | Words, stride: int, *, can_join: bool) -> Part:
+    """The elements of one dimension with the `chosen` indices, `stride` bytes apart; `can_join`: these follow each other in memory."""
+    if isinstance(chosen, range):
+        return Strided(inner, len(chosen), 1, stride, chosen.start * stride)
+    starts, lengths = _join(chosen) if can_join else (chosen, np.broadcast_to(np.int64(1), len(chosen)))
+    return Listed(inner, lengths, starts * stride)
 
 
 def _join(indices: Words) -> tuple[Words, Words]:
@@ -179,19 +179,21 @@ def _join(indices: Words) -> tuple[Words, Words]:
     return indices[first], np.diff(np.append(first, len(indices)))
 
 
-def _owned(gsize: int, distrib: int, darg: int, psize: int, coord: int) -> Words:
+def _owned(gsize: int, distrib: int, darg: int, psize: int, coord: int) -> range | Words:
     """Indices of one dimension of a distributed array that belong to grid coordinate `coord`."""
     if distrib not in _DISTRIBUTIONS:
         fail(ERR_ARG, f"{distrib} is not one of DISTRIBUTE_BLOCK, DISTRIBUTE_CYCLIC and DISTRIBUTE_NONE")
     if distrib == mpi.DISTRIBUTE_NONE:
         if psize != 1:
             fail(ERR_ARG, f"a dimension with DISTRIBUTE_NONE needs a process grid of 1 there, not {psize}")
-        return np.arange(gsize, dtype=np.int64)
+        return range(gsize)
     is_block = distrib == mpi.DISTRIBUTE_BLOCK
     if darg == mpi.DISTRIBUTE_DFLT_DARG:
         darg = -(-gsize // psize) if is_block else 1
     if darg < 1 or (is_block and darg * psize < gsize):
         fail(ERR_ARG, f"blocks of {darg} over {psize} processes do not cover a dimension of {gsize}")
+    if is_block:
+        return range(min(coord * darg, gsize), min((coord + 1) * darg, gsize))
     index = np.arange(gsize, dtype=np.int64)
     found: Words = index[index // darg % psize == coord]
     return found
@@ -201,12 +203,15 @@ def _offsets(old: Layout, displacements: Words, *, in_bytes: bool) -> Words:
     scale = 1 if in_bytes else old.extent
     if len(displacements):
         _check_reach(max(abs(int(displacements.min())), abs(int(displacements.max()))) * abs(scale))
-    return displacements * scale
+    return displacements if in_bytes else displacements * scale
 
 
-def _check_counts(counts: Sequence[int]) -> None:
-    if counts and min(counts) < 0:
-        fail(ERR_COUNT, f"a datatype cannot have a count or block length of {min(counts)}")
+def _check_counts(counts: Sequence[int] | Words) -> None:
+    if not len(counts):
+        return
+    lowest = int(counts.min()) if isinstance(counts, np.ndarray) else min(counts)
+    if lowest < 0:
+        fail(ERR_COUNT, f"a datatype cannot have a count or block length of {lowest}")
 
 
 def _check_reach(nbytes: int) -> None:

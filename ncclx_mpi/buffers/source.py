@@ -168,10 +168,15 @@ def array_format(dtype: np.dtype[Any]) -> str:
 _COMPLEX = {"F": "Zf", "D": "Zd", "G": "Zg"}
 
 
-def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
+def open_export(obj: Any, flags: int = 0) -> Export:
+    """Hold the buffer that an object exports, which must be contiguous; the object says no with any exception."""
     export = Export()
-    flags = _ANY_CONTIGUOUS | (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0)
-    _get_buffer(obj, ctypes.addressof(export), flags)
+    _get_buffer(obj, ctypes.addressof(export), _ANY_CONTIGUOUS | flags)
+    return export
+
+
+def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
+    export = open_export(obj, (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0))
     code = export.format.decode() if with_format and export.format else None
     device = getattr(obj, "_device", CPU) if isinstance(obj, _NDARRAY) else CPU  # MPI.buffer, over any memory
     return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), device)

@@ -5,7 +5,7 @@ Simple forms, for messages and equal blocks: ``buf``, ``[buf, type]``, ``[buf, c
 count and displacement; a tuple in the place of the counts is always (counts, displs). In the last kind each rank has its own
 type, and displacements are bytes.
 
-Unlike mpi4py, an explicit count is checked against the memory there is, unless that is given by address (``BOTTOM``).
+Unlike mpi4py, an explicit count is checked against the memory that is known to be there (:mod:`ncclx_mpi.buffers.bounds`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ncclx_mpi.buffers.bounds import check_inside
 from ncclx_mpi.buffers.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.buffers.layout import Layout, committed
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
@@ -60,7 +61,7 @@ class _Memory(NamedTuple):
     readonly: bool
     datatype: Datatype
     is_none: bool
-    device: DeviceMemory | None
+    lent: DeviceMemory | None
 
 
 def send(spec: Any, blocks: int = 1) -> Buffer:
@@ -93,7 +94,7 @@ def _quick(spec: Any, blocks: int, flags_c: int, flags_f: int) -> Buffer | None:
         if layout is None or not layout.is_plain:
             return None
         address, _, flags = array_words(array)
-        count, rest = divmod(array.nbytes, layout.packed)
+        count, rest = divmod(array.nbytes, layout.size)
     else:
         return None
     if rest or (flags & flags_c != flags_c and flags & flags_f != flags_f):
@@ -150,7 +151,7 @@ def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
             raise ValueError(f"message: negative count {number}")
         if number > 0 and memory.is_none:
             raise ValueError(f"message: buffer is None but count is {number}")
-    check_inside(memory.nbytes, offset, number * max(blocks, 1), layout)
+    check_inside(memory, offset, number * max(blocks, 1), layout)
     device = _device(memory, layout, offset, number)
     return Buffer(memory.address + offset, number, memory.datatype, layout, memory.owner, memory.readonly, device)
 
@@ -202,7 +203,7 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
             raise ValueError(f"message: negative count {number}")
         if number > 0 and memory.is_none:
             raise ValueError(f"message: buffer is None but count is {number}")
-        check_inside(memory.nbytes, place * layout.extent, number, layout)
+        check_inside(memory, place * layout.extent, number, layout)
     used = next((rank for rank, number in enumerate(numbers) if number), 0)
     device = _device(memory, layout, places[used] * layout.extent, numbers[used])
     return VBuffer(memory.address, numbers, places, memory.datatype, layout, memory.owner, memory.readonly, device)
@@ -262,7 +263,7 @@ def _vector_w(spec: Any, size: int, *, writable: bool) -> WBuffer:
             raise ValueError(f"message: buffer is None but count is {number}")
         layout = committed(datatype._state, "message")
         if memory is not None:
-            check_inside(memory.nbytes, place, number, layout)
+            check_inside(memory, place, number, layout)
         base = 0 if memory is None else memory.address
         device = _device_at(layout, place, number) if memory is None else memory.lent
         blocks.append(Buffer(base + place, number, datatype, layout, memory, not writable, device))
@@ -299,12 +300,15 @@ def _open(source: Any, kind: Any, *, writable: bool) -> _Memory:
 
 def _device(memory: _Memory, layout: Layout, offset: int, count: int) -> DeviceMemory | None:
     """The GPU memory that elements are in, which for plain addresses nobody has said yet."""
-    return memory.device if memory.nbytes >= 0 else _device_at(layout, offset, count)
+    return memory.lent if memory.nbytes >= 0 else _device_at(layout, offset, count)
 
 
 def _device_at(layout: Layout, address: int, count: int) -> DeviceMemory | None:
     """The GPU memory in which the first of some elements at an address begins."""
-    return device_memory(address + int(layout.blocks[0, 0])) if count and layout.packed else None
+    if not count or not layout.size:
+        return None
+    first = next(layout.runs(address, 1))
+    return device_memory(first.origin + int(first.layout.blocks[0, 0]))
 
 
 def _datatype_of(source: Any, code: str | None) -> Datatype:
@@ -312,7 +316,7 @@ def _datatype_of(source: Any, code: str | None) -> Datatype:
     datatype = format_datatype(code)
     if type(source) is _NDARRAY and len(_by_dtype) < _MOST_DTYPES:
         layout = datatype._state
-        if layout is not None and layout.packed == source.itemsize:
+        if layout is not None and layout.size == source.itemsize:
             _by_dtype[id(source.dtype)] = (datatype, layout, source.dtype)
     return datatype
 
@@ -430,20 +434,3 @@ def _inferred(memory: _Memory, layout: Layout, nbytes: int, blocks: int) -> int:
 
 def _bounds(layout: Layout) -> str:
     return f"datatype extent {layout.extent} (lb:{layout.lb}, ub:{layout.ub})"
-
-
-def check_inside(nbytes: int, offset: int, count: int, layout: Layout) -> None:
-    """Raise ValueError unless `count` elements at byte `offset` lie in a buffer of `nbytes` bytes.
-
-    A length of -1 stands for memory given by address, which is the program's own business.
-    """
-    if nbytes < 0 or count == 0 or layout.packed == 0:
-        return
-    reach = (count - 1) * layout.extent
-    low = offset + min(reach, 0) + layout.true_lb
-    high = offset + max(reach, 0) + layout.true_ub
-    if low < 0 or high > nbytes:
-        raise ValueError(
-            f"message: {count} elements of {layout.name or 'a derived datatype'} reach from byte {low} to {high}, "
-            f"but the buffer has {nbytes} bytes"
-        )

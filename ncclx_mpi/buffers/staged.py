@@ -65,7 +65,7 @@ def read(memory: DeviceMemory, pieces: Sequence[Piece], room: staging.Lease) -> 
     left = []
     keeps: list[Any] = [room]
     with memory.in_order(keeps) as driver:
-        for piece in pieces:
+        for piece in _flat(pieces):
             if _is_few(piece):
                 for at, packed, nbytes in _blocks(piece):
                     driver.copy(packed, at, nbytes, memory.stream.handle)
@@ -79,10 +79,33 @@ def write(memory: DeviceMemory, pieces: Sequence[Piece], room: staging.Lease) ->
     """Copy packed bytes in `room` to elements, after what the array's stream holds; complete on return."""
     keeps: list[Any] = [room]
     with memory.in_order(keeps) as driver:
-        for piece in pieces:
+        for piece in _flat(pieces):
             if _is_few(piece) or not (room.is_pinned and _launch(driver, memory, piece, True, keeps)):
                 for at, packed, nbytes in _blocks(piece):
                     driver.copy(at, packed, nbytes, memory.stream.handle)
+
+
+def _flat(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """The same, of layouts whose blocks are few enough to be listed."""
+    for piece in pieces:
+        if piece.layout.is_flat:
+            yield piece
+        else:
+            yield from _walked(*piece)
+
+
+def _walked(layout: Layout, origin: int, nbytes: int, packed: int, first: int) -> Iterator[Piece]:
+    """A piece as pieces of flat layouts."""
+    passed, skipped = divmod(first, layout.size)
+    for run in layout.runs(origin + passed * layout.extent, -(-(skipped + nbytes) // layout.size)):
+        size = run.number * run.layout.size
+        part = max(min(size - skipped, nbytes), 0)
+        if part:
+            yield Piece(run.layout, run.origin, part, packed, skipped)
+        skipped = max(skipped - size, 0)
+        packed, nbytes = packed + part, nbytes - part
+        if not nbytes:
+            return
 
 
 def lease(memory: DeviceMemory, nbytes: int) -> staging.Lease:
@@ -94,15 +117,15 @@ def lease(memory: DeviceMemory, nbytes: int) -> staging.Lease:
 def _is_few(piece: Piece) -> bool:
     """Whether copying block by block is the fastest way."""
     layout = piece.layout
-    return layout.contiguous or -(-piece.nbytes // layout.packed) * len(layout.blocks) <= _FEW
+    return layout.contiguous or -(-piece.nbytes // layout.size) * len(layout.blocks) <= _FEW
 
 
 def _launch(driver: Driver, memory: DeviceMemory, piece: Piece, unpacking: bool, keeps: list[Any]) -> bool:
     """Enqueue a kernel that packs or unpacks; False if there is none. `keeps` gets what it reads."""
     if _Compiler.is_missing:
         return False
-    passed, first = divmod(piece.first, piece.layout.packed)
-    typemap = _typemap(piece.layout, -(-(first + piece.nbytes) // piece.layout.packed))
+    passed, first = divmod(piece.first, piece.layout.size)
+    typemap = _typemap(piece.layout, -(-(first + piece.nbytes) // piece.layout.size))
     table = 0
     if typemap.table is not None:
         room = staging.lease(driver, typemap.table.nbytes)
@@ -145,15 +168,15 @@ def _is_dense(piece: Piece) -> bool:
     """Whether these are whole elements, and the range that they span is worth being copied."""
     layout = piece.layout
     span = layout.true_ub - layout.true_lb
-    if piece.first % layout.packed or piece.nbytes % layout.packed:
+    if piece.first % layout.size or piece.nbytes % layout.size:
         return False
-    return 0 < layout.extent <= _WINDOW and span <= _WINDOW and max(span, layout.extent) <= _DENSE * layout.packed
+    return 0 < layout.extent <= _WINDOW and span <= _WINDOW and max(span, layout.extent) <= _DENSE * layout.size
 
 
 def _read_ranges(memory: DeviceMemory, piece: Piece) -> None:
     """Copy what some elements span at a time, and pack it here."""
-    layout, count = piece.layout, piece.nbytes // piece.layout.packed
-    origin = piece.origin + piece.first // layout.packed * layout.extent
+    layout, count = piece.layout, piece.nbytes // piece.layout.size
+    origin = piece.origin + piece.first // layout.size * layout.extent
     span = layout.true_ub - layout.true_lb
     step = min(count, (_WINDOW - span) // layout.extent + 1)
     bounce = lease(memory, (step - 1) * layout.extent + span)
@@ -162,7 +185,7 @@ def _read_ranges(memory: DeviceMemory, piece: Piece) -> None:
         low = origin + first * layout.extent + layout.true_lb
         with memory.in_order(bounce) as driver:
             driver.copy(bounce.address, low, (number - 1) * layout.extent + span, memory.stream.handle)
-        packing.pack(layout, bounce.address - layout.true_lb, number, piece.packed + first * layout.packed)
+        packing.pack(layout, bounce.address - layout.true_lb, number, piece.packed + first * layout.size)
 
 
 def _blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
@@ -172,7 +195,7 @@ def _blocks(piece: Piece) -> Iterator[tuple[int, int, int]]:
         if left:
             yield piece.origin + layout.true_lb + piece.first, packed, left
         return
-    passed, skipped = divmod(piece.first, layout.packed or 1)
+    passed, skipped = divmod(piece.first, layout.size or 1)
     element, blocks = piece.origin + passed * layout.extent, layout.blocks.tolist()
     while left:
         for start, size in blocks:

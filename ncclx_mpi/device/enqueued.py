@@ -65,9 +65,16 @@ def task_of(prepared: Prepared, name: str, sent: Operand, received: Operand, roo
     make = _MAKERS.get(name)
     if make is None or isinstance(sent, VBuffer | WBuffer) or isinstance(received, VBuffer | WBuffer):
         errors.fail(errors.ERR_UNSUPPORTED_OPERATION, f"{name} cannot be enqueued in a stream; {', '.join(_MAKERS)} can")
+    given = _Operands(sent, received, root, op, is_captured)
     for operand in (sent, received):
-        _check(prepared, name, operand)
-    return make(prepared, _Operands(sent, received, root, op, is_captured))
+        _check_place(prepared, name, operand)
+    if make in _REDUCING:
+        _check_operation(prepared, name, given)
+    for operand in (sent, received):
+        if operand is not None and operand.nbytes and not operand.contiguous:
+            where = f"rank {prepared.comm.rank}: {name} in a stream"
+            errors.fail(errors.ERR_TYPE, f"{where}: elements with gaps are not supported; leave stream= out")
+    return make(prepared, given)
 
 
 def open_stream(prepared: Prepared, name: str, stream: Any) -> tuple[Stream, bool]:
@@ -107,8 +114,8 @@ def open_stream(prepared: Prepared, name: str, stream: Any) -> tuple[Stream, boo
     return Stream(handle, stream), bool(state & CAPTURED)
 
 
-def _check(prepared: Prepared, name: str, operand: Buffer | None) -> None:
-    """Raise unless an operand is contiguous memory of the communicator's GPU."""
+def _check_place(prepared: Prepared, name: str, operand: Buffer | None) -> None:
+    """Raise unless an operand is memory of the communicator's GPU."""
     if operand is None or not operand.nbytes:
         return
     rank, memory = prepared.comm.rank, operand.device
@@ -124,8 +131,6 @@ def _check(prepared: Prepared, name: str, operand: Buffer | None) -> None:
             f"rank {rank}: {name} in a stream: the array is on GPU {memory.device}, and the communicator was prepared on GPU "
             f"{prepared.device}; copy the array there, or prepare the communicator while GPU {memory.device} is current",
         )
-    if not operand.contiguous:
-        errors.fail(errors.ERR_TYPE, f"rank {rank}: {name} in a stream: elements with gaps are not supported; leave stream= out")
 
 
 class _Operands(NamedTuple):
@@ -229,6 +234,7 @@ _MAKERS: dict[str, Callable[[Prepared, _Operands], Task]] = {
     "allreduce": _allreduce,
     "reduce_scatter_block": _reduce_scatter_block,
 }
+_REDUCING = (_allreduce, _reduce_scatter_block)
 
 
 def _copy(
@@ -243,17 +249,22 @@ def _copy(
     return [prepared.launch(symmetric.COPY, total, arguments)]
 
 
+def _check_operation(prepared: Prepared, name: str, given: _Operands) -> None:
+    """Raise unless there is a kernel for a reduction."""
+    op, datatype = given.op, given.any.datatype
+    if op is None or not is_supported(op, datatype.kind or ""):
+        errors.fail(
+            errors.ERR_OP,
+            f"rank {prepared.comm.rank}: {name} in a stream: there is no kernel for {op or 'an operation of the program'} on elements of "
+            f"type {datatype.name}; leave stream= out",
+        )
+
+
 def _reduction(
     prepared: Prepared, name: str, given: _Operands, make: Callable[[str, str, int], Kernel]
 ) -> tuple[Kernel | None, int]:
     """The kernel of a reduction, None if there is nothing to reduce, and its digest. A kernel is loaded when it is first asked for."""
-    op, element, rank = given.op, given.any.datatype.kind or "", prepared.comm.rank
-    if op is None or not is_supported(op, element):
-        errors.fail(
-            errors.ERR_OP,
-            f"rank {rank}: {name} in a stream: there is no kernel for {op or 'an operation of the program'} on elements of type "
-            f"{given.any.datatype.name}; leave stream= out",
-        )
+    op, element, rank = given.op or "", given.any.datatype.kind or "", prepared.comm.rank
     kernel = prepared.kernel(make, op, element)
     if kernel is None and prepared.comm.size > 1:
         if given.is_captured:

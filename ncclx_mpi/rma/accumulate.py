@@ -18,7 +18,7 @@ def element_of(layout: Layout) -> Layout | None:
     """The one predefined layout that all elements of a layout are made of, None if there are several."""
     if layout.is_named:
         return layout
-    found = {id(element): element for old, lengths, _ in layout.parts if lengths.any() for element in [element_of(old)]}
+    found = {id(element): element for part in layout.parts if part.total for element in [element_of(part.old)]}
     return found.popitem()[1] if len(found) == 1 else None
 
 
@@ -34,7 +34,7 @@ def combine(window: Window, rank: int, place: Place, function: int, size: int, o
     before
         Where to put what the target held before, packed; 0 for nowhere.
     """
-    held = np.empty(place.number * place.layout.packed, np.uint8)
+    held = np.empty(place.number * place.layout.size, np.uint8)
     address, reach = array_words(held)[0], window.reach(rank)
     with window.guarded(rank):
         reach.read(place, address)
@@ -56,7 +56,7 @@ def replace(window: Window, rank: int, place: Place, origin: int, before: int = 
 
 def swap_if_same(window: Window, rank: int, place: Place, origin: int, compare: int, before: int) -> None:
     """Write one element to the memory of `rank` if it holds the bytes at `compare`; tell what it held."""
-    reach, nbytes = window.reach(rank), place.layout.packed
+    reach, nbytes = window.reach(rank), place.layout.size
     with window.guarded(rank):
         reach.read(place, before)
         if view(before, nbytes).tobytes() == view(compare, nbytes).tobytes():

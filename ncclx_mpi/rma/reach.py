@@ -53,7 +53,7 @@ class Mapped:
 
     def write(self, place: Place, packed: int) -> None:
         """Copy packed bytes to elements."""
-        packing.unpack(place.layout, packed, place.number * place.layout.packed, self.address + place.start)
+        packing.unpack(place.layout, packed, place.number * place.layout.size, self.address + place.start)
 
 
 class Private:
@@ -104,18 +104,19 @@ class Private:
 
     def _move(self, call: Any, place: Place, packed: int) -> None:
         """Copy between elements and packed bytes, so many elements at a time that the list of their blocks stays small."""
-        layout, number, start = place
-        step = number if layout.contiguous else max(1, 16 * _MOST_BLOCKS // len(layout.blocks))
-        for first in range(0, number, step):
-            some = Place(layout, min(step, number - first), start + first * layout.extent)
-            self._copy(call, self._blocks(some), packed + first * layout.packed)
+        for layout, start, number in place.layout.runs(place.start, place.number):
+            step = number if layout.contiguous else max(1, 16 * _MOST_BLOCKS // len(layout.blocks))
+            for first in range(0, number, step):
+                some = Place(layout, min(step, number - first), start + first * layout.extent)
+                self._copy(call, self._blocks(some), packed + first * layout.size)
+            packed += number * layout.size
 
     def _blocks(self, place: Place) -> Words:
         """Address in the other process and length of each block, in packing order."""
         layout, number, start = place
         base = self.address + start
         if layout.contiguous:
-            return np.array([[base + layout.true_lb, number * layout.packed]], np.int64)
+            return np.array([[base + layout.true_lb, number * layout.size]], np.int64)
         tiled = np.empty((number, *layout.blocks.shape), np.int64)
         tiled[:, :, 0] = (base + np.arange(number) * layout.extent)[:, None] + layout.blocks[:, 0]
         tiled[:, :, 1] = layout.blocks[:, 1]

@@ -193,10 +193,8 @@ class Window:
         layout, count, displacement = place
         nbytes, unit = self._rows[rank][_ROW.size // 8], self._rows[rank][_ROW.unit // 8]
         start = displacement * unit
-        reach = (count - 1) * layout.extent
-        low = start + min(reach, 0) + layout.true_lb
-        high = start + max(reach, 0) + layout.true_ub
-        if count and layout.packed and (low < 0 or high > nbytes):
+        low, high = (start + bound for bound in layout.reach(count))
+        if low < high and (low < 0 or high > nbytes):
             errors.fail(
                 errors.ERR_RMA_RANGE,
                 f"target rank {rank}, displacement {displacement} (unit {unit}), {count} elements of {layout.extent} bytes: "

@@ -37,7 +37,7 @@ _SCALARS: dict[str, Any] = {
 
 @functools.cache
 def dtype(kind: str) -> np.dtype[Any]:
-    """NumPy type of the element type `kind`; pairs are C structs with fields ``value`` and ``index``.
+    """NumPy type of the element type `kind`; pairs have fields ``value`` and ``index``, packed: without the padding of C structs.
 
     What NumPy does not have (bf16 and the floats of 8 bits) is its bits as an unsigned integer.
     """
@@ -45,7 +45,7 @@ def dtype(kind: str) -> np.dtype[Any]:
     if not index:
         scalar: np.dtype[Any] = np.dtype(_SCALARS[value])
         return scalar
-    pair: np.dtype[Any] = np.dtype([("value", _SCALARS[value]), ("index", _INDEX)], align=True)
+    pair: np.dtype[Any] = np.dtype([("value", _SCALARS[value]), ("index", _INDEX)])
     return pair
 
 

@@ -82,6 +82,16 @@ def resident(low: Any, high: Any) -> Any:
     return high
 
 
+def incoming_pair(low: Any, low_index: Any, high: Any, high_index: Any) -> Any:
+    """The pair that comes in, whatever is there."""
+    return low, low_index
+
+
+def resident_pair(low: Any, low_index: Any, high: Any, high_index: Any) -> Any:
+    """The pair that is there, whatever comes in."""
+    return high, high_index
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": add,
     "prod": multiply,
@@ -99,3 +109,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "no_op": resident,
 }
 """Operation name -> what it does to one element."""
+
+ON_PAIRS = {"replace": incoming_pair, "no_op": resident_pair}
+"""What operations for elements of all types do to a pair."""

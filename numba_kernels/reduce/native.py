@@ -10,8 +10,8 @@ from typing import Any
 from numba_kernels import jit
 from numba_kernels.reduce import loop
 from numba_kernels.reduce.cells import Cell, cell, dtype
-from numba_kernels.reduce.elements import OPERATIONS
-from numba_kernels.reduce.table import BOOLEAN, BYTES, COPIES, SIGNED, TYPES, defined
+from numba_kernels.reduce.elements import ON_PAIRS, OPERATIONS
+from numba_kernels.reduce.table import BOOLEAN, BYTES, COPIES, PAIRS, SIGNED, TYPES, defined
 
 COMMON = tuple(product(("sum", "prod", "min", "max"), ("i32", "i64", "f32", "f64")))
 """What nearly every program uses: compiled before the ranks start."""
@@ -43,9 +43,9 @@ def warm(common_only: bool = True) -> int:
 
 
 def same_machine_code(op: str, kind: str) -> str:
-    """The type to compile `op` for: signs matter to order alone, and copies see nothing but the size."""
+    """The type to compile `op` for: signs matter to order alone, and copies see nothing but the size, where a number has it."""
     if op in COPIES:
-        return _COPIED_AS[dtype(kind).itemsize]
+        return _COPIED_AS.get(dtype(kind).itemsize, kind)
     if op in ("min", "max"):
         return kind
     if kind in BOOLEAN + BYTES:
@@ -55,7 +55,8 @@ def same_machine_code(op: str, kind: str) -> str:
 
 @functools.cache
 def _compiled(op: str, kind: str) -> jit.Native:
-    return declare(f"{op}_{kind.replace(',', '_')}", OPERATIONS[op], cell(kind))
+    element = ON_PAIRS.get(op, OPERATIONS[op]) if kind in PAIRS else OPERATIONS[op]
+    return declare(f"{op}_{kind.replace(',', '_')}", element, cell(kind))
 
 
 def declare(name: str, element: Callable[..., Any], layout: Cell) -> jit.Native:

@@ -11,7 +11,7 @@ COMPLEX = ("c64", "c128", "c160")
 PAIRS = ("f32,i32", "f64,i32", "f80,i32", "i64,i32", "i16,i32", "i32,i32")
 TYPES = BOOLEAN + BYTES + SIGNED + UNSIGNED + FLOATS + COMPLEX + PAIRS
 """All element types: C bool, bytes of anything (which have bits, but no value), integers, floats (bf16: bfloat16, f80: long double),
-complex, and C structs {value; int index}."""
+complex, and pairs of a value and an int, packed as they travel: without the padding of C structs."""
 
 _ARITHMETIC = ("sum", "prod")
 _ORDER = ("min", "max")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from ncclx_mpi import buffers, errors
 from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.api.datatype import DATATYPE_NULL, PREDEFINED, Datatype, _datatype_create
-from ncclx_mpi.api.memory import BOTTOM
+from ncclx_mpi.api.memory import BOTTOM, buffer
+from ncclx_mpi.buffers import layout, packing
+from ncclx_mpi.testing.guards import guarded
 
 INT, DOUBLE, BYTE, CHAR = (PREDEFINED[name] for name in ("INT", "DOUBLE", "BYTE", "CHAR"))
 
@@ -51,9 +54,13 @@ class Model(NamedTuple):
 Typed = tuple[Datatype, Model]
 
 
+PAIRS = {"SHORT_INT": [0, 1, 4, 5, 6, 7], "DOUBLE_INT": list(range(12))}
+"""Offsets of the bytes that are no padding."""
+
+
 def named(name: str) -> Typed:
-    size = PREDEFINED[name].size
-    return PREDEFINED[name], Model(list(range(size)), 0, size)
+    datatype = PREDEFINED[name]
+    return datatype, Model(PAIRS.get(name, list(range(datatype.size))), 0, datatype.extent)
 
 
 @st.composite
@@ -94,19 +101,37 @@ def derived(draw: Any, inner: Any) -> Typed:
             return old.Dup(), model
 
 
-types = st.recursive(st.sampled_from(["BYTE", "SHORT", "INT", "DOUBLE"]).map(named), lambda inner: derived(inner), max_leaves=4)
+types = st.recursive(
+    st.sampled_from(["BYTE", "SHORT", "INT", "DOUBLE", *PAIRS]).map(named), lambda inner: derived(inner), max_leaves=4
+)
 
 
 @given(types, st.integers(0, 4))
 @settings(max_examples=300, deadline=None)
 def test_against_the_model(typed: Typed, count: int) -> None:
+    check_against_model(typed, count)
+
+
+@given(types, st.integers(0, 4), st.integers(1, 4), st.sampled_from([0, 3]))
+@settings(max_examples=300, deadline=None)
+def test_walked_against_the_model(typed: Typed, count: int, few: int, each: int) -> None:
+    """Layouts of more blocks than are listed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "_FEW", few)
+        patch.setattr(layout, "_EACH", each)
+        check_against_model(typed, count)
+
+
+def check_against_model(typed: Typed, count: int) -> None:
+    """Sizes, bounds, and every byte that is packed and unpacked."""
     datatype, model = typed
     assert (datatype.size, datatype.Get_extent()) == (len(model.offsets), (model.lb, model.extent))
     if model.offsets:
         assert (datatype.true_lb, datatype.true_ub) == (min(model.offsets), max(model.offsets) + 1)
     places = [k * model.extent + offset for k in range(count) for offset in model.offsets]
     low, high = min(places, default=0), max(places, default=0) + 1
-    memory = np.random.default_rng(0).integers(0, 256, high - low, dtype=np.uint8)
+    memory = guarded(high - low, is_low=count == 2)
+    memory[:] = np.random.default_rng(0).integers(0, 256, high - low, dtype=np.uint8)
     spec = [BOTTOM, count, shifted(datatype, memory, low)]
     buffer = buffers.send(spec)
     assert buffer.nbytes == len(places)
@@ -118,11 +143,94 @@ def test_against_the_model(typed: Typed, count: int) -> None:
     del owner
 
 
+def strided_types() -> dict[str, tuple[Datatype, int, int]]:
+    """Types of a thousand million blocks, with the size and the true extent that they should have."""
+    many = 10**9
+    vector = DOUBLE.Create_vector(many, 1, 2)
+    spread = DOUBLE.Create_resized(0, 24)
+    return {
+        "vector": (vector, 8 * many, 16 * many - 8),
+        "hvector": (INT.Create_hvector(many, 2, 100), 8 * many, 100 * (many - 1) + 8),
+        "backwards": (DOUBLE.Create_vector(many, 1, -2), 8 * many, 16 * many - 8),
+        "contiguous": (DOUBLE.Create_contiguous(many), 8 * many, 8 * many),
+        "of gaps": (spread.Create_contiguous(many), 8 * many, 24 * many - 16),
+        "of vectors": (DOUBLE.Create_vector(10, 1, 2).Create_contiguous(many), 80 * many, 152 * many),
+        "resized": (vector.Create_resized(0, 8).Create_contiguous(4), 32 * many, 16 * many + 16),
+        "subarray": (DOUBLE.Create_subarray([many, 4], [many, 2], [0, 1]), 16 * many, 32 * many - 16),
+        "darray": (
+            DOUBLE.Create_darray(2, 1, [many], [mpi.DISTRIBUTE_BLOCK], [mpi.DISTRIBUTE_DFLT_DARG], [2]),
+            4 * many,
+            4 * many,
+        ),
+        "struct": (Datatype.Create_struct([1, 1], [0, 8], [vector, INT]), 8 * many + 4, 16 * many - 8),
+    }
+
+
+def test_strided_types_stay_rules() -> None:
+    tracemalloc.start()
+    try:
+        found = strided_types()
+        for name, (datatype, size, true_extent) in found.items():
+            datatype.Commit()
+            assert (datatype.size, datatype.true_extent) == (size, true_extent), name
+            assert datatype.contiguous == (name == "contiguous"), name
+            assert buffers.send([np.zeros(1), 0, datatype]).nbytes == 0
+            again = _datatype_create(*datatype.decode())
+            assert (again.size, again.Get_true_extent()) == (size, datatype.Get_true_extent())
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_first_bytes_of_a_strided_type_land() -> None:
+    """A short message into a long type takes no memory for what might have come."""
+    starts = {
+        "vector": np.arange(2500) * 2,
+        "of gaps": np.arange(2500) * 3,
+        "of vectors": np.arange(2500) // 10 * 19 + np.arange(2500) % 10 * 2,
+        "resized": np.arange(2500) * 2,
+        "subarray": np.arange(2500) // 2 * 4 + np.arange(2500) % 2 + 1,
+        "struct": np.arange(2500) * 2,
+    }
+    target, arriving, made = np.zeros(9000), np.arange(2500.0), strided_types()
+    tracemalloc.start()
+    try:
+        for name, places in starts.items():
+            target[:] = -1
+            packing.unpack(made[name][0]._state, arriving.ctypes.data, arriving.nbytes, target.ctypes.data)
+            expected = np.full(9000, -1.0)
+            expected[places] = arriving
+            assert (target == expected).all(), name
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_elements_than_there_is_memory_for() -> None:
+    huge = DOUBLE.Create_vector(1 << 57, 1, 2).Commit()
+    with pytest.raises(errors.Exception, match=f"no memory for {1 << 60} bytes") as refused:
+        buffers.send([buffer.fromaddress(4096, 8), 1, huge]).packed()
+    assert refused.value.Get_error_class() == errors.ERR_NO_MEM
+
+
+def test_large_strided_types_pack() -> None:
+    whole = np.arange(6_000_000.0)
+    pairs = DOUBLE.Create_vector(2_000_000, 1, 3).Commit()
+    tracemalloc.start()
+    buffer = buffers.send([whole, 1, pairs])
+    address, owner = buffer.packed()
+    assert tracemalloc.get_traced_memory()[1] < pairs.size + (1 << 20)
+    tracemalloc.stop()
+    assert (bytes_at(address, pairs.size).view(np.float64) == whole[::3]).all()
+    del owner
+
+
 def check_landing(datatype: Datatype, memory: Any, places: list[int], low: int, count: int) -> None:
     """Bytes that arrive land where the model says, also if fewer come than there is room for."""
     arriving = np.arange(len(places), dtype=np.uint8)
     for nbytes in {len(places), len(places) // 2}:
-        target = np.full_like(memory, 255)
+        target = guarded(len(memory), is_low=count == 2)
+        target[:] = 255
         address, _owner, finish = buffers.recv([BOTTOM, count, shifted(datatype, target, low)]).landing()
         bytes_at(address, nbytes)[:] = arriving[:nbytes]
         finish(nbytes)

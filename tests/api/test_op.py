@@ -118,6 +118,36 @@ def test_user_operation_on_a_datatype_with_gaps(comm: Any) -> None:
     strided.Free()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("first", "extent"), [(0, 8), (0, 24), (1 << 28, None), (16, 8), (-24, 8), (-(1 << 28), 16), (8, -8), (0, 0)], ids=str
+)
+def test_user_operation_reaches_all_that_its_elements_cover(comm: Any, first: int, extent: int | None) -> None:
+    """Wherever the bytes of an element lie about its origin: the work areas of an operation hold them all."""
+    count = 1 if extent == 0 else 3
+    made = MPI.DOUBLE.Create_hindexed([1], [first])
+    datatype = (made if extent is None else made.Create_resized(0, extent)).Commit()
+    step = datatype.extent
+
+    def add(low: Any, high: Any, given: Any) -> None:
+        number = len(low) // step if step > 0 else count
+        assert len(low) == len(high) == max(number * step, 0) and given.Get_extent() == datatype.Get_extent()
+        for k in range(number):
+            left, right = (np.frombuffer(MPI.memory.fromaddress(area.address + first + k * step, 8), "d") for area in (low, high))
+            right += left
+
+    op = MPI.Op.Create(add, commute=True)
+    start = (count - 1) * max(-step, 0)
+    mine, total = np.zeros((2, (count - 1) * abs(step) + 8), np.uint8)
+    places = [slice(start + k * step, start + k * step + 8) for k in range(count)]
+    for k, place in enumerate(places):
+        mine[place] = np.array([k + comm.rank + 0.5]).view(np.uint8)
+    origins = (MPI.memory.fromaddress(MPI.Get_address(array) + start - first, 0) for array in (mine, total))
+    comm.Allreduce(*([origin, count, datatype] for origin in origins), op)
+    assert [float(total[place].view("d")[0]) for place in places] == [2 * k + 2.0 for k in range(count)]
+    op.Free()
+
+
 @pytest.mark.ranks(1)
 def test_not_defined(comm: Any) -> None:
     for op, code in ((MPI.BAND, "d"), (MPI.MAX, "D"), (MPI.MAXLOC, "i")):

@@ -571,6 +571,27 @@ class TestPrivate:
         self.reach(memory).write(self.place(50), found.ctypes.data)
         assert memory.tolist() == [9] * 50 + list(range(50, 100))
 
+    def test_layouts_of_more_blocks_than_are_listed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ncclx_mpi.buffers import layout, shapes
+        from ncclx_mpi.rma.reach import Place
+
+        monkeypatch.setattr(layout, "_FEW", 2)
+        pairs = shapes.vector(layout.basic("BYTE", 1, 1), 3, 2, 5, in_bytes=True)
+        place = Place(shapes.struct(np.array([1, 2]), np.array([40, 3]), [pairs, pairs]), 2, 1)
+        one = [
+            start + 12 * n + 5 * i + j
+            for start, copies in ((40, 1), (3, 2))
+            for n in range(copies)
+            for i in range(3)
+            for j in range(2)
+        ]
+        wanted = [1 + place.layout.extent * k + at for k in range(2) for at in one]
+        memory, found = np.arange(200, dtype=np.uint8), np.zeros(len(wanted), np.uint8)
+        self.reach(memory).read(place, found.ctypes.data)
+        assert found.tolist() == wanted
+        self.reach(memory).write(place, np.full(len(wanted), 255, np.uint8).ctypes.data)
+        assert np.flatnonzero(memory == 255).tolist() == sorted(wanted)
+
     def test_a_stranger_is_not_touched(self) -> None:
         from ncclx_mpi import errors
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.buffers import staged
+from ncclx_mpi.buffers import layout, staged
 from ncclx_mpi.testing.driver_double import DeviceArray, Double, SendOnlyArray
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.ptx import CompilerMissing
@@ -154,8 +154,18 @@ def test_derived_datatypes(comm: Any, machine: type[Double], monkeypatch: pytest
 
 
 @pytest.mark.ranks(2)
-def test_part_of_a_derived_datatype(comm: Any) -> None:
+def test_derived_datatypes_of_more_blocks_than_are_listed(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_FEW", 3)
+    monkeypatch.setattr(layout, "_EACH", 0)
+    with Double(comm.rank):
+        check_derived_datatypes(comm, (1, 4))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("few", [layout._FEW, 3])
+def test_part_of_a_derived_datatype(comm: Any, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that ends inside of an element fills what came."""
+    monkeypatch.setattr(layout, "_FEW", few)
     columns = MPI.INT.Create_vector(50, 1, 2).Commit()
     with Double(comm.rank):
         if comm.rank == 0:
