@@ -28,6 +28,7 @@ import hashlib
 import inspect
 import itertools
 import os
+import pickle
 import re
 import secrets
 import sys
@@ -46,10 +47,11 @@ from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
-from numba_kernels import linking
+from numba_kernels import cache_files, linking
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
 CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
+_XDG_VARIABLE = "XDG_CACHE_HOME"
 _DIGEST = "numba_kernels_digest"
 _PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
 
@@ -78,6 +80,8 @@ class Kernel:
 
     def compile(self) -> Callable[..., Any]:
         """Return the compiled C entry point: exact argument types, no dispatch (72-128 ns a call)."""
+        if self._point is None:
+            self._point = self._linked()
         if self._point is None:
             # Ranks that call it for the first time at once would all compile it: one does, and the others link it then.
             with contextlib.nullcontext() if self.is_cached() else one_at_a_time():
@@ -253,31 +257,25 @@ def pinned_configuration() -> Iterator[None]:
             setattr(config, name, value)
 
 
+def cache_candidates() -> Iterator[tuple[str, Path]]:
+    """Folders for the cache, the preferred one first, each with the name of what it follows from."""
+    if os.environ.get(CACHE_VARIABLE):
+        yield CACHE_VARIABLE, Path(os.environ[CACHE_VARIABLE])
+    if os.environ.get(_XDG_VARIABLE):
+        yield _XDG_VARIABLE, Path(os.environ[_XDG_VARIABLE]) / "ncclx_mpi"
+    else:
+        yield "the home", Path(os.path.expanduser("~")) / ".cache" / "ncclx_mpi"
+    yield "the temporary directory", Path(tempfile.gettempdir()) / f"ncclx_mpi-{os.getuid()}"
+
+
 @functools.cache
 def cache_root() -> Path:
-    """Return the first folder that can be written, so that a read-only home still starts.
+    """Return the first folder that can be written, and by nobody else, so that a read-only home still starts.
 
     ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi``, a private one in the temporary directory.
     """
-    candidates = []
-    if os.environ.get(CACHE_VARIABLE):
-        candidates.append(Path(os.environ[CACHE_VARIABLE]))
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    candidates.append(Path(base) / "ncclx_mpi")
-    candidates.append(Path(tempfile.gettempdir()) / f"ncclx_mpi-{os.getuid()}")
-    for folder in candidates:
-        if _private_folder(folder):
-            return folder
-    return Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
-
-
-def _private_folder(folder: Path) -> bool:
-    """Make `folder` (0700); True if it is ours and can be written."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK)
-    except OSError:
-        return False
+    usable = (folder for _, folder in cache_candidates() if not cache_files.why_not(folder))
+    return next(usable, None) or Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
 
 
 @contextmanager
@@ -285,7 +283,9 @@ def one_at_a_time() -> Iterator[None]:
     """Compile as the only process of this user on the node; others that want to wait. Where files cannot be locked all do."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
-            fcntl.flock(stack.enter_context(open(cache_root() / "lock", "a+b")), fcntl.LOCK_EX)
+            lock = os.open(cache_root() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -381,6 +381,9 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
     def get_cache_path(self) -> str:
         return str(cache_root() / _folder_of(self._digest))
 
+    def ensure_cache_path(self) -> None:
+        cache_files.make_folder(Path(self.get_cache_path()))
+
     def get_source_stamp(self) -> tuple[str]:
         return (self._digest,)
 
@@ -390,6 +393,26 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator:
         return cls(py_func, py_file)  # its folder is made when something is kept there
+
+
+class _CacheFile(caching.IndexDataCacheFile):  # type: ignore[misc]
+    """Numba's index of a function, and what it lists, in files that are checked when they are read."""
+
+    def _load_index(self) -> dict[Any, str]:
+        try:
+            version, stamp, overloads = pickle.loads(cache_files.read(Path(self._index_path)))
+        except OSError:
+            return {}
+        return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        cache_files.write(Path(self._index_path), self._dump((self._version, self._source_stamp, overloads)))
+
+    def _load_data(self, name: str) -> Any:
+        return pickle.loads(cache_files.read(Path(self._data_path(name))))
+
+    def _save_data(self, name: str, data: Any) -> None:
+        cache_files.write(Path(self._data_path(name)), self._dump(data))
 
 
 class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
@@ -408,10 +431,23 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any], *, is_linked: bool) -> None:
         super().__init__(function)
         self._is_linked = is_linked
+        self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
 
     def link(self) -> linking.Linked | None:
         """Link the function from its image, if it has one that can be."""
-        return linking.link(self._image(), self._py_func)
+        try:
+            return linking.link(self._image(), self._py_func)
+        except cache_files.UnusableFile:
+            self._discard()
+        except OSError:
+            pass
+        return None
+
+    def _discard(self) -> None:
+        """Let the function be compiled again, which makes a new image."""
+        with contextlib.suppress(OSError):
+            self._image().unlink(missing_ok=True)
+            self.flush()
 
     def has_image(self) -> bool:
         """Whether there is an image."""

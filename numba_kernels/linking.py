@@ -20,7 +20,6 @@ import ctypes
 import functools
 import hashlib
 import marshal
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,8 @@ import llvmlite.binding as llvm
 from numba import _dynfunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import _nrt_python
+
+from numba_kernels import cache_files
 
 _NO_CONSTANTS = _dynfunc.Environment({})
 """What all wrappers find in their ``environment``; it must outlive them."""
@@ -69,12 +70,7 @@ def write_image(path: Path, compiled: Any) -> None:
     """Keep the image of a function that Numba has just compiled, unless there is more to it than machine code."""
     image = _image_of(compiled)
     if image is not None:
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-        try:
-            unfinished.write_bytes(marshal.dumps(tuple(image)))
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        cache_files.write(path, marshal.dumps(tuple(image)))
 
 
 def _image_of(compiled: Any) -> Image | None:
@@ -95,11 +91,21 @@ def _image_of(compiled: Any) -> Image | None:
 
 
 def link(path: Path, function: Callable[..., Any]) -> Linked | None:
-    """Link `function` from its image; None if there is none, or something that it refers to is not in this process."""
+    """Link `function` from its image; None if there is none, or something that it refers to is not in this process.
+
+    Raises
+    ------
+    UnusableFile
+        The image is damaged, or another user may have written it.
+    OSError
+        It cannot be read.
+    """
     try:
-        image = Image(*marshal.loads(path.read_bytes()))
-    except (OSError, EOFError, TypeError, ValueError):
+        image = Image(*marshal.loads(cache_files.read(path)))
+    except FileNotFoundError:
         return None
+    except (EOFError, TypeError, ValueError) as error:
+        raise cache_files.UnusableFile(f"{path} is no image") from error
     with global_compiler_lock:
         engine = _engine()
         if any(llvm.address_of_symbol(name) is None for name in image.imports):

@@ -6,13 +6,14 @@ has finalized is declared dead in the arena, which wakes all who wait for it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import threading
 
 from transports.shm.arena import Arena, start_time
 from transports.shm.layout import FINALIZED
+
+_RETRY_MS = 1000
 
 
 class Watch:
@@ -28,6 +29,7 @@ class Watch:
     def start(self) -> None:
         """Begin; a child that the user forks has no such thread, and is no rank."""
         if self._arena.nranks > 1:
+            self._arena.load_death_notice()
             self._thread.start()
 
     def close(self) -> None:
@@ -41,44 +43,60 @@ class Watch:
         os.close(self._stop_read)
 
     def _run(self) -> None:
-        watched = {}
-        lost = []
-        for rank in range(self._arena.nranks):
-            if rank != self._rank:
-                fd = self._open(rank)
-                if fd is None:
-                    lost.append(rank)
-                else:
-                    watched[fd] = rank
-        for rank in lost:
-            self._ended(rank)
-        self._poll(watched)
-        for fd in watched:
-            os.close(fd)
-
-    def _open(self, rank: int) -> int | None:
-        """A pidfd of the peer's process, None if it is gone (or its number belongs to another process by now)."""
-        pid = self._arena.control_word(rank, "pid")
-        with contextlib.suppress(OSError):
-            fd = os.pidfd_open(pid)
-            if start_time(pid) == self._arena.control_word(rank, "start_time"):
-                return fd
-            os.close(fd)
-        return None
-
-    def _poll(self, watched: dict[int, int]) -> None:
         poll = select.poll()
         poll.register(self._stop_read, select.POLLIN)
-        for fd in watched:
-            poll.register(fd, select.POLLIN)
-        remaining = len(watched)
-        while remaining:
-            for fd, _ in poll.poll():
-                if fd == self._stop_read:
-                    return
+        watched: dict[int, int] = {}
+        unwatched = {rank for rank in range(self._arena.nranks) if rank != self._rank}
+        while watched or unwatched:
+            for rank in sorted(unwatched):
+                self._take_up(rank, poll, watched, unwatched)
+            ready = [fd for fd, _ in poll.poll(_RETRY_MS if unwatched else None)]
+            if self._stop_read in ready:
+                break
+            for fd in ready:
                 poll.unregister(fd)
-                remaining -= 1
-                self._ended(watched[fd])
+                os.close(fd)
+                self._ended(watched.pop(fd))
+        for fd in watched:
+            os.close(fd)
+
+    def _take_up(self, rank: int, poll: select.poll, watched: dict[int, int], unwatched: set[int]) -> None:
+        """Watch over a rank, or see that it has ended; where neither can be told now, it stays among those to be tried again."""
+        try:
+            fd = self._open(rank)
+        except OSError:
+            return
+        unwatched.discard(rank)
+        if fd is None:
+            self._ended(rank)
+        else:
+            watched[fd] = rank
+            poll.register(fd, select.POLLIN)
+
+    def _open(self, rank: int) -> int | None:
+        """A pidfd of the peer's process, None if it is gone (or its number belongs to another process by now).
+
+        Raises
+        ------
+        OSError
+            There is none to be had, which says nothing about the peer: this process has no descriptors left, or may not make any.
+        """
+        pid = self._arena.control_word(rank, "pid")
+        try:
+            os.kill(pid, 0)  # takes no descriptor
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass
+        fd = os.pidfd_open(pid)
+        try:
+            if start_time(pid) == self._arena.control_word(rank, "start_time"):
+                return fd
+        except OSError:
+            os.close(fd)
+            raise
+        os.close(fd)
+        return None
 
     def _ended(self, rank: int) -> None:
         if self._arena.state(rank) != FINALIZED:

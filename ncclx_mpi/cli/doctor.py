@@ -10,11 +10,9 @@ import platform
 import resource
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ncclx_mpi.cli.main import program_name
@@ -85,17 +83,19 @@ def check_packages() -> Finding:
 
 
 def check_cache() -> Finding:
-    """A folder for compiled code that lasts."""
-    from numba_kernels import jit
+    """A folder for compiled code that lasts, and that nobody else can write."""
+    from numba_kernels import cache_files, jit
 
     folder = jit.cache_root()
-    wanted = os.environ.get(jit.CACHE_VARIABLE)
-    if wanted and Path(wanted) != folder:
-        return Finding(None, f"{jit.CACHE_VARIABLE}={wanted} cannot be written, {folder} is used", "make it writable, or unset it")
-    if not wanted and folder.is_relative_to(tempfile.gettempdir()):
-        fix = f"set {jit.CACHE_VARIABLE} to a folder that lasts and that you can write"
-        return Finding(None, f"the home is read-only, compiled code goes to {folder}", fix)
-    return Finding(True, f"compiled code is kept in {folder}")
+    source, wanted = next(jit.cache_candidates())
+    if wanted == folder:
+        return Finding(True, f"compiled code is kept in {folder}")
+    named = f"{source}={os.environ[source]}" if source in os.environ else source
+    why = cache_files.why_not(wanted)
+    fix = (
+        f"chmod go-w {wanted}" if "by others" in why else f"set {jit.CACHE_VARIABLE} to a folder that lasts and that you can write"
+    )
+    return Finding(None, f"{named}: {wanted} {why}; compiled code goes to {folder}", fix)
 
 
 def check_compiled() -> Finding:

@@ -122,7 +122,7 @@ def run(function: Callable[..., Any], nranks: int, *args: Any, timeout: float | 
     Raises
     ------
     RuntimeError
-        It is called when a rank imports the program: outside of ``if __name__ == "__main__":``.
+        It is called when a rank imports the program: outside of ``if __name__ == "__main__":``. Or so many ranks cannot be started here.
     RankFailed
         A rank raised or died: the first one that did. The cause is the exception that it raised, if it can be pickled.
     TimeoutError
@@ -204,6 +204,8 @@ def _main_source() -> list[str]:
 
 def open_reply(reply: wire.Reply, timeout: float | None) -> list[Any]:
     """The results of all ranks, or the exception that says why there are none."""
+    if reply.refused:
+        raise RuntimeError(reply.refused)
     if reply.abort_code is not None:
         raise RankFailed(f"the job was aborted with code {reply.abort_code}", max(reply.failed_rank, 0))
     if reply.is_timed_out:

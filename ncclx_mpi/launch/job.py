@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
 import resource
 import secrets
@@ -19,7 +21,7 @@ from ncclx_mpi.launch import process
 from ncclx_mpi.launch import rank as child
 from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
-from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT
+from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
 from transports.shm.arena import Arena
 from transports.shm.layout import FINALIZED, HEADER
 
@@ -27,8 +29,13 @@ Sink = Callable[[int, int, bytes], None]
 GRACE_SECONDS = 5.0
 _TERM_SECONDS = 2.0
 _STACKS_SECONDS = 2.0
+_HEED_SECONDS = 10.0
+"""Time for ranks to end by themselves after the launcher got SIGTERM or SIGHUP, as long as `docker stop` grants."""
+_RETRY_SECONDS = 0.5
+_FULL_SECONDS = 0.02
 _READ_BYTES = 1 << 16
-_FILES_OF_RANK, _FILES_OF_LAUNCHER = 3, 64
+_FILES_OF_RANK, _FILES_OF_LAUNCHER = 4, 64
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 _TO_GROUP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCONT}
 
 
@@ -102,48 +109,81 @@ class Job:
     ----------
     settings
         How to run it.
+    relay
+        Passes on what the ranks write. While its readers lag behind, the ranks are not read.
     sink
-        Gets ``(rank, stream, data)`` for all that ranks write; empty data at the end of a stream.
-    flush
-        Called every 0.1 s while the sink holds unfinished lines back; returns whether it still does.
+        Gets ``(rank, stream, data)`` for all that ranks write, empty data at the end of a stream; by default `relay` does.
     """
 
-    def __init__(self, settings: Settings, sink: Sink, flush: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, settings: Settings, relay: LineRelay, sink: Sink | None = None) -> None:
         self.settings = settings
         self.outcome = Outcome()
         self.arena = Arena.create(settings.nranks)
         self.channel = -1
         self.pids: dict[int, int] = {}
         self._living: dict[int, int] = {}
-        self._sink, self._flush = sink, flush
+        self._relay = relay
+        self._sink: Sink = sink or relay
+        self._flush: Callable[[], bool] = relay.flush
         self._token = secrets.token_hex(16)
         self._name = f"ncclx_mpi-job-{os.getpid()}-{secrets.token_hex(6)}"
         self._server = store.listen("\0" + self._name, settings.nranks)
         self._pipes: dict[int, tuple[int, int]] = {}
         self._wake_read, self._wake_write = socket.socketpair()
-        self._deadline = time.monotonic() + settings.timeout if settings.timeout > 0 else float("inf")
+        self.deadline = time.monotonic() + settings.timeout if settings.timeout > 0 else float("inf")
         self._ladder: list[tuple[float, int]] = []
         self._is_ending = False
         self._guests: dict[int, tuple[int, int]] = {}
+        self._unwatched: list[tuple[int, int]] = []
+        self._held_back: set[int] = set()
+        self._paused: set[int] = set()
         self._guard: Guard
         self._file_limit = _raise_file_limit(settings.nranks)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
     def fork_ranks(self) -> int | None:
-        """Fork all ranks. Returns twice, like fork: the rank in each child, None in the launcher."""
-        self._guard = Guard()
+        """Fork all ranks. Returns twice, like fork: the rank in each child, None in the launcher.
+
+        Raises
+        ------
+        OSError
+            The system does not allow that many processes; those that were forked have ended.
+        """
+        try:
+            self._guard = Guard()
+        except OSError as error:
+            self._close()
+            raise _too_many(error, "the process that watches over them") from error
         for rank in range(self.settings.nranks):
-            if self._fork_rank(rank):
+            try:
+                is_child = self._fork_rank(rank)
+            except OSError as error:
+                self._take_back()
+                raise _too_many(error, f"rank {rank}") from error
+            if is_child:
                 return rank
         return None
+
+    def _take_back(self) -> None:
+        """End the ranks that were forked, as not all could be."""
+        for pid in self._living:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self._guard.end()
+        self._close()
 
     def _fork_rank(self, rank: int) -> bool:
         """Fork one rank; True in the child."""
         streams = [STDOUT, STDERR, CHANNEL] if self.settings.has_channels else [STDOUT, STDERR]
         pipes = {stream: os.pipe2(os.O_CLOEXEC) for stream in streams}
         parent = os.getpid()
-        pid = process.fork()
+        try:
+            pid = process.fork()
+        except OSError:
+            for fd in itertools.chain(*pipes.values()):
+                os.close(fd)
+            raise
         if pid == 0:
             self._enter(rank, parent, {stream: ends[1] for stream, ends in pipes.items()})
             return True
@@ -190,7 +230,9 @@ class Job:
             self._register(selector)
             self._reap()
             while self._living:
+                self._hold_back(selector)
                 self._serve(selector, self._pause())
+                self._watch_guests(selector)
                 self._climb()
             self._guard.end()
             self._drain(selector)
@@ -208,18 +250,35 @@ class Job:
         if self.settings.lifeline >= 0:
             selector.register(self.settings.lifeline, selectors.EVENT_READ, self._client_gone)
 
+    def _hold_back(self, selector: selectors.BaseSelector) -> None:
+        """Read no more of streams whose readers lag behind, and again of those that do not: ranks wait, and not this process."""
+        is_passed_on = self.outcome.output_error is None
+        full = {stream for stream in (STDOUT, STDERR) if is_passed_on and self._relay.is_full(stream)}
+        if full == self._held_back:
+            return
+        for reader, (_, stream) in self._pipes.items():
+            if stream in full - self._held_back and reader in selector.get_map():
+                selector.unregister(reader)
+                self._paused.add(reader)
+            elif stream in self._held_back - full and reader in self._paused:
+                selector.register(reader, selectors.EVENT_READ, self._read)
+                self._paused.discard(reader)
+        self._held_back = full
+
     def _serve(self, selector: selectors.BaseSelector, seconds: float | None) -> None:
         for key, _ in selector.select(seconds):
             key.data(selector, key.fd)
 
     def _pause(self) -> float | None:
         """How long nothing is due."""
-        due = min([self._deadline, *(when for when, _ in self._ladder)])
+        now = time.monotonic()
+        dues = [now + _RETRY_SECONDS] if self._unwatched else []
         try:
             if self._flush():
-                due = min(due, time.monotonic() + 0.1)
+                dues.append(now + (_FULL_SECONDS if self._held_back else 0.1))
         except OSError as error:
             self._output_failed(error)
+        due = min([self.deadline, *dues, *(when for when, _ in self._ladder)])
         return None if due == float("inf") else max(0.0, due - time.monotonic())
 
     def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
@@ -254,15 +313,22 @@ class Job:
         if number == signal.SIGTSTP:
             return self._stop()
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if self.outcome.interrupted_by == number == signal.SIGINT:
-                self._guard.signal(signal.SIGKILL)
-            self.outcome.interrupted_by = number
+            self._interrupted(number)
         if number in _TO_GROUP:
             self._guard.signal(number)
             return None
         for pid in self._living:
             os.kill(pid, number)
         return None
+
+    def _interrupted(self, number: int) -> None:
+        """Ctrl-C is the user's, who may press it again. What others send is to end the job: ranks that do not heed it are killed."""
+        is_second = number == self.outcome.interrupted_by if number == signal.SIGINT else self.outcome.interrupted_by in _ENDING
+        self.outcome.interrupted_by = number
+        if is_second:
+            self._guard.signal(signal.SIGKILL)
+        elif number in _ENDING:
+            self._ladder = sorted([*self._ladder, (time.monotonic() + _HEED_SECONDS, signal.SIGKILL)])
 
     def _stop(self) -> None:
         """Ctrl-Z: stop the ranks, then ourselves; continue together."""
@@ -278,23 +344,35 @@ class Job:
 
     def _welcome(self, selector: selectors.BaseSelector, fd: int) -> None:
         """A process behind a started program asks for the arena: it is watched from now on."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             connection, _ = self._server.accept()
-            pid = store.peer_of(connection)[0]
-            rank = store.answer(connection, self._token, self.settings.nranks, self.arena.fd)
-            if rank is not None and pid != self.pids[rank]:
-                self._watch_guest(selector, pid, rank)
+        except OSError:  # nobody, or no descriptor to serve him with: he is still there in the next round
+            return
+        pid = store.peer_of(connection)[0]
+        rank = store.answer(connection, self._token, self.settings.nranks, self.arena.fd)
+        if rank is not None and pid != self.pids[rank]:
+            self._unwatched.append((pid, rank))
 
-    def _watch_guest(self, selector: selectors.BaseSelector, pid: int, rank: int) -> None:
-        with contextlib.suppress(OSError):
-            fd = os.pidfd_open(pid)
-            self._guests[fd] = (pid, rank)
-            selector.register(fd, selectors.EVENT_READ, self._guest_ended)
+    def _watch_guests(self, selector: selectors.BaseSelector) -> None:
+        """Watch over the guests that are not watched yet; where descriptors have run out, that is tried again."""
+        for pid, rank in self._unwatched[:]:
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._guest_died(pid, rank)
+            except OSError:
+                continue
+            else:
+                self._guests[fd] = (pid, rank)
+                selector.register(fd, selectors.EVENT_READ, self._guest_ended)
+            self._unwatched.remove((pid, rank))
 
     def _guest_ended(self, selector: selectors.BaseSelector, fd: int) -> None:
         selector.unregister(fd)
         os.close(fd)
-        pid, rank = self._guests.pop(fd)
+        self._guest_died(*self._guests.pop(fd))
+
+    def _guest_died(self, pid: int, rank: int) -> None:
         if self.arena.control_word(rank, "pid") == pid and self.arena.state(rank) != FINALIZED:
             self.arena.declare_dead(rank, "its process ended")
 
@@ -323,13 +401,14 @@ class Job:
         if not self._is_ending:
             self._is_ending = True
             now = time.monotonic()
-            self._ladder = [(now + grace, signal.SIGTERM), (now + grace + _TERM_SECONDS, signal.SIGKILL)]
+            steps = [(now + grace, signal.SIGTERM), (now + grace + _TERM_SECONDS, signal.SIGKILL)]
+            self._ladder = sorted([*self._ladder, *steps])
 
     def _climb(self) -> None:
         """Do what is due: end a job whose time is up, or that does not end by itself after a failure."""
         now = time.monotonic()
-        if now >= self._deadline and self._living:
-            self._deadline = float("inf")
+        if now >= self.deadline and self._living:
+            self.deadline = float("inf")
             self._time_is_up(now)
         while self._ladder and self._ladder[0][0] <= now:
             self._guard.signal(self._ladder.pop(0)[1])
@@ -337,7 +416,10 @@ class Job:
     def _time_is_up(self, now: float) -> None:
         self.outcome.is_timed_out = True
         if self.settings.on_timeout is not None:
-            self.settings.on_timeout(self)
+            try:
+                self.settings.on_timeout(self)
+            except OSError as error:
+                self._output_failed(error)
         for pid in self._living:
             os.kill(pid, process.STACKS_SIGNAL)
         self._is_ending = True
@@ -345,6 +427,8 @@ class Job:
 
     def _drain(self, selector: selectors.BaseSelector) -> None:
         """Pass on what is left in the pipes; what another session holds open is not waited for."""
+        for reader in self._paused:
+            selector.register(reader, selectors.EVENT_READ, self._read)
         while True:
             ready = [key for key, _ in selector.select(0) if key.fd in self._pipes]
             if not ready:
@@ -383,6 +467,16 @@ class Job:
             signal.set_wakeup_fd(old_fd)
             for number, handler in old.items():
                 signal.signal(number, handler)
+
+
+def _too_many(error: OSError, what: str) -> OSError:
+    """Say what could not be started, and which limit may be at fault."""
+    limits = {
+        errno.EAGAIN: "the limit of processes is too low (`ulimit -u`, or that of the container or batch job: pids.max)",
+        errno.EMFILE: "the limit of open files is too low (`ulimit -n`)",
+        errno.ENOMEM: "there is not enough memory",
+    }
+    return OSError(f"{what} cannot be forked ({error.strerror}); {limits.get(error.errno or 0, 'see the system log')}")
 
 
 def _raise_file_limit(nranks: int) -> tuple[int, int]:

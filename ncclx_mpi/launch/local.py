@@ -16,6 +16,9 @@ from ncclx_mpi.launch.relay import LineRelay
 from ncclx_mpi.observe.describe import describe
 from ncclx_mpi.p2p.clock import ticks_per_us
 
+_READER_SECONDS = 4.0
+"""What nobody has taken so long after a job that did not go well is dropped."""
+
 
 def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, timeout: float) -> int:
     """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank."""
@@ -23,26 +26,42 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
         program = _prepare(program, nranks)
     relay = LineRelay(is_tagged)
     stdin, feed = _stdin_for_rank_0()
+    last_module = next(reversed(sys.modules))
     try:
-        job = Job(_settings(nranks, timeout, relay, stdin), relay, relay.flush)
+        job = Job(_settings(nranks, timeout, relay, stdin), relay)
+        rank = job.fork_ranks()
     except (ValueError, OSError) as error:
         print(f"ncclx run: {nranks} ranks cannot be started: {error}", file=sys.stderr)
         return 2
-    last_module = next(reversed(sys.modules))
-    if job.fork_ranks() is not None:
+    if rank is not None:
         if feed >= 0:
             os.close(feed)
         _be_rank(program, last_module)
     if feed >= 0:
         os.close(stdin)
-        threading.Thread(target=_feed, args=(feed,), daemon=True).start()
+        _start_feeding(feed)
     outcome = job.supervise()
     try:
+        return _take_leave(job, relay, outcome)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _take_leave(job: Job, relay: LineRelay, outcome: Outcome) -> int:
+    """Pass on what is left, and say how the job ended. Returns its exit status.
+
+    Who reads the output of a job that went well may take his time, up to --timeout. One that did not is not kept by a reader that has gone.
+    """
+    try:
         relay.flush(everything=True)
+        if not relay.finish(_READER_SECONDS if outcome.status else None, job.deadline) and not outcome.status:
+            outcome.is_timed_out = True
+        relay.check()
     except OSError as error:
         outcome.output_error = outcome.output_error or error
     with contextlib.suppress(OSError):
-        _explain(outcome)
+        _explain(outcome, relay)
+        relay.finish(_READER_SECONDS)
     return outcome.status
 
 
@@ -60,8 +79,8 @@ def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int) -> Sett
     def on_timeout(job: Job) -> None:
         relay.flush(everything=True)
         relay.is_tagged = True
-        print(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in", file=sys.stderr)
-        print(f"{describe(job.arena)}\nand their Python stacks are", file=sys.stderr, flush=True)
+        relay.say(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in")
+        relay.say(f"{describe(job.arena)}\nand their Python stacks are")
 
     return Settings(nranks, timeout=timeout, stdin=stdin, on_timeout=on_timeout)
 
@@ -97,6 +116,13 @@ def _stdin_for_rank_0() -> tuple[int, int]:
     return os.pipe2(os.O_CLOEXEC) if is_terminal else (0, -1)
 
 
+def _start_feeding(writer: int) -> None:
+    try:
+        threading.Thread(target=_feed, args=(writer,), daemon=True).start()
+    except RuntimeError:  # no more threads are allowed: rank 0 finds the end of its input
+        os.close(writer)
+
+
 def _feed(writer: int) -> None:
     with contextlib.suppress(OSError):
         while os.tcgetpgrp(0) == os.getpgrp() and (data := os.read(0, 4096)):
@@ -104,17 +130,17 @@ def _feed(writer: int) -> None:
     os.close(writer)
 
 
-def _explain(outcome: Outcome) -> None:
+def _explain(outcome: Outcome, relay: LineRelay) -> None:
     """One line on stderr that says whose end it was, unless the user's own doing is plain to see."""
     if outcome.abort_code is not None:
-        print(f"ncclx run: aborted with code {outcome.abort_code}", file=sys.stderr)
+        relay.say(f"ncclx run: aborted with code {outcome.abort_code}")
     elif outcome.interrupted_by:
-        print(f"ncclx run: ended by {signal_name(outcome.interrupted_by)}", file=sys.stderr)
+        relay.say(f"ncclx run: ended by {signal_name(outcome.interrupted_by)}")
     elif outcome.output_error is not None:
         if not isinstance(outcome.output_error, BrokenPipeError):
-            print(f"ncclx run: what the ranks write cannot be passed on: {outcome.output_error.strerror}", file=sys.stderr)
+            relay.say(f"ncclx run: what the ranks write cannot be passed on: {outcome.output_error.strerror}")
     elif outcome.failures and not outcome.is_timed_out:
-        print(f"ncclx run: {_story(outcome.failures)}", file=sys.stderr)
+        relay.say(f"ncclx run: {_story(outcome.failures)}")
 
 
 def _story(failures: list[Failure]) -> str:

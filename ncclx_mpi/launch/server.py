@@ -18,7 +18,8 @@ from typing import Any, NoReturn
 
 from ncclx_mpi.launch import process, shim, warm, wire
 from ncclx_mpi.launch.job import Job, Settings
-from ncclx_mpi.launch.relay import CHANNEL, LineRelay
+from ncclx_mpi.launch.outlet import Outlet
+from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
 from ncclx_mpi.observe.describe import describe
 from ncclx_mpi.p2p.clock import ticks_per_us
 
@@ -60,7 +61,8 @@ class _Run:
         self._connection = connection
         self._request = request
         self._values = [bytearray() for _ in range(request.nranks)]
-        self._relay = LineRelay(False, self._write)
+        outlet = Outlet(connection.sendall)
+        self._relay = LineRelay(False, {STDOUT: outlet, STDERR: outlet}, lambda stream, data: wire.pack(wire.Output(stream, data)))
         self._report = ""
 
     def reply(self) -> wire.Reply:
@@ -74,11 +76,16 @@ class _Run:
             lifeline=self._connection.fileno(),
             on_timeout=self._describe,
         )
-        job = Job(settings, self._take, self._relay.flush)
-        if job.fork_ranks() is not None:
+        try:
+            job = Job(settings, self._relay, self._take)
+            rank = job.fork_ranks()
+        except (ValueError, OSError) as error:
+            return wire.Reply([], -1, "", False, None, refused=f"{request.nranks} ranks cannot be started: {error}")
+        if rank is not None:
             _be_rank(request, job.channel)
         outcome = job.supervise()
         self._relay.flush(everything=True)
+        self._relay.finish(None)  # the client has gone otherwise, or it is slow: then it waits for the reply, too
         first = outcome.failures[0] if outcome.failures else None
         return wire.Reply(
             [bytes(value) for value in self._values],
@@ -94,9 +101,6 @@ class _Run:
             self._values[rank] += data
         else:
             self._relay(rank, stream, data)
-
-    def _write(self, stream: int, data: bytes) -> None:
-        wire.send(self._connection, wire.Output(stream, data))
 
     def _describe(self, job: Job) -> None:
         self._report = describe(job.arena)

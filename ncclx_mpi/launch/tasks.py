@@ -7,7 +7,7 @@ import heapq
 import os
 import select
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ncclx_mpi.launch import process
@@ -34,7 +34,9 @@ class Task:
 
 
 def run_all(tasks: Sequence[Task], processes: int) -> bool:
-    """Do all tasks on so many forked processes; returns whether all went well. What needs one that failed is tried nevertheless.
+    """Do all tasks on so many forked processes, or as many as can be had; returns whether all went well.
+
+    What needs one that failed is tried nevertheless.
 
     Of those that can be begun, the one with the longest chain of others behind it goes first.
     """
@@ -46,7 +48,7 @@ def run_all(tasks: Sequence[Task], processes: int) -> bool:
     missing = [len(task.needs) for task in tasks]
     ready = [(-chain[number], number) for number, count in enumerate(missing) if not count]
     heapq.heapify(ready)
-    idle = [_Worker(tasks) for _ in range(min(processes, len(tasks)))]
+    idle = list(_start_workers(tasks, min(processes, len(tasks))))
     busy: dict[socket.socket, tuple[_Worker, int]] = {}
     went_well = True
     try:
@@ -79,6 +81,13 @@ def _chains(behind: list[list[int]]) -> list[int]:
     for number in reversed(range(len(behind))):
         chain[number] = max((1 + chain[other] for other in behind[number]), default=0)
     return chain
+
+
+def _start_workers(tasks: Sequence[Task], count: int) -> Iterator[_Worker]:
+    """Start so many, or fewer where no more processes are allowed."""
+    with contextlib.suppress(OSError):
+        for _ in range(count):
+            yield _Worker(tasks)
 
 
 class _Worker:

@@ -59,6 +59,8 @@ class Reply:
         The rank that failed first, -1 for none; `story` says how.
     report
         Where all ranks were when the time was up.
+    refused
+        Why no rank was started; empty if they were.
     """
 
     values: list[bytes]
@@ -67,13 +69,18 @@ class Reply:
     is_timed_out: bool
     abort_code: int | None
     report: str = ""
+    refused: str = ""
+
+
+def pack(message: Any) -> bytes:
+    """One object as it travels."""
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
 
 
 def send(connection: socket.socket, message: Any) -> None:
     """Send one object."""
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    connection.sendall(_LENGTH.pack(len(data)))
-    connection.sendall(data)
+    connection.sendall(pack(message))
 
 
 def receive(connection: socket.socket) -> Any:

@@ -129,6 +129,8 @@ def _process_state(pid: int) -> str:
     """What the kernel says about a process, where that explains a wait."""
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (OSError, IndexError):
+    except (FileNotFoundError, ProcessLookupError):
         return ", gone"
+    except OSError:
+        return ""
     return {"T": ", stopped", "t": ", stopped by a debugger", "Z": ", a zombie"}.get(letter, "")

@@ -14,7 +14,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from numba_kernels import jit
+from numba_kernels import cache_files, jit
 
 FOLDER_VARIABLE = "NCCLX_MPI_CUBINS"
 _LAYOUT = 1
@@ -40,9 +40,11 @@ def use_folder(folder: str) -> None:
 
 def find(name: str, digest: str, arch: tuple[int, int]) -> bytes | None:
     """Machine code of a kernel; None if no folder has it."""
+    own = _user_folder()
     for folder in _folders():
+        path = folder / file_name(name, digest, arch)
         try:
-            return (folder / file_name(name, digest, arch)).read_bytes()
+            return cache_files.read_own(path) if folder == own else path.read_bytes()
         except OSError:
             continue
     return None
@@ -50,6 +52,7 @@ def find(name: str, digest: str, arch: tuple[int, int]) -> bytes | None:
 
 def keep(name: str, digest: str, arch: tuple[int, int], code: bytes) -> None:
     """Store machine code in the user's cache."""
+    cache_files.make_folder(_user_folder())
     write(_user_folder(), name, digest, arch, code)
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from numba_kernels import jit, linking
+from numba_kernels import cache_files, jit, linking
 
 ROOT = Path(jit.__file__).parents[1]
 
@@ -60,8 +60,10 @@ def test_what_is_cached_needs_no_compiler(cache: Path) -> None:
     [
         pytest.param(lambda content: b"", id="empty"),
         pytest.param(lambda content: content[: len(content) // 2], id="cut"),
-        pytest.param(lambda content: marshal.dumps((1, 2)), id="foreign"),
-        pytest.param(lambda content: marshal.dumps((*marshal.loads(content)[:4], ("nowhere_to_be_found",))), id="unresolved"),
+        pytest.param(lambda content: sealed(marshal.dumps((1, 2))), id="foreign"),
+        pytest.param(
+            lambda content: sealed(marshal.dumps((*marshal.loads(content)[:4], ("nowhere_to_be_found",)))), id="unresolved"
+        ),
     ],
 )
 def test_what_cannot_be_linked_is_loaded_by_numba(cache, damage) -> None:
@@ -74,6 +76,45 @@ def test_what_cannot_be_linked_is_loaded_by_numba(cache, damage) -> None:
         for path, content in contents.items():
             path.write_bytes(content)
     assert run(cache) == "linked"
+
+
+def sealed(content: bytes) -> bytes:
+    """As a file of the cache, with a checksum that fits."""
+    return content + cache_files._trailer(content)
+
+
+FLIPS = {"first": 0, "code": 600, "middle": None, "last": -1}
+
+
+@pytest.mark.parametrize("flipped", FLIPS)
+def test_an_image_with_a_flipped_bit_is_made_anew(cache, flipped) -> None:
+    """What LLVM makes of it may be anything, the end of the process included."""
+    for path in images(cache):
+        content = bytearray(path.read_bytes())
+        at = FLIPS[flipped]
+        content[len(content) // 2 if at is None else at] ^= 0x10
+        path.write_bytes(content)
+    assert run(cache) == "compiler"
+    assert run(cache) == "linked"
+
+
+def test_flipped_bits_in_what_numba_keeps_are_no_harm(cache) -> None:
+    for path in images(cache):
+        path.unlink()
+    for path in [*cache.glob("*/*.nbi"), *cache.glob("*/*.nbc")]:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 0x10
+        path.write_bytes(content)
+    assert run(cache) == "compiler"
+    assert run(cache) == "linked"
+
+
+def test_an_image_that_others_can_write_is_not_run(cache) -> None:
+    for path in images(cache):
+        path.chmod(0o620)
+    assert run(cache) == "compiler"
+    assert run(cache) == "linked"
+    assert {path.stat().st_mode & 0o777 for path in images(cache)} == {0o600}
 
 
 def test_every_entry_can_be_linked() -> None:

@@ -138,11 +138,13 @@ def test_closed_output_ends_the_job():
 @pytest.mark.parametrize("end", ["\\n", ""], ids=["lines", "no lines"])
 def test_a_full_disk_ends_the_job(end):
     code = f"import time; print('x', end='{end}', flush=True); time.sleep(60)"
+    began = time.monotonic()
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             command("run", "-n", "2", "-c", code), stdout=full, stderr=subprocess.PIPE, text=True, env=environment()
         )
     assert (done.returncode, done.stderr) == (1, "ncclx run: what the ranks write cannot be passed on: No space left on device\n")
+    assert time.monotonic() - began < 30
 
 
 ASKING = [

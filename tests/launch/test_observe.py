@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
-from programs import lines_of, run, start
+from programs import environment, lines_of, run, start
 
 BLOCKED = (
     "from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier(); print('ready', flush=True)\n"
@@ -82,3 +85,37 @@ def test_help():
     assert "--tag-output" in run("run", "--help").stdout
     assert run("--version").stdout.startswith("ncclx_mpi ")
     assert "Unknown option" in run("--nonsense").stderr
+
+
+WHERE = "from ncclx_mpi.cli.doctor import check_cache; found = check_cache(); print(found.is_good, found.text, '|', found.fix)"
+
+
+@pytest.mark.parametrize("trouble", ["NCCLX_MPI_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
+def test_doctor_names_what_keeps_the_cache_from_its_folder(tmp_path, trouble):
+    (tmp_path / "file").write_text("")
+    places = {
+        "NCCLX_MPI_CACHE_DIR": "",
+        "XDG_CACHE_HOME": "",
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        trouble: str(tmp_path / "file"),
+    }
+    done = subprocess.run([sys.executable, "-c", WHERE], env=environment(**places), capture_output=True, text=True, check=True)
+    named = "the home" if trouble == "HOME" else f"{trouble}={tmp_path}/file"
+    inner = {"NCCLX_MPI_CACHE_DIR": "", "XDG_CACHE_HOME": "/ncclx_mpi", "HOME": "/.cache/ncclx_mpi"}[trouble]
+    used = f"{tmp_path}/.cache/ncclx_mpi" if trouble == "NCCLX_MPI_CACHE_DIR" else f"{tmp_path}/ncclx_mpi-{os.getuid()}"
+    why = "cannot be made: Not a directory" if inner else "is no folder"
+    assert done.stdout.startswith(f"None {named}: {tmp_path}/file{inner} {why}; ")
+    assert done.stdout.endswith(
+        f"compiled code goes to {used} | set NCCLX_MPI_CACHE_DIR to a folder that lasts and that you can write\n"
+    )
+
+
+def test_doctor_says_how_to_close_the_cache_to_others(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o770)
+    env = environment(NCCLX_MPI_CACHE_DIR=str(folder), XDG_CACHE_HOME=str(tmp_path / "xdg"))
+    done = subprocess.run([sys.executable, "-c", WHERE], env=env, capture_output=True, text=True, check=True)
+    assert f"{folder} can be written by others (mode 0770); compiled code goes to {tmp_path}/xdg/ncclx_mpi" in done.stdout
+    assert done.stdout.endswith(f"| chmod go-w {folder}\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ncclx_mpi.testing.transport import TransportTests
@@ -39,3 +41,21 @@ def test_heaps_leave_addresses_to_the_program() -> None:
     assert ArenaPlan.within(2, 0).heap_bytes == 0
     assert ArenaPlan.within(2, fixed + (4 << 30)) == ArenaPlan(2, 1 << 30)
     assert ArenaPlan.within(2, fixed + (4 << 30)).nbytes == fixed + (2 << 30)
+
+
+def flags_of_mapping(address: int) -> str:
+    """What the kernel says about the mapping that begins at `address`."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    next(line for line in lines if line.startswith(f"{address:x}-"))
+    return next(line for line in lines if line.startswith("VmFlags:"))
+
+
+def test_a_core_dump_leaves_the_arena_out() -> None:
+    """Sparse as it is, a dump would hold every page of it, once a rank."""
+    arena = Arena.create(2)
+    try:
+        assert " dd" in flags_of_mapping(arena.base)
+        arena.detach()  # as a fork of a rank does
+        assert " dd" in flags_of_mapping(arena.base)
+    finally:
+        arena.close()

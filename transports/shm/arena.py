@@ -6,6 +6,7 @@ holds it ends, however it ends.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -62,6 +63,8 @@ class Arena:
         except OSError as error:
             os.close(fd)
             raise _too_low(error, plan, "address space", "ulimit -v") from error
+        with contextlib.suppress(OSError):  # a core dump would write out gigabytes of it, of every rank
+            self._map.madvise(mmap.MADV_DONTDUMP)
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self.base = ctypes.addressof(self._anchor)
         self._heap: Heap | None = None
@@ -167,6 +170,10 @@ class Arena:
         state = self.base + self.plan.control(rank) + CONTROL.state
         return bool(entry(_mark_dead)(self.base, state, rank))
 
+    def load_death_notice(self) -> None:
+        """Have what :meth:`declare_dead` calls loaded: later, there may be no descriptors left to load it."""
+        entry(_mark_dead)
+
     def declare_abort(self, code: int) -> None:
         """Say that the job is to end with exit `code`; the first call counts."""
         entry(_first_wins)(self.base + HEADER.abort, code + 1)
@@ -215,6 +222,8 @@ class Arena:
         flags = mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
         if libc.mmap(self.base, self.nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, self.fd, 0) != self.base:
             raise OSError(ctypes.get_errno(), "the arena cannot be mapped privately in a fork of a rank")
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.madvise(self.base, self.nbytes, mmap.MADV_DONTDUMP)
         self.set_word(HEADER.abort, 1)
 
     def close(self) -> None:
@@ -249,10 +258,16 @@ def _address_space_left() -> float:
 
 
 def start_time(pid: int) -> int:
-    """Start of process `pid` in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is none."""
+    """Start of process `pid` in clock ticks since boot (field 22 of /proc/PID/stat); 0 if there is none.
+
+    Raises
+    ------
+    OSError
+        That cannot be told: no descriptors are left.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(text.rsplit(")", 1)[1].split()[19])
 

@@ -1,0 +1,98 @@
+"""Files and folders of the cache: what is read from there is run, so nobody but its user may have written it.
+
+A folder or file that belongs to another user, or that group or others can write, is not taken, and what we make is for the user alone,
+whatever the umask. What is for the processor ends with a checksum: code in which a byte has flipped on the disk would end the process.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import zlib
+from pathlib import Path
+
+_MARK = b"ncx1"
+_TRAILER = len(_MARK) + 4
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class UnusableFile(OSError):
+    """A file is damaged, or somebody else could have written it."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder (0700), and those above it that are missing."""
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def why_not(folder: Path) -> str:
+    """Why the cache cannot be in `folder`, which is made if it is missing; empty if it can."""
+    try:
+        make_folder(folder)
+        link, found = folder.lstat(), folder.stat()
+    except OSError as error:
+        return f"cannot be made: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode):
+        return "is no folder"
+    if found.st_uid != os.getuid() or link.st_uid not in (os.getuid(), 0):
+        return f"belongs to another user ({found.st_uid if found.st_uid != os.getuid() else link.st_uid})"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
+
+
+def read_own(path: Path) -> bytes:
+    """What a file holds that only this user can have written.
+
+    Raises
+    ------
+    UnusableFile
+        Somebody else may have.
+    OSError
+        It cannot be read.
+    """
+    with open(path, "rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
+            raise UnusableFile(f"{path} may have been written by another user")
+        return file.read()
+
+
+def read(path: Path) -> memoryview:
+    """What :func:`write` has put into a file.
+
+    Raises
+    ------
+    UnusableFile
+        It is not what was written, or somebody else may have written it.
+    OSError
+        It cannot be read.
+    """
+    content = memoryview(read_own(path))
+    data = content[:-_TRAILER]
+    if content[-_TRAILER:] != _trailer(data):
+        raise UnusableFile(f"{path} is damaged")
+    return data
+
+
+def write(path: Path, data: bytes) -> None:
+    """Put `data` and its checksum into a file (0600) that appears whole, or not at all."""
+    unfinished = path.with_name(f"{path.name}.tmp.{secrets.token_hex(8)}")
+    try:
+        with open(unfinished, "xb", opener=_open_private) as file:
+            file.write(data)
+            file.write(_trailer(data))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _trailer(data: bytes | memoryview) -> bytes:
+    """How a file ends; marshal and pickle read no further than their own end."""
+    return _MARK + zlib.crc32(data).to_bytes(4, "little")
