@@ -25,7 +25,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--full", action="store_true", help="robustness tests at full length: 200 kills, 10,000 bad calls ...; --guard-arrays")
+    parser.addoption(
+        "--full", action="store_true", help="robustness tests at full length: 200 kills, 10,000 bad calls ...; --guard-arrays"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

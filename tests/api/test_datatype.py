@@ -16,7 +16,7 @@ from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.api.datatype import DATATYPE_NULL, PREDEFINED, Datatype, _datatype_create
 from ncclx_mpi.api.memory import BOTTOM, buffer
 from ncclx_mpi.buffers import layout, packing
-from ncclx_mpi.testing.guards import guarded
+from ncclx_mpi.testing.guarded import guarded
 
 INT, DOUBLE, BYTE, CHAR = (PREDEFINED[name] for name in ("INT", "DOUBLE", "BYTE", "CHAR"))
 
@@ -130,7 +130,7 @@ def check_against_model(typed: Typed, count: int) -> None:
         assert (datatype.true_lb, datatype.true_ub) == (min(model.offsets), max(model.offsets) + 1)
     places = [k * model.extent + offset for k in range(count) for offset in model.offsets]
     low, high = min(places, default=0), max(places, default=0) + 1
-    memory = guarded(high - low, is_low=count == 2)
+    memory = guarded(high - low, behind=count != 2)
     memory[:] = np.random.default_rng(0).integers(0, 256, high - low, dtype=np.uint8)
     spec = [BOTTOM, count, shifted(datatype, memory, low)]
     buffer = buffers.send(spec)
@@ -229,7 +229,7 @@ def check_landing(datatype: Datatype, memory: Any, places: list[int], low: int, 
     """Bytes that arrive land where the model says, also if fewer come than there is room for."""
     arriving = np.arange(len(places), dtype=np.uint8)
     for nbytes in {len(places), len(places) // 2}:
-        target = guarded(len(memory), is_low=count == 2)
+        target = guarded(len(memory), behind=count != 2)
         target[:] = 255
         address, _owner, finish = buffers.recv([BOTTOM, count, shifted(datatype, target, low)]).landing()
         bytes_at(address, nbytes)[:] = arriving[:nbytes]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.testing.guards import guarded
+from ncclx_mpi.testing.guarded import guarded
 
 PAIRS = {
     "SHORT_INT": "i2",

@@ -119,7 +119,13 @@ class Maker:
 
     def _length(self) -> int:
         draw = self.random.random()
-        return self.random.randrange(40_000) if draw < 0.002 else self.random.randrange(400) if draw < 0.05 else self.random.randrange(9)
+        return (
+            self.random.randrange(40_000)
+            if draw < 0.002
+            else self.random.randrange(400)
+            if draw < 0.05
+            else self.random.randrange(9)
+        )
 
     def _container(self, depth: int, each: Callable[[int], Any], kinds: tuple[Any, ...]) -> Any:
         kind, length = self.random.choice(kinds), self.random.randrange(5)

@@ -286,15 +286,20 @@ class Finalized:
         assert (found == 4).all()
 
 
-def walk_objects(is_over: threading.Event) -> None:
-    """What memory profilers do: look at everything that the collector knows."""
+def walk_objects(is_over: threading.Event, interval: float) -> None:
+    """What memory profilers do: look at everything that the collector knows.
+
+    The GIL is kept meanwhile: CPython's own ``tuple(iterator)`` fails in any thread that another one sees the half-made tuple of.
+    """
     while not is_over.wait(0.02):
+        sys.setswitchinterval(100)
         for found in gc.get_objects():
             if type(found) is list:
                 found.copy()
-            else:  # tuples are half-filled while CPython itself makes them of an iterator
+            else:
                 gc.get_referents(found)
         del found
+        sys.setswitchinterval(interval)
 
 
 def disturb(number: int, frame: object) -> None:
@@ -325,7 +330,7 @@ def soak(seconds: float, seed: int, interval: float) -> None:
     sys.setswitchinterval(interval)
     signal.signal(signal.SIGALRM, disturb)
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.003)
-    walker = threading.Thread(target=walk_objects, args=(is_over,))
+    walker = threading.Thread(target=walk_objects, args=(is_over, interval))
     threads = [threading.Thread(target=run, args=(own,)) for own in exchanges[1:]]
     for thread in (walker, *threads):
         thread.start()

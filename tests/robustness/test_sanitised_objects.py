@@ -78,7 +78,10 @@ def by_alltoall(comm: Any, obj: Any, turn: int) -> Exchanged:
     return list(zip(comm.alltoall([obj] * comm.size), range(comm.size), strict=True))
 
 
-WAYS = {way.__name__[3:]: way for way in (by_messages, by_requests, by_sendrecv, by_bcast, by_scatter, by_gather, by_allgather, by_alltoall)}
+WAYS = {
+    way.__name__[3:]: way
+    for way in (by_messages, by_requests, by_sendrecv, by_bcast, by_scatter, by_gather, by_allgather, by_alltoall)
+}
 
 
 @pytest.mark.ranks(2, 3, timeout=1800)
@@ -119,7 +122,16 @@ class Codec:
         return [value]
 
 
-LENGTHS = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\1\0\0\0", b"\xff" * 8, b"\0" * 8, b"\x08" + b"\0" * 7)
+LENGTHS = (
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\xff\xff\xff\x7f",
+    b"\0\0\0\x80",
+    b"\1\0\0\0",
+    b"\xff" * 8,
+    b"\0" * 8,
+    b"\x08" + b"\0" * 7,
+)
 
 
 def damaged(data: bytes, other: bytes, draw: random.Random) -> bytes:
@@ -138,7 +150,11 @@ def damaged(data: bytes, other: bytes, draw: random.Random) -> bytes:
             length = draw.choice(LENGTHS)
             data = data[:place] + length + data[place + len(length) :]
         elif kind == 5:
-            data = data[:place] + draw.choice((b"(", b"]", b"]((", b"}(", b")", b"t", b"e", b"u", b"cnumpy\nndarray\n((")) + data[place:]
+            data = (
+                data[:place]
+                + draw.choice((b"(", b"]", b"]((", b"}(", b")", b"t", b"e", b"u", b"cnumpy\nndarray\n(("))
+                + data[place:]
+            )
         else:
             data = data[:place] + data[max(0, place - draw.randrange(40)) :]
     return data[:LARGEST]

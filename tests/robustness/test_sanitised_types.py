@@ -84,7 +84,7 @@ def derive(choice: random.Random, old: MPI.Datatype, model: Model) -> tuple[MPI.
         cells = (np.arange(top, top + height)[:, None] * columns + np.arange(left, left + width)).reshape(-1)
         whole = rows * columns * model.extent
         made = model.at(cells * model.extent)
-        return old.Create_subarray([rows, columns], [height, width], [top, left]), Model(made.places, model.lb, whole)
+        return old.Create_subarray([rows, columns], [height, width], [top, left]), Model(made.places, 0, whole)
     if kind == "struct":
         lengths, starts = [choice.randint(1, 2) for _ in range(count)], [choice.randint(-20, 80) for _ in range(count)]
         made = model.at(origins_of(lengths, starts, model.extent))
@@ -162,14 +162,17 @@ def message(comm: Any, choice: random.Random, datatype: MPI.Datatype, model: Mod
 
 
 def packing(comm: Any, choice: random.Random, datatype: MPI.Datatype, model: Model, count: int, seed: int) -> None:
+    """As many elements as the memory that is named has room for."""
+    if model.extent <= 0:
+        return
     sent, found = Memory(choice, model, count), Memory(choice, model, count)
     expected = sent.fill(seed)
     offset = choice.randint(0, 9)
     packed = guarded(offset + len(expected))
-    assert datatype.Pack([sent.at, count, datatype], packed, offset, comm) == len(packed)
+    assert datatype.Pack(sent.at, packed, offset, comm) == len(packed)
     assert np.array_equal(packed[offset:], expected)
     if found.is_apart:
-        datatype.Unpack(packed, offset, [found.at, count, datatype], comm)
+        datatype.Unpack(packed, offset, found.at, comm)
         found.check(expected)
 
 
@@ -198,27 +201,6 @@ def collective(comm: Any, choice: random.Random, datatype: MPI.Datatype, model: 
         assert np.array_equal(
             spread.bytes[spread.places[there : there + counts[peer] * len(model.places)]], theirs.fill(seed + peer)
         )
-
-
-def reduction(comm: Any, choice: random.Random, datatype: MPI.Datatype, model: Model, count: int, seed: int) -> None:
-    """A user operation, which sees elements where their type says, from the address that it is given on."""
-    sent, found = Memory(choice, model, count), Memory(choice, model, count)
-    if not found.is_apart or model.extent < 0 or (len(sent.places) and sent.bytes.ctypes.data < sent.address):
-        return
-    expected = sent.fill(seed)
-    for peer in range(comm.size):
-        if peer != comm.rank:
-            expected = expected ^ Memory(random.Random(0), model, count).fill(seed + peer - comm.rank)
-    places = (np.arange(count)[:, None] * model.extent + model.places).reshape(-1)
-
-    def combine(given: Any, result: Any, kind: Any) -> None:
-        first, second = np.frombuffer(given, np.uint8), np.frombuffer(result, np.uint8)
-        inside = places[places < len(second)]
-        second[inside] ^= first[inside]
-
-    operation = MPI.Op.Create(combine, commute=True)
-    comm.Allreduce([sent.at, count, datatype], [found.at, count, datatype], operation)
-    operation.Free()
 
 
 WAYS: list[Callable[..., None]] = [message, message, packing, collective]
