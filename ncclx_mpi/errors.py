@@ -76,6 +76,9 @@ ERR_PROC_FAILED_PENDING = 102
 ERR_REVOKED = 103
 ERR_LASTCODE = 0x3FFFFFFF
 
+NO_MEMORY = "there is no memory left to work in; look at `ulimit -v` and at the memory that the job may use"
+"""Why something of class ERR_NO_MEM failed."""
+
 CODES = {name: value for name, value in list(globals().items()) if name.startswith(("SUCCESS", "ERR_"))}
 """Every class by the name of its constant."""
 

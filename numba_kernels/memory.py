@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from numba_kernels.atomics import publish_streamed
@@ -24,7 +25,50 @@ copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types
 move = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
 fill = types.ExternalFunction("memset", types.intp(types.intp, types.int32, types.intp))
 allocate = types.ExternalFunction("malloc", types.intp(types.intp))
+"""Memory, or 0: whoever allocates says what happens then. What is small and of one size is better on the stack (:func:`make_stack`)."""
 release = types.ExternalFunction("free", types.void(types.intp))
+
+_NO_MEMORY = b"ncclx_mpi: this process ends: there is no memory left; look at `ulimit -v` and at the memory that the job may use\n"
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+
+def make_stack(nwords: int) -> Any:
+    """Return an intrinsic that gives the address of so many words, which are the calling function's until it returns."""
+
+    @intrinsic
+    def on_stack(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.ptrtoint(cgutils.alloca_once(builder, ir.ArrayType(_I64, nwords)), _I64)
+
+        return types.int64(), codegen
+
+    return on_stack
+
+
+@intrinsic
+def end_without_memory(typingctx: Any) -> Any:
+    """End the process, and say why on its stderr."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        text = cgutils.global_constant(builder, "ncclx_mpi_no_memory", cgutils.make_bytearray(bytearray(_NO_MEMORY)))
+        pointer = builder.bitcast(text, ir.IntType(8).as_pointer())
+        write = ir.FunctionType(_I64, [_I32, pointer.type, _I64])
+        leave = ir.FunctionType(ir.VoidType(), [_I32])
+        say = cgutils.get_or_insert_function(builder.module, write, "write")
+        builder.call(say, [ir.Constant(_I32, 2), pointer, ir.Constant(_I64, len(_NO_MEMORY))])
+        builder.call(cgutils.get_or_insert_function(builder.module, leave, "_exit"), [ir.Constant(_I32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@kernel("int64(int64)")
+def allocate_or_end(nbytes):  # type: ignore[no-untyped-def]
+    """Memory for what is promised to a peer already, so that nobody can be told that there is none: the process ends then, and says why."""
+    found = allocate(nbytes)
+    if found == 0:
+        end_without_memory()
+    return found
 
 
 @intrinsic

@@ -68,11 +68,12 @@ for _code, _dtype in _types.items():
     _table[_code] = id(_dtype)
     _table[_CODES + _dtype.num] = _code
 
-_empty = np.empty
+_empty, _kept_reducers = np.empty, copyreg.dispatch_table
+"""Kept alive: compiled code knows their addresses."""
 llvm.add_symbol("ncclx_mpi_array_parts", _parts.ctypes.data)
 llvm.add_symbol("ncclx_mpi_array_types", _table.ctypes.data)
 llvm.add_symbol("ncclx_mpi_array_empty", id(_empty))
-llvm.add_symbol("ncclx_mpi_reducers", id(copyreg.dispatch_table))
+llvm.add_symbol("ncclx_mpi_reducers", id(_kept_reducers))
 _address_of_parts = make_symbol("ncclx_mpi_array_parts")
 _address_of_table = make_symbol("ncclx_mpi_array_types")
 _empty_function = make_symbol("ncclx_mpi_array_empty")
@@ -148,21 +149,27 @@ def _bytes_of(lengths, ndim, descriptor):  # type: ignore[no-untyped-def]
     return nbytes
 
 
-@kernel("int64(int64, int64, int64)")
-def _new_array(lengths, ndim, descriptor):  # type: ignore[no-untyped-def]
-    """A new array with nothing in it; 0 with an error set."""
-    shape, operands = new_tuple(ndim), new_tuple(2)
-    if shape == 0 or operands == 0:
-        decrease(shape)
-        decrease(operands)
-        return 0
-    for index in range(ndim):
+@kernel("int64(int64, int64)")
+def _new_shape(lengths, ndim):  # type: ignore[no-untyped-def]
+    """A new tuple of lengths; 0 with an error set. It is full before garbage may be collected: making an int collects none."""
+    shape = new_tuple(ndim)
+    for index in range(ndim if shape != 0 else 0):
         length = new_integer(load32(lengths + _LENGTH * index + 1))
         if length == 0:
             decrease(shape)
-            decrease(operands)
             return 0
         set_item(shape, index, length)
+    return shape
+
+
+@kernel("int64(int64, int64, int64)")
+def _new_array(lengths, ndim, descriptor):  # type: ignore[no-untyped-def]
+    """A new array with nothing in it; 0 with an error set."""
+    shape = _new_shape(lengths, ndim)
+    operands = new_tuple(2) if shape != 0 else 0
+    if operands == 0:
+        decrease(shape)
+        return 0
     increase(descriptor)
     set_item(operands, 0, shape)
     set_item(operands, 1, descriptor)
@@ -192,7 +199,8 @@ def read_pickled(at, end, behind):  # type: ignore[no-untyped-def]
     at += 1 + _TAIL_AT - _BUFFER_AT + 8
     nbytes = load64(behind)
     if (
-        nbytes != _bytes_of(lengths, ndim, descriptor)
+        nbytes < 0
+        or nbytes != _bytes_of(lengths, ndim, descriptor)
         or at + nbytes + len(_TAIL) > end
         or _is(at + nbytes, _TAIL_AT, len(_TAIL)) == 0
     ):

@@ -11,8 +11,9 @@ programs hold while they send them, are written if none occurs twice; so only as
 
 Writing a dictionary of 36 floats takes a tenth of the time of ``pickle.dumps``: no table of what was seen, no attribute looked up.
 
-No Python code runs while a value is written. While one is read, making a container may collect garbage, which may run any: so whoever
-reads or writes has a *room* to itself, from :func:`take_room` to :func:`give_room`.
+No Python code runs while a value is written: whatever could raise, and so collect garbage, is found out before. While one is
+read, making a container may collect garbage, which may run any: so whoever reads or writes has a *room* to itself, from
+:func:`take_room` to :func:`give_room`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,22 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from numba_kernels.atomics import load64, store8, store32, store64
+from numba_kernels.atomics import load8, load32, load64, store8, store32, store64
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, copy
 from numba_kernels.pickled_arrays import write_array
 from numba_kernels.pyobject import (
+    ASCII_TEXT,
     OB_SIZE,
     OB_TYPE,
+    TEXT_ASCII,
+    TEXT_COMPACT,
+    TEXT_KIND_MASK,
+    TEXT_KIND_SHIFT,
+    TEXT_STATE,
+    TEXT_UTF8,
+    WIDE_TEXT,
     bytes_type,
     int_type,
     list_type,
@@ -43,7 +52,7 @@ from numba_kernels.pyobject import (
     tuple_type,
 )
 from numba_kernels.pysequence import items_of
-from numba_kernels.pyslots import BYTES, as_integer, clear_error, references
+from numba_kernels.pyslots import BYTES, as_any_integer, clear_error, references
 
 LARGEST = 32768
 """Bytes of a pickle, at most."""
@@ -90,7 +99,6 @@ dict_type = make_symbol("ncclx_mpi_dict_type")
 true_object = make_symbol("ncclx_mpi_true")
 false_object = make_symbol("ncclx_mpi_false")
 
-error_occurred = types.ExternalFunction("PyErr_Occurred", types.intp())
 _as_text = types.ExternalFunction("PyUnicode_AsUTF8AndSize", types.intp(types.intp, types.intp))
 _dict_size = types.ExternalFunction("PyDict_Size", types.intp(types.intp))
 _dict_next = types.ExternalFunction("PyDict_Next", types.int32(types.intp, types.intp, types.intp, types.intp))
@@ -108,7 +116,7 @@ def introduce(read: Any) -> None:
 
 @kernel("int64()")
 def take_room():  # type: ignore[no-untyped-def]
-    """A room that is the caller's until :func:`give_room`."""
+    """A room that is the caller's until :func:`give_room`; 0 if there is no memory for one."""
     room = load64(_address_of_table() + _TABLE.rooms)
     if room == 0:
         return allocate(ROOM.total)
@@ -143,8 +151,10 @@ def write_pickle(obj, room, target, limit):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def read_pickle(address, nbytes):  # type: ignore[no-untyped-def]
-    """The plain value of a pickle, as a new object; 0 if it was not written here."""
+    """The plain value of a pickle, as a new object; 0 if it was not written here, or there is no memory to find out."""
     room = take_room()
+    if room == 0:
+        return 0
     is_ours = _call(load64(_address_of_table() + _TABLE.read), room, address, nbytes, room + ROOM.key)
     found = load64(room + ROOM.key)
     give_room(room)
@@ -172,9 +182,8 @@ def _write_word(at, word, room):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)")
 def _write_integer(item, at, room):  # type: ignore[no-untyped-def]
-    value = as_integer(item)
-    if value == -1 and error_occurred() != 0:
-        clear_error()
+    value = as_any_integer(item, room + ROOM.size)
+    if load32(room + ROOM.size) != 0:
         return 0
     if 0 <= value < 1 << 8:
         store8(at, BYTE)
@@ -210,6 +219,33 @@ def _write_bytes(at, end, source, nbytes, short, long):  # type: ignore[no-untyp
     return at + nbytes
 
 
+@kernel("int64(int64, int64, int64)")
+def _has_surrogates(characters, count, size):  # type: ignore[no-untyped-def]
+    """Whether any of `count` characters of `size` bytes is one without UTF-8."""
+    for index in range(count if size > 1 else 0):
+        place = characters + size * index
+        if load8(place + 1) & 0xF8 == 0xD8 and (size == 2 or load32(place) >> 16 == 0):
+            return 1
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _write_text(item, at, end, room):  # type: ignore[no-untyped-def]
+    state, length = load32(item + TEXT_STATE), load64(item + OB_SIZE)
+    if state & TEXT_COMPACT == 0 or at + length > end:
+        return 0
+    if state & TEXT_ASCII != 0:
+        return _write_bytes(at, end, item + ASCII_TEXT, length, SHORT_TEXT, TEXT)
+    size = state >> TEXT_KIND_SHIFT & TEXT_KIND_MASK
+    if load64(item + TEXT_UTF8) == 0 and _has_surrogates(item + WIDE_TEXT, length, size) != 0:
+        return 0
+    text = _as_text(item, room + ROOM.size)
+    if text == 0:  # no memory
+        clear_error()
+        return 0
+    return _write_bytes(at, end, text, load64(room + ROOM.size), SHORT_TEXT, TEXT)
+
+
 @kernel("int64(int64, int64, int64, int64)")
 def _write_array(item, at, end, room):  # type: ignore[no-untyped-def]
     """As :func:`_write_atom`, for an array that has not been written yet."""
@@ -235,11 +271,7 @@ def _write_atom(item, at, end, room):  # type: ignore[no-untyped-def]
     if kind == int_type():
         return _write_integer(item, at, room)
     if kind == _str_type():
-        text = _as_text(item, room + ROOM.size)
-        if text == 0:  # surrogates
-            clear_error()
-            return 0
-        return _write_bytes(at, end, text, load64(room + ROOM.size), SHORT_TEXT, TEXT)
+        return _write_text(item, at, end, room)
     if kind == bytes_type():
         return _write_bytes(at, end, item + BYTES, load64(item + OB_SIZE), SHORT_BYTES, LONG_BYTES)
     if item == none_object():

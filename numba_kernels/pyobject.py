@@ -14,6 +14,7 @@ Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the el
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any, NamedTuple
 
@@ -36,6 +37,13 @@ I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 OB_TYPE, OB_SIZE, LIST_ITEMS, TUPLE_ITEMS = 8, 16, 24, 24
 DATA, NDIM, DIMENSIONS, DESCRIPTOR, FLAGS = 16, 24, 32, 56, 64
 _BYTEORDER, TYPE_NUMBER = 26, 28
+TEXT_STATE, WIDE_TEXT, ASCII_TEXT = 32, str.__basicsize__ - 8, sys.getsizeof("") - 1
+"""PyUnicodeObject: the bits that say what it holds, and where its characters begin, those of ASCII and all others."""
+TEXT_UTF8 = ASCII_TEXT + 8
+"""Of text that is not ASCII: the address of its UTF-8 if that has been asked for, else 0."""
+TEXT_COMPACT, TEXT_ASCII, TEXT_KIND_SHIFT, TEXT_KIND_MASK = 0x20, 0x40, 2, 7
+"""Whether the characters are in the object; whether all are ASCII; bytes of a character: 1, 2 or 4."""
+
 C_CONTIGUOUS, _F_CONTIGUOUS, _ALIGNED, WRITEABLE = 0x1, 0x2, 0x100, 0x400
 
 _LAST_PLAIN, _HALF = 16, 23  # type numbers 0..16 are bool to complex long double; 23 is float16
@@ -135,10 +143,12 @@ def _unbox_index_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     reader, none = _Reader(c), ir.Constant(I64, NO_INDEX)
     out = cgutils.alloca_once_value(c.builder, none)
     with c.builder.if_then(reader.has_type(obj, "ncclx_mpi_int_type"), likely=True):
-        c.builder.store(c.pyapi.long_as_longlong(obj), out)
-        with c.builder.if_then(c.pyapi.c_api_error(), likely=False):  # beyond 64 bits
-            c.pyapi.err_clear()
-            c.builder.store(none, out)
+        kind = ir.FunctionType(I64, [obj.type, I32.as_pointer()])
+        convert = cgutils.get_or_insert_function(c.builder.module, kind, "PyLong_AsLongLongAndOverflow")  # raises nothing
+        overflow = cgutils.alloca_once_value(c.builder, ir.Constant(I32, 0))
+        value = c.builder.call(convert, [obj, overflow])
+        fits = c.builder.icmp_signed("==", c.builder.load(overflow), ir.Constant(I32, 0))
+        c.builder.store(c.builder.select(fits, value, none), out)
     return NativeValue(c.builder.load(out))
 
 
@@ -400,6 +410,10 @@ def verify() -> bool:
     """Whether the object layouts assumed here are those of this interpreter and this NumPy."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return False
+    if not all(
+        _is_text_as_assumed(text, size) for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4))
+    ):
+        return False
     fields = np.zeros(len(_FIELDS), dtype=np.int64)
     read = entry(read_argument)
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -415,3 +429,16 @@ def verify() -> bool:
             return False
     refused = (array[:, ::2], array.astype(">f4"), b"bytes", None, [array], np.array(["text"]))
     return all(read(sample, fields.ctypes.data) == NONE for sample in refused)
+
+
+def _is_text_as_assumed(text: str, size: int) -> bool:
+    """Whether a text whose characters have `size` bytes each lies in memory as assumed."""
+    state, is_ascii = ctypes.c_uint32.from_address(id(text) + TEXT_STATE).value, text.isascii()
+    place = id(text) + (ASCII_TEXT if is_ascii else WIDE_TEXT)
+    return (
+        bool(state & TEXT_COMPACT)
+        and bool(state & TEXT_ASCII) is is_ascii
+        and state >> TEXT_KIND_SHIFT & TEXT_KIND_MASK == size
+        and ctypes.c_int64.from_address(id(text) + OB_SIZE).value == len(text)
+        and all(int.from_bytes(ctypes.string_at(place + size * k, size), sys.byteorder) == ord(each) for k, each in enumerate(text))
+    )

@@ -25,7 +25,6 @@ Typed vectors, where each block has an element type of its own and offsets are b
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from numba_kernels.atomics import load32, load64, store64
 from numba_kernels.jit import kernel
@@ -44,7 +43,7 @@ from numba_kernels.pyobject import (
     read_array,
     tuple_type,
 )
-from numba_kernels.pyslots import as_integer, clear_error, decrease, increase
+from numba_kernels.pyslots import as_any_integer, decrease, increase
 
 VECTOR = words("Vector", "address nbytes element itemsize writable array")
 """What is known of an array, and the address of its object; in a vector the bytes of each block follow, and then the byte offset of each.
@@ -54,8 +53,6 @@ array itself (:func:`hold`)."""
 _MOST = 1 << 40
 """Integers beyond this are left to Python, so that products with item sizes fit a word."""
 _INT32, _INT64, _LONGLONG = (np.dtype(kind).num for kind in (np.int32, np.int64, np.longlong))
-
-_error_occurred = types.ExternalFunction("PyErr_Occurred", types.intp())
 
 
 @kernel("int64(int64)")
@@ -90,16 +87,13 @@ def _is_pair(sequence):  # type: ignore[no-untyped-def]
     return 1 if load64(sequence + OB_TYPE) == tuple_type() and load64(sequence + OB_SIZE) == 2 else 0
 
 
-@kernel("int64(int64)")
-def _integer(item):  # type: ignore[no-untyped-def]
-    """The value of an int, or one beyond `_MOST`."""
+@kernel("int64(int64, int64)")
+def _integer(item, overflow):  # type: ignore[no-untyped-def]
+    """The value of an int, or one beyond `_MOST`. `overflow`: a word to work in."""
     if load64(item + OB_TYPE) != int_type():
         return _MOST
-    value = as_integer(item)
-    if value == -1 and _error_occurred() != 0:
-        clear_error()
-        return _MOST
-    return value
+    value = as_any_integer(item, overflow)
+    return value if load32(overflow) == 0 else _MOST
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -116,7 +110,7 @@ def read_integers(sequence, length, target, fields):  # type: ignore[no-untyped-
         return 0
     for index in range(length):
         if items != 0:
-            value = _integer(load64(items + 8 * index))
+            value = _integer(load64(items + 8 * index), fields)
         else:
             place = load64(fields) + itemsize * index
             value = load32(place) if itemsize == 4 else load64(place)

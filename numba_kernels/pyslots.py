@@ -32,15 +32,28 @@ new_bytes = types.ExternalFunction("PyBytes_FromStringAndSize", types.intp(types
 BYTES = bytes.__basicsize__ - 1
 """Bytes from the beginning of a bytes object to its data."""
 new_tuple = types.ExternalFunction("PyTuple_New", types.intp(types.intp))
-"""A new tuple of so many items, none of them set yet, or 0 with MemoryError set."""
+"""A new tuple of so many items, none of them set yet, or 0 with MemoryError set.
+
+Set them before anything else may collect garbage or give the GIL away: ``gc.get_objects()`` finds the tuple from the beginning."""
 set_item = types.ExternalFunction("PyTuple_SetItem", types.int32(types.intp, types.intp, types.intp))
 """``set_item(tuple, index, object)``: set an item of a new tuple, which takes over a reference to the object."""
+_new_list = types.ExternalFunction("PyList_New", types.intp(types.intp))
+set_list_item = types.ExternalFunction("PyList_SetItem", types.int32(types.intp, types.intp, types.intp))
+"""``set_list_item(list, index, object)``: set an item of a list, which takes over a reference to the object."""
+_hide = types.ExternalFunction("PyObject_GC_UnTrack", types.void(types.intp))
+show = types.ExternalFunction("PyObject_GC_Track", types.void(types.intp))
+"""Let ``gc.get_objects()`` find an object that was hidden from it."""
 clear_error = types.ExternalFunction("PyErr_Clear", types.void())
 new_integer = types.ExternalFunction("PyLong_FromLongLong", types.intp(types.int64))
 """A new int, or 0 with MemoryError set."""
 set_no_memory = types.ExternalFunction("PyErr_NoMemory", types.intp())
 """Set MemoryError; returns 0."""
 as_integer = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
+"""The value of an int that has at most 64 bits, as everything has that was made here."""
+as_any_integer = types.ExternalFunction("PyLong_AsLongLongAndOverflow", types.int64(types.intp, types.intp))
+"""``as_any_integer(object, address)``: the value of any int; the 32 bits at the address become 0 if it has at most 64 bits.
+
+No exception is made, as :data:`as_integer` does: that could collect garbage, and so run any Python code."""
 
 
 def slot_offset(kind: type, name: str) -> int:
@@ -58,6 +71,18 @@ def slot_offset(kind: type, name: str) -> int:
     offset = list(fields).index(id(value)) * _WORD
     delattr(sample, name)
     return offset
+
+
+@kernel("int64(int64)")
+def new_hidden_list(length):  # type: ignore[no-untyped-def]
+    """A new list of so many items, none of them set yet, or 0 with MemoryError set. Call :data:`show` when all are set.
+
+    Until then any thread that walks ``gc.get_objects()``, or a finalizer that does, would crash on the items that are not set.
+    """
+    made = _new_list(length)
+    if made != 0:
+        _hide(made)
+    return made
 
 
 @kernel("int64(int64)")

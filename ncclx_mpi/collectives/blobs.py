@@ -8,7 +8,8 @@ Shares, the different blobs of one rank for all::
 
     | end of share 0 | end of share 1 | ... | share 0 | share 1 | ... |      offsets from the beginning, in words
 
-They are looked at before they are followed: a peer that called `Alltoall` where this rank called `alltoall` has published other bytes.
+A peer that called `Alltoall` where this rank called `alltoall` has signed something else, and its payload is not looked at: it may stand
+elsewhere, and in the place of a blob an earlier one. The ends of shares are looked at before they are followed.
 
 A collective returns its objects, in a tuple instead of a list if some are notes with bytes (:mod:`ncclx_mpi.p2p.notes`), or a note
 alone: SLOW if nothing was published, as the value is not plain or the communicator has no slot; CODE for a failure.
@@ -18,9 +19,20 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.lines import SCRATCH, arrive_with_any, begin, end, payload, refuse_payload, sign, signed_bytes
-from ncclx_mpi.errors import ERR_NO_MEM
-from ncclx_mpi.p2p.layout import COMM, FAILED
+from ncclx_mpi.collectives.lines import (
+    NO_MEMORY,
+    OBJECTS,
+    SCRATCH,
+    arrive_with_any,
+    begin,
+    end,
+    give_up,
+    payload,
+    refuse_payload,
+    sign,
+    signed_bytes,
+)
+from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.notes import CODE, SLOW, is_note, note, note_word, opened
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -28,7 +40,7 @@ from numba_kernels.memory import copy
 from numba_kernels.pickling import ROOM, write_pickle
 from numba_kernels.pyobject import OB_SIZE
 from numba_kernels.pysequence import items_of
-from numba_kernels.pyslots import BYTES, clear_error, decrease
+from numba_kernels.pyslots import BYTES, clear_error, decrease, new_hidden_list, set_list_item, show
 from transports.shm.slots import BIG
 
 CAPACITY = BIG
@@ -36,8 +48,6 @@ CAPACITY = BIG
 MOST_RANKS = CAPACITY // 16
 """Of a communicator; with more the ends of shares would fill too much of a blob."""
 
-_new_list = types.ExternalFunction("PyList_New", types.intp(types.intp))
-_set_item = types.ExternalFunction("PyList_SetItem", types.int32(types.intp, types.intp, types.intp))
 _as_tuple = types.ExternalFunction("PyList_AsTuple", types.intp(types.intp))
 
 
@@ -45,6 +55,14 @@ _as_tuple = types.ExternalFunction("PyList_AsTuple", types.intp(types.intp))
 def is_possible(comm):  # type: ignore[no-untyped-def]
     """Whether the communicator has lines, and not too many ranks; the same on every rank."""
     return 1 if load64(comm + COMM.slot) != 0 and load64(comm + COMM.size) <= MOST_RANKS else 0
+
+
+@kernel("int64(int64)")
+def without_room(comm):  # type: ignore[no-untyped-def]
+    """Give a collective up for which there is no memory: the note with its failure."""
+    if is_possible(comm) != 0:
+        give_up(comm, NO_MEMORY)
+    return note_word(CODE, NO_MEMORY)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -103,12 +121,27 @@ def open_share(base, count, index, decodes):  # type: ignore[no-untyped-def]
     return opened(base + first, load64(base + 8 * index) - first, decodes)
 
 
+@kernel("int64(int64, int64, int64)")
+def sign_blob(kind, root, nbytes):  # type: ignore[no-untyped-def]
+    """What a rank called, with a blob of so many bytes."""
+    return sign(kind | OBJECTS, root, nbytes)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def arrive_with_blob(comm, other, number, signature):  # type: ignore[no-untyped-def]
+    """Wait until rank `other` has published its blob, and check that it called the same. 0 or the code of a failure."""
+    code = arrive_with_any(comm, other, number, signature)
+    if code == 0 and signed_bytes(comm, other, number) > CAPACITY:
+        code = refuse_payload(comm, other, number, signature)
+    return code
+
+
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
 def exchange(comm, kind, room, nbytes, are_shares, decodes):  # type: ignore[no-untyped-def]
     """A collective of some `kind` in which all take of all, as :func:`collect` returns; without a blob (-1) the note SLOW."""
     if nbytes < 0:
         return note(SLOW, 0, 0)
-    signature = sign(kind, 0, nbytes)
+    signature = sign_blob(kind, 0, nbytes)
     number = begin(comm, signature, load64(room + ROOM.at), nbytes)
     found = collect(comm, number, signature, room, are_shares, decodes)
     if found != 0 and is_note(found) == 0:  # all have come to this one, so they have finished the one before
@@ -124,28 +157,29 @@ def collect(comm, number, signature, room, are_shares, decodes):  # type: ignore
     """
     rank, size, objects, notes, code = load64(comm + COMM.rank), load64(comm + COMM.size), 0, 0, -number
     if number > 0:
-        objects = _new_list(size)
-        code = FAILED + ERR_NO_MEM if objects == 0 else 0
+        objects = new_hidden_list(size)
+        code = NO_MEMORY if objects == 0 else 0
         for other in range(size):
             if code == 0 and other != rank:
-                code = arrive_with_any(comm, other, number, signature)
+                code = arrive_with_blob(comm, other, number, signature)
             if code == 0:
-                nbytes = min(signed_bytes(comm, other, number), CAPACITY)
+                nbytes = signed_bytes(comm, other, number)
                 base = load64(room + ROOM.at) if other == rank else payload(comm, other, number, nbytes)
                 if are_shares != 0 and other != rank and has_share(base, nbytes, size, rank) == 0:
                     code = refuse_payload(comm, other, number, signature)
             if code == 0:
                 found = open_share(base, size, rank, decodes) if are_shares != 0 else opened(base, nbytes, decodes)
                 if found == 0:
-                    code = FAILED + ERR_NO_MEM
+                    code = NO_MEMORY
                 else:
                     notes += is_note(found)
-                    _set_item(objects, other, found)
+                    set_list_item(objects, other, found)
         code = end(comm, number, code)
     if code != 0:
         clear_error()
         decrease(objects)
         return note_word(CODE, code)
+    show(objects)
     if notes == 0:
         return objects
     listed = _as_tuple(objects)

@@ -273,7 +273,7 @@ def check(comm: NativeComm, code: int, name: str) -> None:
     if code == BROKEN:
         raise broken(comm, name)
     if code == FAILED + errors.ERR_NO_MEM:
-        raise errors.error(errors.ERR_NO_MEM, f"rank {comm.rank}: {name}: there is no memory for the objects that have come")
+        raise errors.error(errors.ERR_NO_MEM, f"rank {comm.rank}: {name} was given up because {errors.NO_MEMORY}")
     if code >= FAILED:
         raise _mismatch(comm, code - FAILED)
     comm.engine.fail(code, name)
@@ -295,7 +295,7 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
         ctypes.c_int64.from_address(comm.address + word).value
         for word in (scratch.offender, scratch.own_signature, scratch.its_signature)
     )
-    if lines.read_signature(own) == lines.read_signature(its):
+    if _called(own) == _called(its):
         return errors.error(
             error_class,
             f"rank {comm.rank}: called {_called(own)}, and so did rank {other} of the communicator, but an earlier collective was "
@@ -305,13 +305,15 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
     return errors.error(
         error_class,
         f"rank {comm.rank}: called {_called(own)}, but rank {other} of the communicator called {_called(its)}; "
-        "all ranks must call the same collectives in the same order, with the same root and the same number of bytes",
+        "all ranks must call the same collectives in the same order, with the same root and the same number of bytes, and all "
+        "give objects (bcast) or all arrays (Bcast)",
     )
 
 
 def _called(signature: int) -> str:
     kind, root, nbytes = lines.read_signature(signature)
-    return f"{OPERATIONS[kind]} with root {root} and {nbytes} bytes"
+    given = " of objects" if signature & lines.OBJECTS else ""
+    return f"{OPERATIONS[kind]}{given} with root {root} and {nbytes} bytes"
 
 
 def _run(collective: Collective) -> None:

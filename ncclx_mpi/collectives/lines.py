@@ -23,6 +23,7 @@ T = alpha (one line transfer, 0.1-0.2 us) + (n - 1) * m * beta for m bytes read 
 
 from __future__ import annotations
 
+from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import leave_gil
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER, REFUSED
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
@@ -30,7 +31,7 @@ from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import call_reduce, full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import copy, move, write_shared
+from numba_kernels.memory import allocate, copy, move, write_shared
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
 
@@ -55,11 +56,16 @@ BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_
 """Kinds of collective: the numbers of trace records."""
 
 ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = 7, 14, 15
+NO_MEMORY = FAILED + ERR_NO_MEM
+"""Code of the failure of a collective that finds no memory to work in."""
 _KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
 """Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
+OBJECTS = 1 << 6
+"""Flag of a kind: the collective of objects, which does not meet that of arrays: ranks that mix them find out, whatever the bytes are."""
+_FLAGS = AHEAD | OBJECTS
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
 _BYTES_SHIFT, _BYTES_MASK = 20, (1 << 36) - 1
 _PAST_BITS, _PAST_SHIFT, _PAST_MASK = 7, 56, (1 << 7) - 1
@@ -111,7 +117,7 @@ def remember(comm, signature):  # type: ignore[no-untyped-def]
 
 def read_signature(signature: int) -> tuple[int, int, int]:
     """Kind, root and bytes of a signature."""
-    return signature & _KIND_MASK & ~AHEAD, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
+    return signature & _KIND_MASK & ~_FLAGS, (signature >> _ROOT_SHIFT) & _ROOT_MASK, (signature >> _BYTES_SHIFT) & _BYTES_MASK
 
 
 @kernel("int64(int64, int64)")
@@ -186,10 +192,25 @@ def give_up(comm, code):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
+def working_memory(comm, nbytes):  # type: ignore[no-untyped-def]
+    """`nbytes` to work in; 0 if there are none: then the collective is given up, here and on those who wait, and fails with `NO_MEMORY`."""
+    found = allocate(nbytes)
+    if found == 0:
+        give_up(comm, NO_MEMORY)
+    return found
+
+
+@kernel("int64(int64)")
+def whole_lines(nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of the cache lines that hold `nbytes`: what stands behind them is aligned for any element."""
+    return (nbytes + 63) & ~63
+
+
+@kernel("int64(int64, int64)")
 def open_record(comm, signature):  # type: ignore[no-untyped-def]
     """Open the trace record of a collective; returns its address."""
     engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
-    return trace_begin(engine, kind_of(signature) & ~AHEAD, context, root_of(signature), 0, bytes_of(signature))
+    return trace_begin(engine, kind_of(signature) & ~_FLAGS, context, root_of(signature), 0, bytes_of(signature))
 
 
 @kernel("int64(int64, int64)")
@@ -376,9 +397,9 @@ def judge(comm, other, signature, its):  # type: ignore[no-untyped-def]
     store64(comm + SCRATCH.offender, other)
     store64(comm + SCRATCH.own_signature, signature)
     store64(comm + SCRATCH.its_signature, its)
-    if kind_of(its) != kind_of(signature):
+    if (kind_of(its) ^ kind_of(signature)) & ~OBJECTS != 0:
         return FAILED + ERR_OTHER
-    if bytes_of(its) != bytes_of(signature):
+    if bytes_of(its) != bytes_of(signature) or kind_of(its) != kind_of(signature):
         return FAILED + ERR_TRUNCATE
     return FAILED + ERR_ROOT
 

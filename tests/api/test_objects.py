@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import threading
 import time
@@ -386,3 +387,63 @@ def test_arrays_where_objects_are_due_are_refused(comm: Any, name: str, word: in
             broken.Scatter(data, np.empty(64, data.dtype), 1)
     finally:
         broken.Free()
+
+
+@pytest.mark.ranks(2, timeout=10)
+@pytest.mark.parametrize("with_array", [0, 1])
+@pytest.mark.parametrize("nbytes", [1, 1_000, 10_000, 160_000])
+@pytest.mark.parametrize("name", ["Bcast", "Gather", "Scatter", "Allgather", "Alltoall"])
+def test_arrays_on_one_rank_and_objects_on_the_other(comm: Any, name: str, nbytes: int, with_array: int) -> None:
+    """Both ranks raise, here or in their next collective; neither takes what an earlier collective has left for an object."""
+    broken, several = comm.Dup(), [["earlier " * 900] * 2, "x"]
+
+    def objects() -> Any:
+        return getattr(broken, name.lower())(several)
+
+    def arrays() -> Any:
+        data, whole = np.zeros(nbytes, np.uint8), np.zeros(2 * nbytes, np.uint8)
+        sent, got = (whole if name in ("Scatter", "Alltoall") else data), (data if name == "Scatter" else whole.copy())
+        return broken.Bcast(data) if name == "Bcast" else getattr(broken, name)(sent, got)
+
+    for _ in range(3):
+        objects()
+    try:
+        with pytest.raises(MPI.Exception) as caught:
+            found = arrays() if comm.rank == with_array else objects()
+            assert comm.rank == 0 or name == "Gather" or found is None, "rank 0 may run ahead, who takes of others may not"
+            broken.Barrier()
+        assert f"rank {comm.rank}" in str(caught.value)
+        assert caught.value.Get_error_class() in (MPI.ERR_TRUNCATE, MPI.ERR_OTHER)
+    finally:
+        broken.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["gather", "allgather", "alltoall"])
+def test_nobody_finds_a_list_that_is_not_full(comm: Any, name: str) -> None:
+    """A thread walks all objects, as profilers do, while the call waits for the other rank."""
+    walks = threading.Semaphore(0)
+    is_over = threading.Event()
+
+    def walk() -> None:
+        while not is_over.is_set():
+            copies = [list(found) for found in gc.get_objects() if type(found) in (list, tuple) and len(found) == comm.size]
+            assert copies
+            walks.release()
+
+    walker = threading.Thread(target=walk)
+    if comm.rank == 0:
+        walker.start()
+    for turn in range(3):
+        if comm.rank == 1:
+            comm.recv(source=0, tag=turn)
+            time.sleep(0.1)
+        else:
+            walks.acquire()
+            comm.send(None, 1, turn)
+        found = comm.alltoall([turn] * 2) if name == "alltoall" else getattr(comm, name)(turn)
+        assert found == [turn, turn] or (name == "gather" and comm.rank == 1)
+        assert found is None or gc.is_tracked(found)
+    is_over.set()
+    if comm.rank == 0:
+        walker.join()

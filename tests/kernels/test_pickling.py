@@ -2,6 +2,7 @@
 
 import copyreg
 import ctypes
+import gc
 import math
 import mmap
 import pickle
@@ -263,3 +264,63 @@ def test_nothing_is_kept_or_dropped():
         assert type(read(broken)) is bytearray
     after = [sys.getrefcount(part) for part in parts]
     assert all(abs(now - then) < 50 for now, then in zip(after, counts, strict=True))
+
+
+@pytest.mark.ranks(1)
+def test_collections_find_no_half_made_value():
+    """Garbage is collected whenever a container is made while a value is read; who looks at all objects then finds whole ones."""
+
+    def look(phase, info):
+        for found in gc.get_objects():
+            if type(found) in (list, tuple) and len(found) < 5:
+                list(found)
+
+    data = written([np.arange(24.0).reshape(1, 2, 3, 4), (1, (2.5, "x")), {"a": np.zeros((2, 3))}])
+    no_free_ones = [tuple(range(size)) for size in (1, 2, 3, 4) for _ in range(3000)]
+    gc.callbacks.append(look)
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        found = read(data)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(look)
+    assert same(found, pickle.loads(data)) and no_free_ones
+
+
+@pytest.mark.ranks(1)
+def test_values_of_other_kinds_are_found_out_without_an_exception():
+    """An exception is an object of its own: making it may collect garbage, and run any Python code in the middle of the writing."""
+    others = [
+        1 << 63,
+        -(1 << 63) - 1,
+        1 << 200,
+        "\ud800",
+        "\u2713\udfff",
+        "\U0001f600\ud800",
+        "a" * (1 << 20),
+        "\u2713" * (1 << 20),
+    ]
+    assert written(1j) is None
+    write, runs, before = jit.entry(write_kernel), [], gc.get_threshold()
+
+    def collections_while_writing(value):
+        no_free_ones = [BaseException() for _ in range(50)]
+        runs.clear()
+        gc.set_threshold(1, 1, 1)
+        assert write(value, LARGEST) is None and no_free_ones
+        gc.set_threshold(*before)
+        return len(runs)
+
+    gc.callbacks.append(lambda phase, info: runs.append(phase))
+    try:
+        usual = collections_while_writing(1j)
+        assert [collections_while_writing(other) for other in others] == [usual] * len(others)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.clear()
+    assert written(-(1 << 63)) == pickle.PROTO + b"\5" + pickle.LONG1 + b"\x08" + b"\0" * 7 + b"\x80."
+    for text in ("\ud7ff", "\ue000", "\U0001d800", "\U0001f600\u2713", "\xff" * 300, "\ud7ff" * 300):
+        assert same(read(written(text)), text) and pickle.loads(written(text)) == text
+        text.encode()
+        assert same(read(written([text, text])), [text, text])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import exchange, is_possible, pack
+from ncclx_mpi.collectives.blobs import exchange, is_possible, pack, without_room
 from ncclx_mpi.collectives.lines import ALLGATHER
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import give_room, take_room
@@ -19,6 +19,8 @@ from numba_kernels.pyslots import object_result, result
 def allgather_plain(comm, argument, is_blob, decodes):  # type: ignore[no-untyped-def]
     """Give an object, or the bytes of one, and take all, as :mod:`ncclx_mpi.collectives.blobs` says."""
     room = take_room()
+    if room == 0:
+        return result(without_room(comm))
     nbytes = pack(object_of(argument), is_blob, decodes, room) if is_possible(comm) != 0 else -1
     found = exchange(comm, ALLGATHER, room, nbytes, 0, decodes)
     give_room(room)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import exchange, is_possible, pack_each
+from ncclx_mpi.collectives.blobs import exchange, is_possible, pack_each, without_room
 from ncclx_mpi.collectives.lines import ALLTOALL
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
@@ -21,6 +21,8 @@ from numba_kernels.pyslots import object_result, result
 def alltoall_plain(comm, argument, is_blob, decodes):  # type: ignore[no-untyped-def]
     """Give a list or tuple of objects, or of the bytes of them, and take one of each rank: :mod:`ncclx_mpi.collectives.blobs`."""
     room, nbytes = take_room(), -1
+    if room == 0:
+        return result(without_room(comm))
     if is_possible(comm) != 0:
         nbytes = pack_each(object_of(argument), load64(comm + COMM.size), is_blob, decodes, room)
     found = exchange(comm, ALLTOALL, room, nbytes, 1, decodes)

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import CAPACITY, is_possible, pack
-from ncclx_mpi.collectives.lines import BCAST, arrive_with_any, begin, end, payload, sign, signed_bytes
-from ncclx_mpi.errors import ERR_NO_MEM
-from ncclx_mpi.p2p.layout import COMM, FAILED
+from ncclx_mpi.collectives.blobs import arrive_with_blob, is_possible, pack, sign_blob, without_room
+from ncclx_mpi.collectives.lines import BCAST, NO_MEMORY, begin, end, payload, signed_bytes
+from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.notes import CODE, SLOW, note, note_word, opened
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -35,6 +34,8 @@ def bcast_plain(comm, argument, root_rank, is_blob, decodes):  # type: ignore[no
     if root != load64(comm + COMM.rank):
         return result(_take(comm, root, decodes))
     room, obj = take_room(), object_of(argument)
+    if room == 0:
+        return result(without_room(comm))
     nbytes = pack(obj, is_blob, decodes, room)
     if nbytes < 0:
         found = note(SLOW, 0, 0)
@@ -49,7 +50,7 @@ def bcast_plain(comm, argument, root_rank, is_blob, decodes):  # type: ignore[no
 @kernel("int64(int64, int64, int64, int64)")
 def _give(comm, root, address, nbytes):  # type: ignore[no-untyped-def]
     """Publish a blob: 0, or a note with the code of a failure."""
-    number = begin(comm, sign(BCAST, root, nbytes), address, nbytes)
+    number = begin(comm, sign_blob(BCAST, root, nbytes), address, nbytes)
     code = -number if number < 0 else end(comm, number, 0)
     return note_word(CODE, code) if code != 0 else 0
 
@@ -57,17 +58,17 @@ def _give(comm, root, address, nbytes):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _take(comm, root, decodes):  # type: ignore[no-untyped-def]
     """The object of the root's blob, or a note."""
-    signature = sign(BCAST, root, 0)
+    signature = sign_blob(BCAST, root, 0)
     number = begin(comm, signature, 0, 0)
     if number < 0:
         return note_word(CODE, -number)
-    code, found = arrive_with_any(comm, root, number, signature), 0
+    code, found = arrive_with_blob(comm, root, number, signature), 0
     if code == 0:
-        nbytes = min(signed_bytes(comm, root, number), CAPACITY)
+        nbytes = signed_bytes(comm, root, number)
         found = opened(payload(comm, root, number, nbytes), nbytes, decodes)
         if found == 0:
             clear_error()
-            code = FAILED + ERR_NO_MEM
+            code = NO_MEMORY
     code = end(comm, number, code)
     return found if code == 0 else note_word(CODE, code)
 

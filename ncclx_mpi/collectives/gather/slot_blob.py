@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import collect, is_possible, pack
-from ncclx_mpi.collectives.lines import GATHER, begin, end, sign
+from ncclx_mpi.collectives.blobs import collect, is_possible, pack, sign_blob, without_room
+from ncclx_mpi.collectives.lines import GATHER, begin, end
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.notes import CODE, SLOW, note, note_word
 from numba_kernels.atomics import load64
@@ -22,10 +22,12 @@ from numba_kernels.pyslots import object_result, result
 def gather_plain(comm, argument, root_rank, is_blob, decodes):  # type: ignore[no-untyped-def]
     """Give an object, or the bytes of one; the root takes all, as :mod:`ncclx_mpi.collectives.blobs` says, the others get None."""
     room, root, found, nbytes = take_room(), index_of(root_rank), 0, -1
+    if room == 0:
+        return result(without_room(comm))
     if is_possible(comm) != 0 and 0 <= root < load64(comm + COMM.size):
         nbytes = pack(object_of(argument), is_blob, decodes, room)
     if nbytes >= 0:
-        signature = sign(GATHER, root, nbytes)
+        signature = sign_blob(GATHER, root, nbytes)
         number = begin(comm, signature, load64(room + ROOM.at), nbytes)
         if root == load64(comm + COMM.rank):
             found = collect(comm, number, signature, room, 0, decodes)

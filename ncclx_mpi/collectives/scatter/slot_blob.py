@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.blobs import CAPACITY, has_share, is_possible, open_share, pack_each
-from ncclx_mpi.collectives.lines import SCATTER, arrive_with_any, begin, end, payload, refuse_payload, sign, signed_bytes
-from ncclx_mpi.errors import ERR_NO_MEM
-from ncclx_mpi.p2p.layout import COMM, FAILED
+from ncclx_mpi.collectives.blobs import (
+    arrive_with_blob,
+    has_share,
+    is_possible,
+    open_share,
+    pack_each,
+    sign_blob,
+    without_room,
+)
+from ncclx_mpi.collectives.lines import NO_MEMORY, SCATTER, begin, end, payload, refuse_payload, signed_bytes
+from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.notes import CODE, SLOW, note, note_word
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
@@ -26,12 +33,14 @@ def scatter_plain(comm, argument, root_rank, is_blob, decodes):  # type: ignore[
     if is_possible(comm) == 0 or not 0 <= root < size:
         return result(note(SLOW, 0, 0))
     room, nbytes = take_room(), 0
+    if room == 0:
+        return result(without_room(comm))
     if root == rank:
         nbytes = pack_each(object_of(argument), size, is_blob, decodes, room)
         if nbytes < 0:
             give_room(room)
             return result(note(SLOW, 0, 0))
-    signature = sign(SCATTER, root, nbytes)
+    signature = sign_blob(SCATTER, root, nbytes)
     number = begin(comm, signature, load64(room + ROOM.at), nbytes)
     found = _take_share(comm, number, signature, root, load64(room + ROOM.at), decodes)
     give_room(room)
@@ -45,9 +54,9 @@ def _take_share(comm, number, signature, root, own, decodes):  # type: ignore[no
         return note_word(CODE, -number)
     rank, base, code, found = load64(comm + COMM.rank), own, 0, 0
     if rank != root:
-        code = arrive_with_any(comm, root, number, signature)
+        code = arrive_with_blob(comm, root, number, signature)
         if code == 0:
-            nbytes = min(signed_bytes(comm, root, number), CAPACITY)
+            nbytes = signed_bytes(comm, root, number)
             base = payload(comm, root, number, nbytes)
             if has_share(base, nbytes, load64(comm + COMM.size), rank) == 0:
                 code = refuse_payload(comm, root, number, signature)
@@ -55,6 +64,6 @@ def _take_share(comm, number, signature, root, own, decodes):  # type: ignore[no
         found = open_share(base, load64(comm + COMM.size), rank, decodes)
         if found == 0:
             clear_error()
-            code = FAILED + ERR_NO_MEM
+            code = NO_MEMORY
     code = end(comm, number, code)
     return found if code == 0 else note_word(CODE, code)
