@@ -14,7 +14,17 @@ from ncclx_mpi.collectives.allgather.direct import BLOCK
 from ncclx_mpi.collectives.alltoall.slot_large import ROW
 from ncclx_mpi.collectives.alltoall.slot_vector import exchange
 from ncclx_mpi.collectives.fast import SLOW
-from ncclx_mpi.collectives.lines import ALLGATHER, ALLTOALL, GATHER, REDUCE_SCATTER, SCAN, SCATTER, give_gil
+from ncclx_mpi.collectives.lines import (
+    ALLGATHER,
+    ALLTOALL,
+    GATHER,
+    NO_MEMORY,
+    REDUCE_SCATTER,
+    SCAN,
+    SCATTER,
+    give_gil,
+    working_memory,
+)
 from ncclx_mpi.collectives.operands import of_reduction
 from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
 from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
@@ -24,7 +34,7 @@ from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, fill, release
+from numba_kernels.memory import fill, release
 from numba_kernels.pyobject import (
     NONE,
     address_of,
@@ -111,7 +121,9 @@ def exchange_vectors(comm, kind, send, recv, root_rank):  # type: ignore[no-unty
     if is_planned(comm, ALLTOALL if kind == TYPED else kind) != 0 or root < 0 or root >= size:
         return SLOW
     vector_bytes = VECTOR.total + 16 * size
-    rows = allocate(size * ROW.total + 2 * vector_bytes)
+    rows = working_memory(comm, size * ROW.total + 2 * vector_bytes)
+    if rows == 0:
+        return NO_MEMORY
     sent = rows + size * ROW.total
     received = sent + vector_bytes
     store64(sent + VECTOR.array, 0)
@@ -145,7 +157,9 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), SLOW
     if is_planned(comm, ALLGATHER) != 0:
         return SLOW
-    table = allocate(size * BLOCK.total + VECTOR.total + 16 * size)
+    table = working_memory(comm, size * BLOCK.total + VECTOR.total + 16 * size)
+    if table == 0:
+        return NO_MEMORY
     vector = table + size * BLOCK.total
     element = read_vector(object_of(recv), size, vector)
     is_plain = element != NONE and element == element_of(send) and load64(vector + VECTOR.writable) != 0
@@ -169,7 +183,9 @@ def reduce_scatter_arrays(comm, send, recv, counts, functions):  # type: ignore[
     function, itemsize = load64(functions + 8 * element), itemsize_of(recv)
     if function == 0:
         return SLOW
-    firsts = allocate(8 * (size + 1) + VECTOR.total)
+    firsts = working_memory(comm, 8 * (size + 1) + VECTOR.total)
+    if firsts == 0:
+        return NO_MEMORY
     code = read_integers(object_of(counts), size, firsts, firsts + 8 * (size + 1)) - 1
     first = 0
     for other in range(size + 1):

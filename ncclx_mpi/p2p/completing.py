@@ -18,7 +18,7 @@ from ncclx_mpi.p2p.tickets import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_tick
 from numba_kernels.atomics import load64, load_acquire, store32, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import allocate, copy, release
+from numba_kernels.memory import allocate, copy, make_stack, release
 from numba_kernels.pyobject import OB_SIZE, OB_TYPE, none_object, object_argument, object_of
 from numba_kernels.pysequence import items_of
 from numba_kernels.pyslots import as_integer, decrease, increase, references
@@ -26,6 +26,7 @@ from numba_kernels.pyslots import as_integer, decrease, increase, references
 ROW = words("Row", "handle ticket request serial owner comm status index found")
 """One handle that is being completed: its request, which is another's as soon as its serial has changed, the status that is wanted of it,
 0 for none, where it stands among those given, and the object that it brought."""
+one_row = make_stack(ROW.total // 8)
 _STATUS_ITEMS = 5
 _COUNT_LOW, _COUNT_HIGH, _SOURCE, _TAG, _ERROR = (4 * index for index in range(_STATUS_ITEMS))
 """The words of a status, in bytes (:mod:`ncclx_mpi.api.status`)."""
@@ -39,12 +40,11 @@ def complete_one(handle, waits, status):  # type: ignore[no-untyped-def]
     wanted = _wanted(object_of(status))
     if wanted == SLOW:
         return SLOW
-    rows = allocate(ROW.total)
+    rows = one_row()
     code = SLOW
     if collect(object_of(handle), rows, 0) == 1:
         store64(rows + ROW.status, wanted)
         code = _complete(rows, 1, waits, 0)
-    release(rows)
     return code
 
 
@@ -58,6 +58,8 @@ def complete_all(sequence, waits, statuses):  # type: ignore[no-untyped-def]
     if given < 0 or _are_wanted(object_of(statuses), given) == 0:
         return SLOW
     rows = allocate(max(given, 1) * ROW.total)
+    if rows == 0:
+        return SLOW
     count = _collect_all(object_of(sequence), given, rows)
     if count == SLOW:
         release(rows)
@@ -87,6 +89,8 @@ def complete_some(sequence, waits, most, places, statuses):  # type: ignore[no-u
     if given < 0 or _are_wanted(object_of(statuses), min(most, given)) == 0:
         return SLOW
     rows = allocate(2 * max(given, 1) * ROW.total)
+    if rows == 0:
+        return SLOW
     count, code, held = _collect_all(object_of(sequence), given, rows), SLOW, 1
     if count > 0:
         is_one_done = _next(rows, count, 0, 1) == count

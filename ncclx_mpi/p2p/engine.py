@@ -56,6 +56,12 @@ _DEATH_NOTICE_SECONDS = 5.0
 """Within this a launcher that shares its cores with busy ranks has told that one of them died."""
 
 
+def _made(request: int) -> int:
+    if not request:
+        raise MemoryError(f"there is no memory for a request: {errors.NO_MEMORY}")
+    return request
+
+
 class Result(NamedTuple):
     """What became of a request: `source` is a rank of its communicator, `nbytes` counts the message, `error` is an MPI error class."""
 
@@ -264,7 +270,7 @@ class Engine:
 
         What one receives that has memory of its own for objects lands at `address`.
         """
-        return int(entry(tickets.new_ticket)(self.address, id(ticket), getattr(ENGINE, home), address))
+        return _made(int(entry(tickets.new_ticket)(self.address, id(ticket), getattr(ENGINE, home), address)))
 
     def add_ticket(self, ticket: Any, request: int) -> None:
         """Let a ticket, all slots of which are filled, be used by whoever needs one; its object stays for good."""
@@ -277,7 +283,7 @@ class Engine:
 
     def new_bound(self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int) -> int:
         """Make a persistent request (:mod:`ncclx_mpi.p2p.tickets`): `kind` is SEND or RECEIVE. Returns its handle."""
-        return int(entry(tickets.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode))
+        return _made(int(entry(tickets.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode)))
 
     def start_bound(self, request: int) -> None:
         """Start a persistent request that is not active."""
@@ -487,6 +493,8 @@ class Engine:
                 f"rank {self.rank}: {what} was given up because the system copied the beginning of a buffer between processes and "
                 "refused the rest; set NCCLX_MPI_COPIES=piped",
             )
+        if code == FAILED + errors.ERR_NO_MEM:
+            return errors.error(errors.ERR_NO_MEM, f"rank {self.rank}: {what} was given up because {errors.NO_MEMORY}")
         return errors.error(code - FAILED, f"rank {self.rank}: {what} failed")
 
     def check_peers(self, what: str) -> None:

@@ -20,7 +20,7 @@ from ncclx_mpi.p2p.layout import ENGINE, PENDING, REQUEST
 from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import allocate_or_end, release
 from numba_kernels.pyobject import none_object, object_argument, object_of
 from numba_kernels.pyslots import decrease, increase
 
@@ -62,7 +62,7 @@ def _keep(engine, request, serial, owner):  # type: ignore[no-untyped-def]
     if load64(engine + ENGINE.kept_count) >= load64(engine + ENGINE.kept_limit):
         _drop_complete(engine)
     increase(owner)
-    kept = allocate(KEPT.total)
+    kept = allocate_or_end(KEPT.total)
     store64(kept + KEPT.request, request)
     store64(kept + KEPT.serial, serial)
     store64(kept + KEPT.owner, owner)

@@ -22,6 +22,8 @@ ENGINE = words(
     "lines_step lines_first lines_start "
     # sends that were announced and are not complete: their receivers still need this rank
     "announced "
+    # 1: a message has come that there is no memory for; it stays in its ring, and the next progress tries again (progress.py)
+    "short_of_memory "
     # what progress does when there is something to do, by C address (progress.py)
     "take_in move_on "
     # trace: the record of the operation that this rank is in

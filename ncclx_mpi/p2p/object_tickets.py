@@ -21,6 +21,7 @@ from ncclx_mpi.p2p.completing import (
     is_plain,
     keep_all,
     let_go,
+    one_row,
     unfinished,
     wait_slice,
 )
@@ -68,6 +69,8 @@ def start_send_plain(comm, argument, peer_rank, message_tag, mode):  # type: ign
     if is_dest(comm, dest, tag) == 0:
         return result(0)
     room, data, handle = take_room(), 0, 0
+    if room == 0:
+        return result(0)
     nbytes = write_pickle(object_of(argument), room, room + ROOM.data, LARGEST)
     if nbytes != 0:
         data = new_bytes(room + ROOM.data, nbytes)
@@ -126,12 +129,11 @@ def _is_whole(request):  # type: ignore[no-untyped-def]
 @kernel(object_result(object_argument, types.int64, types.int64, types.int64), is_entry=True, nogil=False)
 def complete_object(handle, waits, decodes, status):  # type: ignore[no-untyped-def]
     """As :func:`complete_one`, and also receives of objects: the object, None for anything else, or a note."""
-    rows = allocate(ROW.total)
+    rows = one_row()
     code = SLOW
     if collect(object_of(handle), rows, 0) == 1:
         code = _complete_objects(rows, 1, waits, decodes, status)
     found = load64(rows + ROW.found) if code == DONE else note(SLOW_NOTE if code == SLOW else NOT_YET_NOTE, 0, 0)
-    release(rows)
     return result(found)
 
 
@@ -143,6 +145,8 @@ def complete_all_objects(sequence, waits, decodes):  # type: ignore[no-untyped-d
         return result(note(SLOW_NOTE, 0, 0))
     given, count, code = load64(object_of(sequence) + OB_SIZE), 0, DONE
     rows = allocate(max(given, 1) * ROW.total)
+    if rows == 0:
+        return result(note(SLOW_NOTE, 0, 0))
     for index in range(given):
         collected = collect(load64(items + 8 * index), rows + count * ROW.total, index) if code == DONE else 0
         if collected == SLOW:

@@ -67,6 +67,8 @@ def send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
 def _push_plain(comm, obj, dest, tag, mode, offset, kind):  # type: ignore[no-untyped-def]
     """Send the pickle of a plain value if it can go out at once: 1 if it did. `kind` of operation for the trace."""
     room = take_room()
+    if room == 0:
+        return 0
     nbytes = write_pickle(obj, room, room + ROOM.data, LARGEST)
     is_out = 0
     if nbytes != 0:
@@ -151,8 +153,10 @@ def _receive(comm, source, tag, offset, decodes, status, kind):  # type: ignore[
 
 @kernel("int64(int64, int64, int64, int64)")
 def _deliver(comm, message, decodes, status):  # type: ignore[no-untyped-def]
-    """Receive a message that was taken out of matching and is whole: its object, or a note: RAW."""
+    """Receive a message that was taken out of matching and is whole: its object, or a note: RAW; MATCHED if there is no memory for it."""
     engine, room, nbytes = load64(comm + COMM.engine), take_room(), load64(message + REQUEST.message_bytes)
+    if room == 0:
+        return note_word(MATCHED, message)
     request = receive_matched(comm, 0, message, room + ROOM.data, nbytes)
     if status != 0:
         read_status(request, status)

@@ -90,6 +90,8 @@ def better_stores(mine, theirs, count, patience, blocks, its_blocks):  # type: i
     ``count + COUNTED`` afterwards.
     """
     private = allocate(BLOCK)
+    if private == 0:
+        return -1
     fill(private, 1, BLOCK)
     plain = _swap(mine, theirs, count, patience, blocks, its_blocks, private, 0)
     streamed = -1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from numba import types
 
+from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import (
     ABORTED,
@@ -24,6 +25,7 @@ from ncclx_mpi.p2p.layout import (
     EAGER,
     ENGINE,
     ERR_TRUNCATE,
+    FAILED,
     FINISH,
     GRANT,
     PEER,
@@ -36,10 +38,10 @@ from ncclx_mpi.p2p.matching import (
     drop_unexpected,
     find_unexpected,
     keep_unexpected,
-    new_request,
     post,
     release_request,
     take_posted,
+    try_request,
 )
 from ncclx_mpi.p2p.rendezvous import begin_receive, begin_send, flush_queue, peer_of, step_transfers, tell
 from numba_kernels.atomics import (
@@ -111,8 +113,9 @@ def release_credit(peer, nbytes):  # type: ignore[no-untyped-def]
     store_relaxed(load64(peer + PEER.inbox) + RING.released, released)
 
 
-@kernel("void(int64, int64, int64, int64, int64)")
+@kernel("int64(int64, int64, int64, int64, int64)")
 def _arrive_eager(engine, peer, line, source, nbytes):  # type: ignore[no-untyped-def]
+    """Take a small message in: 1; or 0 if it finds neither a receive nor memory, and stays where it is."""
     context, tag = load64(line + MESSAGE.context), tag_of(line)
     ring, ring_lines = load64(peer + PEER.inbox), load64(engine + ENGINE.ring_lines)
     receive = take_posted(engine, context, source, tag)
@@ -122,19 +125,29 @@ def _arrive_eager(engine, peer, line, source, nbytes):  # type: ignore[no-untype
         copy_payload(ring, ring_lines, line, load64(receive + REQUEST.address), min(nbytes, capacity))
         release_credit(peer, nbytes)
         complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
-        return
+        return 1
     message = _new_unexpected(engine, context, source, tag, nbytes)
-    if nbytes > 0:
+    if message != 0 and nbytes > 0:
         payload = allocate(nbytes)
+        if payload == 0:
+            store64(engine + ENGINE.short_of_memory, 1)
+            release_request(engine, message)
+            return 0
         copy_payload(ring, ring_lines, line, payload, nbytes)
         store64(message + REQUEST.payload, payload)
         store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) + nbytes)
-    keep_unexpected(engine, message)
+    if message != 0:
+        keep_unexpected(engine, message)
+    return 1 if message != 0 else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _new_unexpected(engine, context, source, tag, nbytes):  # type: ignore[no-untyped-def]
-    message = new_request(engine)
+    """A message that no receive has asked for yet; 0 if there is no memory for it, which waits will say."""
+    message = try_request(engine)
+    store64(engine + ENGINE.short_of_memory, 1 if message == 0 else 0)
+    if message == 0:
+        return 0
     store64(message + REQUEST.kind, UNEXPECTED)
     store64(message + REQUEST.context, context)
     store64(message + REQUEST.source, source)
@@ -143,20 +156,24 @@ def _new_unexpected(engine, context, source, tag, nbytes):  # type: ignore[no-un
     return message
 
 
-@kernel("void(int64, int64, int64, int64)")
+@kernel("int64(int64, int64, int64, int64)")
 def _arrive_announce(engine, line, source, nbytes):  # type: ignore[no-untyped-def]
+    """Take the announcement of a large message in: 1; or 0 as above."""
     context, tag = load64(line + MESSAGE.context), tag_of(line)
     remote, direct = load64(line + MESSAGE.payload), load64(line + MESSAGE.payload + 8)
     far = load64(line + MESSAGE.payload + 16)
     receive = take_posted(engine, context, source, tag)
     if receive != 0:
         _meet(engine, receive, source, tag, nbytes, remote, direct, far)
-        return
+        return 1
     message = _new_unexpected(engine, context, source, tag, nbytes)
+    if message == 0:
+        return 0
     store64(message + REQUEST.remote, remote)
     store64(message + REQUEST.direct, direct)
     store64(message + REQUEST.far, far)
     keep_unexpected(engine, message)
+    return 1
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
@@ -184,15 +201,14 @@ def _arrive_cancel(engine, peer, remote):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)")
 def _arrive(engine, peer, line):  # type: ignore[no-untyped-def]
-    """Handle one message; returns the lines it takes."""
+    """Handle one message; returns the lines it takes, 0 if it has to stay."""
     kind, nbytes = kind_of(line), load64(line + MESSAGE.nbytes)
     if kind == EAGER:
-        _arrive_eager(engine, peer, line, load64(peer + PEER.world), nbytes)
-        return lines_for(nbytes)
+        return lines_for(nbytes) if _arrive_eager(engine, peer, line, load64(peer + PEER.world), nbytes) != 0 else 0
     first = load64(line + MESSAGE.payload)
     if kind == ANNOUNCE:
-        _arrive_announce(engine, line, load64(peer + PEER.world), nbytes)
-    elif kind == GRANT:
+        return lines_for(0) if _arrive_announce(engine, line, load64(peer + PEER.world), nbytes) != 0 else 0
+    if kind == GRANT:
         begin_send(engine, first, load64(line + MESSAGE.payload + 8), load64(line + MESSAGE.payload + 16))
     elif kind == FINISH:
         complete(first, 0)
@@ -214,7 +230,10 @@ def _poll_peer(engine, peer):  # type: ignore[no-untyped-def]
         line = peek(ring, ring_lines, key, head)
         if line == 0:
             return
-        head += _arrive(engine, peer, line)
+        taken = _arrive(engine, peer, line)
+        if taken == 0:
+            return
+        head += taken
         store64(peer + PEER.head, head)
         store64(peer + PEER.published, consume(ring, ring_lines, head, load64(peer + PEER.published)))
 
@@ -277,13 +296,13 @@ def progress(engine):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)", is_entry=True)
 def trouble(engine):  # type: ignore[no-untyped-def]
-    """PEER_DEAD once a rank has died, ABORTED once the job is to end, else 0."""
+    """PEER_DEAD once a rank has died, ABORTED once the job is to end, a failure while there is no memory for what has come, else 0."""
     header = load64(engine + ENGINE.header)
     if load_relaxed(header + HEADER.death) != 0:
         return PEER_DEAD
     if load_relaxed(header + HEADER.abort) != 0:
         return ABORTED
-    return 0
+    return FAILED + ERR_NO_MEM if load64(engine + ENGINE.short_of_memory) != 0 else 0
 
 
 @kernel("int64(int64, int64, int64)")

@@ -52,7 +52,7 @@ def is_reached(engine, peer):  # type: ignore[no-untyped-def]
         known = _NO
         if load64(engine + ENGINE.copies) != PIPED:
             token = load64(engine + ENGINE.key) + load64(peer + PEER.world)
-            known = _YES if can_reach(load64(control + CONTROL.pid), token_at, token) != 0 else _NO
+            known = _YES if can_reach(control, token_at, token) != 0 else _NO
         store64(peer + PEER.reach, known)
     return 1 if known == _YES else 0
 
@@ -112,8 +112,8 @@ def _copy_chunk(request, peer, sending):  # type: ignore[no-untyped-def]
     offset = (load64(request + REQUEST.chunks) - 1 - done if sending else done) * chunk
     length = min(chunk, wanted - offset)
     near, far = load64(request + REQUEST.address) + offset, load64(request + REQUEST.far) + offset
-    pid = load64(load64(peer + PEER.control) + CONTROL.pid)
-    copied = write_peer(pid, far, near, length) if sending else read_peer(pid, far, near, length)
+    control = load64(peer + PEER.control)
+    copied = write_peer(control, far, near, length) if sending else read_peer(control, far, near, length)
     word = pipe + (BULK.written if sending else BULK.read)
     store64(request + REQUEST.done_chunks, done + 1)
     store_release(word, (load64(word) + 1) | (0 if copied else _REFUSED))

@@ -123,9 +123,11 @@ def look(field):  # type: ignore[no-untyped-def]
 def new_ticket(engine, ticket, home, address):  # type: ignore[no-untyped-def]
     """Make the request of a new ticket, which :func:`keep_ticket` puts on its list, the engine's word `home`, once its object knows it.
 
-    `address`: the memory that a receive of objects has for life.
+    `address`: the memory that a receive of objects has for life. Returns 0 if there is no memory for the request.
     """
     request = allocate(REQUEST.total)
+    if request == 0:
+        return 0
     store64(request + REQUEST.bound_address, address)
     store64(request + REQUEST.handle, ticket)
     store64(request + REQUEST.home, engine + home)
@@ -277,9 +279,11 @@ def receive(comm, request, address, nbytes, source, tag):  # type: ignore[no-unt
 def new_bound(kind, comm, address, nbytes, peer, tag, mode):  # type: ignore[no-untyped-def]
     """A request for one message, sent (SEND) or received (RECEIVE) each time it is started; FREE between two times.
 
-    Also for a COLLECTIVE, with what it is at `address`.
+    Also for a COLLECTIVE, with what it is at `address`. 0 if there is no memory for it.
     """
     request = allocate(REQUEST.total)
+    if request == 0:
+        return 0
     store64(request + REQUEST.handle, 0)
     reset_request(load64(comm + COMM.engine), request)
     store64(request + REQUEST.bound_kind, kind)

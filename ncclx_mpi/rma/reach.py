@@ -10,6 +10,7 @@ import ctypes
 import errno
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -66,14 +67,19 @@ class Private:
         The process, and where in it the window begins.
     token, token_at
         A number that the process holds at an address: in another PID namespace `pid` may be a stranger.
+    is_alive
+        Whether the rank has neither finalized nor died: later `pid` may be a stranger's (:mod:`transports.shm.cma`).
     """
 
-    def __init__(self, rank: int, pid: int, address: int, token: int, token_at: int) -> None:
+    def __init__(
+        self, rank: int, pid: int, address: int, token: int, token_at: int, is_alive: Callable[[], bool] = lambda: True
+    ) -> None:
         self.rank = rank
         self.pid = pid
         self.address = address
         self._token = token
         self._token_at = token_at
+        self._is_alive = is_alive
         self._is_known = False
 
     def read(self, place: Place, packed: int) -> None:
@@ -120,6 +126,8 @@ class Private:
         while len(blocks):
             batch = np.ascontiguousarray(blocks[:_MOST_BLOCKS])
             here = np.array([packed, batch[:, 1].sum()])
+            if not self._is_alive():
+                self._explain(errno.ESRCH)
             moved: int = call(self.pid, array_words(here)[0], 1, array_words(batch)[0], len(batch), 0)
             if moved <= 0:
                 self._explain(ctypes.get_errno() if moved else errno.EFAULT)

@@ -24,6 +24,7 @@ from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from numba_kernels.jit import entry
 from numba_kernels.layout import words
 from transports.shm.cma import allow_peers
+from transports.shm.layout import ALIVE
 
 CONTROL = words("WindowControl", "lock | guard | end")
 _ROW = words("WindowRow", "error is_mapped where size unit control pid token token_at")
@@ -179,8 +180,11 @@ class Window:
         found = self._reaches.get(rank)
         if found is None:
             _, is_mapped, where, _, _, _, pid, token, token_at = self._rows[rank]
-            base = self.engine.arena.base
-            found = Mapped(base + where) if is_mapped else Private(rank, pid, where, token, token_at)
+            arena, world = self.engine.arena, self.comm.world_ranks[rank]
+            if is_mapped:
+                found = Mapped(arena.base + where)
+            else:
+                found = Private(rank, pid, where, token, token_at, lambda: arena.state(world) == ALIVE)
             self._reaches[rank] = found
         return found
 

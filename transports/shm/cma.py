@@ -9,6 +9,12 @@ capabilities forbid it; so each rank finds out by reading a token that the peer 
 the kernel cannot pin (device mappings, secret memory) is refused for the one buffer, and callers go by the arena then.
 
 Cost: 0.4 to 1 us a call and 50 to 100 ns a page beyond a copy by hand.
+
+The kernel knows the peer by its number, which another process may have once the peer is gone. Nothing holds a number but a process that
+its parent has not waited for, and no call takes a descriptor of the process instead; so the state of the peer is looked at before
+every call, which costs a load. The launcher, or the watch of any rank (:mod:`ncclx_mpi.bootstrap.watch`), has declared a rank dead
+within milliseconds of its end, and Linux hands numbers out in turn: for a stranger to have it before that, all others of ``pid_max`` had to
+be used up in these milliseconds.
 """
 
 from __future__ import annotations
@@ -17,15 +23,17 @@ import ctypes
 
 from numba import types
 
-from numba_kernels.atomics import load64, store64
+from numba_kernels.atomics import load64, load_relaxed, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import make_stack
+from transports.shm.layout import ALIVE, CONTROL
 
 _readv = types.ExternalFunction("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
 _writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
 
 _VECTORS = words("Vectors", "local nbytes remote same_nbytes")
+_vectors, _word = make_stack(_VECTORS.total // 8), make_stack(1)
 _PR_SET_PTRACER = 0x59616D61
 _ANY = ctypes.c_ulong(-1)
 
@@ -36,39 +44,39 @@ def allow_peers() -> None:
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def _copy(writing, pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
-    """Copy all of it, however little the kernel copies at once. Returns 1, or 0 if it refused some."""
-    vectors, done, moved = allocate(_VECTORS.total), 0, 1
-    while done < nbytes and moved > 0:
+def _copy(writing, control, remote, local, nbytes):  # type: ignore[no-untyped-def]
+    """Copy all of it, however little the kernel copies at once. Returns 1, or 0 if it refused some, or the peer is not alive."""
+    vectors, done, moved, pid = _vectors(), 0, 1, types.int32(load64(control + CONTROL.pid))
+    while done < nbytes and moved > 0 and load_relaxed(control + CONTROL.state) == ALIVE:
         store64(vectors + _VECTORS.local, local + done)
         store64(vectors + _VECTORS.nbytes, nbytes - done)
         store64(vectors + _VECTORS.remote, remote + done)
         store64(vectors + _VECTORS.same_nbytes, nbytes - done)
         if writing != 0:
-            moved = _writev(types.int32(pid), vectors, 1, vectors + _VECTORS.remote, 1, 0)
+            moved = _writev(pid, vectors, 1, vectors + _VECTORS.remote, 1, 0)
         else:
-            moved = _readv(types.int32(pid), vectors, 1, vectors + _VECTORS.remote, 1, 0)
+            moved = _readv(pid, vectors, 1, vectors + _VECTORS.remote, 1, 0)
         done += max(moved, 0)
-    release(vectors)
     return 1 if done == nbytes else 0
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def read_peer(pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
-    """Copy `nbytes` at `remote` in process `pid` to `local`. Returns 1, or 0 if the kernel refused some of it."""
-    return _copy(0, pid, remote, local, nbytes)
+def read_peer(control, remote, local, nbytes):  # type: ignore[no-untyped-def]
+    """Copy `nbytes` at `remote` in the process of the rank whose ``CONTROL`` block is given to `local`.
+
+    Returns 1, or 0 if the kernel refused some of it, or the rank has finalized or died.
+    """
+    return _copy(0, control, remote, local, nbytes)
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def write_peer(pid, remote, local, nbytes):  # type: ignore[no-untyped-def]
-    """Copy `nbytes` at `local` to `remote` in process `pid`. Returns 1, or 0 if the kernel refused some of it."""
-    return _copy(1, pid, remote, local, nbytes)
+def write_peer(control, remote, local, nbytes):  # type: ignore[no-untyped-def]
+    """As :func:`read_peer`, from `local` to `remote`."""
+    return _copy(1, control, remote, local, nbytes)
 
 
 @kernel("int64(int64, int64, int64)")
-def can_reach(pid, token_at, token):  # type: ignore[no-untyped-def]
-    """Whether the process that holds `token` at `token_at` is `pid` here, and the kernel copies from it."""
-    found = allocate(8)
-    same = read_peer(pid, token_at, found, 8) != 0 and load64(found) == token
-    release(found)
-    return 1 if same else 0
+def can_reach(control, token_at, token):  # type: ignore[no-untyped-def]
+    """Whether the process that holds `token` at `token_at` is that of the rank here, and the kernel copies from it."""
+    found = _word()
+    return 1 if read_peer(control, token_at, found, 8) != 0 and load64(found) == token else 0

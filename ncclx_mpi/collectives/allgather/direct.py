@@ -21,12 +21,13 @@ from ncclx_mpi.collectives.direct import (
     opened,
     push,
 )
+from ncclx_mpi.collectives.lines import NO_MEMORY, working_memory
 from ncclx_mpi.collectives.streams import chunks_of, land
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 
 BLOCK = words("Block", "recv nbytes")
 """Where the block of one rank goes, and its size."""
@@ -36,7 +37,9 @@ BLOCK = words("Block", "recv nbytes")
 def allgather(comm, signature, send, table, total):  # type: ignore[no-untyped-def]
     """Carry out the table of `BLOCK`; the own block is at `send`. 0, UNREACHED, or the code of a failure."""
     size, filled = load64(comm + COMM.size), 0
-    places = allocate(8 * (size + 1))
+    places = working_memory(comm, 8 * (size + 1))
+    if places == 0:
+        return NO_MEMORY
     for other in range(size):
         row = table + other * BLOCK.total
         store64(places + 8 * (other + 1), load64(row + BLOCK.recv))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from ncclx_mpi.collectives.allgather import direct
 from ncclx_mpi.collectives.allgather.direct import BLOCK
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import ALLGATHER, end, sign
+from ncclx_mpi.collectives.lines import ALLGATHER, NO_MEMORY, end, sign, working_memory
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
     SHORT_ROUNDS,
@@ -31,7 +31,7 @@ from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 from transports.shm.slots import SHARED_CHUNK
 
 
@@ -102,7 +102,9 @@ def _receive_round(comm, kind, root, table, chunk, turn, total):  # type: ignore
 def allgather(comm, send, nbytes, recv):  # type: ignore[no-untyped-def]
     """`nbytes` of each rank; `send` = 0 means in place."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    table = allocate(size * BLOCK.total)
+    table = working_memory(comm, size * BLOCK.total)
+    if table == 0:
+        return NO_MEMORY
     for other in range(size):
         store64(table + other * BLOCK.total + BLOCK.recv, recv + other * nbytes)
         store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.allreduce import direct
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import ALLREDUCE, end, sign
+from ncclx_mpi.collectives.lines import ALLREDUCE, NO_MEMORY, end, sign, whole_lines, working_memory
 from ncclx_mpi.collectives.reduce_scatter.slot_large import collect_round, even_firsts, reduce_round
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
@@ -33,7 +33,7 @@ from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import call_reduce, load64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 
 SWAP_BELOW = 128 << 10
 """Bytes below which two ranks swap their elements."""
@@ -91,7 +91,11 @@ def _stream(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-un
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
-    firsts, temp = allocate((size + 1) * 8), allocate(chunk * itemsize)
+    room = whole_lines(chunk * itemsize)
+    temp = working_memory(comm, room + (size + 1) * 8)
+    if temp == 0:
+        return NO_MEMORY
+    firsts = temp + room
     even_firsts(firsts, count, size)
     own, rounds, code = recv + load64(firsts + 8 * rank) * itemsize, chunks_of((count + size - 1) // size, chunk), 0
     for turn in range(rounds + 2):
@@ -104,6 +108,5 @@ def _stream(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-un
             code = collect_round(comm, signature, recv, firsts, itemsize, chunk, turn - 2, True)
         if code != 0:
             break
-    release(firsts)
     release(temp)
     return end(comm, number, code)

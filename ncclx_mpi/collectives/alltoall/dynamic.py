@@ -31,7 +31,7 @@ from numba_kernels.alltoallv.layout import CALL, FINE, PAIR, RUN
 from numba_kernels.alltoallv.plan import offer_size
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import c_address, kernel
-from numba_kernels.memory import allocate, copy, move, release
+from numba_kernels.memory import allocate_or_end, copy, move, release
 
 _LAY_OUT, _LAND = 1, 2
 """What the function of a plan is called for."""
@@ -49,7 +49,7 @@ def _make_room(call, nbytes):  # type: ignore[no-untyped-def]
     if nbytes > load64(call + CALL.packed_bytes):
         if load64(call + CALL.packed) != 0:
             release(load64(call + CALL.packed))
-        store64(call + CALL.packed, allocate(nbytes))
+        store64(call + CALL.packed, allocate_or_end(nbytes))
         store64(call + CALL.packed_bytes, nbytes)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.alltoall import direct
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import ALLTOALL, end, sign
+from ncclx_mpi.collectives.lines import ALLTOALL, NO_MEMORY, end, sign, working_memory
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
     SHORT_ROUNDS,
@@ -33,7 +33,7 @@ from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 from transports.shm.slots import split_chunk_bytes
 
 ROW = words("Row", "send send_bytes recv recv_bytes")
@@ -142,7 +142,9 @@ def _stream(comm, send, recv, nbytes):  # type: ignore[no-untyped-def]
     if number < 0:
         return -number
     size = load64(comm + COMM.size)
-    table = allocate(size * ROW.total)
+    table = working_memory(comm, size * ROW.total)
+    if table == 0:
+        return NO_MEMORY
     for other in range(size):
         fill_row(table + other * ROW.total, send + other * nbytes, nbytes, recv + other * nbytes, nbytes)
     code = stream_rows(comm, ALLTOALL, 0, table)

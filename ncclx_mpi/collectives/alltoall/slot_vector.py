@@ -32,6 +32,7 @@ from ncclx_mpi.collectives.direct import is_shown, note_look
 from ncclx_mpi.collectives.lines import (
     ALLTOALL,
     GATHER,
+    NO_MEMORY,
     arrive_with_any,
     end,
     enter,
@@ -41,6 +42,7 @@ from ncclx_mpi.collectives.lines import (
     publish,
     sign,
     signed_bytes,
+    working_memory,
 )
 from ncclx_mpi.collectives.streams import land, note_bulk
 from ncclx_mpi.collectives.ways import ALLTOALLV, DISAGREED, agreed_way, choose_alone, is_piped, is_tried_alone, note_alone
@@ -48,7 +50,7 @@ from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM, DIRECT, PIPED
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, copy, release
+from numba_kernels.memory import copy, release
 from transports.shm.slots import BIG
 
 _INLINE = -1
@@ -146,7 +148,9 @@ def _stream(comm, kind, root, number, table, is_streaming, way):  # type: ignore
     """Move what goes by streams: the rows of `table` without those that go another way. 0 or the code of a failure."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     note_bulk(comm)
-    rows = allocate(size * ROW.total)
+    rows = working_memory(comm, size * ROW.total)
+    if rows == 0:
+        return NO_MEMORY
     copy(rows, table, size * ROW.total)
     for other in range(size):
         row = rows + other * ROW.total

@@ -9,12 +9,12 @@ from ncclx_mpi.collectives.allgather.direct import BLOCK
 from ncclx_mpi.collectives.allgather.slot_large import stream_blocks
 from ncclx_mpi.collectives.bcast import direct
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import BCAST, sign
+from ncclx_mpi.collectives.lines import BCAST, NO_MEMORY, sign, working_memory
 from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
@@ -34,7 +34,9 @@ def bcast(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)")
 def _stream(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
     size = load64(comm + COMM.size)
-    table = allocate(size * BLOCK.total)
+    table = working_memory(comm, size * BLOCK.total)
+    if table == 0:
+        return NO_MEMORY
     for other in range(size):
         store64(table + other * BLOCK.total + BLOCK.recv, address)
         store64(table + other * BLOCK.total + BLOCK.nbytes, nbytes if other == root else 0)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.alltoall.slot_large import ROW, fill_row
 from ncclx_mpi.collectives.alltoall.slot_vector import exchange
-from ncclx_mpi.collectives.lines import GATHER
+from ncclx_mpi.collectives.lines import GATHER, NO_MEMORY, working_memory
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 
 
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
 def gather(comm, send, nbytes, recv, root):  # type: ignore[no-untyped-def]
     """`nbytes` of each rank; `send` = 0 at the root means in place."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    table = allocate(size * ROW.total)
+    table = working_memory(comm, size * ROW.total)
+    if table == 0:
+        return NO_MEMORY
     for other in range(size):
         incoming = recv + other * nbytes if rank == root else 0
         outgoing = incoming if send == 0 else send

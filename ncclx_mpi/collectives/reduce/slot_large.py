@@ -13,7 +13,7 @@ count rounds alike, so they know which is which. T = 2 alpha + 2 m * beta + m / 
 from __future__ import annotations
 
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import REDUCE, end, sign
+from ncclx_mpi.collectives.lines import NO_MEMORY, REDUCE, end, sign, whole_lines, working_memory
 from ncclx_mpi.collectives.reduce import direct
 from ncclx_mpi.collectives.reduce_scatter.slot_large import collect_round, even_firsts, reduce_round
 from ncclx_mpi.collectives.streams import (
@@ -25,7 +25,7 @@ from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 
 
 @kernel("void(int64, int64, int64, int64)")
@@ -58,7 +58,11 @@ def _stream(comm, send, recv, count, itemsize, fn, root, chunk):  # type: ignore
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
-    firsts, temp, result = allocate((size + 1) * 8), allocate(chunk * itemsize), allocate(chunk * itemsize)
+    room = whole_lines(chunk * itemsize)
+    temp = working_memory(comm, 2 * room + (size + 1) * 8)
+    if temp == 0:
+        return NO_MEMORY
+    result, firsts = temp + room, temp + 2 * room
     _blocks(firsts, count, size, root)
     own, rounds, code = load64(firsts + 8 * rank), chunks_of(count if size == 2 else (count + size - 1) // size, chunk), 0
     for turn in range(rounds + 2):
@@ -71,7 +75,5 @@ def _stream(comm, send, recv, count, itemsize, fn, root, chunk):  # type: ignore
             code = collect_round(comm, signature, recv, firsts, itemsize, chunk, turn - 2, False)
         if code != 0:
             break
-    release(firsts)
     release(temp)
-    release(result)
     return end(comm, number, code)

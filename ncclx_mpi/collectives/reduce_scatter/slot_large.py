@@ -12,7 +12,7 @@ replace the start of the input. T = alpha + m * beta + m * gamma for m bytes of 
 from __future__ import annotations
 
 from ncclx_mpi.collectives.direct import UNREACHED
-from ncclx_mpi.collectives.lines import REDUCE_SCATTER, end, sign
+from ncclx_mpi.collectives.lines import NO_MEMORY, REDUCE_SCATTER, end, sign, working_memory
 from ncclx_mpi.collectives.reduce_scatter import direct
 from ncclx_mpi.collectives.streams import (
     LEAST_ADDRESS,
@@ -29,7 +29,7 @@ from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.layout import COMM, DIRECT
 from numba_kernels.atomics import call_reduce, load64, store64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, copy, release
+from numba_kernels.memory import copy, release
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
@@ -140,7 +140,9 @@ def _stream(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-u
     for block in range(size):
         longest = max(longest, load64(firsts + 8 * block + 8) - load64(firsts + 8 * block))
     rounds, code = chunks_of(longest, chunk), 0
-    temp = allocate(chunk * itemsize)
+    temp = working_memory(comm, chunk * itemsize)
+    if temp == 0:
+        return NO_MEMORY
     for turn in range(rounds + 1):
         out = recv + (turn - 1) * chunk * itemsize
         reduced = reduce_round(comm, signature, send, out, firsts, itemsize, fn, chunk, turn, temp)
@@ -162,7 +164,9 @@ def even_firsts(firsts, count, size):  # type: ignore[no-untyped-def]
 def reduce_scatter_block(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
     """`count` elements for each rank."""
     size = load64(comm + COMM.size)
-    firsts = allocate((size + 1) * 8)
+    firsts = working_memory(comm, (size + 1) * 8)
+    if firsts == 0:
+        return NO_MEMORY
     even_firsts(firsts, count * size, size)
     code = reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk)
     release(firsts)

@@ -12,13 +12,13 @@ T = (n - 1) * (alpha + c * (2 beta + gamma)) + (m - c) * (2 beta + gamma) for ch
 from __future__ import annotations
 
 from ncclx_mpi.collectives.direct import UNREACHED, copy_shared
-from ncclx_mpi.collectives.lines import EXSCAN, SCAN, end, sign
+from ncclx_mpi.collectives.lines import EXSCAN, NO_MEMORY, SCAN, end, sign, working_memory
 from ncclx_mpi.collectives.streams import LEAST_ADDRESS, begin_streams, drop_split, put_split, take_split
 from ncclx_mpi.collectives.ways import choose_way, note_way
 from ncclx_mpi.p2p.layout import COMM, DIRECT, PIPED
 from numba_kernels.atomics import call_reduce, load64, ticks
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, copy, move, release
+from numba_kernels.memory import copy, move, release
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -50,7 +50,9 @@ def _chain(comm, kind, send, recv, count, itemsize, fn, chunk):  # type: ignore[
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
-    temp, code = allocate(chunk * itemsize), 0
+    temp, code = working_memory(comm, chunk * itemsize), 0
+    if temp == 0:
+        return NO_MEMORY
     for at in range(0, count, chunk):
         part, own, out = min(chunk, count - at), send + at * itemsize, recv + at * itemsize
         passed = _passed(kind, rank, size, own, out, temp)

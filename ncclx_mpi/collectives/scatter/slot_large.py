@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.alltoall.slot_large import ROW, fill_row
 from ncclx_mpi.collectives.alltoall.slot_vector import exchange
-from ncclx_mpi.collectives.lines import SCATTER
+from ncclx_mpi.collectives.lines import NO_MEMORY, SCATTER, working_memory
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import release
 
 
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
 def scatter(comm, send, recv, nbytes, root):  # type: ignore[no-untyped-def]
     """`nbytes` to each rank; `recv` = 0 at the root means in place."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    table = allocate(size * ROW.total)
+    table = working_memory(comm, size * ROW.total)
+    if table == 0:
+        return NO_MEMORY
     for other in range(size):
         outgoing = send + other * nbytes if rank == root else 0
         incoming = outgoing if recv == 0 else recv
