@@ -46,7 +46,9 @@ def make_stack(nwords: int) -> Any:
 
 
 @intrinsic
-def _end_process(typingctx: Any) -> Any:
+def end_without_memory(typingctx: Any) -> Any:
+    """End the process, and say why on its stderr."""
+
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         text = cgutils.global_constant(builder, "ncclx_mpi_no_memory", cgutils.make_bytearray(bytearray(_NO_MEMORY)))
         pointer = builder.bitcast(text, ir.IntType(8).as_pointer())
@@ -65,7 +67,7 @@ def allocate_or_end(nbytes):  # type: ignore[no-untyped-def]
     """Memory for what is promised to a peer already, so that nobody can be told that there is none: the process ends then, and says why."""
     found = allocate(nbytes)
     if found == 0:
-        _end_process()
+        end_without_memory()
     return found
 
 

@@ -22,19 +22,30 @@ from ncclx_mpi.p2p.layout import (
 )
 from numba_kernels.atomics import load64, store64, store_release
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate_or_end, fill
+from numba_kernels.memory import allocate, end_without_memory, fill
 
 
 @kernel("int64(int64)")
-def new_request(engine):  # type: ignore[no-untyped-def]
-    """A zeroed request, from the free list or new."""
+def try_request(engine):  # type: ignore[no-untyped-def]
+    """A zeroed request, from the free list or new; 0 if there is no memory for one."""
     request = load64(engine + ENGINE.free_requests)
     if request != 0:
         store64(engine + ENGINE.free_requests, load64(request + REQUEST.next))
     else:
-        request = allocate_or_end(REQUEST.total)
+        request = allocate(REQUEST.total)
+        if request == 0:
+            return 0
     store64(request + REQUEST.handle, 0)
     reset_request(engine, request)
+    return request
+
+
+@kernel("int64(int64)")
+def new_request(engine):  # type: ignore[no-untyped-def]
+    """As :func:`try_request`; without memory for a request, of which the peer may know already, the process ends and says so."""
+    request = try_request(engine)
+    if request == 0:
+        end_without_memory()
     return request
 
 

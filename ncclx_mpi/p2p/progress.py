@@ -38,10 +38,10 @@ from ncclx_mpi.p2p.matching import (
     drop_unexpected,
     find_unexpected,
     keep_unexpected,
-    new_request,
     post,
     release_request,
     take_posted,
+    try_request,
 )
 from ncclx_mpi.p2p.rendezvous import begin_receive, begin_send, flush_queue, peer_of, step_transfers, tell
 from numba_kernels.atomics import (
@@ -126,22 +126,28 @@ def _arrive_eager(engine, peer, line, source, nbytes):  # type: ignore[no-untype
         release_credit(peer, nbytes)
         complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
         return 1
-    payload = allocate(nbytes) if nbytes > 0 else 0
-    store64(engine + ENGINE.short_of_memory, 1 if nbytes > 0 and payload == 0 else 0)
-    if load64(engine + ENGINE.short_of_memory) != 0:
-        return 0
     message = _new_unexpected(engine, context, source, tag, nbytes)
-    if nbytes > 0:
+    if message != 0 and nbytes > 0:
+        payload = allocate(nbytes)
+        if payload == 0:
+            store64(engine + ENGINE.short_of_memory, 1)
+            release_request(engine, message)
+            return 0
         copy_payload(ring, ring_lines, line, payload, nbytes)
         store64(message + REQUEST.payload, payload)
         store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) + nbytes)
-    keep_unexpected(engine, message)
-    return 1
+    if message != 0:
+        keep_unexpected(engine, message)
+    return 1 if message != 0 else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
 def _new_unexpected(engine, context, source, tag, nbytes):  # type: ignore[no-untyped-def]
-    message = new_request(engine)
+    """A message that no receive has asked for yet; 0 if there is no memory for it, which waits will say."""
+    message = try_request(engine)
+    store64(engine + ENGINE.short_of_memory, 1 if message == 0 else 0)
+    if message == 0:
+        return 0
     store64(message + REQUEST.kind, UNEXPECTED)
     store64(message + REQUEST.context, context)
     store64(message + REQUEST.source, source)
@@ -150,20 +156,24 @@ def _new_unexpected(engine, context, source, tag, nbytes):  # type: ignore[no-un
     return message
 
 
-@kernel("void(int64, int64, int64, int64)")
+@kernel("int64(int64, int64, int64, int64)")
 def _arrive_announce(engine, line, source, nbytes):  # type: ignore[no-untyped-def]
+    """Take the announcement of a large message in: 1; or 0 as above."""
     context, tag = load64(line + MESSAGE.context), tag_of(line)
     remote, direct = load64(line + MESSAGE.payload), load64(line + MESSAGE.payload + 8)
     far = load64(line + MESSAGE.payload + 16)
     receive = take_posted(engine, context, source, tag)
     if receive != 0:
         _meet(engine, receive, source, tag, nbytes, remote, direct, far)
-        return
+        return 1
     message = _new_unexpected(engine, context, source, tag, nbytes)
+    if message == 0:
+        return 0
     store64(message + REQUEST.remote, remote)
     store64(message + REQUEST.direct, direct)
     store64(message + REQUEST.far, far)
     keep_unexpected(engine, message)
+    return 1
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
@@ -197,8 +207,8 @@ def _arrive(engine, peer, line):  # type: ignore[no-untyped-def]
         return lines_for(nbytes) if _arrive_eager(engine, peer, line, load64(peer + PEER.world), nbytes) != 0 else 0
     first = load64(line + MESSAGE.payload)
     if kind == ANNOUNCE:
-        _arrive_announce(engine, line, load64(peer + PEER.world), nbytes)
-    elif kind == GRANT:
+        return lines_for(0) if _arrive_announce(engine, line, load64(peer + PEER.world), nbytes) != 0 else 0
+    if kind == GRANT:
         begin_send(engine, first, load64(line + MESSAGE.payload + 8), load64(line + MESSAGE.payload + 16))
     elif kind == FINISH:
         complete(first, 0)
