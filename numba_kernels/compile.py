@@ -28,7 +28,7 @@ from numba_kernels import jit
 from numba_kernels.cuda import cache
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.loops import Ending, endings
-from numba_kernels.cuda.ptx import CompilerMissing, Usage, run_ptxas
+from numba_kernels.cuda.ptx import AssemblerTooOld, CompilerMissing, Usage, run_ptxas
 
 Arch = tuple[int, int]
 
@@ -59,7 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not names:
         print(f"no kernel is called {options.only!r}", file=sys.stderr)
         return 1
-    rows = list(_compiled(names, options.arch, options.report, options.output, options.jobs))
+    try:
+        rows = list(_compiled(names, options.arch, options.report, options.output, options.jobs))
+    except AssemblerTooOld as error:  # which says nothing about the kernels
+        print(error, file=sys.stderr)
+        return 1
     if options.report:
         _print_table(rows, options.arch)
     broken = [row for row in rows if not row.is_clean]
@@ -108,6 +112,8 @@ def _compile_some(task: tuple[list[str], Arch, bool, Path | None]) -> list[Row]:
 def _compile_one(kernel: Kernel, arch: Arch, report: bool, output: Path | None) -> Row:
     try:
         row, code = _examined(kernel, arch) if report else (Row(kernel.name, arch), kernel.compile(arch))
+    except AssemblerTooOld:
+        raise
     except (CompilerMissing, ValueError) as error:
         return Row(kernel.name, arch, error=str(error))
     if output is not None:

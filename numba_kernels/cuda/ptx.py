@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +21,13 @@ class CompilerMissing(RuntimeError):
             f"kernel {name} must be compiled for sm_{arch[0]}{arch[1]}, and there is no CUDA compiler ({reason}): "
             "`pip install 'ncclx-mpi[cuda13]'` (or [cuda12]), or make the kernels elsewhere by `python -m numba_kernels.compile`"
         )
+
+
+class AssemblerTooOld(CompilerMissing):
+    """There is a ptxas, but none that understands what the compiler writes."""
+
+    def __init__(self, message: str) -> None:
+        RuntimeError.__init__(self, message)
 
 
 class Usage(NamedTuple):
@@ -71,7 +80,7 @@ def run_ptxas(text: str, arch: tuple[int, int]) -> tuple[bytes, Usage]:
     Raises
     ------
     CompilerMissing
-        There is no ptxas.
+        There is no ptxas, or none that is new enough.
     ValueError
         ptxas refuses the text.
     """
@@ -83,18 +92,45 @@ def run_ptxas(text: str, arch: tuple[int, int]) -> tuple[bytes, Usage]:
         source.write_text(text)
         command = [program, "-v", f"-arch=sm_{arch[0]}{arch[1]}", "-o", str(target), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if too_old := re.search(r"Unsupported \.version ([\d.]+); current version is '([\d.]+)'", done.stdout + done.stderr):
+            raise _too_old(program, too_old[1], too_old[2])
         if done.returncode != 0:
             raise ValueError(f"ptxas refuses kernel {_entry(text)} for sm_{arch[0]}{arch[1]}: {done.stderr.strip()}")
         return target.read_bytes(), _usage(done.stdout + done.stderr)
 
 
+def _too_old(program: str, wanted: str, known: str) -> AssemblerTooOld:
+    return AssemblerTooOld(
+        f"{program} (release {'.'.join(map(str, _release(program)))}) is too old: it takes PTX up to {known}, and the CUDA compiler that is "
+        f"installed writes {wanted}. `pip install nvidia-cuda-nvcc` of the release of nvidia-nvvm, or put a newer ptxas on PATH"
+    )
+
+
 def find_ptxas() -> str | None:
-    """Path of ptxas: from the wheel of nvcc, or an installed toolkit."""
+    """Path of the newest ptxas: from the wheel of nvcc, or an installed toolkit."""
+    return max(_assemblers(), key=_release, default=None)
+
+
+def _assemblers() -> list[str]:
+    """Each ptxas that is installed; those that belong to this Python come first."""
     wheels = importlib.util.find_spec("nvidia")
-    for place in (wheels and wheels.submodule_search_locations) or ():
-        for found in sorted(Path(place).glob("*/bin/ptxas"), reverse=True):
-            return str(found)
-    return shutil.which("ptxas")
+    found = [path for place in (wheels and wheels.submodule_search_locations) or () for path in Path(place).glob("*/bin/ptxas")]
+    toolkits = [os.path.join(os.environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    on_path = [
+        shutil.which("ptxas", path=folder) for folder in (*toolkits, *os.environ.get("PATH", "").split(os.pathsep)) if folder
+    ]
+    return [*map(str, found), *filter(None, on_path)]
+
+
+@functools.cache
+def _release(program: str) -> tuple[int, int]:
+    """Release of the toolkit that a ptxas is from, 0.0 if it does not say."""
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return 0, 0
+    match = re.search(r"release (\d+)\.(\d+)", said)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _usage(log: str) -> Usage:

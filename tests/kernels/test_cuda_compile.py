@@ -1,6 +1,7 @@
 """The command that compiles kernels ahead and reports on them, and what it knows of loops."""
 
 import importlib.util
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -158,3 +159,67 @@ def test_kernels_of_the_gpu_programs(tmp_path):
     subprocess.run(program, check=True, cwd=ROOT)
     names = {cache.file_name(kernel.name, kernel.digest, gpu_probe.HOPPER) for kernel in kernels}
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+PTXAS = """#!{python}
+import sys
+if "--version" in sys.argv:
+    sys.exit(print("Cuda compilation tools, release {release}, V{release}.1"))
+if {is_old}:
+    sys.exit("ptxas k.ptx, line 1; fatal   : Unsupported .version 9.0; current version is '8.4'")
+open(sys.argv[sys.argv.index("-o") + 1], "wb").write(b"code")
+print("ptxas info    : Used 7 registers", file=sys.stderr)
+"""
+TEXT = ".version 9.0\n.target sm_90\n.visible .entry k() { ret; }\n"
+
+
+def install_ptxas(folder, release, is_old):
+    folder.mkdir()
+    program = folder / "ptxas"
+    program.write_text(PTXAS.format(python=sys.executable, release=release, is_old=is_old))
+    program.chmod(0o700)
+    return str(folder)
+
+
+@pytest.fixture
+def no_other_ptxas(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_the_newest_ptxas_assembles(tmp_path, monkeypatch, no_other_ptxas, order):
+    folders = [install_ptxas(tmp_path / "old", "9.2", True), install_ptxas(tmp_path / "new", "13.0", False)]
+    monkeypatch.setenv("PATH", ":".join(folders[place] for place in order))
+    assert ptx.run_ptxas(TEXT, (9, 0)) == (b"code", ptx.Usage(7, 0, 0))
+    monkeypatch.setenv("PATH", folders[0])
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    (tmp_path / "toolkit").mkdir()
+    (tmp_path / "toolkit" / "bin").symlink_to(folders[1])
+    assert ptx.find_ptxas() == str(tmp_path / "toolkit" / "bin" / "ptxas")
+
+
+def test_a_ptxas_that_is_too_old_is_named(tmp_path, monkeypatch, no_other_ptxas):
+    monkeypatch.setenv("PATH", install_ptxas(tmp_path / "old", "12.4", True))
+    with pytest.raises(ptx.CompilerMissing) as raised:
+        ptx.run_ptxas(TEXT, (9, 0))
+    assert str(raised.value).startswith(f"{tmp_path}/old/ptxas (release 12.4) is too old: it takes PTX up to 8.4, and ")
+    assert "nvidia-cuda-nvcc" in str(raised.value)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)  # it comes from another process
+
+
+def test_a_ptxas_that_is_too_old_breaks_no_kernel(monkeypatch, capsys):
+    def refuse(*_):
+        raise ptx.AssemblerTooOld("ptxas is too old")
+
+    monkeypatch.setattr(command, "run_ptxas", refuse)
+    monkeypatch.setattr(Kernel, "ptx", lambda kernel, arch: TEXT)
+    monkeypatch.setattr(
+        command,
+        "_compiled",
+        lambda names, arches, report, output, jobs: command._compile_some((names[:1], *arches, report, output)),
+    )
+    assert command.main(["--report", "--arch", "sm_90"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "ptxas is too old\n")
