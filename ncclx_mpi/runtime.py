@@ -63,6 +63,7 @@ def start() -> Engine:
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.placement import choose_copies, choose_stores
     from numba_kernels.cuda import cache
+    from transports.shm.cma import forbid_peers
 
     membership = bootstrap.join()
     arena, rank = membership.arena, membership.rank
@@ -71,6 +72,7 @@ def start() -> Engine:
     _job.membership = membership
     _job.engine = Engine(arena, rank, getattr(rc, "timeout", None), forced.agreed(arena, rank))
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
+    before_leaving(forbid_peers)
     choose_copies(_job.engine, getattr(rc, "copies", "auto"))
     choose_stores(_job.engine, getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))

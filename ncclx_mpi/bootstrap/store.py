@@ -21,6 +21,9 @@ from ncclx_mpi import rc
 TIMEOUT_VARIABLE = "NCCLX_MPI_JOIN_TIMEOUT"
 _RETRY_SECONDS = 0.005
 _MAX_LINE = 512
+_HOLDER_SECONDS = 1.0
+_NOT_YET = (ConnectionRefusedError, ConnectionResetError, BrokenPipeError, TimeoutError, BlockingIOError)
+"""Rank 0 is not there, or has more ranks waiting than its queue holds: that is EAGAIN."""
 
 
 def join_timeout() -> float:
@@ -40,18 +43,39 @@ def listen(name: str, backlog: int) -> socket.socket:
     Raises
     ------
     RuntimeError
-        Another process has the name.
+        Another process has the name; says whose.
     """
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         server.bind(name)
     except OSError as error:
         server.close()
-        raise RuntimeError(
-            f"the meeting place @{name[1:]} is taken ({error.strerror}): two processes were started as rank 0 of this job"
-        ) from None
+        raise RuntimeError(f"the meeting place @{name[1:]} is taken ({error.strerror}): {_story_of_holder(name)}") from None
     server.listen(backlog)
     return server
+
+
+def _story_of_holder(name: str) -> str:
+    """Who has a name that we cannot have. Names follow from what the launcher says of the job, which any user may read and be first."""
+    holder = _holder(name)
+    if holder is None:
+        return "by a process that does not answer; start the job again, under another port or job id"
+    pid, uid = holder
+    if uid == os.getuid():
+        return f"two processes were started as rank 0 of this job, the other one is {pid}"
+    return f"process {pid} of another user ({uid}) holds it; start the job again, under another port or job id"
+
+
+def _holder(name: str) -> tuple[int, int] | None:
+    """Process and user that listen at `name`; None if nobody does, nor begins to."""
+    end = time.monotonic() + _HOLDER_SECONDS
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client, contextlib.suppress(*_NOT_YET):
+            client.settimeout(_HOLDER_SECONDS)
+            client.connect(name)
+            return peer_of(client)
+        time.sleep(_RETRY_SECONDS)
+    return None
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -98,8 +122,11 @@ def hand_out(server: socket.socket, token: str, size: int, fd: int) -> None:
     missing = set(range(1, size))
     end = time.monotonic() + join_timeout()
     while missing:
-        server.settimeout(max(0.001, end - time.monotonic()))
+        left = end - time.monotonic()
+        server.settimeout(max(0.001, left))
         try:
+            if left < 0:  # strangers that come again and again do not prolong it
+                raise TimeoutError
             connection, _ = server.accept()
         except TimeoutError:
             raise TimeoutError(
@@ -125,7 +152,7 @@ def fetch(name: str, token: str, rank: int, size: int) -> int:
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
             client.settimeout(max(0.001, end - time.monotonic()))
-            with contextlib.suppress(ConnectionRefusedError, ConnectionResetError, BrokenPipeError, TimeoutError):
+            with contextlib.suppress(*_NOT_YET):
                 client.connect(name)
                 return _ask(client, token, rank, size)
         if time.monotonic() > end:

@@ -104,7 +104,8 @@ def choose_copies(engine: Engine, copies: str = "auto") -> None:
     engine.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
     control = engine.arena.plan.control(engine.rank)
     if copies != "piped":
-        allow_peers()
+        if engine.size > 1:
+            allow_peers()
         engine.arena.set_word(control + CONTROL.token_at, engine.address + ENGINE.token)
     engine.arena.set_word(control + CONTROL.copies, MAY_BE_DIRECT if copies != "piped" else MUST_BE_PIPED)
 

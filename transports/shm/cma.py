@@ -14,6 +14,7 @@ Cost: 0.4 to 1 us a call and 50 to 100 ns a page beyond a copy by hand.
 from __future__ import annotations
 
 import ctypes
+import os
 
 from numba import types
 
@@ -27,12 +28,30 @@ _writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[
 
 _VECTORS = words("Vectors", "local nbytes remote same_nbytes")
 _PR_SET_PTRACER = 0x59616D61
-_ANY = ctypes.c_ulong(-1)
+_NOBODY, _ANYBODY = ctypes.c_ulong(0), ctypes.c_ulong(-1)
+
+_allowed: list[int] = []
+"""This process, once it has allowed its peers to reach it."""
 
 
 def allow_peers() -> None:
-    """Let the other ranks, which are no descendants, reach this process where the Yama security module asks for leave."""
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
+    """Let the other ranks, which are no descendants, reach this process where the Yama security module asks for leave.
+
+    It can be given to one process or to all of the same user, which is more than the ranks: :func:`forbid_peers` takes it back.
+    """
+    _set_ptracer(_ANYBODY)
+    _allowed.append(os.getpid())
+
+
+def forbid_peers() -> None:
+    """Take back what :func:`allow_peers` allowed, and nothing that the program has set itself."""
+    if os.getpid() in _allowed:
+        _allowed.clear()
+        _set_ptracer(_NOBODY)
+
+
+def _set_ptracer(who: ctypes.c_ulong) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, who, 0, 0, 0)
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
