@@ -103,6 +103,7 @@ class CommState(State):
         self.send_buffer = None
         self.hidden = None
         self.prepared = None
+        _living.add(self)
         return self
 
     @property
@@ -128,12 +129,27 @@ class CommState(State):
 
         The native block stays as long as the state: another thread may be inside a call that was given its address.
         """
-        native, pending = self.native, self.pending
+        pending = self.pending
         if self.prepared is not None:
             self.prepared.close()
+        self.retire()
+        pending.leave()
+
+    def retire(self) -> None:
+        """Empty the state, but keep the native block as long as it is there."""
+        native = self.native
         self.empty()
         self.retired = native
-        pending.leave()
+
+
+_living: weakref.WeakSet[CommState] = weakref.WeakSet()
+
+
+def retire_all() -> None:
+    """Make all communicators invalid that were not freed: communication has ended."""
+    for state in list(_living):
+        if state.is_valid:
+            state.retire()
 
 
 # Contexts and slots -----------------------------------------------------------------------------------------------

@@ -120,6 +120,7 @@ def Finalize() -> None:
         if wrong is not None:
             print(f"ncclx_mpi: {wrong}", file=sys.stderr, flush=True)
         comm._state.empty()
+    communicator.retire_all()
     runtime.finish()
 
 

@@ -87,6 +87,25 @@ except MPI.Exception as failure:
     assert done.returncode == 0 and done.stdout.split() == ["True", "True"], done.stderr
 
 
+def test_no_communicator_outlives_finalize(tmp_path: Path) -> None:
+    script = """
+import numpy
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+comms = [world.Dup(), world.Split(0), world.Create(world.group), MPI.COMM_SELF.Dup()]
+for comm in comms: comm.Barrier()
+MPI.Finalize()
+calls = [call for comm in comms for call in (comm.Barrier, comm.Free, lambda: comm.bcast(1), lambda: comm.Send(numpy.zeros(3), 0))]
+for call in calls:
+    try:
+        call()
+    except MPI.Exception as failure:
+        print(failure.Get_error_class() == MPI.ERR_COMM, flush=True)
+"""
+    done = run(script, tmp_path, 2)
+    assert done.returncode == 0 and done.stdout.split() == ["True"] * 32, done.stderr
+
+
 def test_the_end_of_the_program(tmp_path: Path) -> None:
     script = """
 import atexit

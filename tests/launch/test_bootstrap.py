@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -167,3 +170,83 @@ def test_mpiexec(way):
     # mpiexec may mix the lines of ranks
     assert (result.stdout.count("3"), result.stdout.count("mpi")) == (3, 3), result.stdout + result.stderr
     assert set(os.listdir("/dev/shm")) <= left
+
+
+def test_who_holds_the_meeting_place_is_named(monkeypatch):
+    name, _ = store.place(f"a job of the tests {os.getpid()}")
+    uid = os.getuid()
+    with store.listen(name, 1):
+        with pytest.raises(
+            RuntimeError, match=f"two processes were started as rank 0 of this job, the other one is {os.getpid()}$"
+        ):
+            store.listen(name, 1)
+        monkeypatch.setattr(store.os, "getuid", lambda: 4321)
+        with pytest.raises(RuntimeError, match=f"process {os.getpid()} of another user .{uid}. holds it; start the job again"):
+            store.listen(name, 1)
+
+
+def test_a_meeting_place_where_nobody_answers(monkeypatch):
+    monkeypatch.setattr(store, "_HOLDER_SECONDS", 0.05)
+    name, _ = store.place(f"a job of the tests {os.getpid()}")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(name)
+        with pytest.raises(RuntimeError, match="by a process that does not answer"):
+            store.listen(name, 1)
+
+
+def test_more_ranks_than_the_queue_holds_try_again():
+    """A full queue is EAGAIN."""
+    name, token = store.place(f"a job of the tests {os.getpid()}")
+    with store.listen(name, 0) as server, socket.socket(socket.AF_UNIX) as first, open(os.devnull) as arena:
+        first.connect(name)
+        rank = threading.Thread(target=lambda: fetched.append(store.fetch(name, token, 1, 2)))
+        fetched: list[int] = []
+        rank.start()
+        rank.join(0.1)
+        assert rank.is_alive()
+        server.accept()[0].close()
+        assert store.answer(server.accept()[0], token, 2, arena.fileno()) == 1
+        rank.join(10)
+        os.close(fetched[0])
+
+
+def test_strangers_do_not_prolong_the_wait_for_ranks(monkeypatch):
+    monkeypatch.setattr(store, "join_timeout", lambda: 0.2)
+    name, token = store.place(f"a job of the tests {os.getpid()}")
+    is_over, began = threading.Event(), time.monotonic()
+
+    def knock():
+        while not is_over.is_set() and time.monotonic() < began + 3:
+            with socket.socket(socket.AF_UNIX) as stranger, contextlib.suppress(OSError):
+                stranger.settimeout(0.1)
+                stranger.connect(name)
+
+    with store.listen(name, 1) as server:
+        knocking = threading.Thread(target=knock)
+        knocking.start()
+        try:
+            with pytest.raises(TimeoutError, match="ranks .1. of 2 did not come"):
+                store.hand_out(server, token, 2, 0)
+            assert time.monotonic() < began + 2
+        finally:
+            is_over.set()
+            knocking.join()
+
+
+TRACER = (
+    "from transports.shm import cma; seen = []; cma._set_ptracer = lambda who: seen.append(who.value != 0)\n"
+    "from ncclx_mpi import MPI; import numpy as np\n"
+    "MPI.COMM_WORLD.Barrier(); window = MPI.Win.Create(np.zeros(8)); window.Free(); allowed = set(seen)\n"
+    "MPI.Finalize(); print(allowed, seen[-1:])"
+)
+
+
+def test_a_world_of_one_lets_nobody_attach(start):
+    stdout, stderr = start(TRACER).communicate(timeout=90)
+    assert stdout == "set() []\n", stderr
+
+
+def test_ranks_take_back_that_others_may_attach(start):
+    for rank in [start(TRACER, **of_torchrun(rank, 2, "29516")) for rank in range(2)]:
+        stdout, stderr = rank.communicate(timeout=90)
+        assert stdout == "{True} [False]\n", stderr
