@@ -149,6 +149,7 @@ def retire_all() -> None:
     """Make all communicators invalid that were not freed: communication has ended."""
     for state in list(_living):
         if state.is_valid:
+            collectives.part(state.native)
             state.retire()
 
 

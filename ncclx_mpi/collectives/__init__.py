@@ -31,6 +31,7 @@ from ncclx_mpi.collectives.blocking import (
     scatterv,
 )
 from ncclx_mpi.collectives.executor import Collective
+from ncclx_mpi.collectives.leaving import part
 from ncclx_mpi.collectives.nonblocking import Described, Pending
 from ncclx_mpi.collectives.parting import disagreement
 from ncclx_mpi.collectives.prepare import (
@@ -83,7 +84,7 @@ start_scatterv = _starting(prepare_scatterv)
 __all__ = [
     "Collective", "Described", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check",
     "disagreement", "exscan",
-    "gather", "gatherv", "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall",
+    "gather", "gatherv", "part", "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall",
     "prepare_alltoallv", "prepare_barrier", "prepare_bcast", "prepare_exscan", "prepare_gather", "prepare_gatherv",
     "prepare_reduce", "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan", "prepare_scatter",
     "prepare_scatterv", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",

@@ -28,6 +28,7 @@ from ncclx_mpi.collectives.bcast import slot_small as bcast_small
 from ncclx_mpi.collectives.executor import Collective, broken
 from ncclx_mpi.collectives.gather import slot_large as gather_large
 from ncclx_mpi.collectives.gather import slot_small as gather_small
+from ncclx_mpi.collectives.leaving import parted
 from ncclx_mpi.collectives.reduce import slot_large as reduce_large
 from ncclx_mpi.collectives.reduce import slot_small as reduce_small
 from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
@@ -38,7 +39,7 @@ from ncclx_mpi.collectives.scatter import slot_large as scatter_large
 from ncclx_mpi.collectives.scatter import slot_small as scatter_small
 from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS
+from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS, PEER_LEFT
 from numba_kernels.jit import entry as _entry
 
 entry = functools.cache(_entry)
@@ -272,6 +273,8 @@ def check(comm: NativeComm, code: int, name: str) -> None:
         return
     if code == BROKEN:
         raise broken(comm, name)
+    if code == PEER_LEFT:
+        raise parted(comm, name)
     if code == FAILED + errors.ERR_NO_MEM:
         raise errors.error(errors.ERR_NO_MEM, f"rank {comm.rank}: {name} was given up because {errors.NO_MEMORY}")
     if code >= FAILED:

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi import errors
+from ncclx_mpi.collectives.leaving import parted
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.entries import post_receive, post_send, withdraw
-from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, PEER_DEAD, PENDING, REQUEST
+from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.waiting import wait_word
@@ -405,6 +406,8 @@ class Collective:
             code = entry(wait_plan)(self._engine.address, self._address, self._kind, 0)
             if code != 0:
                 self.abandon()
+                if code == PEER_LEFT:
+                    raise parted(self.comm, self.name)
                 self.comm.engine.fail(code, self.name)
         self._finish()
 

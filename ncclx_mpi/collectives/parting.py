@@ -3,7 +3,8 @@
 Ranks compare what they called whenever they look at each other's lines, but nobody may look in the last collectives of a communicator,
 for instance where two ranks took themselves for the root of a bcast. So each rank publishes how many collectives it has called and its
 past (:mod:`ncclx_mpi.collectives.lines`) when it frees the communicator, and compares them with those of the ranks that came before. Nobody
-waits; the last one sees all. Where collectives are plans, a rank looks for messages that it has not received.
+waits; the last one sees all (but see :mod:`ncclx_mpi.collectives.leaving`). Where collectives are plans, a rank looks for messages that
+it has not received.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ import ctypes
 from ncclx_mpi import errors
 from ncclx_mpi.collectives import lines
 from ncclx_mpi.collectives.executor import left_over
+from ncclx_mpi.collectives.leaving import count_of, part, word_of
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
-from transports.shm.slots import LINE, line_of, parted_of
-
-_PUBLISHED = 1 << 62
-_PAST_SHIFT, _COUNT_SHIFT = 56, 7
+from transports.shm.slots import LINE, line_of
 
 
 def disagreement(comm: NativeComm) -> errors.Exception | None:
@@ -32,18 +31,15 @@ def disagreement(comm: NativeComm) -> errors.Exception | None:
 
 
 def _other_past(comm: NativeComm) -> errors.Exception | None:
-    slot, size, rank, count = comm.word("slot"), comm.size, comm.rank, comm.word("sequence")
-    past = _word(comm.address + lines.SCRATCH.next_past).value >> _PAST_SHIFT
-    own = _PUBLISHED | count << _COUNT_SHIFT | past
-    _word(parted_of(slot, size, rank)).value = own
-    for other in range(size):
-        its = _word(parted_of(slot, size, other)).value
+    part(comm)
+    rank, own = comm.rank, word_of(comm, comm.rank).value
+    for other in range(comm.size):
+        its = word_of(comm, other).value
         if its not in (0, own):
-            its_count = (its & ~_PUBLISHED) >> _COUNT_SHIFT
             return errors.error(
                 errors.ERR_OTHER,
-                f"rank {rank}: called {_calls(comm, rank, count)} on the communicator that it frees, but rank {other} "
-                f"{_calls(comm, other, its_count)}; all ranks must call the same collectives in the same order, with the same root",
+                f"rank {rank}: called {_calls(comm, rank, count_of(own))} on the communicator that it frees, but rank {other} "
+                f"{_calls(comm, other, count_of(its))}; all ranks must call the same collectives in the same order, with the same root",
             )
     return None
 

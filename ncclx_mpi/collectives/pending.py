@@ -564,7 +564,7 @@ def wait_for(comm, number):  # type: ignore[no-untyped-def]
     if load_acquire(collected) < number:
         code = _failure(comm)
         if code == 0:
-            code = keep_waiting(engine, collected, number, load64(comm + COMM.slot) + SLOT.broken)
+            code = keep_waiting(engine, comm, collected, number, load64(comm + COMM.slot) + SLOT.broken)
             if code == BROKEN and load64(comm + COMM.broken) != 0:
                 code = _failure(comm)
     if code == 0:

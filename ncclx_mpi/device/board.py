@@ -91,7 +91,7 @@ def _hear(comm, other, number, signature):  # type: ignore[no-untyped-def]
     """Wait for rank `other`: 0 if it proposes the same, ON_HOST, or the code of a failure."""
     slot = load64(comm + COMM.slot)
     line, done = line_of(slot, other, number), done_of(slot, load64(comm + COMM.size), other)
-    code = wait_any(load64(comm + COMM.engine), line + LINE.proposed, line + LINE.stamp, done, number, slot + SLOT.broken)
+    code = wait_any(load64(comm + COMM.engine), comm, line + LINE.proposed, line + LINE.stamp, done, number, slot + SLOT.broken)
     if code != 0:
         return code
     if load_acquire(line + LINE.proposed) != number or load_acquire(line + LINE.stamp) == number:

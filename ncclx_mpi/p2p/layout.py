@@ -90,9 +90,9 @@ ANY_SOURCE, ANY_TAG, PROC_NULL = -2, -1, -1
 STANDARD, SYNCHRONOUS, READY, BUFFERED = 0, 1, 2, 3
 
 # what a compiled step returns
-DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, REFUSED, FAILED = 0, 1, 2, 3, 4, 5, 6, 7, 1000
+DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, REFUSED, PEER_LEFT, FAILED = 0, 1, 2, 3, 4, 5, 6, 7, 8, 1000
 """INTERRUPTED: a signal handler raised; BROKEN: an earlier collective on the communicator was given up; REFUSED: the kernel copied
-some of a buffer for a peer, and not the rest.
+some of a buffer for a peer, and not the rest; PEER_LEFT: a rank has finalized, or freed the communicator, before a collective on it.
 From FAILED on, the value less FAILED is an MPI error class."""
 
 AUTO, PIPED, DIRECT = -1, 0, 1

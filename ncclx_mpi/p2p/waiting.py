@@ -16,10 +16,11 @@ from numba import types
 from numba.extending import intrinsic
 
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED
+from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED, PEER_LEFT
 from ncclx_mpi.p2p.progress import idle, sched_yield
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, ticks
 from numba_kernels.jit import kernel
+from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, parted_of
 
 _gil_take = types.ExternalFunction("PyGILState_Ensure", types.int32())
 _gil_give = types.ExternalFunction("PyGILState_Release", types.void(types.int32))
@@ -32,14 +33,14 @@ _YIELDS = 4
 
 
 @intrinsic
-def _call_wait(typingctx: Any, function: Any, engine: Any, word: Any, target: Any, alarm: Any) -> Any:
-    """Call a C function ``int64(int64 engine, int64 word, int64 target, int64 alarm)`` by its address."""
+def _call_wait(typingctx: Any, function: Any, engine: Any, comm: Any, word: Any, target: Any, alarm: Any) -> Any:
+    """Call a C function ``int64(int64 engine, int64 comm, int64 word, int64 target, int64 alarm)`` by its address."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I64, [_I64] * 4)
+        kind = ir.FunctionType(_I64, [_I64] * 5)
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
 
-    return types.int64(*[types.int64] * 5), codegen
+    return types.int64(*[types.int64] * 6), codegen
 
 
 @kernel("int64(int64)", is_entry=True)
@@ -59,11 +60,23 @@ def _highest(first, second, third):  # type: ignore[no-untyped-def]
     return max(load_acquire(first), load_acquire(second), load_acquire(third))
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)")
-def wait_any(engine, first, second, third, target, alarm):  # type: ignore[no-untyped-def]
+@kernel("int64(int64)")
+def _peer_left(comm):  # type: ignore[no-untyped-def]
+    """PEER_LEFT if a rank has left the communicator before it called the last collective that this one has called."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    for other in range(size if slot != 0 else 0):
+        parted = load_relaxed(parted_of(slot, size, other))
+        if other != rank and parted != 0 and (parted & ~PARTED) >> PARTED_COUNT_SHIFT < load64(comm + COMM.sequence):
+            return PEER_LEFT
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def wait_any(engine, comm, first, second, third, target, alarm):  # type: ignore[no-untyped-def]
     """Wait until one of three shared words is at least `target`: 0, or why the wait was given up.
 
     `alarm` is the address of a word that a peer makes nonzero when it gives up what this wait is part of (BROKEN), 0 for none.
+    `comm` is the communicator whose collective this is part of, 0 for none: no rank of it may have left before (PEER_LEFT).
     """
     state = leave_gil()
     turn, started, code = 0, ticks(), 0
@@ -73,16 +86,18 @@ def wait_any(engine, first, second, third, target, alarm):  # type: ignore[no-un
         if code == AGAIN:
             code = check_signals(engine)
             started = ticks()
+            if code == 0 and comm != 0:
+                code = _peer_left(comm)
         if code == 0 and alarm != 0 and load_relaxed(alarm) != 0:
             code = BROKEN
     enter_gil(state)
     return code if _highest(first, second, third) < target else 0
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def wait_word_slowly(engine, word, target, alarm):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def wait_word_slowly(engine, comm, word, target, alarm):  # type: ignore[no-untyped-def]
     """Wait until the shared word at `word` is at least `target`; as :func:`wait_any`."""
-    return wait_any(engine, word, word, word, target, alarm)
+    return wait_any(engine, comm, word, word, word, target, alarm)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -101,13 +116,13 @@ def wait_word(comm, word, target, alarm):  # type: ignore[no-untyped-def]
             sched_yield()
             if load_acquire(word) >= target:
                 return 0
-    return keep_waiting(engine, word, target, alarm)
+    return keep_waiting(engine, comm, word, target, alarm)
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def keep_waiting(engine, word, target, alarm):  # type: ignore[no-untyped-def]
-    """Wait as :func:`wait_word` does, with progress from the start."""
-    return _call_wait(load64(engine + ENGINE.wait_word), engine, word, target, alarm)
+@kernel("int64(int64, int64, int64, int64, int64)")
+def keep_waiting(engine, comm, word, target, alarm):  # type: ignore[no-untyped-def]
+    """Wait as :func:`wait_word` does, with progress from the start; `comm` is 0 for what is no collective."""
+    return _call_wait(load64(engine + ENGINE.wait_word), engine, comm, word, target, alarm)
 
 
 def raise_parked(words: Any) -> None:

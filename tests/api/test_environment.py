@@ -106,6 +106,22 @@ for call in calls:
     assert done.returncode == 0 and done.stdout.split() == ["True"] * 32, done.stderr
 
 
+def test_a_collective_does_not_wait_for_a_rank_that_has_finalized(tmp_path: Path) -> None:
+    script = """
+from mpi4py import MPI
+world, twin = MPI.COMM_WORLD, MPI.COMM_WORLD.Dup()
+if world.rank == 1:
+    MPI.Finalize()
+for comm in (world, twin) if world.rank == 0 else ():
+    try:
+        comm.Barrier()
+    except MPI.Exception as failure:
+        print(failure.Get_error_class() == MPI.ERR_PROC_FAILED, "rank 1 has finalized" in str(failure))
+"""
+    done = run(script, tmp_path, 2)
+    assert done.stdout.split() == ["True"] * 4, done.stderr
+
+
 def test_the_end_of_the_program(tmp_path: Path) -> None:
     script = """
 import atexit

@@ -75,3 +75,35 @@ def test_a_plan_that_one_rank_did_not_call(comm: Any) -> None:
         with pytest.raises(MPI.Exception, match="bcast with root 0"):
             mine.Free()
     comm.Barrier()
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize(
+    "call", ["Barrier", "Allreduce", "long Allreduce", "Bcast", "bcast", "allgather", "Iallreduce", "Ibcast", "Alltoallv"]
+)
+def test_nobody_waits_for_a_rank_that_has_left(comm: Any, call: str) -> None:
+    """A rank that has freed the communicator, or finalized, calls no more on it: who waits for it hears that."""
+    mine, few, many = comm.Dup(), np.ones(1), np.ones(300_000)
+    mine.Barrier()
+    if comm.rank == 1:
+        mine.Free()
+    else:
+        calls: dict[str, Callable[[], Any]] = {
+            "Barrier": mine.Barrier,
+            "Allreduce": lambda: mine.Allreduce(MPI.IN_PLACE, few),
+            "long Allreduce": lambda: mine.Allreduce(MPI.IN_PLACE, many),
+            "Bcast": lambda: mine.Bcast(few, root=1),
+            "bcast": lambda: mine.bcast(None, root=1),
+            "allgather": lambda: mine.allgather({"rank": comm.rank}),
+            "Iallreduce": lambda: mine.Iallreduce(MPI.IN_PLACE, few).Wait(),
+            "Ibcast": lambda: mine.Ibcast(few, root=1).Wait(),
+            "Alltoallv": lambda: mine.Alltoallv(np.ones(comm.size), np.ones(comm.size)),
+        }
+        with pytest.raises(MPI.Exception) as raised:
+            calls[call]()
+        assert raised.value.Get_error_class() in (
+            MPI.ERR_PROC_FAILED,
+            MPI.ERR_OTHER,
+        )  # the second of a rank that hears it of another
+        assert "has finalized, or freed it, after 1" in str(raised.value) or "Make a new communicator" in str(raised.value)
+    comm.Barrier()

@@ -18,7 +18,7 @@ word                   written by      polled by        order and meaning
 ``LINE.proposed``      its rank        all others       release: collective q is proposed for the devices (ncclx_mpi.device.board)
 ``done``               its rank        writers          release: it has read all it needs of the collectives up to this number
 ``pushing``            its rank        who gives up     beside ``done``; fenced before ``broken`` is read: it writes into buffers of others
-``parted``             its rank        nobody           beside ``done``: the collectives it called, once it frees the communicator
+``parted``             its rank        who waits long   beside ``done``: what it called, once it frees the communicator or finalizes
 ``bounce``             its rank        its neighbour    release: counts up while the two measure their round trip
 ``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
 ``RING.consumed``      reader          writer           release after reading: chunks read since the lease
@@ -114,9 +114,14 @@ def pushing_of(slot, size, rank):  # type: ignore[no-untyped-def]
     return done_of(slot, size, rank) + 8
 
 
-def parted_of(slot: int, size: int, rank: int) -> int:
-    """The word in which `rank` says, when it frees the communicator, what it has called."""
-    return int(done_of.py_func(slot, size, rank)) + 16
+@kernel("int64(int64, int64, int64)")
+def parted_of(slot, size, rank):  # type: ignore[no-untyped-def]
+    """The word in which `rank` says, when it frees the communicator or finalizes, what it has called."""
+    return done_of(slot, size, rank) + PARTED_OFFSET
+
+
+PARTED_OFFSET, PARTED_COUNT_SHIFT, PARTED = 16, 7, 1 << 62
+"""How far behind ``done`` that word stands. In it: the number of collectives from this bit on, what they were below, and a flag."""
 
 
 @kernel("int64(int64, int64, int64)")

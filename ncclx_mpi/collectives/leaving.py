@@ -1,0 +1,48 @@
+"""Ranks that leave a communicator: each says what it has called, so that nobody waits for good for what it never will.
+
+A rank leaves when it frees the communicator, or finalizes. Who has waited for a slice looks whether a rank has left before it called what
+is waited for (:mod:`ncclx_mpi.p2p.waiting`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from ncclx_mpi import errors
+from ncclx_mpi.collectives import lines
+from ncclx_mpi.p2p.engine import NativeComm
+from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, PARTED_OFFSET, done_of
+
+_PAST_SHIFT = 56
+
+
+def part(comm: NativeComm) -> None:
+    """Publish what this rank has called on a communicator, which calls no more on it: those who wait for more give up."""
+    if comm.slot >= 0:
+        past = ctypes.c_int64.from_address(comm.address + lines.SCRATCH.next_past).value >> _PAST_SHIFT
+        word_of(comm, comm.rank).value = PARTED | comm.word("sequence") << PARTED_COUNT_SHIFT | past
+
+
+def parted(comm: NativeComm, name: str) -> errors.Exception:
+    """What a collective raises on a communicator that a rank has left before it called that."""
+    left = next((rank for rank in range(comm.size) if rank != comm.rank and _has_left(comm, rank)), -1)
+    return errors.error(
+        errors.ERR_PROC_FAILED,
+        f"rank {comm.rank}: {name} is collective {comm.word('sequence')} of the communicator, but rank {left} has finalized, or "
+        f"freed it, after {count_of(word_of(comm, left).value)}; all ranks must call the same collectives before they leave",
+    )
+
+
+def _has_left(comm: NativeComm, rank: int) -> bool:
+    its = word_of(comm, rank).value
+    return its != 0 and count_of(its) < comm.word("sequence")
+
+
+def count_of(parted: int) -> int:
+    """How many collectives such a word says."""
+    return (parted & ~PARTED) >> PARTED_COUNT_SHIFT
+
+
+def word_of(comm: NativeComm, rank: int) -> ctypes.c_int64:
+    """The word in which a rank says what it has called: 0 as long as it may call more."""
+    return ctypes.c_int64.from_address(done_of.py_func(comm.word("slot"), comm.size, rank) + PARTED_OFFSET)
