@@ -236,9 +236,9 @@ def start(state: CommState, call: Call) -> Request:
     for copy in call.before:
         copy()
     described = _describe(state, call, arguments)
-    number = 0 if described is None else state.pending.begin(described, call.name)
+    number = 0 if described is None else state.pending.begin(described, call.name, call)
     if described is not None and not described.is_refusal:
-        return started.request(state, number, call.name, call, _finishing(call))
+        return started.request(state, number, call.name, _finishing(call))
     collective = _PREPARE[call.name](native, *arguments)
     return Request._refer(_begin(collective, call))
 
@@ -254,10 +254,10 @@ def prepare(state: CommState, call: Call) -> Prequest:
     def begin() -> Operation:
         for copy in call.before:
             copy()
-        number = 0 if described is None else pending.begin(described, name)
+        number = 0 if described is None else pending.begin(described, name, call)
         if collective is not None:
             return _begin(collective, call)
-        return started.operation(pending, number, name, call, _finishing(call))
+        return started.Started(pending, number, name, _finishing(call))
 
     return Prequest._refer(Persistent(begin))
 

@@ -170,16 +170,10 @@ class Repeated(Bound):
 tickets.introduce_collectives(Turn, Repeated)
 
 
-def request(state: CommState, number: int, name: str, owner: Any, after: Callable[[], None] | None) -> Request:
-    """Return the request of collective `number`; `owner` keeps its buffers alive. The next one of plain arrays finds a ticket."""
+def request(state: CommState, number: int, name: str, after: Callable[[], None] | None) -> Request:
+    """Return the request of collective `number`. The next one of plain arrays finds a ticket."""
     fast.add_ticket(state, Turn)
-    return Request._refer(operation(state.pending, number, name, owner, after))
-
-
-def operation(pending: Pending, number: int, name: str, owner: Any, after: Callable[[], None] | None) -> Started:
-    """Return what collective `number` is waited for by; `owner` keeps its buffers alive."""
-    pending.keep(number, owner)
-    return Started(pending, number, name, after)
+    return Request._refer(Started(state.pending, number, name, after))
 
 
 def _test(pending: Pending, number: int, name: str) -> bool:

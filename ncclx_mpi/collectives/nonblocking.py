@@ -137,8 +137,7 @@ class Pending:
         described = self.describe(name, arguments)
         if described is None:
             return 0
-        number = self.begin(described, name)
-        self.keep(number, described)
+        number = self.begin(described, name, described)
         return 0 if described.is_refusal else number
 
     def describe(self, name: str, arguments: tuple[Any, ...]) -> Described | None:
@@ -161,17 +160,32 @@ class Pending:
             entry(pending.refuse)(described.address)
         return described
 
-    def begin(self, described: Described, name: str) -> int:
-        """Start what :meth:`describe` returned, which the caller keeps until it is complete; returns and raises as :meth:`start`."""
+    def begin(self, described: Described, name: str, owner: Any) -> int:
+        """Start what :meth:`describe` returned; returns and raises as :meth:`start`.
+
+        `owner` keeps that, and the buffers, alive until it is complete: from before the start on, as a signal handler may raise behind it.
+        """
         self._make_room()
         for copy in described.before:
             copy()
-        number = entry(pending.start_described)(self.comm.address, 0, described.address)
+        expected = self.comm.word("sequence") + 1
+        self.keep(expected, owner)
+        if described.after:
+            self._landings[expected] = described.after
+        number = int(entry(pending.start_described)(self.comm.address, 0, described.address))
+        if number != expected:
+            self._move(expected, number)
         if number < 0:
             check(self.comm, -number, name)
-        if described.after:
-            self._landings[number] = described.after
-        return int(number)
+        return number
+
+    def _move(self, expected: int, number: int) -> None:
+        """Another thread has started the collective that was expected here, or (`number` is negative) none was started."""
+        owner, landing = self.owners.pop(expected), self._landings.pop(expected, None)
+        if number > 0:
+            self.keep(number, owner)
+            if landing is not None:
+                self._landings[number] = landing
 
     def _look_ahead(self, kind: int) -> int:
         """How large collectives go: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.lines`)."""

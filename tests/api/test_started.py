@@ -7,11 +7,13 @@ import os
 import signal
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
+from ncclx_mpi.api import started
 
 COMM = MPI.COMM_WORLD
 N, RANK = COMM.Get_size(), COMM.Get_rank()
@@ -239,3 +241,27 @@ def test_alone() -> None:
     MPI.COMM_SELF.Iallreduce(np.arange(2.0), got).Wait()
     MPI.COMM_SELF.Ibarrier().Wait()
     assert (got == np.arange(2.0)).all()
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_handler_that_raises_behind_the_start_frees_no_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a collective writes lives until it is complete, though the call that started it never returned a request."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    column = MPI.DOUBLE.Create_vector(100, 1, 2).Commit()
+    array = np.full(200, 1.0 + RANK)
+    alive = weakref.ref(array)
+    if RANK == 0:
+        for other in range(1, N):
+            assert COMM.recv(source=other), "the array was freed under the collective"
+        COMM.Ibcast([array, 1, column], 0).Wait()
+    else:
+        monkeypatch.setattr(started, "request", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            COMM.Ibcast([array, 1, column], 0)
+        del array
+        gc.collect()
+        COMM.send(alive() is not None, 0)
+    COMM.Barrier()
