@@ -1,9 +1,12 @@
-"""All arrays of NumPy before an unreadable page, for as long as a test runs: who reads or writes behind one crashes in the line that did it.
+"""All arrays of NumPy between unreadable pages, for as long as a test runs: who reads or writes beyond one crashes in the line that did it.
 
 ::
 
-    |            array | guard page |         each allocation has pages of its own; they go when it is freed, so that
-                                              use after free crashes, too, until the kernel gives the addresses out again
+    | guard page |            array | guard page |      three of four end, to the byte, where a guard page begins
+    | guard page | array            | guard page |      the fourth begins where one ends
+
+Each array has pages of its own, which go when it is freed, so that use after free crashes, too, until the kernel gives the addresses out
+again.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import itertools
 import mmap
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +24,7 @@ import numpy as np
 _PAGE = mmap.PAGESIZE
 _NONE, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _NEW = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_ONE_BEHIND = 4
 _SET_HANDLER = 304
 """Place of ``PyDataMem_SetHandler`` in NumPy's table of functions, which is the same in all versions since 1.22."""
 
@@ -53,9 +58,9 @@ class _Handler(ctypes.Structure):
 
 @contextlib.contextmanager
 def guarded_arrays() -> Iterator[None]:
-    """Give each array that this thread makes its own pages, the last of them unreadable; arrays made before stay as they are.
+    """Give each array that this thread makes pages of its own, between unreadable ones; arrays made before stay as they are.
 
-    An array of `n` bytes ends where the unreadable page begins, and is aligned as well as `n` allows: for items of its own type always.
+    An array of `n` bytes that ends where the unreadable page begins is aligned as well as `n` allows: for items of its own type always.
     """
     before = _set_handler(_capsule)
     try:
@@ -74,19 +79,21 @@ def _set_handler(capsule: Any) -> Any:
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(function)(capsule)
 
 
-_sizes: dict[int, int] = {}
-"""Bytes of each array."""
+_pages: dict[int, tuple[int, int, int]] = {}
+"""By the address of each array: its bytes, and the first page and the bytes of its mapping."""
+_numbers = itertools.count(1)
 
 
 def _allocate(_: int | None, nbytes: int) -> int | None:
     """Allocate zeros, as new pages are."""
     room = -(-nbytes // _PAGE) * _PAGE
-    first = _libc.mmap(None, room + _PAGE, _READ_WRITE, _NEW, -1, 0)
+    first = _libc.mmap(None, room + 2 * _PAGE, _READ_WRITE, _NEW, -1, 0)
     if first in (None, _FAILED):
         return None
-    _libc.mprotect(first + room, _PAGE, _NONE)
-    array: int = first + room - nbytes
-    _sizes[array] = nbytes
+    for guard in (first, first + _PAGE + room):
+        _libc.mprotect(guard, _PAGE, _NONE)
+    array: int = first + _PAGE + (room - nbytes if next(_numbers) % _ONE_BEHIND else 0)
+    _pages[array] = nbytes, first, room + 2 * _PAGE
     return array
 
 
@@ -97,16 +104,14 @@ def _clear(context: int | None, count: int, size: int) -> int | None:
 def _move(context: int | None, array: int | None, nbytes: int) -> int | None:
     moved = _allocate(context, nbytes)
     if moved is not None and array:
-        ctypes.memmove(moved, array, min(nbytes, _sizes[array]))
+        ctypes.memmove(moved, array, min(nbytes, _pages[array][0]))
         _free(context, array, 0)
     return moved
 
 
 def _free(_: int | None, array: int | None, __: int) -> None:
     if array:
-        nbytes = _sizes.pop(array)
-        room = -(-nbytes // _PAGE) * _PAGE
-        _libc.munmap(array + nbytes - room, room + _PAGE)
+        _libc.munmap(*_pages.pop(array)[1:])
 
 
 _handler = _Handler(b"guarded", 1, None, _Allocate(_allocate), _Clear(_clear), _Move(_move), _Free(_free))

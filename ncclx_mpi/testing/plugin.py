@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--guard-arrays",
         action="store_true",
-        help="end each array that a test makes at an unreadable page, so that an overrun crashes",
+        help="put each array that a test makes beside an unreadable page, so that an overrun crashes",
     )
 
 

@@ -35,7 +35,7 @@ class Call:
     nodeid
         As pytest prints it.
     guards
-        Whether arrays end at unreadable pages.
+        Whether arrays lie beside unreadable pages.
     """
 
     path: str

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi.testing.guarded import guarded, guarded_copy
+from ncclx_mpi.testing.guarded_arrays import guarded_arrays
 
 SIZES = (0, 1, 24, mmap.PAGESIZE, mmap.PAGESIZE + 8)
 
@@ -57,3 +58,34 @@ def test_pages_go_with_the_last_view() -> None:
     assert mapped() >= before + (1 << 24) // mmap.PAGESIZE
     del view
     assert mapped() < before + (1 << 24) // mmap.PAGESIZE
+
+
+def test_every_array_of_a_test_lies_beside_a_page_that_nobody_can_touch() -> None:
+    """Three of four end there, the fourth begins there; what was made outlives the test."""
+    with guarded_arrays():
+        arrays = [np.full(size, size % 7.0) for size in (0, 1, 3, 600, 5_000) for _ in range(8)]
+        grown = np.concatenate([np.arange(5_000.0), *arrays])
+    offsets = [
+        (array.ctypes.data % mmap.PAGESIZE, (array.ctypes.data + array.nbytes) % mmap.PAGESIZE) for array in arrays if array.size
+    ]
+    assert [end for begin, end in offsets if begin].count(0) == len([begin for begin, _ in offsets if begin]) >= len(offsets) / 2
+    assert [begin for begin, _ in offsets].count(0) >= len(offsets) / 5
+    assert all((array == array.size % 7).all() for array in arrays) and grown[4_999] == 4_999.0
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_the_byte_beside_an_array_crashes(index: int) -> None:
+    def touch() -> None:
+        with guarded_arrays():
+            array = [np.zeros(3) for _ in range(4)][index]
+            first = array.ctypes.data
+            ctypes.c_byte.from_address(first - 1 if first % mmap.PAGESIZE == 0 else first + array.nbytes)
+
+    def read() -> None:
+        with guarded_arrays():
+            arrays = [np.zeros(3) for _ in range(4)]
+            first = arrays[index].ctypes.data
+            _ = ctypes.c_byte.from_address(first - 1 if first % mmap.PAGESIZE == 0 else first + arrays[index].nbytes).value
+
+    assert signal_of(touch) == 0
+    assert signal_of(read) == signal.SIGSEGV
