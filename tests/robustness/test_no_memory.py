@@ -1,11 +1,13 @@
 """Where compiled code finds no memory the call fails with ERR_NO_MEM, or goes on without: nothing is written to address 0, nobody hangs."""
 
+import contextlib
 import ctypes
 import gc
 import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +37,32 @@ def test_a_message_that_finds_no_memory_stays_where_it_is(comm: Any) -> None:
         MPI.Request.Waitall([comm.Isend(np.full(found.size, tag % 200, np.uint8), 0, tag) for tag in range(count)])
         return
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm", encoding="ascii") as file:
-        mapped = int(file.read().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
     comm.Send(found[:1], 1)
-    resource.setrlimit(resource.RLIMIT_AS, (mapped, before[1]))
-    try:
-        with pytest.raises(MPI.Exception) as caught:
-            comm.Recv(found, 1, count)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+    with little_memory(), pytest.raises(MPI.Exception) as caught:
+        comm.Recv(found, 1, count)
     assert caught.value.Get_error_class() == MPI.ERR_NO_MEM and "memory" in str(caught.value)
     for tag in range(count):
         comm.Recv(found, 1, tag)
         assert (found == tag % 200).all()
+
+
+@contextlib.contextmanager
+def little_memory(spare: int = 1 << 20) -> Iterator[None]:
+    """Leave `spare` bytes to malloc: no more addresses, and what the heap has from before is taken."""
+    libc, taken, number = ctypes.CDLL(None), np.zeros(1 << 20, np.int64), 0
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+    before, kept = resource.getrlimit(resource.RLIMIT_AS), libc.malloc(spare)
+    with open("/proc/self/statm", encoding="ascii") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped, before[1]))
+    for size in (1 << 16, 1 << 12):
+        while address := libc.malloc(size):
+            taken[number] = address
+            number += 1
+    libc.free(kept)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        for address in taken[:number].tolist():
+            libc.free(address)
