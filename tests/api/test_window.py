@@ -589,7 +589,8 @@ class TestPrivate:
         memory, found = np.arange(200, dtype=np.uint8), np.zeros(len(wanted), np.uint8)
         self.reach(memory).read(place, found.ctypes.data)
         assert found.tolist() == wanted
-        self.reach(memory).write(place, np.full(len(wanted), 255, np.uint8).ctypes.data)
+        written = np.full(len(wanted), 255, np.uint8)
+        self.reach(memory).write(place, written.ctypes.data)
         assert np.flatnonzero(memory == 255).tolist() == sorted(wanted)
 
     def test_a_stranger_is_not_touched(self) -> None:
