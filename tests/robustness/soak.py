@@ -289,10 +289,11 @@ class Finalized:
 def walk_objects(is_over: threading.Event, interval: float) -> None:
     """What memory profilers do: look at everything that the collector knows.
 
-    The GIL is kept meanwhile: CPython's own ``tuple(iterator)`` fails in any thread that another one sees the half-made tuple of.
+    The GIL is kept meanwhile: CPython's own ``tuple(iterator)`` fails in any thread that another one sees the half-made tuple of. Who waits
+    for the GIL then may wait so long for one that only polls, too, so the interval is no longer than a walk on a busy machine.
     """
-    while not is_over.wait(0.02):
-        sys.setswitchinterval(100)
+    while not is_over.wait(0.3):
+        sys.setswitchinterval(0.5)
         for found in gc.get_objects():
             if type(found) is list:
                 found.copy()
