@@ -102,6 +102,7 @@ class _Stepper:
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
+        self._starting = threading.RLock()  # a finalizer may come in between
         self.is_awake = False
         self._is_stopped = False
         self._is_over = False
@@ -112,9 +113,10 @@ class _Stepper:
         if self.is_awake or self._is_over:
             return
         self._wanted.set()
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="ncclx_mpi-objects", daemon=True)
-            self._thread.start()
+        with self._starting:  # threads that want it at the same time start one
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="ncclx_mpi-objects", daemon=True)
+                self._thread.start()
 
     def stop(self) -> None:
         """End the thread; the engine may go afterwards."""
