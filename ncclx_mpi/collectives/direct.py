@@ -29,8 +29,8 @@ A buffer that the kernel cannot pin is found out before anything has moved, and 
 from __future__ import annotations
 
 from ncclx_mpi.collectives.lines import arrive, arrive_all, begin, end, payload
-from ncclx_mpi.collectives.ways import WAYS, peer_at
-from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, PEER, REFUSED
+from ncclx_mpi.collectives.ways import WAYS, control_at
+from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, REFUSED
 from ncclx_mpi.p2p.waiting import check_signals, wait_word
 from numba_kernels.atomics import full_fence, load64, load_acquire, store64, store_release, ticks
 from numba_kernels.jit import kernel
@@ -46,17 +46,12 @@ _SLICE = 16 << 20
 """Bytes that are pulled at once: signals are looked at between two slices."""
 
 
-@kernel("int64(int64, int64)")
-def _control(comm, other):  # type: ignore[no-untyped-def]
-    return load64(peer_at(comm, other) + PEER.control)
-
-
 @kernel("int64(int64, int64)", is_entry=True)
 def is_shown(comm, address):  # type: ignore[no-untyped-def]
     """Whether the kernel copies from and to the memory at `address`, asked of this very process, unless it was lately."""
     last, before = load64(comm + WAYS.shown), load64(comm + WAYS.shown + 8)
     if last != address:
-        if before != address and read_peer(_control(comm, load64(comm + COMM.rank)), address, comm + WAYS.message, 1) == 0:
+        if before != address and read_peer(control_at(comm, load64(comm + COMM.rank)), address, comm + WAYS.message, 1) == 0:
             return 0
         store64(comm + WAYS.shown, address)
         store64(comm + WAYS.shown + 8, last)
@@ -141,7 +136,7 @@ def pull(comm, other, source, target, nbytes):  # type: ignore[no-untyped-def]
     while done < nbytes and code == 0:
         piece = min(_SLICE, nbytes - done)
         code = _look(comm)
-        if code == 0 and read_peer(_control(comm, other), source + done, target + done, piece) == 0:
+        if code == 0 and read_peer(control_at(comm, other), source + done, target + done, piece) == 0:
             code = REFUSED
         done += piece
     return code
@@ -167,7 +162,7 @@ def _push_piece(comm, other, source, target, nbytes):  # type: ignore[no-untyped
     store_release(pushing, 1)
     full_fence()
     if load_acquire(slot + SLOT.broken) == 0:
-        code = 0 if write_peer(_control(comm, other), target, source, nbytes) != 0 else REFUSED
+        code = 0 if write_peer(control_at(comm, other), target, source, nbytes) != 0 else REFUSED
     store_release(pushing, 0)
     return code
 

@@ -170,22 +170,14 @@ class Pending:
             copy()
         expected = self.comm.word("sequence") + 1
         self.keep(expected, owner)
-        if described.after:
-            self._landings[expected] = described.after
         number = int(entry(pending.start_described)(self.comm.address, 0, described.address))
-        if number != expected:
-            self._move(expected, number)
         if number < 0:
+            self.owners.pop(expected, None)
             check(self.comm, -number, name)
+        self.owners[number] = owner  # another thread may have started, or expected, the same one meanwhile
+        if described.after:  # only now: of one that never started it would be the next one's
+            self._landings[number] = described.after
         return number
-
-    def _move(self, expected: int, number: int) -> None:
-        """Another thread has started the collective that was expected here, or (`number` is negative) none was started."""
-        owner, landing = self.owners.pop(expected), self._landings.pop(expected, None)
-        if number > 0:
-            self.keep(number, owner)
-            if landing is not None:
-                self._landings[number] = landing
 
     def _look_ahead(self, kind: int) -> int:
         """How large collectives go: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.lines`)."""

@@ -50,8 +50,8 @@ from ncclx_mpi.collectives.lines import (
 from ncclx_mpi.collectives.pending import DIRECT_WORDS, ENTRY
 from ncclx_mpi.collectives.reduce_scatter.direct import MOST_CHUNK, chunk_items, reduce_pulled
 from ncclx_mpi.collectives.streams import land
-from ncclx_mpi.collectives.ways import peer_at
-from ncclx_mpi.p2p.layout import COMM, PEER, REFUSED
+from ncclx_mpi.collectives.ways import control_at, peer_at
+from ncclx_mpi.p2p.layout import COMM, REFUSED
 from ncclx_mpi.p2p.placement import MUST_BE_PIPED
 from ncclx_mpi.p2p.shared import is_reached
 from numba_kernels.atomics import load64, load_acquire, store64
@@ -249,7 +249,7 @@ def look_ahead(comm):  # type: ignore[no-untyped-def]
     """Find out how large non-blocking collectives go, once all ranks have published whether they take part in direct copies."""
     engine, ahead = load64(comm + COMM.engine), AGREED
     for other in range(load64(comm + COMM.size)):
-        if load64(load64(peer_at(comm, other) + PEER.control) + CONTROL.copies) == MUST_BE_PIPED:
+        if load64(control_at(comm, other) + CONTROL.copies) == MUST_BE_PIPED:
             store64(comm + SCRATCH.ahead, PLANNED)
             return
     for other in range(load64(comm + COMM.size)):

@@ -60,6 +60,12 @@ def peer_at(comm, other):  # type: ignore[no-untyped-def]
     return load64(engine + ENGINE.peers) + load64(load64(comm + COMM.world) + 8 * other) * PEER.total
 
 
+@kernel("int64(int64, int64)")
+def control_at(comm, other):  # type: ignore[no-untyped-def]
+    """The ``CONTROL`` block of rank `other`."""
+    return load64(peer_at(comm, other) + PEER.control)
+
+
 @kernel("int64(int64)")
 def _own_vote(comm):  # type: ignore[no-untyped-def]
     engine, size = load64(comm + COMM.engine), load64(comm + COMM.size)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.p2p.entries import trace_request
+from ncclx_mpi.p2p.entries import is_pending, trace_request
 from ncclx_mpi.p2p.fast import POLLS, SLOW
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMPLETE, ENGINE, FREE, PENDING, RECEIVE, REQUEST
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMPLETE, ENGINE, FREE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.progress import idle, progress, trace_end, trouble
 from ncclx_mpi.p2p.tickets import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_ticket, look
-from numba_kernels.atomics import load64, load_acquire, store32, store64, ticks
+from numba_kernels.atomics import load64, store32, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, copy, make_stack, release
@@ -200,9 +200,7 @@ def unfinished(rows, waits):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)")
 def _is_pending(row):  # type: ignore[no-untyped-def]
-    """Whether there is something to wait for. Another thread may have taken the request over, and given it back."""
-    request = load64(row + ROW.request)
-    return load_acquire(request + REQUEST.state) == PENDING and load64(request + REQUEST.serial) == load64(row + ROW.serial)
+    return is_pending(load64(row + ROW.request), load64(row + ROW.serial)) != 0
 
 
 @kernel("int64(int64, int64, int64)")

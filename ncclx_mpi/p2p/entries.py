@@ -191,6 +191,12 @@ def trace_request(engine, request):  # type: ignore[no-untyped-def]
     )
 
 
+@kernel("int64(int64, int64)")
+def is_pending(request, serial):  # type: ignore[no-untyped-def]
+    """Whether the request with this serial is under way. Another thread may have completed it, and given it back: it is another one then."""
+    return 1 if load_acquire(request + REQUEST.state) == PENDING and load64(request + REQUEST.serial) == serial else 0
+
+
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
 def wait_request(engine, request, serial, resumed):  # type: ignore[no-untyped-def]
     """Wait a slice for a request: DONE (complete), AGAIN, PEER_DEAD, ABORTED or DEADLINE. `serial`: that of the request, or 0.
@@ -198,24 +204,19 @@ def wait_request(engine, request, serial, resumed):  # type: ignore[no-untyped-d
     Who shares a request with threads that may complete it gives its serial: given back, it is another message's as soon as there is one.
     """
     awaited = serial if serial != 0 else load64(request + REQUEST.serial)
-    if _is_awaited(request, awaited) == 0:
+    if is_pending(request, awaited) == 0:
         return DONE
     record = load64(engine + ENGINE.current)
     if resumed == 0:
         record = trace_request(engine, request)
     turn, started = 0, ticks()
-    while _is_awaited(request, awaited) != 0:
+    while is_pending(request, awaited) != 0:
         code = idle(engine, turn, started)
         turn += 1
-        if code != 0 and _is_awaited(request, awaited) != 0:
+        if code != 0 and is_pending(request, awaited) != 0:
             return code
     trace_end(record)
     return DONE
-
-
-@kernel("int64(int64, int64)")
-def _is_awaited(request, serial):  # type: ignore[no-untyped-def]
-    return 1 if load_acquire(request + REQUEST.state) == PENDING and load64(request + REQUEST.serial) == serial else 0
 
 
 @kernel("int64(int64, int64)", is_entry=True)

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.p2p.entries import free_request, withdraw
-from ncclx_mpi.p2p.layout import ENGINE, PENDING, REQUEST
-from numba_kernels.atomics import load64, load_acquire, store64
+from ncclx_mpi.p2p.entries import free_request, is_pending, withdraw
+from ncclx_mpi.p2p.layout import ENGINE, REQUEST
+from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate_or_end, release
@@ -71,19 +71,13 @@ def _keep(engine, request, serial, owner):  # type: ignore[no-untyped-def]
     store64(engine + ENGINE.kept_count, load64(engine + ENGINE.kept_count) + 1)
 
 
-@kernel("int64(int64)")
-def _goes_on(kept):  # type: ignore[no-untyped-def]
-    request = load64(kept + KEPT.request)
-    return load_acquire(request + REQUEST.state) == PENDING and load64(request + REQUEST.serial) == load64(kept + KEPT.serial)
-
-
 @kernel("void(int64)")
 def _drop_complete(engine):  # type: ignore[no-untyped-def]
     """Let go of the owners of complete requests. All are taken out before the first is let go of: any Python code may run then."""
     link, dead, left = engine + ENGINE.kept_first, 0, 0
     while load64(link) != 0:
         kept = load64(link)
-        if _goes_on(kept):
+        if is_pending(load64(kept + KEPT.request), load64(kept + KEPT.serial)) != 0:
             link = kept + KEPT.next
             left += 1
         else:

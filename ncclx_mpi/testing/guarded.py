@@ -44,8 +44,8 @@ def guarded(nbytes: int, *, behind: bool = True) -> np.ndarray[Any, np.dtype[np.
     offset = page + (room - nbytes if behind else 0)
     memory: Any = (ctypes.c_ubyte * nbytes).from_buffer(pages, offset)
     first = ctypes.addressof(memory) - offset
-    _protect(first, page)
-    _protect(first + page + room, page)
+    forbid(first, page)
+    forbid(first + page + room, page)
     return np.ndarray((nbytes,), dtype=np.uint8, buffer=memory)
 
 
@@ -57,6 +57,7 @@ def guarded_copy(data: Any, *, behind: bool = True) -> np.ndarray[Any, np.dtype[
     return made
 
 
-def _protect(address: int, nbytes: int) -> None:
+def forbid(address: int, nbytes: int) -> None:
+    """Let nobody read or write whole pages."""
     if _libc.mprotect(address, nbytes, _PROT_NONE) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

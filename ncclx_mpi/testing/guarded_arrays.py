@@ -21,8 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from ncclx_mpi.testing.guarded import forbid
+
 _PAGE = mmap.PAGESIZE
-_NONE, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _NEW = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _ONE_BEHIND = 4
 _SET_HANDLER = 304
@@ -33,7 +35,6 @@ _libc = ctypes.CDLL(None)
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -91,7 +92,7 @@ def _allocate(_: int | None, nbytes: int) -> int | None:
     if first in (None, _FAILED):
         return None
     for guard in (first, first + _PAGE + room):
-        _libc.mprotect(guard, _PAGE, _NONE)
+        forbid(guard, _PAGE)
     array: int = first + _PAGE + (room - nbytes if next(_numbers) % _ONE_BEHIND else 0)
     _pages[array] = nbytes, first, room + 2 * _PAGE
     return array

@@ -41,6 +41,12 @@ def python():
     return run
 
 
+def end(processes):
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def stuck():
     """Starts a job of two ranks that have filled all pipes to a reader of stderr that does not read."""
@@ -54,9 +60,7 @@ def stuck():
         return process, [int(line) for line in lines if line != "stuck\n"]
 
     yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
+    end(started)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -124,9 +128,7 @@ def ignoring():
         return process, [int(process.stdout.readline()) for _ in range(2)]
 
     yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
+    end(started)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
