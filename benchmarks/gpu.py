@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         else:
             work(side, results)
         return
-    from ncclx_mpi.launch import warm
+    from ncclx_mpi.compile_cache import warm
 
     driver = open_driver()
     driver.use(0)

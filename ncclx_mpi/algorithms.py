@@ -1,7 +1,7 @@
 """The algorithms of each collective, by name: what ``NCCLX_MPI_ALGO_<COLLECTIVE>`` may be.
 
-An algorithm is named after its file. ``slot_small`` and ``slot_large`` go through the collective slot in the arena, by lines and by
-streams; ``direct`` has the kernel copy between private buffers; all others are plans over messages. Which one runs if none is forced,
+An algorithm is named after its file. ``shm_oneshot`` and ``shm_pipelined`` go through the collective slot in the arena, by lines and by
+streams; ``cma`` has the kernel copy between private buffers; all others are plans over messages. Which one runs if none is forced,
 and what runs in the place of one that cannot serve a call: :mod:`ncclx_mpi.collectives.select`.
 
 The algorithm of an exscan is that of the scan; without one, an exscan of two ranks may go by direct copies.
@@ -12,25 +12,27 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-AUTO, SLOT_SMALL, SLOT_LARGE, DIRECT, FIRST_PLAN = range(5)
+UNFORCED, ONESHOT, PIPELINED, CMA, FIRST_PLAN = range(5)
 NAMES = (
-    "auto", "slot_small", "slot_large", "direct",
-    "binomial", "chain", "dissemination", "exchanged", "gathered", "linear", "pairwise", "ring", "scattered",
+    "auto", "shm_oneshot", "shm_pipelined", "cma",
+    "binomial", "chain", "dissemination", "allgather_reduce", "gather_reduce", "linear", "pairwise", "ring", "reduce_scatter_gather",
+    "reduce_scatter_allgather",
 )  # fmt: skip
 """The number of an algorithm, in words of communicators and of the arena, is its index here; plans come last."""
-SCATTERED = NAMES.index("scattered")
+SHARED_WORK = (NAMES.index("reduce_scatter_gather"), NAMES.index("reduce_scatter_allgather"))
+"""Reductions in which every rank reduces a block."""
 
 ALGORITHMS = {
-    "barrier": ("slot_small", "dissemination"),
-    "bcast": ("slot_small", "slot_large", "direct", "binomial"),
-    "reduce": ("slot_small", "slot_large", "direct", "gathered", "scattered"),
-    "allreduce": ("slot_small", "slot_large", "direct", "exchanged", "scattered"),
-    "gather": ("slot_small", "slot_large", "direct", "linear"),
-    "scatter": ("slot_small", "slot_large", "direct", "linear"),
-    "allgather": ("slot_small", "slot_large", "direct", "ring"),
-    "alltoall": ("slot_small", "slot_large", "direct", "pairwise"),
-    "reduce_scatter": ("slot_small", "slot_large", "direct", "pairwise"),
-    "scan": ("slot_small", "slot_large", "chain"),
+    "barrier": ("shm_oneshot", "dissemination"),
+    "bcast": ("shm_oneshot", "shm_pipelined", "cma", "binomial"),
+    "reduce": ("shm_oneshot", "shm_pipelined", "cma", "gather_reduce", "reduce_scatter_gather"),
+    "allreduce": ("shm_oneshot", "shm_pipelined", "cma", "allgather_reduce", "reduce_scatter_allgather"),
+    "gather": ("shm_oneshot", "shm_pipelined", "cma", "linear"),
+    "scatter": ("shm_oneshot", "shm_pipelined", "cma", "linear"),
+    "allgather": ("shm_oneshot", "shm_pipelined", "cma", "ring"),
+    "alltoall": ("shm_oneshot", "shm_pipelined", "cma", "pairwise"),
+    "reduce_scatter": ("shm_oneshot", "shm_pipelined", "cma", "pairwise"),
+    "scan": ("shm_oneshot", "shm_pipelined", "chain"),
 }
 _PUBLISHED = 1
 _BITS = 5
@@ -66,4 +68,4 @@ def pack(forced: Mapping[str, str]) -> int:
 def unpack(word: int) -> dict[str, str]:
     """The opposite of :func:`pack`, without the collectives of which none is forced."""
     numbers = {collective: word >> (1 + _BITS * index) & ((1 << _BITS) - 1) for index, collective in enumerate(ALGORITHMS)}
-    return {collective: NAMES[number] for collective, number in numbers.items() if number != AUTO}
+    return {collective: NAMES[number] for collective, number in numbers.items() if number != UNFORCED}

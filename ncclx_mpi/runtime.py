@@ -61,7 +61,7 @@ def start() -> Engine:
     from ncclx_mpi.algorithms import ALGORITHMS
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
-    from ncclx_mpi.p2p.placement import choose_copies, choose_stores
+    from ncclx_mpi.p2p.store_kind import choose_copies, choose_stores
     from numba_kernels.cuda import cache
     from transports.shm.cma import forbid_peers
 

@@ -14,7 +14,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from ncclx_mpi.launch import warm
+from ncclx_mpi.compile_cache import warm
 
 pytest_plugins = ["ncclx_mpi.testing.plugin"]
 

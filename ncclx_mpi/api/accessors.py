@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
-from ncclx_mpi.api import attributes, handling
-from ncclx_mpi.api.constants import MAX_OBJECT_NAME
+from ncclx_mpi.api import attributes, errhandler_dispatch
 from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.handle import Handle, integer
 from ncclx_mpi.api.info import Info
+from ncclx_mpi.constants import MAX_OBJECT_NAME
 
 
 class Named(Handle):
@@ -144,7 +144,7 @@ class ErrorHandled(Handle):
     @classmethod
     def _heed(cls, errhandler: Errhandler) -> None:
         """See to it that methods call error handlers from now on, if this one is a reason to."""
-        handling.use(errhandler, cls._ROOT)
+        errhandler_dispatch.use(errhandler, cls._ROOT)
 
 
 def hints(info: Info) -> dict[str, str]:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ncclx_mpi import errors
-from ncclx_mpi.api.constants import KEYVAL_INVALID
 from ncclx_mpi.api.handle import Handle, integer
+from ncclx_mpi.constants import KEYVAL_INVALID
 
 Table = dict[int, "Attribute"]
 

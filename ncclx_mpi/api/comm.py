@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from ncclx_mpi import collectives, errors, runtime
-from ncclx_mpi.api import attributes, communicator, handling
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.comm_collective import Collectives
 from ncclx_mpi.api.comm_nonblocking import NonBlockingCollectives
@@ -20,7 +20,13 @@ from ncclx_mpi.api.comm_objects import ObjectMethods
 from ncclx_mpi.api.comm_p2p import LARGEST_TAG, PointToPoint
 from ncclx_mpi.api.comm_persistent import PersistentCollectives
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.constants import (
+from ncclx_mpi.api.errhandler import Errhandler
+from ncclx_mpi.api.group import Group
+from ncclx_mpi.api.handle import Handle, constant, integer, is_predefined
+from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.api.operations import Collection
+from ncclx_mpi.api.request import Request
+from ncclx_mpi.constants import (
     APPNUM,
     COMM_TYPE_HW_GUIDED,
     COMM_TYPE_HW_UNGUIDED,
@@ -37,12 +43,6 @@ from ncclx_mpi.api.constants import (
     UNIVERSE_SIZE,
     WTIME_IS_GLOBAL,
 )
-from ncclx_mpi.api.errhandler import Errhandler
-from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, integer, is_predefined
-from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.api.operations import Collection
-from ncclx_mpi.api.request import Request
 from ncclx_mpi.p2p.engine import NativeComm
 
 _CREATE_GROUP_OFFSET = 3
@@ -263,8 +263,8 @@ class Comm(
 
     @classmethod
     def _heed(cls, errhandler: Errhandler) -> None:
-        handling.use(errhandler, Comm, cls._CREATED)
-        handling.use_in_waits(errhandler, Request, cls._CREATED)
+        errhandler_dispatch.use(errhandler, Comm, cls._CREATED)
+        errhandler_dispatch.use_in_waits(errhandler, Request, cls._CREATED)
 
 
 def _true(comm: Comm) -> Literal[True]:

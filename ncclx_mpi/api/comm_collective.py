@@ -1,4 +1,4 @@
-"""Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.calls`.
+"""Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.collective_arguments`.
 
 With ``stream=`` a collective on GPU arrays is enqueued and returns at once; see :mod:`ncclx_mpi.extensions.stream_ordered`. It is meant as a
 keyword, but not declared as one: CPython calls functions with keyword-only parameters 20 to 40 ns slower, whoever gives them.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclx_mpi.api import calls, fast
+from ncclx_mpi.api import collective_arguments, fast
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.collectives.fast_vector import TYPED
-from ncclx_mpi.collectives.lines import ALLTOALL, GATHER, SCATTER
+from ncclx_mpi.collectives.shm_oneshot import ALLTOALL, GATHER, SCATTER
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace, Stream
 
 
@@ -27,10 +27,10 @@ class Collectives:
         """Barrier synchronization."""
         state = self._state
         if stream is not None:
-            return calls.enqueue(state, stream, calls.barrier)
+            return collective_arguments.enqueue(state, stream, collective_arguments.barrier)
         code = fast.barrier_now(state.address)
         if code and fast.settle(state, code, "barrier"):
-            calls.run(state, calls.barrier(state))
+            collective_arguments.run(state, collective_arguments.barrier(state))
 
     def barrier(self) -> None:
         """Barrier synchronization."""
@@ -40,94 +40,94 @@ class Collectives:
         """Broadcast data from one member to all members of a group."""
         state = self._state
         if stream is not None:
-            return calls.enqueue(state, stream, calls.bcast, buf, root)
+            return collective_arguments.enqueue(state, stream, collective_arguments.bcast, buf, root)
         code = fast.bcast_array(state.address, buf, root)
         if code and fast.settle(state, code, "bcast"):
-            calls.run(state, calls.bcast(state, buf, root))
+            collective_arguments.run(state, collective_arguments.bcast(state, buf, root))
 
     def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
         """Gather data to one member of a group."""
         state = self._state
         code = fast.gather_arrays(state.address, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gather"):
-            calls.run(state, calls.gather(state, sendbuf, recvbuf, root))
+            collective_arguments.run(state, collective_arguments.gather(state, sendbuf, recvbuf, root))
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Gather vector data to one member of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gatherv"):
-            calls.run(state, calls.gatherv(state, sendbuf, recvbuf, root))
+            collective_arguments.run(state, collective_arguments.gatherv(state, sendbuf, recvbuf, root))
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter data from one member to all members of a group."""
         state = self._state
         code = fast.scatter_arrays(state.address, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatter"):
-            calls.run(state, calls.scatter(state, sendbuf, recvbuf, root))
+            collective_arguments.run(state, collective_arguments.scatter(state, sendbuf, recvbuf, root))
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter vector data from one member to all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatterv"):
-            calls.run(state, calls.scatterv(state, sendbuf, recvbuf, root))
+            collective_arguments.run(state, collective_arguments.scatterv(state, sendbuf, recvbuf, root))
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, stream: Stream = None) -> None:
         """Gather data to all members of a group."""
         state = self._state
         if stream is not None:
-            return calls.enqueue(state, stream, calls.allgather, sendbuf, recvbuf)
+            return collective_arguments.enqueue(state, stream, collective_arguments.allgather, sendbuf, recvbuf)
         code = fast.allgather_arrays(state.address, sendbuf, recvbuf)
         if code and fast.settle(state, code, "allgather"):
-            calls.run(state, calls.allgather(state, sendbuf, recvbuf))
+            collective_arguments.run(state, collective_arguments.allgather(state, sendbuf, recvbuf))
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """Gather vector data to all members of a group."""
         state = self._state
         code = fast.allgatherv_arrays(state.address, sendbuf, recvbuf)
         if code and fast.settle(state, code, "allgatherv"):
-            calls.run(state, calls.allgatherv(state, sendbuf, recvbuf))
+            collective_arguments.run(state, collective_arguments.allgatherv(state, sendbuf, recvbuf))
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, stream: Stream = None) -> None:
         """Exchange a block of data between all members of a group."""
         state = self._state
         if stream is not None:
-            return calls.enqueue(state, stream, calls.alltoall, sendbuf, recvbuf)
+            return collective_arguments.enqueue(state, stream, collective_arguments.alltoall, sendbuf, recvbuf)
         code = fast.alltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
         if code and fast.settle(state, code, "alltoall"):
-            calls.run(state, calls.alltoall(state, sendbuf, recvbuf))
+            collective_arguments.run(state, collective_arguments.alltoall(state, sendbuf, recvbuf))
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """Exchange vector data between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallv"):
-            calls.run(state, calls.alltoallv(state, sendbuf, recvbuf))
+            collective_arguments.run(state, collective_arguments.alltoallv(state, sendbuf, recvbuf))
 
     def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
         """Exchange data of different types between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallw"):
-            calls.run(state, calls.alltoallw(state, sendbuf, recvbuf))
+            collective_arguments.run(state, collective_arguments.alltoallw(state, sendbuf, recvbuf))
 
     def Reduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> None:
         """Reduce to one member of a group."""
         state = self._state
         code = fast.reduce_arrays(state.address, sendbuf, recvbuf, fast.table_of(op), root)
         if code and fast.settle(state, code, "reduce", op, sendbuf):
-            calls.run(state, calls.reduce(state, sendbuf, recvbuf, op, root))
+            collective_arguments.run(state, collective_arguments.reduce(state, sendbuf, recvbuf, op, root))
 
     def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, stream: Stream = None) -> None:
         """Reduce to all members of a group."""
         state = self._state
         if stream is not None:
-            return calls.enqueue(state, stream, calls.allreduce, sendbuf, recvbuf, op)
+            return collective_arguments.enqueue(state, stream, collective_arguments.allreduce, sendbuf, recvbuf, op)
         given = recvbuf if sendbuf is IN_PLACE else sendbuf
         code = fast.allreduce_arrays(state.address, given, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "allreduce", op, recvbuf):
-            calls.run(state, calls.allreduce(state, sendbuf, recvbuf, op))
+            collective_arguments.run(state, collective_arguments.allreduce(state, sendbuf, recvbuf, op))
 
     def Reduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM, stream: Stream = None
@@ -135,10 +135,10 @@ class Collectives:
         """Reduce and scatter equal blocks of the result."""
         state = self._state
         if stream is not None:
-            return calls.enqueue(state, stream, calls.reduce_scatter_block, sendbuf, recvbuf, op)
+            return collective_arguments.enqueue(state, stream, collective_arguments.reduce_scatter_block, sendbuf, recvbuf, op)
         code = fast.reduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "reduce_scatter_block", op, recvbuf):
-            calls.run(state, calls.reduce_scatter_block(state, sendbuf, recvbuf, op))
+            collective_arguments.run(state, collective_arguments.reduce_scatter_block(state, sendbuf, recvbuf, op))
 
     def Reduce_scatter(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM
@@ -147,7 +147,7 @@ class Collectives:
         state = self._state
         code = fast.reduce_scatter_arrays(state.address, sendbuf, recvbuf, recvcounts, fast.table_of(op))
         if code and fast.settle(state, code, "reduce_scatter", op, recvbuf):
-            calls.run(state, calls.reduce_scatter(state, sendbuf, recvbuf, recvcounts, op))
+            collective_arguments.run(state, collective_arguments.reduce_scatter(state, sendbuf, recvbuf, recvcounts, op))
 
 
 class Scans:
@@ -161,11 +161,11 @@ class Scans:
         state = self._state
         code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 0)
         if code and fast.settle(state, code, "scan", op, recvbuf):
-            calls.run(state, calls.scan(state, sendbuf, recvbuf, op))
+            collective_arguments.run(state, collective_arguments.scan(state, sendbuf, recvbuf, op))
 
     def Exscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
         """Exclusive scan."""
         state = self._state
         code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1)
         if code and fast.settle(state, code, "exscan", op, recvbuf):
-            calls.run(state, calls.exscan(state, sendbuf, recvbuf, op))
+            collective_arguments.run(state, collective_arguments.exscan(state, sendbuf, recvbuf, op))

@@ -1,9 +1,10 @@
 """Collectives on Python objects.
 
 Plain values (:mod:`numba_kernels.pickling`) that are not large take one compiled call, which writes their pickles, exchanges them and makes
-objects of what has come (:mod:`ncclx_mpi.collectives.blobs`). Where that says by a note that there is more to do, the functions below go
+objects of what has come (:mod:`ncclx_mpi.collectives.shm_object`). Where that says by a note that there is more to do, the functions below go
 on: they pickle what is no plain value, unpickle what a peer has pickled, and send what is too large after an empty blob, as messages
-(:mod:`ncclx_mpi.api.wire`) in the hidden message space. The object of a bcast that is too large is announced, and follows in further bcasts.
+(:mod:`ncclx_mpi.api.object_messages`) in the hidden message space. The object of a bcast that is too large is announced, and follows in
+further bcasts.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi import collectives, rc
-from ncclx_mpi.api import fast, object_blocks, wire
-from ncclx_mpi.api.calls import check_root
+from ncclx_mpi.api import fast, object_blocks, object_messages
+from ncclx_mpi.api.collective_arguments import check_root
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import SUM, Op, predefined
 from ncclx_mpi.api.operations import Operation, Together
 from ncclx_mpi.api.pickle import pickle
-from ncclx_mpi.collectives import blobs
+from ncclx_mpi.collectives import shm_object
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.notes import CODE, RAW, SLOW
+from ncclx_mpi.p2p.partial_results import CODE, RAW, SLOW
 
 Reduction = Op | Callable[[Any, Any], Any]
 
@@ -144,44 +145,44 @@ def _bcast(state: CommState, noted: bytearray, obj: Any, root: int) -> Any:
 
 def _bcast_send(native: NativeComm, obj: Any, root: int) -> Any:
     """Give an object that is no plain value, or goes without lines."""
-    data, frames = wire.dump(obj)
+    data, frames = object_messages.dump(obj)
     blob = data
-    if frames or len(data) > blobs.CAPACITY or data.startswith(wire.MAGIC):
-        blob = _ANNOUNCE.pack(wire.MAGIC, len(data), len(frames))
+    if frames or len(data) > shm_object.CAPACITY or data.startswith(object_messages.MAGIC):
+        blob = _ANNOUNCE.pack(object_messages.MAGIC, len(data), len(frames))
     noted = fast.bcast_plain(native.address, blob, root, _BLOB, False)
     if noted is not None:
         _check(native, noted, "bcast")
         length = ctypes.c_int64(len(blob))
         collectives.bcast(native, ctypes.addressof(length), 8, root)
-        collectives.bcast(native, wire.address_of(blob), length.value, root)
+        collectives.bcast(native, object_messages.address_of(blob), length.value, root)
     if blob is not data:
         head = struct.pack(f"<{len(frames)}q", *(frame.nbytes for frame in frames)) + data
-        collectives.bcast(native, wire.address_of(head), len(head), root)
+        collectives.bcast(native, object_messages.address_of(head), len(head), root)
         for frame in frames:
-            collectives.bcast(native, wire.address_of(frame), frame.nbytes, root)
-    return wire.copy_dumped(obj, data, frames)
+            collectives.bcast(native, object_messages.address_of(frame), frame.nbytes, root)
+    return object_messages.copy_dumped(obj, data, frames)
 
 
 def _bcast_receive_bytes(native: NativeComm, root: int) -> bytearray:
     """Receive the root's first message without lines, as a note."""
     length = ctypes.c_int64()
     collectives.bcast(native, ctypes.addressof(length), 8, root)
-    received, address = wire.room(length.value)
+    received, address = object_messages.room(length.value)
     collectives.bcast(native, address, length.value, root)
     return bytearray([RAW]) + bytes(received)
 
 
 def _bcast_received(native: NativeComm, blob: memoryview, root: int) -> Any:
     """Return the object of the root's first message, or of what follows it."""
-    if len(blob) != _ANNOUNCE.size or not bytes(blob).startswith(wire.MAGIC):
-        return wire.load(blob)
+    if len(blob) != _ANNOUNCE.size or not bytes(blob).startswith(object_messages.MAGIC):
+        return object_messages.load(blob)
     _, nbytes, buffers = _ANNOUNCE.unpack_from(blob)
-    head, address = wire.room(8 * buffers + nbytes)
+    head, address = object_messages.room(8 * buffers + nbytes)
     collectives.bcast(native, address, len(head), root)
     frames = [np.empty(size, dtype=np.uint8) for size in struct.unpack_from(f"<{buffers}q", head)]
     for frame in frames:
         collectives.bcast(native, frame.ctypes.data, frame.nbytes, root)
-    return wire.load(memoryview(head)[8 * buffers :], frames)
+    return object_messages.load(memoryview(head)[8 * buffers :], frames)
 
 
 # Others -----------------------------------------------------------------------------------------------------------
@@ -192,7 +193,7 @@ def _gather(state: CommState, found: Any, obj: Any, root: int) -> list[Any] | No
     native, own = state.native, None
     if type(found) is bytearray:
         _check(native, found, "gather")
-        root, own = check_root(state, root), wire.dump(obj)
+        root, own = check_root(state, root), object_messages.dump(obj)
         found = fast.gather_plain(native.address, _blob_of(native, own), root, _BLOB, pickle._is_standard)
         if type(found) is bytearray:
             _check(native, found, "gather")
@@ -239,7 +240,7 @@ def _allgather(state: CommState, found: Any, obj: Any) -> list[Any]:
 def _allgather_dumped(native: NativeComm, noted: bytearray, obj: Any) -> tuple[Dumped, Sequence[Any]]:
     """Give an object that is no plain value, or goes without lines: its pickle, and what all have given, with notes."""
     _check(native, noted, "allgather")
-    own = wire.dump(obj)
+    own = object_messages.dump(obj)
     found = fast.allgather_plain(native.address, _blob_of(native, own), _BLOB, pickle._is_standard)
     if type(found) is bytearray:
         _check(native, found, "allgather")
@@ -266,13 +267,13 @@ def _alltoall(state: CommState, found: Any, objects: Sequence[Any]) -> list[Any]
 def _check(native: NativeComm, noted: bytearray, name: str) -> None:
     """Raise what a note says if that is a failure."""
     if noted[0] == CODE:
-        collectives.check(native, wire.word_of(noted), name)
+        collectives.check(native, object_messages.word_of(noted), name)
 
 
 def _capacity(native: NativeComm) -> int:
     """Most bytes of a blob, or of the shares of a rank: the same on every rank."""
-    has_lines = native.slot >= 0 and native.size <= blobs.MOST_RANKS and fast.can_read_objects()
-    return blobs.CAPACITY if has_lines else object_blocks.CAPACITY
+    has_lines = native.slot >= 0 and native.size <= shm_object.MOST_RANKS and fast.can_read_objects()
+    return shm_object.CAPACITY if has_lines else object_blocks.CAPACITY
 
 
 def _blob_of(native: NativeComm, dumped: Dumped) -> bytes:
@@ -283,7 +284,7 @@ def _blob_of(native: NativeComm, dumped: Dumped) -> bytes:
 
 def _blobs_of(native: NativeComm, dumped: Sequence[Dumped]) -> list[bytes]:
     """As :func:`_blob_of`, for shares, which have to fit together on lines."""
-    room, shares = blobs.CAPACITY - 8 * native.size, []
+    room, shares = shm_object.CAPACITY - 8 * native.size, []
     for each in dumped:
         blob = _blob_of(native, each)
         shares.append(blob if len(blob) <= room else b"")
@@ -296,7 +297,7 @@ def _dump_each(objects: Sequence[Any] | None, size: int) -> list[Dumped]:
     items = [None] * size if objects is None else list(objects)
     if len(items) != size:
         raise ValueError(f"expecting {size} items, got {len(items)}")
-    return [wire.dump(item) for item in items]
+    return [object_messages.dump(item) for item in items]
 
 
 def _take(native: NativeComm, item: Any, source: int, own: Dumped | None, tag: int) -> Any:
@@ -304,11 +305,11 @@ def _take(native: NativeComm, item: Any, source: int, own: Dumped | None, tag: i
     if type(item) is not bytearray:
         return item
     if len(item) > 1:
-        return wire.load(memoryview(item)[1:])
+        return object_messages.load(memoryview(item)[1:])
     if source != native.rank:
-        return wire.receive(native, source, tag, _HIDDEN)
+        return object_messages.receive(native, source, tag, _HIDDEN)
     assert own is not None
-    return wire.load(own[0], [np.array(frame) for frame in own[1]])
+    return object_messages.load(own[0], [np.array(frame) for frame in own[1]])
 
 
 def _take_all(native: NativeComm, found: Sequence[Any], own: Dumped | None, tag: int, sending: Operation | None) -> list[Any]:
@@ -335,12 +336,12 @@ def _start_rests(native: NativeComm, rests: Mapping[int, Dumped], tag: int) -> O
     others = [(rank, rest) for rank, rest in rests.items() if rank != native.rank]
     if not others:
         return None
-    return Together([wire.start_dumped(native, *rest, rank, tag, offset=_HIDDEN) for rank, rest in others])
+    return Together([object_messages.start_dumped(native, *rest, rank, tag, offset=_HIDDEN) for rank, rest in others])
 
 
 def _complete(native: NativeComm, sending: Operation | None) -> None:
     if sending is not None:
-        wire.complete(native, sending)
+        object_messages.complete(native, sending)
 
 
 # Reductions -------------------------------------------------------------------------------------------------------
@@ -374,28 +375,28 @@ def _fold(operands: list[Any], op: Reduction) -> Any:
 def _reduce(native: NativeComm, sendobj: Any, op: Reduction, root: int) -> Any:
     """Combine along a binomial tree that ends at rank 0, neighbours first, so that operands stay in rank order."""
     rank, size, mask = native.rank, native.size, 1
-    result = wire.copy(sendobj)
+    result = object_messages.copy(sendobj)
     while mask < size:
         if rank & mask:
-            wire.send(native, result, rank - mask, _REDUCE, offset=_HIDDEN)
+            object_messages.send(native, result, rank - mask, _REDUCE, offset=_HIDDEN)
             break
         if rank + mask < size:
-            result = op(result, wire.receive(native, rank + mask, _REDUCE, _HIDDEN))
+            result = op(result, object_messages.receive(native, rank + mask, _REDUCE, _HIDDEN))
         mask <<= 1
     if root == 0:
         return result if rank == 0 else None
     if rank == 0:
-        wire.send(native, result, root, _REDUCE, offset=_HIDDEN)
-    return wire.receive(native, 0, _REDUCE, _HIDDEN) if rank == root else None
+        object_messages.send(native, result, root, _REDUCE, offset=_HIDDEN)
+    return object_messages.receive(native, 0, _REDUCE, _HIDDEN) if rank == root else None
 
 
 def _scan(native: NativeComm, sendobj: Any, op: Reduction) -> tuple[Any, Any]:
     """Return the combination of all lower ranks, and of them and this one, passed on along the ranks."""
     rank, before = native.rank, None
-    result = wire.copy(sendobj)
+    result = object_messages.copy(sendobj)
     if rank > 0:
-        before = wire.receive(native, rank - 1, _SCAN, _HIDDEN)
-        result = op(wire.copy(before), result)
+        before = object_messages.receive(native, rank - 1, _SCAN, _HIDDEN)
+        result = op(object_messages.copy(before), result)
     if rank + 1 < native.size:
-        wire.send(native, result, rank + 1, _SCAN, offset=_HIDDEN)
+        object_messages.send(native, result, rank + 1, _SCAN, offset=_HIDDEN)
     return before, result

@@ -10,19 +10,19 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
-from ncclx_mpi import buffers, errors, rc
-from ncclx_mpi.api import buffering, device_messages, fast, stepping, wire
+from ncclx_mpi import arguments, errors, rc
+from ncclx_mpi.api import background_progress, buffering, device_messages, fast, object_messages
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.message import Message
 from ncclx_mpi.api.operations import NO_PROC, Bound, Operation, Persistent, Together, Transfer, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.api.status import Status, check_status
+from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
-from ncclx_mpi.p2p.notes import RAW, SLOW
+from ncclx_mpi.p2p.partial_results import RAW, SLOW
 from ncclx_mpi.typing import Buffer, BufSpec
 
 LARGEST_TAG = (1 << 30) - 1
@@ -167,10 +167,10 @@ class PointToPoint:
         source, tag = _source(state, source), _recv_tag(tag)
         if source == PROC_NULL:
             return Prequest._refer(Persistent(_no_proc))
-        resolved = buffers.recv(buf)
+        resolved = arguments.recv(buf)
         if resolved.is_direct:
-            arguments = RECEIVE, resolved.address, resolved.nbytes, source, tag, STANDARD
-            return Prequest._refer(Bound(state.native, resolved.owner, arguments))
+            bound = RECEIVE, resolved.address, resolved.nbytes, source, tag, STANDARD
+            return Prequest._refer(Bound(state.native, resolved.owner, bound))
         return Prequest._refer(Persistent(lambda: _post_recv(state, resolved, source, tag)))
 
     # Probing
@@ -300,7 +300,7 @@ class PointToPoint:
         request: Request | None = fast.start_receive_object(state.address, source, tag) if buf is None else None
         if request is None:
             return _irecv_object(state, buf, source, tag)
-        stepping.want()
+        background_progress.want()
         return request
 
     def probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Literal[True]:
@@ -352,7 +352,7 @@ def _buffer_size(buf: Any) -> int:
     """Bytes of room that the `buf` of an irecv asks for."""
     if buf is None:
         return rc.options().irecv_bufsz
-    return int(buf) if hasattr(buf, "__index__") else buffers.recv(buf).nbytes
+    return int(buf) if hasattr(buf, "__index__") else arguments.recv(buf).nbytes
 
 
 # Starting ---------------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Non
 
 def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Operation:
     dest, tag = _dest(state, dest), _send_tag(tag)
-    return _no_proc() if dest == PROC_NULL else _post_send(state, buffers.send(spec), dest, tag, mode)
+    return _no_proc() if dest == PROC_NULL else _post_send(state, arguments.send(spec), dest, tag, mode)
 
 
 def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Request:
@@ -403,13 +403,13 @@ def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operat
     if holder is None:
         errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
     holder.reserve(len(data))
-    holder.add(Transfer(state.native, data).send(wire.address_of(data), len(data), dest, tag), len(data))
+    holder.add(Transfer(state.native, data).send(object_messages.address_of(data), len(data), dest, tag), len(data))
     return Operation()
 
 
 def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Operation:
     source, tag = _source(state, source), _recv_tag(tag)
-    return _no_proc() if source == PROC_NULL else _post_recv(state, buffers.recv(spec), source, tag)
+    return _no_proc() if source == PROC_NULL else _post_recv(state, arguments.recv(spec), source, tag)
 
 
 def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
@@ -423,7 +423,7 @@ def _start_sendrecv(
     state: CommState, sendbuf: BufSpec, dest: int, sendtag: int, recvbuf: BufSpec | None, source: int, recvtag: int
 ) -> Operation:
     dest, sendtag = _dest(state, dest), _send_tag(sendtag)
-    sending = None if dest == PROC_NULL else buffers.send(sendbuf)
+    sending = None if dest == PROC_NULL else arguments.send(sendbuf)
     receiving = _start_recv(state, recvbuf, source, recvtag)
     if sending is None:
         return receiving
@@ -436,20 +436,20 @@ def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, sou
     source, recvtag = _source(state, source), _recv_tag(recvtag)
     if dest == PROC_NULL and source == PROC_NULL:
         return _no_proc()
-    buffer = buffers.recv(spec)
+    buffer = arguments.recv(spec)
     address, _owner = buffer.packed()
     data = b"" if dest == PROC_NULL else ctypes.string_at(address, buffer.nbytes)
     receiving = _no_proc() if source == PROC_NULL else _post_recv(state, buffer, source, recvtag)
     if dest == PROC_NULL:
         return receiving
-    return Together([Transfer(state.native, data).send(wire.address_of(data), len(data), dest, sendtag), receiving])
+    return Together([Transfer(state.native, data).send(object_messages.address_of(data), len(data), dest, sendtag), receiving])
 
 
 def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Prequest:
     dest, tag = _dest(state, dest), _send_tag(tag)
     if dest == PROC_NULL:
         return Prequest._refer(Persistent(_no_proc))
-    resolved = buffers.send(spec)
+    resolved = arguments.send(spec)
     if resolved.is_direct and mode != BUFFERED:
         return Prequest._refer(Bound(state.native, resolved.owner, (SEND, resolved.address, resolved.nbytes, dest, tag, mode)))
     begin: Callable[[], Operation] = lambda: _post_send(state, resolved, dest, tag, mode)  # noqa: E731
@@ -460,7 +460,7 @@ def _send_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> 
     """Send an object that is no plain value, or cannot go out at once."""
     dest, tag = _dest(state, dest), _send_tag(tag)
     if dest != PROC_NULL:
-        wire.send_dumped(state.native, *wire.dump(obj), dest, tag, mode)
+        object_messages.send_dumped(state.native, *object_messages.dump(obj), dest, tag, mode)
 
 
 def _receive_noted(state: CommState, noted: bytearray, source: int, tag: int, status: Status | None) -> Any:
@@ -471,7 +471,7 @@ def _receive_noted(state: CommState, noted: bytearray, source: int, tag: int, st
             if status is not None:
                 write_status(status, NO_PROC)
             return None
-    return wire.receive_noted(state.native, noted, source, tag, 0, status)
+    return object_messages.receive_noted(state.native, noted, source, tag, 0, status)
 
 
 def _recv(state: CommState, source: int, tag: int, status: Status | None) -> Any:
@@ -481,7 +481,7 @@ def _recv(state: CommState, source: int, tag: int, status: Status | None) -> Any
         if status is not None:
             write_status(status, NO_PROC)
         return None
-    return wire.receive(state.native, source, tag, 0, status)
+    return object_messages.receive(state.native, source, tag, 0, status)
 
 
 def _exchange_objects(
@@ -492,14 +492,14 @@ def _exchange_objects(
     if dest == PROC_NULL:
         return _recv(state, source, recvtag, status)
     source, recvtag = _source(state, source), _recv_tag(recvtag)
-    sending = _start_dumped(state, *wire.dump(sendobj), dest, sendtag, STANDARD)
+    sending = _start_dumped(state, *object_messages.dump(sendobj), dest, sendtag, STANDARD)
     try:
         received = _recv(state, source, recvtag, status)
     except BaseException:
         sending._state.abandon()
         raise
     if not sending.Test():
-        wire.complete(state.native, sending._state)
+        object_messages.complete(state.native, sending._state)
     return received
 
 
@@ -516,22 +516,22 @@ def _irecv_object(state: CommState, buf: Any, source: int, tag: int) -> Request:
     source, tag, nbytes = _source(state, source), _recv_tag(tag), _buffer_size(buf)
     if source == PROC_NULL:
         return Request._refer(_no_proc())
-    if buf is None and nbytes <= wire.PLAIN_MAX and fast.add_ticket(state, wire.ObjectTicket):
+    if buf is None and nbytes <= object_messages.PLAIN_MAX and fast.add_ticket(state, object_messages.ObjectTicket):
         request: Request | None = fast.start_receive_object(state.address, source, tag)
-        stepping.want()
+        background_progress.want()
         if request is not None:
             return request
-    return Request._refer(wire.start_receive(state.native, source, tag, nbytes))
+    return Request._refer(object_messages.start_receive(state.native, source, tag, nbytes))
 
 
 def _start_dumped(state: CommState, data: bytes, frames: list[memoryview], dest: int, tag: int, mode: int) -> Request:
     """Start sending a pickle and its buffers: natively, if it is one message."""
     request: Request | None = None
-    if not frames and len(data) <= wire.PLAIN_MAX:
+    if not frames and len(data) <= object_messages.PLAIN_MAX:
         request = fast.start_send_bytes(state.address, data, dest, tag, mode)
         if request is None and fast.add_ticket(state):
             request = fast.start_send_bytes(state.address, data, dest, tag, mode)
-    return Request._refer(wire.start_dumped(state.native, data, frames, dest, tag, mode)) if request is None else request
+    return Request._refer(object_messages.start_dumped(state.native, data, frames, dest, tag, mode)) if request is None else request
 
 
 def _start_buffered(state: CommState, obj: Any, dest: int, tag: int) -> Operation:
@@ -542,6 +542,6 @@ def _start_buffered(state: CommState, obj: Any, dest: int, tag: int) -> Operatio
     holder = state.send_buffer or buffering.process.send_buffer
     if holder is None:
         errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
-    operation, nbytes = wire.start_buffered(state.native, obj, dest, tag, holder.reserve)
+    operation, nbytes = object_messages.start_buffered(state.native, obj, dest, tag, holder.reserve)
     holder.add(operation, nbytes)
     return Operation()

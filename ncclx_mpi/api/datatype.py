@@ -7,11 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes
-from ncclx_mpi.api import constants as mpi
 from ncclx_mpi.api.accessors import Attributed, Named
 from ncclx_mpi.api.handle import PUBLIC, Handle, integer
-from ncclx_mpi.buffers import borrowing, named, packing, shapes, source, spec
+from ncclx_mpi.arguments import host_view, spec
+from ncclx_mpi.buffers import named, packing, shapes, source
 from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
 from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
 from numba_kernels.pyobject import register_element
@@ -333,14 +334,14 @@ class Datatype(Named, Attributed, Handle):
         """Append the elements in `inbuf` to `outbuf` at byte `position`; return the position after them."""
         layout = self._need("Pack")
         _check_comm(comm, "Datatype.Pack")
-        with borrowing.reading(inbuf) as given, borrowing.writing(outbuf) as packed:
+        with host_view.reading(inbuf) as given, host_view.writing(outbuf) as packed:
             return packing.append(layout, given, packed, integer(position, "position"))
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: Any) -> int:
         """Fill `outbuf` with elements from byte `position` of `inbuf`; return the position after them."""
         layout = self._need("Unpack")
         _check_comm(comm, "Datatype.Unpack")
-        with borrowing.reading(inbuf) as packed, borrowing.writing(outbuf) as wanted:
+        with host_view.reading(inbuf) as packed, host_view.writing(outbuf) as wanted:
             return packing.extract(layout, packed, integer(position, "position"), wanted)
 
     def Pack_size(self, count: int, comm: Any) -> int:
@@ -353,14 +354,14 @@ class Datatype(Named, Attributed, Handle):
         """Like :meth:`Pack`, in the big-endian representation ``external32``."""
         layout = self._need("Pack_external")
         _check_datarep(datarep)
-        with borrowing.reading(inbuf) as given, borrowing.writing(outbuf) as packed:
+        with host_view.reading(inbuf) as given, host_view.writing(outbuf) as packed:
             return packing.append(layout, given, packed, integer(position, "position"), is_external=True)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
         """Like :meth:`Unpack`, from the big-endian representation ``external32``."""
         layout = self._need("Unpack_external")
         _check_datarep(datarep)
-        with borrowing.reading(inbuf) as packed, borrowing.writing(outbuf) as wanted:
+        with host_view.reading(inbuf) as packed, host_view.writing(outbuf) as wanted:
             return packing.extract(layout, packed, integer(position, "position"), wanted, is_external=True)
 
     def Pack_external_size(self, datarep: str, count: int) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncclx_mpi.api import stepping
+from ncclx_mpi.api import background_progress
 from ncclx_mpi.api.operations import EMPTY, Operation, blame, raise_error, write_status
 from ncclx_mpi.api.status import Status
-from ncclx_mpi.buffers import Buffer
+from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.device import messages
 from ncclx_mpi.device.messages import Array, Incoming, Message
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
@@ -25,7 +25,7 @@ class DeviceTransfer(Operation):
         self.message = message
         self.what = what
         self.capacity = capacity
-        stepping.add(message)
+        background_progress.add(message)
 
     @property
     def is_stepped(self) -> bool:
@@ -34,7 +34,7 @@ class DeviceTransfer(Operation):
 
     def poll(self) -> bool:
         """Whether it is done, after everything that Python moves on has gone on."""
-        stepping.step()
+        background_progress.step()
         return self.message.poll()
 
     def wait(self) -> None:
@@ -55,7 +55,7 @@ class DeviceTransfer(Operation):
         """Say what went wrong, if anything did, and empty it."""
         message, comm, what, capacity = self.message, self.comm, self.what, self.capacity
         self.empty()
-        stepping.discard(message)
+        background_progress.discard(message)
         if message.failure is not None:
             blame(message.failure, comm)
             raise message.failure

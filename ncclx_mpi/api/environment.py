@@ -11,9 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncclx_mpi import __version__, collectives, errors, rc, runtime
-from ncclx_mpi.api import buffering, communicator, handling, stepping
+from ncclx_mpi.api import background_progress, buffering, communicator, errhandler_dispatch
 from ncclx_mpi.api.comm import Comm
-from ncclx_mpi.api.constants import (
+from ncclx_mpi.api.errhandler import ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
+from ncclx_mpi.api.handle import integer
+from ncclx_mpi.api.info import Info
+from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm
+from ncclx_mpi.api.request import Request
+from ncclx_mpi.constants import (
     MAX_PROCESSOR_NAME,
     SUBVERSION,
     THREAD_FUNNELED,
@@ -22,11 +27,6 @@ from ncclx_mpi.api.constants import (
     THREAD_SINGLE,
     VERSION,
 )
-from ncclx_mpi.api.errhandler import ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
-from ncclx_mpi.api.handle import integer
-from ncclx_mpi.api.info import Info
-from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm
-from ncclx_mpi.api.request import Request
 from ncclx_mpi.typing import Buffer
 
 _LEVELS = {
@@ -74,7 +74,7 @@ def _start(level: int) -> None:
     handler = default_errhandler()
     COMM_WORLD._state.fill(communicator.world(engine), handler, "MPI_COMM_WORLD")
     COMM_SELF._state.fill(communicator.own(engine), handler, "MPI_COMM_SELF")
-    handling.use(handler, Comm, Intracomm)
+    errhandler_dispatch.use(handler, Comm, Intracomm)
 
 
 def default_errhandler() -> Errhandler:
@@ -112,8 +112,8 @@ def Finalize() -> None:
     runtime.engine()
     if buffering.process.send_buffer is not None:
         buffering.process.send_buffer.flush()
-    stepping.settle()
-    stepping.stop()
+    background_progress.settle()
+    background_progress.stop()
     for comm in (COMM_SELF, COMM_WORLD):
         comm._free_attributes()
         wrong = collectives.disagreement(comm._state.native)

@@ -24,12 +24,12 @@ from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_nonblocking as starts
 from ncclx_mpi.collectives import fast_vector as vectors
-from ncclx_mpi.collectives.allgather import slot_blob as allgather_blob
-from ncclx_mpi.collectives.alltoall import slot_blob as alltoall_blob
-from ncclx_mpi.collectives.bcast import slot_blob as bcast_blob
-from ncclx_mpi.collectives.gather import slot_blob as gather_blob
-from ncclx_mpi.collectives.scatter import slot_blob as scatter_blob
-from ncclx_mpi.p2p import completing, notes, object_tickets, objects, tickets
+from ncclx_mpi.collectives.allgather import shm_object as allgather_blob
+from ncclx_mpi.collectives.alltoall import shm_object as alltoall_blob
+from ncclx_mpi.collectives.bcast import shm_object as bcast_blob
+from ncclx_mpi.collectives.gather import shm_object as gather_blob
+from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
+from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
 from numba_kernels import pickling, pyobject, unpickling
@@ -40,18 +40,18 @@ _KERNELS = {
     for kernel in (
         messages.send_array,
         messages.receive_array,
-        tickets.start_send_array,
-        tickets.start_receive_array,
+        request_pool.start_send_array,
+        request_pool.start_receive_array,
         completing.complete_one,
         completing.complete_all,
         completing.complete_some,
-        tickets.start_send_bytes,
-        object_tickets.start_send_plain,
-        object_tickets.start_receive_object,
-        object_tickets.complete_object,
-        object_tickets.complete_all_objects,
-        tickets.start_one,
-        tickets.start_all,
+        request_pool.start_send_bytes,
+        object_requests.start_send_plain,
+        object_requests.start_receive_object,
+        object_requests.complete_object,
+        object_requests.complete_all_objects,
+        request_pool.start_one,
+        request_pool.start_all,
         messages.exchange_arrays,
         objects.send_bytes,
         objects.send_plain,
@@ -125,7 +125,7 @@ def _plain_binding(name: str, otherwise: Callable[..., Any]) -> Callable[..., An
 
 def _slow(*_: Any) -> bytearray:
     """What an entry point that returns an object returns where it can do nothing."""
-    return bytearray([notes.SLOW])
+    return bytearray([partial_results.SLOW])
 
 
 def _unmatched(*_: Any) -> bytearray:
@@ -135,7 +135,7 @@ def _unmatched(*_: Any) -> bytearray:
 
 def _untaken(_: int, message: int, *__: Any) -> bytearray:
     """What one that receives the object of a message returns where it cannot."""
-    return bytearray([notes.MATCHED]) + message.to_bytes(8, sys.byteorder)
+    return bytearray([partial_results.MATCHED]) + message.to_bytes(8, sys.byteorder)
 
 
 def _nothing(*_: Any) -> None:

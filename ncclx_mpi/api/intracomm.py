@@ -13,7 +13,7 @@ from ncclx_mpi.api.comm_persistent import PersistentScans
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
-from ncclx_mpi.extensions.alltoallv_dynamic import DynamicAlltoall
+from ncclx_mpi.extensions.alltoallv_dynamic.methods import DynamicAlltoall
 from ncclx_mpi.extensions.stream_ordered import StreamOrdered
 
 

@@ -18,7 +18,7 @@ from ncclx_mpi.api.handle import PUBLIC, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_HOST
 from ncclx_mpi.buffers.memory import ORIGIN, SPACE, array_words
-from ncclx_mpi.buffers.places import (
+from ncclx_mpi.buffers.sentinels import (
     BOTTOM,
     BUFFER_AUTOMATIC,
     IN_PLACE,
@@ -27,8 +27,8 @@ from ncclx_mpi.buffers.places import (
     InPlaceType,
 )
 from ncclx_mpi.buffers.source import Source, open_source
-from ncclx_mpi.device.memory import at as device_memory
 from ncclx_mpi.errors import ERR_ARG, ERR_NO_MEM, fail
+from ncclx_mpi.gpu_memory.memory import at as device_memory
 
 __all__ = [
     "BOTTOM",

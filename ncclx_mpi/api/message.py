@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ncclx_mpi import buffers, errors
-from ncclx_mpi.api import device_messages, fast, wire
-from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG
+from ncclx_mpi import arguments, errors
+from ncclx_mpi.api import device_messages, fast, object_messages
 from ncclx_mpi.api.handle import Handle, State, constant, is_constant
 from ncclx_mpi.api.operations import NO_PROC, Operation, Transfer, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status, check_status
+from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.typing import BufSpec
 
@@ -112,7 +112,7 @@ class Message(Handle):
         if self._state is _NO_PROC:
             return self._from_nobody()
         native = self._state.comm
-        buffer = buffers.recv(buf)
+        buffer = arguments.recv(buf)
         if (asking := device_messages.start_matched(native, buffer, self._take)) is not None:
             return Request._refer(asking)
         address, owner, finish = buffer.landing()
@@ -127,7 +127,7 @@ class Message(Handle):
         native = self._state.comm
         found = fast.receive_taken(native.address, self._take(), pickle._is_standard, words)
         if type(found) is bytearray:
-            return wire.receive_noted(native, found, ANY_SOURCE, ANY_TAG, 0, status)
+            return object_messages.receive_noted(native, found, ANY_SOURCE, ANY_TAG, 0, status)
         if status is not None:
             fast.fill(status)
         return found
@@ -137,7 +137,7 @@ class Message(Handle):
         if self._state is _NO_PROC:
             return self._from_nobody()
         native = self._state.comm
-        return Request._refer(wire.start_matched(native, self._take()))
+        return Request._refer(object_messages.start_matched(native, self._take()))
 
     def _from_nobody(self) -> Request:
         """Return the receive of the message from PROC_NULL, which is complete."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from ncclx_mpi import buffers, errors, runtime
+from ncclx_mpi import arguments, errors, runtime
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import Handle, State, constant
 from ncclx_mpi.api.memory import buffer
@@ -162,8 +162,8 @@ class Op(Handle):
 
     def Reduce_local(self, inbuf: BufSpec, inoutbuf: BufSpec) -> None:
         """Apply a reduction operation to local data."""
-        inout = buffers.recv(inoutbuf)
-        low = buffers.send(inbuf)
+        inout = arguments.recv(inoutbuf)
+        low = arguments.send(inbuf)
         check_same(low, inout)
         function, _natives = native(self, inout.datatype), self._state.natives
         address, _owner = low.packed()

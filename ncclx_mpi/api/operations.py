@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ncclx_mpi import errors
-from ncclx_mpi.api import stepping
-from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+from ncclx_mpi.api import background_progress
 from ncclx_mpi.api.handle import State
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
 from ncclx_mpi.p2p.layout import STANDARD
 
@@ -187,7 +187,7 @@ class Transfer(Operation):
         if landing is None:
             engine.free(request, (comm, owner))
         else:
-            stepping.add(_Landing(Transfer(comm, owner, landing, self.what, request)))
+            background_progress.add(_Landing(Transfer(comm, owner, landing, self.what, request)))
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
@@ -204,7 +204,7 @@ class Transfer(Operation):
 
 
 class Ticket(Transfer):
-    """The transfer of a plain array, which compiled code starts and completes, and uses again (:mod:`ncclx_mpi.p2p.tickets`)."""
+    """The transfer of a plain array, which compiled code starts and completes, and uses again (:mod:`ncclx_mpi.p2p.request_pool`)."""
 
     __slots__ = ()
     HOME = "tickets"
@@ -218,7 +218,7 @@ class Ticket(Transfer):
 
 
 class Bound(Transfer):
-    """A persistent message of packed memory, whose request compiled code starts again and again (:mod:`ncclx_mpi.p2p.tickets`)."""
+    """A persistent message of packed memory, whose request compiled code starts again and again (:mod:`ncclx_mpi.p2p.request_pool`)."""
 
     __slots__ = ("arguments",)
     is_persistent = True

@@ -8,16 +8,16 @@ from operator import methodcaller
 from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import errors, runtime
-from ncclx_mpi.api import fast, wire
-from ncclx_mpi.api.constants import UNDEFINED
+from ncclx_mpi.api import fast, object_messages
 from ncclx_mpi.api.handle import Handle, constant, is_constant
 from ncclx_mpi.api.operations import EMPTY, Bound, Generalized, Operation, Persistent, Ticket, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status, check_status, check_statuses
-from ncclx_mpi.p2p import tickets
+from ncclx_mpi.constants import UNDEFINED
+from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.fast import SLOW
-from ncclx_mpi.p2p.notes import NOT_YET, RAW
-from ncclx_mpi.p2p.tickets import DONE
+from ncclx_mpi.p2p.partial_results import NOT_YET, RAW
+from ncclx_mpi.p2p.request_pool import DONE
 
 _NULL = Operation()
 _NULL.empty()
@@ -82,7 +82,7 @@ class Request(Handle):
         """Wait for a non-blocking operation to complete; return the object received, if any."""
         found = _complete_object(self, status, _WAITING)
         if type(found) is bytearray:
-            return _wait(self, status, _finish) if found[0] != RAW else wire.load(memoryview(found)[1:])
+            return _wait(self, status, _finish) if found[0] != RAW else object_messages.load(memoryview(found)[1:])
         return found
 
     def test(self, status: Status | None = None) -> tuple[bool, Any | None]:
@@ -91,7 +91,7 @@ class Request(Handle):
         if type(found) is not bytearray:
             return True, found
         if found[0] == RAW:
-            return True, wire.load(memoryview(found)[1:])
+            return True, object_messages.load(memoryview(found)[1:])
         return (False, None) if found[0] == NOT_YET else _test(self, status, _finish)
 
     def get_status(self, status: Status | None = None) -> bool:
@@ -185,7 +185,7 @@ class Request(Handle):
             return found
         if type(found) is bytearray:
             return _wait_all(requests, None, _finish)
-        return [wire.load(memoryview(item)[1:]) if type(item) is bytearray else item for item in found]
+        return [object_messages.load(memoryview(item)[1:]) if type(item) is bytearray else item for item in found]
 
     @classmethod
     def testall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> tuple[bool, list[Any] | None]:
@@ -668,7 +668,7 @@ def _assign(target: Status, result: Status) -> None:
 
 Request._ROOT = Request
 
-tickets.introduce(Request, Prequest, Ticket, Bound, _NULL)
-tickets.introduce_statuses(Status, Status()._words)
+request_pool.introduce(Request, Prequest, Ticket, Bound, _NULL)
+request_pool.introduce_statuses(Status, Status()._words)
 
 REQUEST_NULL = constant(Request(), "REQUEST_NULL")

@@ -6,9 +6,9 @@ import copyreg
 from array import array
 from typing import Any, Self
 
-from ncclx_mpi.api.constants import ANY_SOURCE, ANY_TAG, UNDEFINED
 from ncclx_mpi.api.datatype import BYTE, Datatype
 from ncclx_mpi.api.handle import PUBLIC, integer
+from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, UNDEFINED
 from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, SUCCESS, fail
 
 # The five words of MPICH's structure, which tomemory() and Fortran see.

@@ -9,10 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal, Self
 
-from ncclx_mpi import buffers, errors, runtime
-from ncclx_mpi.api import attributes, communicator, handling
+from ncclx_mpi import arguments, buffers, errors, runtime
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
-from ncclx_mpi.api.constants import (
+from ncclx_mpi.api.datatype import Datatype
+from ncclx_mpi.api.environment import default_errhandler
+from ncclx_mpi.api.errhandler import Errhandler
+from ncclx_mpi.api.group import Group
+from ncclx_mpi.api.handle import Handle, State, constant, integer
+from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
+from ncclx_mpi.api.memory import buffer
+from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native
+from ncclx_mpi.api.operations import Operation
+from ncclx_mpi.api.request import Request
+from ncclx_mpi.arguments.spec import is_bottom
+from ncclx_mpi.buffers.export import export
+from ncclx_mpi.buffers.layout import committed
+from ncclx_mpi.constants import (
     LOCK_EXCLUSIVE,
     LOCK_SHARED,
     MODE_NOCHECK,
@@ -30,20 +44,6 @@ from ncclx_mpi.api.constants import (
     WIN_SIZE,
     WIN_UNIFIED,
 )
-from ncclx_mpi.api.datatype import Datatype
-from ncclx_mpi.api.environment import default_errhandler
-from ncclx_mpi.api.errhandler import Errhandler
-from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, State, constant, integer
-from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
-from ncclx_mpi.api.memory import buffer
-from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native
-from ncclx_mpi.api.operations import Operation
-from ncclx_mpi.api.request import Request
-from ncclx_mpi.buffers.export import export
-from ncclx_mpi.buffers.layout import committed
-from ncclx_mpi.buffers.spec import is_bottom
 from ncclx_mpi.rma import accumulate
 from ncclx_mpi.rma.reach import Place
 from ncclx_mpi.rma.window import Part, Window
@@ -147,7 +147,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         state.info = items
         state.attributes = {}
         state.errhandler = default_errhandler()
-        handling.use(state.errhandler, Win)
+        errhandler_dispatch.use(state.errhandler, Win)
         _open.add(state)
         return cls._refer(state)
 
@@ -216,7 +216,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        sent = buffers.send(origin)
+        sent = arguments.send(origin)
         place, _ = self._place(rank, target, sent)
         if sent.nbytes:
             address, _owner = sent.packed()
@@ -227,7 +227,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        received = buffers.recv(origin)
+        received = arguments.recv(origin)
         place, _ = self._place(rank, target, received)
         if received.nbytes:
             address, _owner, finish = received.landing()
@@ -239,7 +239,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        sent = buffers.send(origin)
+        sent = arguments.send(origin)
         place, datatype = self._place(rank, target, sent)
         self._combine(rank, place, datatype, op, sent)
 
@@ -250,7 +250,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        sent, received = buffers.send(origin), buffers.recv(result)
+        sent, received = arguments.send(origin), arguments.recv(result)
         place, datatype = self._place(rank, target, received if op == NO_OP else sent)
         self._fetch(rank, place, datatype, op, sent, received)
 
@@ -259,7 +259,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        sent, received = buffers.send(origin), buffers.recv(result)
+        sent, received = arguments.send(origin), arguments.recv(result)
         _check_single(origin=sent, result=received)
         place, datatype = self._place(rank, integer(target_disp, "target_disp"), sent)
         self._fetch(rank, place, datatype, op, sent, received)
@@ -269,7 +269,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        sent, expected, received = buffers.send(origin), buffers.send(compare), buffers.recv(result)
+        sent, expected, received = arguments.send(origin), arguments.send(compare), arguments.recv(result)
         _check_single(origin=sent, compare=expected, result=received)
         place, _ = self._place(rank, integer(target_disp, "target_disp"), sent)
         (address, _a), (other, _b), (before, _c, finish) = sent.packed(), expected.packed(), received.landing()
@@ -316,9 +316,9 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             window.check_open(rank)
         return rank
 
-    def _place(self, rank: int, target: TargetSpec | None, origin: buffers.Buffer) -> tuple[Place, Datatype]:
+    def _place(self, rank: int, target: TargetSpec | None, origin: arguments.Buffer) -> tuple[Place, Datatype]:
         """Return where in the target's memory an access goes, and the datatype there."""
-        displacement, count, datatype = buffers.target(target, origin)
+        displacement, count, datatype = arguments.target(target, origin)
         if count < 0:
             errors.fail(errors.ERR_COUNT, f"target rank {rank}: the count is negative: {count}")
         layout = committed(datatype._state, "target")
@@ -329,7 +329,9 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             )
         return self._window.place(rank, Place(layout, count, displacement)), datatype
 
-    def _fetch(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, received: buffers.Buffer) -> None:
+    def _fetch(
+        self, rank: int, place: Place, datatype: Datatype, op: Op, sent: arguments.Buffer, received: arguments.Buffer
+    ) -> None:
         """Combine into a target, and get what it held before."""
         nbytes = place.number * place.layout.size
         if received.nbytes != nbytes:
@@ -341,7 +343,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self._combine(rank, place, datatype, op, sent, address)
         finish(received.nbytes)
 
-    def _combine(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: buffers.Buffer, before: int = 0) -> None:
+    def _combine(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: arguments.Buffer, before: int = 0) -> None:
         """Combine a buffer into a target; what the target held before goes to address `before`, if that is not 0."""
         window, function, size, nbytes = self._window, 0, 1, place.number * place.layout.size
         if op not in (REPLACE, NO_OP):
@@ -456,7 +458,7 @@ def _assertion(assertion: int) -> int:
     return asserted
 
 
-def _check_single(**given: buffers.Buffer) -> None:
+def _check_single(**given: arguments.Buffer) -> None:
     """Raise unless each buffer has one element, all of one type."""
     origin = given["origin"]
     for name, each in given.items():

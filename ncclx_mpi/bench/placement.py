@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi.p2p.clock import ticks_per_us
-from ncclx_mpi.p2p.placement import bounce
+from ncclx_mpi.p2p.store_kind import bounce
 from numba_kernels.jit import entry
 
 NEAR_US, FAR_US = 0.2, 0.25

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from ncclx_mpi.bootstrap import launcher, mpi, singleton, slurm, torchrun
 from ncclx_mpi.bootstrap.membership import Membership
-from ncclx_mpi.launch import warm
+from ncclx_mpi.compile_cache import warm
 
 WAYS: tuple[ModuleType, ...] = (launcher, torchrun, slurm, mpi, singleton)
 

@@ -113,7 +113,7 @@ def world_from_mpi() -> World:
     RuntimeError
         MPI cannot be loaded, or believes in a world of one where the launcher started several.
     """
-    from ncclx_mpi.launch.shim import real_mpi
+    from ncclx_mpi.mpi4py_shim import real_mpi
 
     try:
         mpi = real_mpi()

@@ -16,8 +16,8 @@ import numpy as np
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.source import open_export
-from ncclx_mpi.device.memory import DeviceMemory
-from ncclx_mpi.device.staging import Lease
+from ncclx_mpi.gpu_memory.memory import DeviceMemory
+from ncclx_mpi.gpu_memory.staging import Lease
 
 _FROM_BUFFER = "ffffffff"
 """Under which key ctypes keeps what ``from_buffer`` was given."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ncclx_mpi.api import constants as mpi
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.errors import ERR_TYPE, fail
 

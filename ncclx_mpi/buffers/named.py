@@ -6,7 +6,7 @@ offers (LOGICAL16, INTEGER16, COMPLEX4) is null, as in other MPI libraries.
 
 from __future__ import annotations
 
-from ncclx_mpi.api import constants as mpi
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.buffers import shapes
 from ncclx_mpi.buffers.layout import Layout, basic, pair
 from ncclx_mpi.errors import ERR_ARG, fail

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ncclx_mpi.api import constants as mpi
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.buffers.layout import Layout, Listed, Part, Recipe, Strided, Words, once
 from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, fail
 

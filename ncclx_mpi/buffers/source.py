@@ -21,9 +21,9 @@ from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
 from ncclx_mpi.buffers.memory import view as memory_view
-from ncclx_mpi.buffers.places import BottomType, BufferAutomaticType, InPlaceType
-from ncclx_mpi.device.memory import DeviceMemory, check_readable
-from ncclx_mpi.device.streams import library_of, stream_of
+from ncclx_mpi.buffers.sentinels import BottomType, BufferAutomaticType, InPlaceType
+from ncclx_mpi.gpu_memory.memory import DeviceMemory, check_readable
+from ncclx_mpi.gpu_memory.streams import library_of, stream_of
 from numba_kernels.cuda import driver as drivers
 
 _WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x0098

@@ -100,7 +100,7 @@ def check_cache() -> Finding:
 
 def check_compiled() -> Finding:
     """The engine compiles, or is compiled."""
-    from ncclx_mpi.launch import warm
+    from ncclx_mpi.compile_cache import warm
 
     seconds = warm.warm_up(everything=True)
     if not warm.is_warm(everything=True):

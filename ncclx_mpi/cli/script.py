@@ -8,10 +8,12 @@ import os
 import sys
 from typing import Any
 
-from ncclx_mpi import runtime  # noqa: F401  (its exit handler has to be there before those of the program)
+from ncclx_mpi import (
+    mpi4py_shim,
+    runtime,  # noqa: F401  (its exit handler has to be there before those of the program)
+)
 from ncclx_mpi.cli.main import overview
 from ncclx_mpi.launch import program as programs
-from ncclx_mpi.launch import shim
 
 _OPTIONS = """options:
   --version            show version number and exit
@@ -35,7 +37,7 @@ def main(words: list[str]) -> int:
     except programs.UsageError as error:
         print(f"{error}\n{_usage()}\nTry `{_python()} -m ncclx_mpi -h` for more information.", file=sys.stderr)
         return 1
-    shim.install()
+    mpi4py_shim.install()
     if settings:
         _configure(settings)
     status = programs.run(program)

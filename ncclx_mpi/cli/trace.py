@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from ncclx_mpi.cli.main import program_name
-from ncclx_mpi.launch.process import STACKS_SIGNAL
 from ncclx_mpi.observe.describe import RankReport, as_data, reports
 from ncclx_mpi.observe.view import ArenaView, arenas_of, command_of, family, jobs
+from ncclx_mpi.process import STACKS_SIGNAL
 
 
 def main(args: list[str]) -> int:

@@ -13,7 +13,7 @@ def main(args: list[str]) -> int:
     parser.add_argument("--quiet", action="store_true", help="say nothing if there is nothing to do")
     parser.add_argument("--first", action="store_true", help="only what most programs use, as a first start does")
     options = parser.parse_args(args)
-    from ncclx_mpi.launch import warm
+    from ncclx_mpi.compile_cache import warm
     from numba_kernels import jit
 
     seconds = warm.warm_up(everything=not options.first)

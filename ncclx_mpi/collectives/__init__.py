@@ -32,8 +32,8 @@ from ncclx_mpi.collectives.blocking import (
 )
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.leaving import part
+from ncclx_mpi.collectives.mismatch_at_free import disagreement
 from ncclx_mpi.collectives.nonblocking import Described, Pending
-from ncclx_mpi.collectives.parting import disagreement
 from ncclx_mpi.collectives.prepare import (
     prepare_allgather,
     prepare_allgatherv,

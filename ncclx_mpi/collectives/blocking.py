@@ -14,29 +14,29 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import lines, prepare, select
-from ncclx_mpi.collectives.allgather import slot_large as allgather_large
-from ncclx_mpi.collectives.allgather import slot_small as allgather_small
-from ncclx_mpi.collectives.allreduce import slot_large as allreduce_large
-from ncclx_mpi.collectives.allreduce import slot_small as allreduce_small
-from ncclx_mpi.collectives.alltoall import slot_large as alltoall_large
-from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
-from ncclx_mpi.collectives.alltoall import slot_vector as alltoall_vector
-from ncclx_mpi.collectives.barrier import slot_small as barrier_small
-from ncclx_mpi.collectives.bcast import slot_large as bcast_large
-from ncclx_mpi.collectives.bcast import slot_small as bcast_small
+from ncclx_mpi.collectives import prepare, select, shm_oneshot
+from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
+from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
+from ncclx_mpi.collectives.allreduce import shm_oneshot as allreduce_small
+from ncclx_mpi.collectives.allreduce import shm_pipelined as allreduce_large
+from ncclx_mpi.collectives.alltoall import shm_oneshot as alltoall_small
+from ncclx_mpi.collectives.alltoall import shm_pipelined as alltoall_large
+from ncclx_mpi.collectives.alltoall import shm_vector as alltoall_vector
+from ncclx_mpi.collectives.barrier import shm_oneshot as barrier_small
+from ncclx_mpi.collectives.bcast import shm_oneshot as bcast_small
+from ncclx_mpi.collectives.bcast import shm_pipelined as bcast_large
 from ncclx_mpi.collectives.executor import Collective, broken
-from ncclx_mpi.collectives.gather import slot_large as gather_large
-from ncclx_mpi.collectives.gather import slot_small as gather_small
+from ncclx_mpi.collectives.gather import shm_oneshot as gather_small
+from ncclx_mpi.collectives.gather import shm_pipelined as gather_large
 from ncclx_mpi.collectives.leaving import parted
-from ncclx_mpi.collectives.reduce import slot_large as reduce_large
-from ncclx_mpi.collectives.reduce import slot_small as reduce_small
-from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
-from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
-from ncclx_mpi.collectives.scan import slot_large as scan_large
-from ncclx_mpi.collectives.scan import slot_small as scan_small
-from ncclx_mpi.collectives.scatter import slot_large as scatter_large
-from ncclx_mpi.collectives.scatter import slot_small as scatter_small
+from ncclx_mpi.collectives.reduce import shm_oneshot as reduce_small
+from ncclx_mpi.collectives.reduce import shm_pipelined as reduce_large
+from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
+from ncclx_mpi.collectives.reduce_scatter import shm_pipelined as reduce_scatter_large
+from ncclx_mpi.collectives.scan import shm_oneshot as scan_small
+from ncclx_mpi.collectives.scan import shm_pipelined as scan_large
+from ncclx_mpi.collectives.scatter import shm_oneshot as scatter_small
+from ncclx_mpi.collectives.scatter import shm_pipelined as scatter_large
 from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS, PEER_LEFT
@@ -49,7 +49,7 @@ Table = npt.NDArray[np.int64]
 
 def barrier(comm: NativeComm) -> None:
     """Return when every rank has called it."""
-    if select.algorithm(comm, lines.BARRIER, 0) == PLAN:
+    if select.algorithm(comm, shm_oneshot.BARRIER, 0) == PLAN:
         _run(prepare.prepare_barrier(comm))
     else:
         check(comm, entry(barrier_small.barrier)(comm.address), "barrier")
@@ -57,7 +57,7 @@ def barrier(comm: NativeComm) -> None:
 
 def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
     """Bytes of the root to everyone."""
-    algorithm = select.algorithm(comm, lines.BCAST, nbytes)
+    algorithm = select.algorithm(comm, shm_oneshot.BCAST, nbytes)
     if algorithm == SMALL:
         code = entry(bcast_small.bcast)(comm.address, address, nbytes, root)
     elif algorithm == LARGE:
@@ -69,7 +69,7 @@ def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
 
 def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> None:
     """`nbytes` of each rank to the root's `recv`, in rank order. In place at the root: its block is in `recv`."""
-    algorithm = select.algorithm(comm, lines.GATHER, nbytes)
+    algorithm = select.algorithm(comm, shm_oneshot.GATHER, nbytes)
     if algorithm == SMALL:
         code = entry(gather_small.gather)(comm.address, send, nbytes, recv, root)
     elif algorithm == LARGE:
@@ -81,7 +81,7 @@ def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> No
 
 def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> None:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
-    if select.algorithm(comm, lines.GATHER, 0) == PLAN:
+    if select.algorithm(comm, shm_oneshot.GATHER, 0) == PLAN:
         return _run(prepare.prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
@@ -90,12 +90,12 @@ def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts,
         table[root, 0] = send or table[root, 2]
     else:
         table[root, :2] = send, nbytes
-    _exchange(comm, lines.GATHER, root, table, "gatherv")
+    _exchange(comm, shm_oneshot.GATHER, root, table, "gatherv")
 
 
 def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> None:
     """Blocks of `nbytes` of the root's `send` to the ranks. In place at the root (`recv` = 0): it keeps its block."""
-    algorithm = select.algorithm(comm, lines.SCATTER, nbytes * comm.size)
+    algorithm = select.algorithm(comm, shm_oneshot.SCATTER, nbytes * comm.size)
     if algorithm == SMALL:
         code = entry(scatter_small.scatter)(comm.address, send, recv, nbytes, root)
     elif algorithm == LARGE:
@@ -107,7 +107,7 @@ def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> N
 
 def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> None:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
-    if select.algorithm(comm, lines.SCATTER, 0) == PLAN:
+    if select.algorithm(comm, shm_oneshot.SCATTER, 0) == PLAN:
         return _run(prepare.prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
@@ -116,12 +116,12 @@ def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv:
         table[root, 2:] = recv or table[root, 0], counts[root]
     else:
         table[root, 2:] = recv, nbytes
-    _exchange(comm, lines.SCATTER, root, table, "scatterv")
+    _exchange(comm, shm_oneshot.SCATTER, root, table, "scatterv")
 
 
 def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
     """`nbytes` of each rank to everyone's `recv`, in rank order. In place: the own block is in `recv`."""
-    algorithm = select.algorithm(comm, lines.ALLGATHER, nbytes)
+    algorithm = select.algorithm(comm, shm_oneshot.ALLGATHER, nbytes)
     if algorithm == SMALL:
         code = entry(allgather_small.allgather)(comm.address, send, nbytes, recv)
     elif algorithm == LARGE:
@@ -133,7 +133,7 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> None:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    algorithm = select.algorithm(comm, lines.ALLGATHER, max(counts))
+    algorithm = select.algorithm(comm, shm_oneshot.ALLGATHER, max(counts))
     if algorithm == PLAN:
         return _run(prepare.prepare_allgatherv(comm, send, nbytes, recv, counts, offsets))
     table = np.empty((comm.size, 2), dtype=np.int64)
@@ -149,7 +149,7 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
 
 def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
     """Block j of `send` to rank j, where it becomes block i of `recv`. In place: `recv` holds what is sent."""
-    algorithm = select.algorithm(comm, lines.ALLTOALL, nbytes * comm.size)
+    algorithm = select.algorithm(comm, shm_oneshot.ALLTOALL, nbytes * comm.size)
     if algorithm == SMALL:
         code = entry(alltoall_small.alltoall)(comm.address, send or recv, recv, nbytes)
     elif algorithm == LARGE:
@@ -169,19 +169,19 @@ def alltoallv(
     offsets: Counts,
 ) -> None:
     """As alltoall, with bytes and byte offsets of each block."""
-    if select.algorithm(comm, lines.ALLTOALL, 0) == PLAN:
+    if select.algorithm(comm, shm_oneshot.ALLTOALL, 0) == PLAN:
         return _run(prepare.prepare_alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
     table = np.empty((comm.size, 4), dtype=np.int64)
     table[:, 0] = np.add(send_offsets, send) if send else np.add(offsets, recv)
     table[:, 1] = send_counts if send else counts
     table[:, 2] = np.add(offsets, recv)
     table[:, 3] = counts
-    _exchange(comm, lines.ALLTOALL, 0, table, "alltoallv")
+    _exchange(comm, shm_oneshot.ALLTOALL, 0, table, "alltoallv")
 
 
 def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> None:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
-    algorithm = _reduction(lines.REDUCE, comm, count, itemsize)
+    algorithm = _reduction(shm_oneshot.REDUCE, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(reduce_small.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root)
     elif algorithm == LARGE:
@@ -194,7 +194,7 @@ def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn
 
 def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
-    algorithm = _reduction(lines.ALLREDUCE, comm, count, itemsize)
+    algorithm = _reduction(shm_oneshot.ALLREDUCE, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(allreduce_small.allreduce)(comm.address, send or recv, recv, count, itemsize, fn)
     elif algorithm == LARGE:
@@ -212,7 +212,7 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
     """
     firsts = np.array([0, *accumulate(counts)], dtype=np.int64)
     total, first = int(firsts[-1]), int(firsts[comm.rank])
-    algorithm = _reduction(lines.REDUCE_SCATTER, comm, total, itemsize)
+    algorithm = _reduction(shm_oneshot.REDUCE_SCATTER, comm, total, itemsize)
     if algorithm == SMALL:
         code = entry(reduce_scatter_small.reduce_scatter)(
             comm.address, send or recv, recv, total, first, counts[comm.rank], itemsize, fn
@@ -228,7 +228,7 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
 def reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """As reduce_scatter, with `count` elements for each rank."""
     total = count * comm.size
-    algorithm = _reduction(lines.REDUCE_SCATTER, comm, total, itemsize)
+    algorithm = _reduction(shm_oneshot.REDUCE_SCATTER, comm, total, itemsize)
     if algorithm == SMALL:
         code = entry(reduce_scatter_small.reduce_scatter)(
             comm.address, send or recv, recv, total, count * comm.rank, count, itemsize, fn
@@ -243,7 +243,7 @@ def reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, ite
 
 def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r at rank r. In place: the contribution is in `recv`."""
-    algorithm = _reduction(lines.SCAN, comm, count, itemsize)
+    algorithm = _reduction(shm_oneshot.SCAN, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 0)
     elif algorithm == LARGE:
@@ -256,7 +256,7 @@ def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: 
 
 def exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r - 1 at rank r; `recv` of rank 0 stays as it is. In place: the contribution is in `recv`."""
-    algorithm = _reduction(lines.SCAN, comm, count, itemsize)
+    algorithm = _reduction(shm_oneshot.SCAN, comm, count, itemsize)
     if algorithm == SMALL:
         code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 1)
     elif algorithm == LARGE:
@@ -293,7 +293,7 @@ def _exchange(comm: NativeComm, kind: int, root: int, table: Table, name: str) -
 
 
 def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
-    scratch = lines.SCRATCH
+    scratch = shm_oneshot.SCRATCH
     other, own, its = (
         ctypes.c_int64.from_address(comm.address + word).value
         for word in (scratch.offender, scratch.own_signature, scratch.its_signature)
@@ -314,8 +314,8 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
 
 
 def _called(signature: int) -> str:
-    kind, root, nbytes = lines.read_signature(signature)
-    given = " of objects" if signature & lines.OBJECTS else ""
+    kind, root, nbytes = shm_oneshot.read_signature(signature)
+    given = " of objects" if signature & shm_oneshot.OBJECTS else ""
     return f"{OPERATIONS[kind]}{given} with root {root} and {nbytes} bytes"
 
 

@@ -24,10 +24,10 @@ from ncclx_mpi import errors
 from ncclx_mpi.collectives.leaving import parted
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.entries import post_receive, post_send, withdraw
 from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.requests import post_receive, post_send, withdraw
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, store_release
 from numba_kernels.jit import c_address, kernel

@@ -12,18 +12,25 @@ from __future__ import annotations
 from numba import types
 
 from ncclx_mpi.collectives import operands
-from ncclx_mpi.collectives.allgather import slot_large as allgather_large
-from ncclx_mpi.collectives.allgather import slot_small as allgather_small
-from ncclx_mpi.collectives.allreduce import slot_large as allreduce_large
-from ncclx_mpi.collectives.allreduce import slot_small as allreduce_small
-from ncclx_mpi.collectives.alltoall import slot_large as alltoall_large
-from ncclx_mpi.collectives.alltoall import slot_small as alltoall_small
-from ncclx_mpi.collectives.barrier.slot_small import barrier
-from ncclx_mpi.collectives.bcast import slot_large as bcast_large
-from ncclx_mpi.collectives.bcast import slot_small as bcast_small
-from ncclx_mpi.collectives.gather import slot_large as gather_large
-from ncclx_mpi.collectives.gather import slot_small as gather_small
-from ncclx_mpi.collectives.lines import (
+from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
+from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
+from ncclx_mpi.collectives.allreduce import shm_oneshot as allreduce_small
+from ncclx_mpi.collectives.allreduce import shm_pipelined as allreduce_large
+from ncclx_mpi.collectives.alltoall import shm_oneshot as alltoall_small
+from ncclx_mpi.collectives.alltoall import shm_pipelined as alltoall_large
+from ncclx_mpi.collectives.barrier.shm_oneshot import barrier
+from ncclx_mpi.collectives.bcast import shm_oneshot as bcast_small
+from ncclx_mpi.collectives.bcast import shm_pipelined as bcast_large
+from ncclx_mpi.collectives.gather import shm_oneshot as gather_small
+from ncclx_mpi.collectives.gather import shm_pipelined as gather_large
+from ncclx_mpi.collectives.reduce import shm_oneshot as reduce_small
+from ncclx_mpi.collectives.reduce import shm_pipelined as reduce_large
+from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
+from ncclx_mpi.collectives.reduce_scatter import shm_pipelined as reduce_scatter_large
+from ncclx_mpi.collectives.scatter import shm_oneshot as scatter_small
+from ncclx_mpi.collectives.scatter import shm_pipelined as scatter_large
+from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
+from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -35,13 +42,6 @@ from ncclx_mpi.collectives.lines import (
     SCATTER,
     give_gil,
 )
-from ncclx_mpi.collectives.reduce import slot_large as reduce_large
-from ncclx_mpi.collectives.reduce import slot_small as reduce_small
-from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
-from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
-from ncclx_mpi.collectives.scatter import slot_large as scatter_large
-from ncclx_mpi.collectives.scatter import slot_small as scatter_small
-from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64

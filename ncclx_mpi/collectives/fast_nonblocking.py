@@ -1,7 +1,7 @@
 """Non-blocking collectives of plain arrays: checked, recorded and published in one compiled call.
 
 The twins of :mod:`ncclx_mpi.collectives.fast`: each returns the handle of what it started, which takes a ticket as that of a message does
-(:mod:`ncclx_mpi.p2p.tickets`), and is completed in the same calls. None, with nothing done: the arrays are not plain, or not
+(:mod:`ncclx_mpi.p2p.request_pool`), and is completed in the same calls. None, with nothing done: the arrays are not plain, or not
 valid, or there is no room, or no free ticket; the caller then goes the general way, which also finds the words for what is wrong.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives import operands, pending
-from ncclx_mpi.collectives.direct import is_shown
-from ncclx_mpi.collectives.lines import (
+from ncclx_mpi.collectives import operands, schedule
+from ncclx_mpi.collectives.autotune import is_one_sided
+from ncclx_mpi.collectives.cma import is_shown
+from ncclx_mpi.collectives.select import is_planned, on_lines
+from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -24,10 +26,8 @@ from ncclx_mpi.collectives.lines import (
     SCATTER,
     SCRATCH,
 )
-from ncclx_mpi.collectives.select import is_planned, on_lines
-from ncclx_mpi.collectives.ways import is_one_sided
 from ncclx_mpi.p2p.layout import COMM, ENGINE
-from ncclx_mpi.p2p.tickets import new_handle, request_of, use_ticket
+from ncclx_mpi.p2p.request_pool import new_handle, request_of, use_ticket
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import address_of, array_argument, array_of, index_argument, index_of, itemsize_of, nbytes_of
@@ -71,7 +71,7 @@ def _owner(first, second):  # type: ignore[no-untyped-def]
 def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
     """The handle of a collective that is about to start, and keeps its arrays alive; 0 if it cannot."""
     engine, keeper = load64(comm + COMM.engine), load64(comm + SCRATCH.keeper)
-    if load64(comm + COMM.broken) != 0 or pending.has_room(comm) == 0:
+    if load64(comm + COMM.broken) != 0 or schedule.has_room(comm) == 0:
         return 0
     owner = _owner(first if first != 0 else keeper, second)
     if owner == 0:
@@ -86,7 +86,7 @@ def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def _entry_of(comm, handle):  # type: ignore[no-untyped-def]
     """Where what a new handle stands for is described; 0 if there is no handle, or no room: a finalizer that ran may have done anything."""
-    entry = pending.new_entry(comm, request_of(handle)) if handle != 0 else 0
+    entry = schedule.new_entry(comm, request_of(handle)) if handle != 0 else 0
     if entry < 0:
         decrease(handle)
     return max(entry, 0)
@@ -99,8 +99,8 @@ def ibarrier(comm):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_barrier(comm, entry)
-    pending.commit(comm, entry)
+    schedule.describe_barrier(comm, entry)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -114,8 +114,8 @@ def ibcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_bcast(comm, entry, address_of(argument), nbytes, root)
-    pending.commit(comm, entry)
+    schedule.describe_bcast(comm, entry, address_of(argument), nbytes, root)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -130,8 +130,8 @@ def iallreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-d
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(recv)
-    pending.describe_allreduce(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function)
-    pending.commit(comm, entry)
+    schedule.describe_allreduce(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -146,8 +146,8 @@ def iscan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unt
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(recv)
-    pending.describe_scan(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive)
-    pending.commit(comm, entry)
+    schedule.describe_scan(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -164,8 +164,8 @@ def ireduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-u
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(send)
-    pending.describe_reduce(comm, entry, address_of(send), target, nbytes // itemsize, itemsize, function, root)
-    pending.commit(comm, entry)
+    schedule.describe_reduce(comm, entry, address_of(send), target, nbytes // itemsize, itemsize, function, root)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -181,8 +181,8 @@ def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[n
         return result(0)
     itemsize = itemsize_of(recv)
     count = nbytes_of(recv) // itemsize
-    pending.describe_reduce_scatter_block(comm, entry, address_of(send), address_of(recv), count, itemsize, function)
-    pending.commit(comm, entry)
+    schedule.describe_reduce_scatter_block(comm, entry, address_of(send), address_of(recv), count, itemsize, function)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -196,8 +196,8 @@ def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_allgather(comm, entry, source, nbytes, target)
-    pending.commit(comm, entry)
+    schedule.describe_allgather(comm, entry, source, nbytes, target)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -211,8 +211,8 @@ def ialltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_alltoall(comm, entry, source, target, total // load64(comm + COMM.size))
-    pending.commit(comm, entry)
+    schedule.describe_alltoall(comm, entry, source, target, total // load64(comm + COMM.size))
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -227,8 +227,8 @@ def igather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_gather(comm, entry, address_of(send), nbytes, target, root)
-    pending.commit(comm, entry)
+    schedule.describe_gather(comm, entry, address_of(send), nbytes, target, root)
+    schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -243,6 +243,6 @@ def iscatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    pending.describe_scatter(comm, entry, source, target, nbytes, root)
-    pending.commit(comm, entry)
+    schedule.describe_scatter(comm, entry, source, target, nbytes, root)
+    schedule.commit(comm, entry)
     return result(handle)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.allgather import slot_large as allgather_large
-from ncclx_mpi.collectives.allgather import slot_small as allgather_small
-from ncclx_mpi.collectives.allgather.direct import BLOCK
-from ncclx_mpi.collectives.alltoall.slot_large import ROW
-from ncclx_mpi.collectives.alltoall.slot_vector import exchange
+from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
+from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
+from ncclx_mpi.collectives.allgather.cma import BLOCK
+from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
+from ncclx_mpi.collectives.alltoall.shm_vector import exchange
 from ncclx_mpi.collectives.fast import SLOW
-from ncclx_mpi.collectives.lines import (
+from ncclx_mpi.collectives.operands import of_reduction
+from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
+from ncclx_mpi.collectives.reduce_scatter import shm_pipelined as reduce_scatter_large
+from ncclx_mpi.collectives.scan import shm_oneshot, shm_pipelined
+from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
+from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
     ALLTOALL,
     GATHER,
@@ -25,11 +30,6 @@ from ncclx_mpi.collectives.lines import (
     give_gil,
     working_memory,
 )
-from ncclx_mpi.collectives.operands import of_reduction
-from ncclx_mpi.collectives.reduce_scatter import slot_large as reduce_scatter_large
-from ncclx_mpi.collectives.reduce_scatter import slot_small as reduce_scatter_small
-from ncclx_mpi.collectives.scan import slot_large, slot_small
-from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
@@ -219,12 +219,12 @@ def scan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unty
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
     state = give_gil(nbytes)
     if on_lines(comm, SCAN, nbytes) != 0:
-        code = slot_small.scan(comm, source, target, count, itemsize, function, exclusive)
+        code = shm_oneshot.scan(comm, source, target, count, itemsize, function, exclusive)
     else:
         chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
         if exclusive != 0:
-            code = slot_large.exscan(comm, source, target, count, itemsize, function, chunk)
+            code = shm_pipelined.exscan(comm, source, target, count, itemsize, function, chunk)
         else:
-            code = slot_large.scan(comm, source, target, count, itemsize, function, chunk)
+            code = shm_pipelined.scan(comm, source, target, count, itemsize, function, chunk)
     enter_gil(state)
     return code

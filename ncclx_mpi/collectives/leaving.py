@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import lines
+from ncclx_mpi.collectives import shm_oneshot
 from ncclx_mpi.p2p.engine import NativeComm
 from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, PARTED_OFFSET, done_of
 
@@ -19,7 +19,7 @@ _PAST_SHIFT = 56
 def part(comm: NativeComm) -> None:
     """Publish what this rank has called on a communicator, which calls no more on it: those who wait for more give up."""
     if comm.slot >= 0:
-        past = ctypes.c_int64.from_address(comm.address + lines.SCRATCH.next_past).value >> _PAST_SHIFT
+        past = ctypes.c_int64.from_address(comm.address + shm_oneshot.SCRATCH.next_past).value >> _PAST_SHIFT
         word_of(comm, comm.rank).value = PARTED | comm.word("sequence") << PARTED_COUNT_SHIFT | past
 
 

@@ -1,8 +1,8 @@
 """Non-blocking and persistent collectives as Python sees them: what is pending in a communicator, and who goes how.
 
-Small collectives go by lines (:mod:`ncclx_mpi.collectives.pending`), by the same table as blocking ones, if what they reduce with is
+Small collectives go by lines (:mod:`ncclx_mpi.collectives.schedule`), by the same table as blocking ones, if what they reduce with is
 compiled: whoever makes progress carries a reduction out, with the engine's lock in hand, where a function in Python may not run.
-Larger ones go by direct copies (:mod:`ncclx_mpi.collectives.onesided`) where all ranks let the kernel copy. All others are plans
+Larger ones go by direct copies (:mod:`ncclx_mpi.collectives.cma_schedule`) where all ranks let the kernel copy. All others are plans
 (:mod:`ncclx_mpi.collectives.prepare`), as are those with counts, and large scans. All of it is a function of what all ranks know; but
 whether the kernel lets every rank reach every other one each finds out for itself, once all have said that they may be reached. They all
 find the same unless something forbids it to some of them only: these go by plans and publish that they do, which
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import direct, lines, onesided, pending, select, ways
+from ncclx_mpi.collectives import autotune, cma, cma_schedule, schedule, select, shm_oneshot
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.select import LARGE, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
@@ -36,7 +36,7 @@ from transports.shm.slots import BIG
 entry = functools.cache(_entry)
 _LEAST_ENTRIES = 32
 _FEW_OWNERS = 64
-_WORDS = pending.ENTRY.total // WORD
+_WORDS = schedule.ENTRY.total // WORD
 
 
 class Described:
@@ -45,7 +45,7 @@ class Described:
     Attributes
     ----------
     address
-        Of an entry (:mod:`ncclx_mpi.collectives.pending`) that says what it is.
+        Of an entry (:mod:`ncclx_mpi.collectives.schedule`) that says what it is.
     before, after
         Copies that are made each time, before it starts and once it is complete.
     is_refusal
@@ -68,7 +68,7 @@ class Described:
         if name in _COPIED_IN_PLACE and not arguments[0]:
             shown[0] = self._copy(arguments[1], arguments[2] * comm.size * (arguments[3] if len(arguments) > 3 else 1), False)
         for index, nbytes, is_written in _PARTS[name](comm, *arguments):
-            if arguments[index] and not entry(direct.is_shown)(comm.address, arguments[index]):
+            if arguments[index] and not entry(cma.is_shown)(comm.address, arguments[index]):
                 shown[index] = self._copy(arguments[index], nbytes, is_written)
         return shown
 
@@ -148,16 +148,16 @@ class Pending:
         kind, published, kernel, operands = resolve(comm, *arguments)
         algorithm, described = select.algorithm(comm, kind, published), Described()
         if algorithm == LARGE:
-            ahead = self._look_ahead(kind) if name in _PARTS and _is_cut(name, arguments) else lines.PLANNED
-            if ahead == lines.PLANNED:
+            ahead = self._look_ahead(kind) if name in _PARTS and _is_cut(name, arguments) else shm_oneshot.PLANNED
+            if ahead == shm_oneshot.PLANNED:
                 return None
-            described.is_refusal = ahead == lines.UNREACHED
+            described.is_refusal = ahead == shm_oneshot.UNREACHED
             operands = resolve(comm, *described.show(comm, name, arguments))[-1]
         elif algorithm != SMALL or published > BIG:
             return None
         entry(kernel)(comm.address, described.address, *operands)
         if described.is_refusal:
-            entry(pending.refuse)(described.address)
+            entry(schedule.refuse)(described.address)
         return described
 
     def begin(self, described: Described, name: str, owner: Any) -> int:
@@ -170,7 +170,7 @@ class Pending:
             copy()
         expected = self.comm.word("sequence") + 1
         self.keep(expected, owner)
-        number = int(entry(pending.start_described)(self.comm.address, 0, described.address))
+        number = int(entry(schedule.start_described)(self.comm.address, 0, described.address))
         if number < 0:
             self.owners.pop(expected, None)
             check(self.comm, -number, name)
@@ -180,19 +180,19 @@ class Pending:
         return number
 
     def _look_ahead(self, kind: int) -> int:
-        """How large collectives go: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.lines`)."""
-        comm, ahead = self.comm, lines.SCRATCH.ahead
-        if comm.size == 1 or not entry(ways.may_be_direct)(comm.address, kind):
-            return lines.PLANNED
+        """How large collectives go: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.shm_oneshot`)."""
+        comm, ahead = self.comm, shm_oneshot.SCRATCH.ahead
+        if comm.size == 1 or not entry(autotune.may_be_direct)(comm.address, kind):
+            return shm_oneshot.PLANNED
         if not len(self._chunks):
-            self._chunks = np.empty(onesided.CHUNKS_BYTES, dtype=np.uint8)
-            _word(comm.address + lines.SCRATCH.chunks).value = self._chunks.ctypes.data
-            _word(comm.address + lines.SCRATCH.one_sided).value = c_address(onesided.step)
-        if entry(ways.is_one_sided)(comm.address, kind):
-            return lines.AGREED
-        if _word(comm.address + ahead).value == lines.UNASKED:
+            self._chunks = np.empty(cma_schedule.CHUNKS_BYTES, dtype=np.uint8)
+            _word(comm.address + shm_oneshot.SCRATCH.chunks).value = self._chunks.ctypes.data
+            _word(comm.address + shm_oneshot.SCRATCH.one_sided).value = c_address(cma_schedule.step)
+        if entry(autotune.is_one_sided)(comm.address, kind):
+            return shm_oneshot.AGREED
+        if _word(comm.address + ahead).value == shm_oneshot.UNASKED:
             comm.engine.idle_wait(self._have_all_joined, "first large non-blocking collective, while a rank starts")
-            entry(onesided.look_ahead)(comm.address)
+            entry(cma_schedule.look_ahead)(comm.address)
         return _word(comm.address + ahead).value
 
     def _have_all_joined(self) -> bool:
@@ -202,14 +202,14 @@ class Pending:
     def begin_request(self, request: int, name: str) -> None:
         """Start a persistent request of this communicator, a FREE one; raises as :meth:`start`."""
         self._make_room()
-        entry(pending.start_again)(request)
+        entry(schedule.start_again)(request)
         if _word(request + REQUEST.state).value == FREE:
             check(self.comm, BROKEN, name)
 
     def hold(self, request: int) -> None:
         """Keep the slot for a persistent request after the communicator was freed, until :meth:`let_go`."""
         if not self.comm.engine.word("lines_start"):
-            self.comm.engine.set_word("lines_start", c_address(pending.start_again))
+            self.comm.engine.set_word("lines_start", c_address(schedule.start_again))
         self._holders.add(request)
 
     def let_go(self, request: int) -> None:
@@ -232,14 +232,14 @@ class Pending:
         Exception
             ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed. ERR_TRUNCATE, ERR_ROOT, ERR_OTHER: ranks disagree.
         """
-        code = entry(pending.wait_for)(self.comm.address, number)
+        code = entry(schedule.wait_for)(self.comm.address, number)
         if code != 0:
             self._fail(code, name)
         self._land(number)
 
     def test(self, number: int, name: str) -> bool:
         """Whether collective `number` is complete, after some progress; raises as :meth:`wait`."""
-        code = entry(pending.test_for)(self.comm.address, number)
+        code = entry(schedule.test_for)(self.comm.address, number)
         if code > 0:
             self._fail(code, name)
         if code == 0:
@@ -254,7 +254,7 @@ class Pending:
 
     def abandon(self) -> None:
         """Give all that is pending up: its buffers are the caller's again, and the communicator takes no more collectives."""
-        entry(pending.abandon)(self.comm.address)
+        entry(schedule.abandon)(self.comm.address)
         self.owners.clear()
         self._landings.clear()
 
@@ -265,7 +265,7 @@ class Pending:
     def forget(self, request: int, owner: Any) -> None:
         """Give the request of a collective back, which goes on by itself and keeps `owner` alive as long."""
         number = _word(request + REQUEST.sequence).value
-        if entry(pending.detach)(self.comm.address, request):
+        if entry(schedule.detach)(self.comm.address, request):
             self.keep(number, owner)
 
     def leave(self) -> None:
@@ -276,7 +276,7 @@ class Pending:
     def _leave(self) -> None:
         if self.comm.slot >= 0 and not self._holders:
             self._is_left, self._has_left = False, True
-            entry(pending.leave)(self.comm.address)
+            entry(schedule.leave)(self.comm.address)
 
     def _fail(self, code: int, name: str) -> None:
         self.abandon()
@@ -288,26 +288,26 @@ class Pending:
             errors.fail(
                 errors.ERR_COMM, f"rank {self.comm.rank}: a persistent collective is started after its communicator was freed"
             )
-        if entry(pending.has_room)(self.comm.address):
+        if entry(schedule.has_room)(self.comm.address):
             return
         engine, room = self.comm.engine, max(2 * len(self._entries) // _WORDS, _LEAST_ENTRIES)
         if not engine.word("lines_step"):
-            engine.set_word("lines_step", c_address(pending.step))
+            engine.set_word("lines_step", c_address(schedule.step))
         entries = np.empty(room * _WORDS, dtype=np.int64)
-        entry(pending.move_entries)(self.comm.address, entries.ctypes.data, room)
+        entry(schedule.move_entries)(self.comm.address, entries.ctypes.data, room)
         self._entries = entries
-        _word(self.comm.address + lines.SCRATCH.keeper).value = id(self)
+        _word(self.comm.address + shm_oneshot.SCRATCH.keeper).value = id(self)
         _let_go()
 
     def _drop_complete(self) -> None:
         """Let go of what complete collectives referred to whose requests were forgotten."""
-        collected = _word(self.comm.address + lines.SCRATCH.collected).value
+        collected = _word(self.comm.address + shm_oneshot.SCRATCH.collected).value
         for number in [number for number in self.owners if number <= collected]:
             self.owners.pop(number, None)
         self._drop_at = 2 * len(self.owners) + _FEW_OWNERS
 
     def __del__(self) -> None:
-        if len(self._entries) and not entry(pending.unlink)(self.comm.address):
+        if len(self._entries) and not entry(schedule.unlink)(self.comm.address):
             _lingering.append(self)
 
 
@@ -323,7 +323,7 @@ def _let_go() -> None:
     for _ in range(len(_lingering)):
         with contextlib.suppress(IndexError):  # another thread does the same
             left = _lingering.popleft()
-            if not entry(pending.unlink)(left.comm.address):
+            if not entry(schedule.unlink)(left.comm.address):
                 _lingering.append(left)
 
 
@@ -334,50 +334,50 @@ _Resolved = tuple[int, int, Any, tuple[int, ...]]
 
 
 def _barrier(comm: NativeComm) -> _Resolved:
-    return lines.BARRIER, 0, pending.describe_barrier, ()
+    return shm_oneshot.BARRIER, 0, schedule.describe_barrier, ()
 
 
 def _bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Resolved:
-    return lines.BCAST, nbytes, pending.describe_bcast, (address, nbytes, root)
+    return shm_oneshot.BCAST, nbytes, schedule.describe_bcast, (address, nbytes, root)
 
 
 def _gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Resolved:
-    return lines.GATHER, nbytes, pending.describe_gather, (send, nbytes, recv, root)
+    return shm_oneshot.GATHER, nbytes, schedule.describe_gather, (send, nbytes, recv, root)
 
 
 def _scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Resolved:
-    return lines.SCATTER, nbytes * comm.size, pending.describe_scatter, (send, recv, nbytes, root)
+    return shm_oneshot.SCATTER, nbytes * comm.size, schedule.describe_scatter, (send, recv, nbytes, root)
 
 
 def _allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Resolved:
-    return lines.ALLGATHER, nbytes, pending.describe_allgather, (send, nbytes, recv)
+    return shm_oneshot.ALLGATHER, nbytes, schedule.describe_allgather, (send, nbytes, recv)
 
 
 def _alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Resolved:
-    return lines.ALLTOALL, nbytes * comm.size, pending.describe_alltoall, (send or recv, recv, nbytes)
+    return shm_oneshot.ALLTOALL, nbytes * comm.size, schedule.describe_alltoall, (send or recv, recv, nbytes)
 
 
 def _reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> _Resolved:
-    return lines.REDUCE, count * itemsize, pending.describe_reduce, (send or recv, recv, count, itemsize, fn, root)
+    return shm_oneshot.REDUCE, count * itemsize, schedule.describe_reduce, (send or recv, recv, count, itemsize, fn, root)
 
 
 def _allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return lines.ALLREDUCE, count * itemsize, pending.describe_allreduce, (send or recv, recv, count, itemsize, fn)
+    return shm_oneshot.ALLREDUCE, count * itemsize, schedule.describe_allreduce, (send or recv, recv, count, itemsize, fn)
 
 
 def _reduce_scatter_block(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
 ) -> _Resolved:
     total = count * comm.size * itemsize
-    return lines.REDUCE_SCATTER, total, pending.describe_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
+    return shm_oneshot.REDUCE_SCATTER, total, schedule.describe_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
 
 
 def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return lines.SCAN, count * itemsize, pending.describe_scan, (send or recv, recv, count, itemsize, fn, 0)
+    return shm_oneshot.SCAN, count * itemsize, schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 0)
 
 
 def _exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return lines.EXSCAN, count * itemsize, pending.describe_scan, (send or recv, recv, count, itemsize, fn, 1)
+    return shm_oneshot.EXSCAN, count * itemsize, schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 1)
 
 
 _COLLECTIVES: dict[str, Callable[..., _Resolved]] = {

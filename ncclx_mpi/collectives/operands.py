@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.collectives.lines import ALLGATHER, ALLTOALL, BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER
 from ncclx_mpi.collectives.select import is_planned
+from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel

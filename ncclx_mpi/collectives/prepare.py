@@ -10,17 +10,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from ncclx_mpi.collectives import lines, select
+from ncclx_mpi.collectives import select, shm_oneshot
 from ncclx_mpi.collectives.allgather import ring
-from ncclx_mpi.collectives.allreduce import exchanged
-from ncclx_mpi.collectives.allreduce import scattered as allreduce_scattered
+from ncclx_mpi.collectives.allreduce import allgather_reduce
+from ncclx_mpi.collectives.allreduce import reduce_scatter_allgather as allreduce_scattered
 from ncclx_mpi.collectives.alltoall import pairwise
 from ncclx_mpi.collectives.barrier import dissemination
 from ncclx_mpi.collectives.bcast import binomial
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.gather import linear as gather_linear
-from ncclx_mpi.collectives.reduce import gathered
-from ncclx_mpi.collectives.reduce import scattered as reduce_scattered
+from ncclx_mpi.collectives.reduce import gather_reduce
+from ncclx_mpi.collectives.reduce import reduce_scatter_gather as reduce_scattered
 from ncclx_mpi.collectives.reduce_scatter import pairwise as reduce_scatter_pairwise
 from ncclx_mpi.collectives.scan import chain
 from ncclx_mpi.collectives.scatter import linear as scatter_linear
@@ -31,13 +31,13 @@ Counts = Sequence[int]
 
 def prepare_barrier(comm: NativeComm) -> Collective:
     """Complete when every rank has started it."""
-    return Collective(comm, "barrier", lines.BARRIER, dissemination.plan(comm.rank, comm.size), (0, 0))
+    return Collective(comm, "barrier", shm_oneshot.BARRIER, dissemination.plan(comm.rank, comm.size), (0, 0))
 
 
 def prepare_bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> Collective:
     """Bytes of the root to everyone."""
     plan = binomial.plan(comm.rank, comm.size, nbytes, root)
-    return Collective(comm, "bcast", lines.BCAST, plan, (address, address), root=root)
+    return Collective(comm, "bcast", shm_oneshot.BCAST, plan, (address, address), root=root)
 
 
 def prepare_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> Collective:
@@ -51,7 +51,7 @@ def prepare_gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts:
     if comm.rank != root:
         counts = offsets = (nbytes,) * comm.size
     plan = gather_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, send == 0)
-    return Collective(comm, "gather", lines.GATHER, plan, (send, recv), root=root)
+    return Collective(comm, "gather", shm_oneshot.GATHER, plan, (send, recv), root=root)
 
 
 def prepare_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> Collective:
@@ -65,7 +65,7 @@ def prepare_scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Count
     if comm.rank != root:
         counts = offsets = (nbytes,) * comm.size
     plan = scatter_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, recv == 0)
-    return Collective(comm, "scatter", lines.SCATTER, plan, (send, recv), root=root)
+    return Collective(comm, "scatter", shm_oneshot.SCATTER, plan, (send, recv), root=root)
 
 
 def prepare_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Collective:
@@ -77,7 +77,7 @@ def prepare_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Co
 def prepare_allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
     plan = ring.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), send == 0)
-    return Collective(comm, "allgather", lines.ALLGATHER, plan, (send, recv))
+    return Collective(comm, "allgather", shm_oneshot.ALLGATHER, plan, (send, recv))
 
 
 def prepare_alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> Collective:
@@ -99,27 +99,27 @@ def prepare_alltoallv(
     in_place = send == 0
     outgoing = ((), ()) if in_place else (tuple(send_counts), tuple(send_offsets))
     plan = pairwise.plan(comm.rank, comm.size, *outgoing, tuple(counts), tuple(offsets), in_place)
-    return Collective(comm, "alltoall", lines.ALLTOALL, plan, (send, recv))
+    return Collective(comm, "alltoall", shm_oneshot.ALLTOALL, plan, (send, recv))
 
 
 def prepare_reduce(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int
 ) -> Collective:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
-    if select.is_scattered(comm, lines.REDUCE, count, itemsize):
+    if select.is_scattered(comm, shm_oneshot.REDUCE, count, itemsize):
         plan = reduce_scattered.plan(comm.rank, comm.size, count, itemsize, root)
     else:
-        plan = gathered.plan(comm.rank, comm.size, count * itemsize, root)
-    return Collective(comm, "reduce", lines.REDUCE, plan, (send or recv, recv), fn, itemsize, root)
+        plan = gather_reduce.plan(comm.rank, comm.size, count * itemsize, root)
+    return Collective(comm, "reduce", shm_oneshot.REDUCE, plan, (send or recv, recv), fn, itemsize, root)
 
 
 def prepare_allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
-    if select.is_scattered(comm, lines.ALLREDUCE, count, itemsize):
+    if select.is_scattered(comm, shm_oneshot.ALLREDUCE, count, itemsize):
         plan = allreduce_scattered.plan(comm.rank, comm.size, count, itemsize)
     else:
-        plan = exchanged.plan(comm.rank, comm.size, count * itemsize)
-    return Collective(comm, "allreduce", lines.ALLREDUCE, plan, (send or recv, recv), fn, itemsize)
+        plan = allgather_reduce.plan(comm.rank, comm.size, count * itemsize)
+    return Collective(comm, "allreduce", shm_oneshot.ALLREDUCE, plan, (send or recv, recv), fn, itemsize)
 
 
 def prepare_reduce_scatter(
@@ -130,7 +130,7 @@ def prepare_reduce_scatter(
     In place: the contribution is in `recv`, and the result replaces its start.
     """
     plan = reduce_scatter_pairwise.plan(comm.rank, tuple(count * itemsize for count in counts))
-    return Collective(comm, "reduce_scatter", lines.REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
+    return Collective(comm, "reduce_scatter", shm_oneshot.REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
 
 
 def prepare_reduce_scatter_block(
@@ -143,13 +143,13 @@ def prepare_reduce_scatter_block(
 def prepare_scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of ranks 0 to r at rank r. In place: the contribution is in `recv`."""
     plan = chain.scan_plan(comm.rank, comm.size, count, itemsize)
-    return Collective(comm, "scan", lines.SCAN, plan, (send or recv, recv), fn, itemsize)
+    return Collective(comm, "scan", shm_oneshot.SCAN, plan, (send or recv, recv), fn, itemsize)
 
 
 def prepare_exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of ranks 0 to r - 1 at rank r; `recv` of rank 0 stays as it is. In place: the contribution is in `recv`."""
     plan = chain.exscan_plan(comm.rank, comm.size, count, itemsize)
-    return Collective(comm, "exscan", lines.EXSCAN, plan, (send or recv, recv), fn, itemsize)
+    return Collective(comm, "exscan", shm_oneshot.EXSCAN, plan, (send or recv, recv), fn, itemsize)
 
 
 @functools.lru_cache(maxsize=64)

@@ -4,27 +4,27 @@ What all ranks know: the collective, the number of ranks, the bytes that every r
 whether the communicator has a slot in the arena, and what the settings force (:mod:`ncclx_mpi.algorithms`). :func:`on_lines` is
 compiled too, :func:`is_planned` and :func:`chunk_items`, so that calls which never leave compiled code choose by the very same table.
 
-=================  =========================================================  ==========================================================
-algorithm          chosen for                                                 what runs where it is forced and cannot serve the call
-=================  =========================================================  ==========================================================
-``slot_small``     up to ``LINES_UPTO`` bytes; one rank; nothing to move      more than ``BIG`` bytes: as if none was forced
-``slot_large``     more, if it is the faster                                  elements over ``LARGEST_ITEM`` to reduce: a plan
-``direct``         more, if it is the faster                                  buffers that the kernel does not copy: ``slot_large``
-the first plan     no slot in the arena; non-blocking and persistent calls    serves all
-                   with counts or operations in Python, large scans
-``scattered``      as that, from ``SCATTERED_FROM`` bytes                     serves all
-=================  =========================================================  ==========================================================
+====================  =======================================================  ========================================================
+algorithm             chosen for                                               what runs where it is forced and cannot serve the call
+====================  =======================================================  ========================================================
+``shm_oneshot``       up to ``LINES_UPTO`` bytes; one rank; nothing to move    more than ``BIG`` bytes: as if none was forced
+``shm_pipelined``     more, if it is the faster                                elements over ``LARGEST_ITEM`` to reduce: a plan
+``cma``               more, if it is the faster                                buffers that the kernel does not copy: ``shm_pipelined``
+the first plan        no slot in the arena; non-blocking and persistent calls  serves all
+                      with counts or operations in Python, large scans
+``reduce_scatter_*``  as that, from ``SCATTERED_FROM`` bytes                   serves all
+====================  =======================================================  ========================================================
 
-Where a communicator has no slot, forced algorithms of the slot are a plan, and so is ``slot_large`` in non-blocking and persistent calls,
+Where a communicator has no slot, forced algorithms of the slot are a plan, and so is ``shm_pipelined`` in non-blocking and persistent calls,
 which otherwise go directly beyond lines, without trials, where all ranks let the kernel copy, and else as a plan. Alltoallv, alltoallw,
-gatherv and scatterv have one algorithm on the slot, ``slot_vector``, whichever of its algorithms is forced. Forced algorithms are
+gatherv and scatterv have one algorithm on the slot, ``shm_vector``, whichever of its algorithms is forced. Forced algorithms are
 the host's: arrays on devices are copied there for them.
 """
 
 from __future__ import annotations
 
-from ncclx_mpi.algorithms import AUTO, FIRST_PLAN, SCATTERED, SLOT_SMALL
-from ncclx_mpi.collectives.lines import (
+from ncclx_mpi.algorithms import FIRST_PLAN, ONESHOT, SHARED_WORK, UNFORCED
+from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -37,7 +37,7 @@ from ncclx_mpi.collectives.lines import (
     SCAN,
     SCATTER,
 )
-from ncclx_mpi.collectives.streams import piece_of
+from ncclx_mpi.collectives.shm_pipelined import piece_of
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
@@ -73,14 +73,14 @@ LARGEST_ITEM = LEAST_CHUNK
 @kernel("int64(int64, int64)")
 def _lines_upto(kind, forced):  # type: ignore[no-untyped-def]
     """Bytes that one rank publishes up to which lines are used; what is empty passes by them whatever is forced."""
-    if forced == AUTO:
+    if forced == UNFORCED:
         return _UPTO[kind]
-    return BIG if forced == SLOT_SMALL else 0
+    return BIG if forced == ONESHOT else 0
 
 
 @kernel("int64(int64, int64)")
 def forced_of(comm, kind):  # type: ignore[no-untyped-def]
-    """The number of the algorithm that is forced for a collective, AUTO for none."""
+    """The number of the algorithm that is forced for a collective, UNFORCED for none."""
     return load64(comm + COMM.forced + 8 * kind)
 
 
@@ -115,5 +115,5 @@ def is_scattered(comm: NativeComm, kind: int, count: int, itemsize: int) -> bool
     """Whether a reduction of `count` elements as a plan is cut into blocks, one for each rank."""
     forced, size = comm.forced[kind], comm.size
     if forced >= FIRST_PLAN:
-        return forced == SCATTERED
+        return forced in SHARED_WORK
     return size > 2 and count >= size and count * itemsize >= SCATTERED_FROM[kind]

@@ -40,7 +40,7 @@ T = alpha (one line transfer) + one stream write + one launch: some 10 us on the
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.lines import SCRATCH, claim, end, give_up, judge, sign
+from ncclx_mpi.collectives.shm_oneshot import SCRATCH, claim, end, give_up, judge, sign
 from ncclx_mpi.p2p.layout import BROKEN, COMM
 from ncclx_mpi.p2p.progress import trace_end
 from ncclx_mpi.p2p.waiting import wait_any, wait_word

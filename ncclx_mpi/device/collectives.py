@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from ncclx_mpi import errors
-from ncclx_mpi.algorithms import AUTO
+from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.device.copies import At, copies, wrong_pair
 from ncclx_mpi.device.executor import Executor, Launch, on_table
 from ncclx_mpi.device.members import Member, Words, describe, describe_hidden, executors_of, read
@@ -52,7 +52,7 @@ def carry_out(
     if comm.slot < 0 or comm.size > DEVICE_RANKS:
         return WHOLE
     made = offer(comm.rank, comm.size, name, sent, received, root, op)
-    if made is not None and comm.forced[made.task.kind] == AUTO:
+    if made is not None and comm.forced[made.task.kind] == UNFORCED:
         work: Work = _Collective(name, made, bring)
     else:
         parts = bring()

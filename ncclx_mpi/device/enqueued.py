@@ -25,13 +25,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ncclx_mpi import errors
-from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer
-from ncclx_mpi.collectives import lines
+from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer
+from ncclx_mpi.collectives import shm_oneshot
 from ncclx_mpi.device.prepared import ALIGNMENT, HeapCopy, Prepared, Task
 from ncclx_mpi.device.process import current
 from ncclx_mpi.device.reductions import share_of
-from ncclx_mpi.device.streams import Stream, handle_of
 from ncclx_mpi.device.watch import Call
+from ncclx_mpi.gpu_memory.streams import Stream, handle_of
 from numba_kernels.cuda import symmetric
 from numba_kernels.cuda.driver import CAPTURED, FOREIGN, LEGACY_STREAM, PER_THREAD_STREAM, Launch
 from numba_kernels.cuda.kernel import Kernel
@@ -151,7 +151,7 @@ class _Operands(NamedTuple):
 
 
 def _barrier(prepared: Prepared, given: _Operands) -> Task:
-    return Task(Call(lines.BARRIER, is_captured=given.is_captured), 0)
+    return Task(Call(shm_oneshot.BARRIER, is_captured=given.is_captured), 0)
 
 
 def _bcast(prepared: Prepared, given: _Operands) -> Task:
@@ -162,7 +162,7 @@ def _bcast(prepared: Prepared, given: _Operands) -> Task:
     def launches(at: int) -> Sequence[Launch]:
         return _copy(prepared, given.root, 1, at, 0, at + got, 0, nbytes)
 
-    call = Call(lines.BCAST, given.root, nbytes, 0, given.is_captured)
+    call = Call(shm_oneshot.BCAST, given.root, nbytes, 0, given.is_captured)
     copies = [HeapCopy(0 if is_root else got, array.address, nbytes)]
     return Task(call, got + nbytes, copies if is_root else (), () if is_root else copies, launches)
 
@@ -176,7 +176,7 @@ def _allgather(prepared: Prepared, given: _Operands) -> Task:
     def launches(at: int) -> Sequence[Launch]:
         return _copy(prepared, 0, size, at, 0, at + got, nbytes, nbytes)
 
-    call = Call(lines.ALLGATHER, 0, nbytes, 0, given.is_captured)
+    call = Call(shm_oneshot.ALLGATHER, 0, nbytes, 0, given.is_captured)
     return Task(call, got + array.nbytes, [HeapCopy(0, source, nbytes)], [HeapCopy(got, array.address, array.nbytes)], launches)
 
 
@@ -188,7 +188,7 @@ def _alltoall(prepared: Prepared, given: _Operands) -> Task:
     def launches(at: int) -> Sequence[Launch]:
         return _copy(prepared, 0, size, at, nbytes, at + got, nbytes, nbytes)
 
-    call = Call(lines.ALLTOALL, 0, nbytes, 0, given.is_captured)
+    call = Call(shm_oneshot.ALLTOALL, 0, nbytes, 0, given.is_captured)
     copies = [HeapCopy(0, source.address, source.nbytes)], [HeapCopy(got, array.address, array.nbytes)]
     return Task(call, got + array.nbytes, *copies, launches)
 
@@ -204,7 +204,7 @@ def _allreduce(prepared: Prepared, given: _Operands) -> Task:
     def launches(at: int) -> Sequence[Launch]:
         return [prepared.launch(kernel, share, (at + first, *counts))] if kernel is not None and share else ()
 
-    call = Call(lines.ALLREDUCE, 0, nbytes, digest, given.is_captured)
+    call = Call(shm_oneshot.ALLREDUCE, 0, nbytes, digest, given.is_captured)
     return Task(call, nbytes, [HeapCopy(0, source.address, nbytes)], [HeapCopy(0, array.address, nbytes)], launches)
 
 
@@ -222,7 +222,7 @@ def _reduce_scatter_block(prepared: Prepared, given: _Operands) -> Task:
     def launches(at: int) -> Sequence[Launch]:
         return [prepared.launch(kernel, total, (targets, at, nbytes, at + got, *counts))] if kernel is not None and total else ()
 
-    call = Call(lines.REDUCE_SCATTER, 0, source.nbytes, digest, given.is_captured)
+    call = Call(shm_oneshot.REDUCE_SCATTER, 0, source.nbytes, digest, given.is_captured)
     return Task(call, got + nbytes, [HeapCopy(0, source.address, source.nbytes)], [HeapCopy(got, array.address, nbytes)], launches)
 
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ncclx_mpi.p2p.entries import begin_landing, fill_send, new_matched
 from ncclx_mpi.p2p.layout import (
     ANNOUNCE,
     AS_POSTED,
@@ -45,6 +44,7 @@ from ncclx_mpi.p2p.layout import (
 from ncclx_mpi.p2p.matching import complete, new_request
 from ncclx_mpi.p2p.progress import hand_over, lock, progress, unlock
 from ncclx_mpi.p2p.rendezvous import begin_receive, break_off, finish_offer, peer_of, push_or_queue
+from ncclx_mpi.p2p.requests import begin_landing, fill_send, new_matched
 from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words

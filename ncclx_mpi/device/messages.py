@@ -46,13 +46,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.device import landing, staging
-from ncclx_mpi.device.copying import Copies
+from ncclx_mpi.device import landing
 from ncclx_mpi.device.landing import LOOK, Look
 from ncclx_mpi.device.members import put, put_place, read_place
-from ncclx_mpi.device.memory import DeviceMemory, keep_for_good
 from ncclx_mpi.device.process import process
-from ncclx_mpi.device.staging import Lease
+from ncclx_mpi.gpu_memory import staging
+from ncclx_mpi.gpu_memory.copying import Copies
+from ncclx_mpi.gpu_memory.memory import DeviceMemory, keep_for_good
+from ncclx_mpi.gpu_memory.staging import Lease
 from ncclx_mpi.p2p.engine import NativeComm, Result
 from numba_kernels.cuda.driver import WRITE, Step
 from numba_kernels.jit import entry

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer
-from ncclx_mpi.collectives import lines
+from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer
+from ncclx_mpi.collectives import shm_oneshot
 from numba_kernels.cuda.driver import Driver, Memory
 from numba_kernels.cuda.reduce import is_supported
 from numba_kernels.layout import words
@@ -120,7 +120,7 @@ def _reduction(size: int, kind: int, sent: Operands, received: Operands, root: i
     source = sent if sent is not None else received
     assert source is not None
     operation, got = (op, source.datatype.kind or ""), received.nbytes if received is not None else 0
-    is_overwritten = sent is None and kind == lines.REDUCE_SCATTER
+    is_overwritten = sent is None and kind == shm_oneshot.REDUCE_SCATTER
     if is_overwritten or not source.nbytes or not is_supported(*operation):
         return None
     rows = Row(0, source.nbytes, 0, got), *[Row()] * (size - 1)
@@ -188,23 +188,23 @@ def _alltoall(rank: int, size: int, sent: Operands, received: Operands, root: in
 
 
 _MOVES: dict[str, tuple[int, Callable[[int, int, Operands, Operands, int], Moves]]] = {
-    "bcast": (lines.BCAST, _bcast),
-    "gather": (lines.GATHER, _gather),
-    "gatherv": (lines.GATHER, _gather),
-    "scatter": (lines.SCATTER, _scatter),
-    "scatterv": (lines.SCATTER, _scatter),
-    "allgather": (lines.ALLGATHER, _allgather),
-    "allgatherv": (lines.ALLGATHER, _allgather),
-    "alltoall": (lines.ALLTOALL, _alltoall),
-    "alltoallv": (lines.ALLTOALL, _alltoall),
+    "bcast": (shm_oneshot.BCAST, _bcast),
+    "gather": (shm_oneshot.GATHER, _gather),
+    "gatherv": (shm_oneshot.GATHER, _gather),
+    "scatter": (shm_oneshot.SCATTER, _scatter),
+    "scatterv": (shm_oneshot.SCATTER, _scatter),
+    "allgather": (shm_oneshot.ALLGATHER, _allgather),
+    "allgatherv": (shm_oneshot.ALLGATHER, _allgather),
+    "alltoall": (shm_oneshot.ALLTOALL, _alltoall),
+    "alltoallv": (shm_oneshot.ALLTOALL, _alltoall),
 }
 _REDUCTIONS = {
-    "reduce": lines.REDUCE,
-    "allreduce": lines.ALLREDUCE,
-    "reduce_scatter": lines.REDUCE_SCATTER,
-    "reduce_scatter_block": lines.REDUCE_SCATTER,
+    "reduce": shm_oneshot.REDUCE,
+    "allreduce": shm_oneshot.ALLREDUCE,
+    "reduce_scatter": shm_oneshot.REDUCE_SCATTER,
+    "reduce_scatter_block": shm_oneshot.REDUCE_SCATTER,
 }
-_SCANS = {"scan": lines.SCAN, "exscan": lines.EXSCAN}
+_SCANS = {"scan": shm_oneshot.SCAN, "exscan": shm_oneshot.EXSCAN}
 
 
 def is_reduction(name: str) -> bool:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer
+from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer
 from ncclx_mpi.device.offers import Operand, is_reduction, kind_of
 
 PIECE = 4 << 20

@@ -21,13 +21,13 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar, cast
 
-from ncclx_mpi.buffers import Buffer, VBuffer, WBuffer, passage, staged
+from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer, bounce_buffers, gpu_packing
 from ncclx_mpi.device import board
-from ncclx_mpi.device.copying import Copies
-from ncclx_mpi.device.memory import DeviceMemory, keep_for_good
 from ncclx_mpi.device.offers import Operand
 from ncclx_mpi.device.parts import Blocks, Cut, Parts
-from ncclx_mpi.device.staging import Lease
+from ncclx_mpi.gpu_memory.copying import Copies
+from ncclx_mpi.gpu_memory.memory import DeviceMemory, keep_for_good
+from ncclx_mpi.gpu_memory.staging import Lease
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.jit import entry
 
@@ -137,7 +137,7 @@ class _Operand:
         sizes = [min(max(block.nbytes - first, 0), self._step) for block in self._blocks]
         room = self._rooms[slot]
         if room is None:
-            room = self._rooms[slot] = staged.lease(self._lender, sum(min(block.nbytes, self._step) for block in self._blocks))
+            room = self._rooms[slot] = gpu_packing.lease(self._lender, sum(min(block.nbytes, self._step) for block in self._blocks))
         return Columns(room.address, sizes, self._blocks[0].itemsize)
 
     def load(self, index: int) -> None:
@@ -161,13 +161,13 @@ class _Operand:
         assert room is not None
         for memory, after in self._after.items():
             moved = [
-                staged.Piece(block.layout, block.origin, nbytes, columns.address + offset, first)
+                gpu_packing.Piece(block.layout, block.origin, nbytes, columns.address + offset, first)
                 for block, offset, nbytes in zip(self._blocks, columns.offsets, columns.sizes, strict=True)
                 if block.device is memory and nbytes
             ]
             copies = Copies(memory, after)
             self._under_way[slot].append(copies)
-            passage.begin(copies, moved, room, is_load=is_load)
+            bounce_buffers.begin(copies, moved, room, is_load=is_load)
 
 
 class _Stage:

@@ -38,8 +38,8 @@ from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.device.agreement import Attempt
 from ncclx_mpi.device.executor import BLOCKS_A_PROCESSOR, LEAST_PIECE
 from ncclx_mpi.device.process import current
-from ncclx_mpi.device.streams import Stream, handle_of
 from ncclx_mpi.device.watch import ABORTED, DIED, DIFFERS, LANES, LEFT, Call, Watch, Wrong, board_bytes, lane_bytes
+from ncclx_mpi.gpu_memory.streams import Stream, handle_of
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.cuda import driver as drivers

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ncclx_mpi.collectives.lines import ALLREDUCE, REDUCE_SCATTER
+from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, REDUCE_SCATTER
 from ncclx_mpi.device.copies import At
 from ncclx_mpi.device.members import Member
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from ncclx_mpi.launch import process, wire
+from ncclx_mpi import process
+from ncclx_mpi.launch import protocol
 from ncclx_mpi.launch.failure import RankFailed
 
 _EARLY = ("OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "NUMEXPR_", "PYTHON", "LD_", "MALLOC_", "KMP_", "NCCLX_MPI_CACHE_DIR")
@@ -33,7 +34,7 @@ class Client:
         self._early: dict[str, str] = {}
         self._owner = 0
 
-    def call(self, request: wire.Request, write: Callable[[int, bytes], None]) -> wire.Reply:
+    def call(self, request: protocol.Request, write: Callable[[int, bytes], None]) -> protocol.Reply:
         """Run a job, passing on what it writes.
 
         Raises
@@ -44,8 +45,8 @@ class Client:
         with self._lock:
             connection = self._connect(request.environ)
             try:
-                wire.send(connection, request)
-                while not isinstance(message := wire.receive(connection), wire.Reply):
+                protocol.send(connection, request)
+                while not isinstance(message := protocol.receive(connection), protocol.Reply):
                     write(message.stream, message.data)
                 return message
             except (EOFError, OSError) as error:
@@ -151,10 +152,10 @@ def run(function: Callable[..., Any], nranks: int, *args: Any, timeout: float | 
 
 def make_request(
     function: Callable[..., Any], nranks: int, args: tuple[Any, ...], timeout: float, grace: float = GRACE_SECONDS
-) -> wire.Request:
+) -> protocol.Request:
     """What the server needs to know about this call and this process."""
     call = _pickle_call(function, args)
-    return wire.Request(
+    return protocol.Request(
         call,
         nranks,
         timeout,
@@ -168,7 +169,7 @@ def make_request(
 
 def is_main_half_imported() -> bool:
     """Whether this process is a rank in the middle of importing its caller's main module, which does not become ``__main__`` before."""
-    imported = sys.modules.get(wire.MAIN_ALIAS)
+    imported = sys.modules.get(protocol.MAIN_ALIAS)
     return imported is not None and imported is not sys.modules["__main__"]
 
 
@@ -202,7 +203,7 @@ def _main_source() -> list[str]:
     return [os.path.abspath(path)] if path and os.path.isfile(path) else []
 
 
-def open_reply(reply: wire.Reply, timeout: float | None) -> list[Any]:
+def open_reply(reply: protocol.Reply, timeout: float | None) -> list[Any]:
     """The results of all ranks, or the exception that says why there are none."""
     if reply.refused:
         raise RuntimeError(reply.refused)
@@ -215,7 +216,7 @@ def open_reply(reply: wire.Reply, timeout: float | None) -> list[Any]:
     return [pickle.loads(value)[1] for value in reply.values]
 
 
-def _failure(reply: wire.Reply) -> RankFailed:
+def _failure(reply: protocol.Reply) -> RankFailed:
     data = reply.values[reply.failed_rank]
     if not data:
         return RankFailed(reply.story, reply.failed_rank)

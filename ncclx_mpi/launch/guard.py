@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 
-from ncclx_mpi.launch import process
+from ncclx_mpi import process
 
 
 class Guard:

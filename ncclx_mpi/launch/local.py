@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 
-from ncclx_mpi.launch import process, shim, warm
+from ncclx_mpi import mpi4py_shim, process
+from ncclx_mpi.compile_cache import warm
 from ncclx_mpi.launch import program as programs
 from ncclx_mpi.launch.failure import Failure, signal_name
 from ncclx_mpi.launch.job import Job, Outcome, Settings
@@ -69,7 +70,7 @@ def _prepare(program: programs.Program, nranks: int) -> programs.Program:
     """Do once what all ranks would do: import the engine, time the clock, and read the program from standard input if it is there."""
     warm.load(nranks)
     ticks_per_us()
-    shim.install()
+    mpi4py_shim.install()
     if program.kind == programs.STDIN:
         return programs.Program(programs.STDIN, sys.stdin.read(), program.args)
     return program

@@ -11,7 +11,7 @@ import traceback
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType, TracebackType
 
-from ncclx_mpi.launch import process
+from ncclx_mpi import process
 
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
 

@@ -10,7 +10,7 @@ import random
 import sys
 from typing import Any
 
-from ncclx_mpi.launch.process import STACKS_SIGNAL
+from ncclx_mpi.process import STACKS_SIGNAL
 
 _replaced: list[Any] = []
 """Stream objects of the launcher: dropping them could close descriptors that now are ours."""

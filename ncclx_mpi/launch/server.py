@@ -16,7 +16,9 @@ import traceback
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ncclx_mpi.launch import process, shim, warm, wire
+from ncclx_mpi import mpi4py_shim, process
+from ncclx_mpi.compile_cache import warm
+from ncclx_mpi.launch import protocol
 from ncclx_mpi.launch.job import Job, Settings
 from ncclx_mpi.launch.outlet import Outlet
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
@@ -32,17 +34,17 @@ def serve(connection: socket.socket) -> None:
     is_loaded = False
     while True:
         try:
-            request: wire.Request = wire.receive(connection)
+            request: protocol.Request = protocol.receive(connection)
         except (EOFError, OSError):
             return
         if not is_loaded:
             warm.load(_MANY)
             ticks_per_us()
-            shim.install()
+            mpi4py_shim.install()
             is_loaded = True
         _preload(request.preload)
         try:
-            wire.send(connection, _Run(connection, request).reply())
+            protocol.send(connection, _Run(connection, request).reply())
         except OSError:
             return
 
@@ -57,15 +59,17 @@ def _preload(names: list[str]) -> None:
 class _Run:
     """One request."""
 
-    def __init__(self, connection: socket.socket, request: wire.Request) -> None:
+    def __init__(self, connection: socket.socket, request: protocol.Request) -> None:
         self._connection = connection
         self._request = request
         self._values = [bytearray() for _ in range(request.nranks)]
         outlet = Outlet(connection.sendall)
-        self._relay = LineRelay(False, {STDOUT: outlet, STDERR: outlet}, lambda stream, data: wire.pack(wire.Output(stream, data)))
+        self._relay = LineRelay(
+            False, {STDOUT: outlet, STDERR: outlet}, lambda stream, data: protocol.pack(protocol.Output(stream, data))
+        )
         self._report = ""
 
-    def reply(self) -> wire.Reply:
+    def reply(self) -> protocol.Reply:
         """Fork the ranks and see them to their end; never returns in a rank."""
         request = self._request
         settings = Settings(
@@ -80,14 +84,14 @@ class _Run:
             job = Job(settings, self._relay, self._take)
             rank = job.fork_ranks()
         except (ValueError, OSError) as error:
-            return wire.Reply([], -1, "", False, None, refused=f"{request.nranks} ranks cannot be started: {error}")
+            return protocol.Reply([], -1, "", False, None, refused=f"{request.nranks} ranks cannot be started: {error}")
         if rank is not None:
             _be_rank(request, job.channel)
         outcome = job.supervise()
         self._relay.flush(everything=True)
         self._relay.finish(None)  # the client has gone otherwise, or it is slow: then it waits for the reply, too
         first = outcome.failures[0] if outcome.failures else None
-        return wire.Reply(
+        return protocol.Reply(
             [bytes(value) for value in self._values],
             failed_rank=-1 if first is None else first.rank,
             story=str(first or ""),
@@ -107,7 +111,7 @@ class _Run:
         self._relay.is_tagged = True  # the stacks that follow should say whose they are
 
 
-def _be_rank(request: wire.Request, channel: int) -> NoReturn:
+def _be_rank(request: protocol.Request, channel: int) -> NoReturn:
     status = 1
     try:
         data, status = _pack(_call(request))
@@ -122,7 +126,7 @@ def _be_rank(request: wire.Request, channel: int) -> NoReturn:
         os._exit(status)
 
 
-def _call(request: wire.Request) -> tuple[Any, ...]:
+def _call(request: protocol.Request) -> tuple[Any, ...]:
     """Make the call; what it returns or raises, ready to be sent."""
     try:
         _become_caller(request)
@@ -149,7 +153,7 @@ def _pack(reply: tuple[Any, ...]) -> tuple[bytes, int]:
         return pickle.dumps(("error", TypeError(text), text)), 1
 
 
-def _become_caller(request: wire.Request) -> None:
+def _become_caller(request: protocol.Request) -> None:
     """Working directory, environment, import path and ``__main__`` as the caller has them."""
     ours = {name: os.environ[name] for name in os.environ if name.startswith("NCCLX_MPI_")}
     os.environ.clear()
@@ -162,12 +166,12 @@ def _become_caller(request: wire.Request) -> None:
 
 def _make_main(main: list[str]) -> None:
     if main[0] == "-m":
-        content = runpy.run_module(main[1], run_name=wire.MAIN_ALIAS, alter_sys=True)
+        content = runpy.run_module(main[1], run_name=protocol.MAIN_ALIAS, alter_sys=True)
     else:
-        content = runpy.run_path(main[0], run_name=wire.MAIN_ALIAS)
-    module = ModuleType(wire.MAIN_ALIAS)
+        content = runpy.run_path(main[0], run_name=protocol.MAIN_ALIAS)
+    module = ModuleType(protocol.MAIN_ALIAS)
     module.__dict__.update(content)
-    sys.modules["__main__"] = sys.modules[wire.MAIN_ALIAS] = module
+    sys.modules["__main__"] = sys.modules[protocol.MAIN_ALIAS] = module
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Completing non-blocking messages and collectives: any number of handles, with their statuses, in one compiled call.
 
-What is completed are tickets and persistent requests (:mod:`ncclx_mpi.p2p.tickets`); whatever cannot be completed here returns SLOW
+What is completed are tickets and persistent requests (:mod:`ncclx_mpi.p2p.request_pool`); whatever cannot be completed here returns SLOW
 with nothing done. The GIL is held but for long waits; before it may go, every handle and every ticket gets one reference more, so that no
 other thread can end their lives meanwhile.
 """
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.p2p.entries import is_pending, trace_request
 from ncclx_mpi.p2p.fast import POLLS, SLOW
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMPLETE, ENGINE, FREE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.progress import idle, progress, trace_end, trouble
-from ncclx_mpi.p2p.tickets import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_ticket, look
+from ncclx_mpi.p2p.request_pool import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_ticket, look
+from ncclx_mpi.p2p.requests import is_pending, trace_request
 from numba_kernels.atomics import load64, store32, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
@@ -289,7 +289,7 @@ def is_plain(row, held):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)")
 def is_object(row):  # type: ignore[no-untyped-def]
-    """Whether it is the receive of an object, which only :mod:`ncclx_mpi.p2p.object_tickets` completes."""
+    """Whether it is the receive of an object, which only :mod:`ncclx_mpi.p2p.object_requests` completes."""
     return load64(load64(row + ROW.ticket) + OB_TYPE) == look(HANDLES.object_type)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.algorithms import AUTO as AUTOMATIC
-from ncclx_mpi.p2p import entries, keeping, tickets
+from ncclx_mpi.algorithms import UNFORCED
+from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import (
     ABORTED,
@@ -146,7 +146,7 @@ class Engine:
     """
 
     def __init__(
-        self, arena: Arena, rank: int, timeout: float | None = None, forced: Sequence[int] = (AUTOMATIC,) * len(OPERATIONS)
+        self, arena: Arena, rank: int, timeout: float | None = None, forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS)
     ) -> None:
         self.arena = arena
         self.rank = rank
@@ -162,15 +162,15 @@ class Engine:
         self._scratch = threading.local()
         self._fill_block()
         self._fill_peers()
-        self._new_request = entry(entries.new_idle_request)
-        self._start_send = entry(entries.start_send)
-        self._start_receive = entry(entries.start_receive)
-        self._wait_request = entry(entries.wait_request)
-        self._test_request = entry(entries.test_request)
-        self._read_status = entry(entries.read_status)
+        self._new_request = entry(requests.new_idle_request)
+        self._start_send = entry(requests.start_send)
+        self._start_receive = entry(requests.start_receive)
+        self._wait_request = entry(requests.wait_request)
+        self._test_request = entry(requests.test_request)
+        self._read_status = entry(requests.read_status)
         self._let_go = entry(keeping.let_go)
-        self._close_request = entry(entries.close_request)
-        self._ask_for_message = entry(entries.ask_for_message)
+        self._close_request = entry(requests.close_request)
+        self._ask_for_message = entry(requests.ask_for_message)
         self._progress = entry(progress)
         self._trouble = entry(trouble)
 
@@ -266,32 +266,32 @@ class Engine:
         return int(self._start_receive(comm.address, request, context_offset, address, nbytes, source, tag))
 
     def new_ticket(self, ticket: Any, home: str, address: int = 0) -> int:
-        """Make the request of a ticket (:mod:`ncclx_mpi.p2p.tickets`) of the list `home`. Returns its handle.
+        """Make the request of a ticket (:mod:`ncclx_mpi.p2p.request_pool`) of the list `home`. Returns its handle.
 
         What one receives that has memory of its own for objects lands at `address`.
         """
-        return _made(int(entry(tickets.new_ticket)(self.address, id(ticket), getattr(ENGINE, home), address)))
+        return _made(int(entry(request_pool.new_ticket)(self.address, id(ticket), getattr(ENGINE, home), address)))
 
     def add_ticket(self, ticket: Any, request: int) -> None:
         """Let a ticket, all slots of which are filled, be used by whoever needs one; its object stays for good."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
-        entry(tickets.keep_ticket)(request)
+        entry(request_pool.keep_ticket)(request)
 
     def leave_ticket(self, request: int) -> None:
         """Let the request of a ticket go on without it: its object ends, or is another's."""
-        entry(tickets.leave_ticket)(request)
+        entry(request_pool.leave_ticket)(request)
 
     def new_bound(self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int) -> int:
-        """Make a persistent request (:mod:`ncclx_mpi.p2p.tickets`): `kind` is SEND or RECEIVE. Returns its handle."""
-        return _made(int(entry(tickets.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode)))
+        """Make a persistent request (:mod:`ncclx_mpi.p2p.request_pool`): `kind` is SEND or RECEIVE. Returns its handle."""
+        return _made(int(entry(request_pool.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode)))
 
     def start_bound(self, request: int) -> None:
         """Start a persistent request that is not active."""
-        entry(tickets.start_bound)(request)
+        entry(request_pool.start_bound)(request)
 
     def rest_bound(self, request: int) -> None:
         """Note that a complete persistent request has been looked at: it can be started again."""
-        entry(tickets.rest)(request)
+        entry(request_pool.rest)(request)
 
     def is_resting(self, request: int) -> bool:
         """Whether a persistent request is not active."""
@@ -382,7 +382,7 @@ class Engine:
 
     def cancel(self, request: int, serial: int) -> None:
         """Ask for the cancellation of a request; it still has to be waited for. Nothing happens if it has another `serial` now."""
-        entry(entries.cancel_request)(self.address, request, serial)
+        entry(requests.cancel_request)(self.address, request, serial)
 
     # Probing ----------------------------------------------------------------------------------------------------
 
@@ -405,7 +405,7 @@ class Engine:
 
     def start_matched_recv(self, comm: NativeComm, message: int, address: int, nbytes: int, request: int = 0) -> int:
         """Start the receive of a message that :meth:`match` took; the message handle is void afterwards. Returns the request's."""
-        return int(entry(entries.receive_matched)(comm.address, request, message, address, nbytes))
+        return int(entry(requests.receive_matched)(comm.address, request, message, address, nbytes))
 
     def _find(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
         message: int = self._ask_for_message(comm.address, offset, source, tag, take)
@@ -416,7 +416,7 @@ class Engine:
     def _wait_message(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
         found, address = self._status()
         code, resumed = AGAIN, 0
-        waiting = entry(entries.wait_message)
+        waiting = entry(requests.wait_message)
         while code == AGAIN:
             code = waiting(comm.address, offset, source, tag, take, resumed, address)
             resumed = 1
@@ -440,14 +440,14 @@ class Engine:
         """
         if predicate():
             return
-        entry(entries.trace_open)(self.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
-        turning, turn = entry(entries.wait_turn), 0
+        entry(requests.trace_open)(self.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
+        turning, turn = entry(requests.wait_turn), 0
         while not predicate():
             code = turning(self.address, turn)
             turn += 1
             if code not in (DONE, AGAIN) and not predicate():
                 raise self.failure(code, what)
-        entry(entries.trace_close)(self.address)
+        entry(requests.trace_close)(self.address)
 
     def drain(self, seconds: float = 5.0) -> None:
         """Let what this rank still owes its peers go out (sends that nobody waits for any more) before it leaves.
@@ -556,7 +556,7 @@ class Engine:
         """Return the five status words of this thread, and their address."""
         pair: tuple[npt.NDArray[np.int64], int] | None = getattr(self._scratch, "status", None)
         if pair is None:
-            pair = _block(entries.STATUS_WORDS * WORD)
+            pair = _block(requests.STATUS_WORDS * WORD)
             self._scratch.status = pair
         return pair
 

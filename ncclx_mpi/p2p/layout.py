@@ -32,8 +32,8 @@ ENGINE = words(
     "wait_word parked*3 "
     # 1: the user has chosen the kind of store; else collectives choose anew now and then
     "stores_fixed "
-    # finished requests with their Python objects, to be used again (tickets.py)
-    "tickets lines_tickets object_tickets "
+    # finished requests with their Python objects, to be used again (request_pool.py)
+    "tickets lines_tickets object_requests "
     # requests that were given up, with what has to live until they are complete (keeping.py)
     "kept_first kept_count kept_limit "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (trial.py)
@@ -49,7 +49,7 @@ COMM = words(
     "Comm",
     # `handle`: address of its Python object
     "engine context rank size world local slot sequence broken plans handle scratch*64 "
-    # what the ranks agreed on, and trials for each kind of collective (collectives/ways.py)
+    # what the ranks agreed on, and trials for each kind of collective (collectives/autotune.py)
     "| ways*776 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)
     "| forced*32",
@@ -66,7 +66,7 @@ REQUEST = words(
     # messages of device arrays (device/landing.py): whether a receive asks where its message goes; the bytes at `address` through which
     # the message goes round (0: it lies there as a whole), and how many are there already (send), or were taken out again (receive)
     "landing window moved "
-    # its Python object, where that lives as long as the request (tickets.py), and, of a persistent one, what is sent or received;
+    # its Python object, where that lives as long as the request (request_pool.py), and, of a persistent one, what is sent or received;
     # the list of tickets to which it returns; what stands here outlives a use of the request
     "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode home "
     # changes with every use, so that who knows a request by its address can tell whether it is still the one that was meant

@@ -1,7 +1,7 @@
 """Blocking send and receive of Python objects: one compiled call from a plain value into the ring, one from there to a new object.
 
 Plain values (:mod:`numba_kernels.pickling`) are pickled and unpickled by the call itself. Any other object is sent as the bytes of
-its pickle, and received as a note (:mod:`ncclx_mpi.p2p.notes`) with them. What does not go through like that, such as messages that
+its pickle, and received as a note (:mod:`ncclx_mpi.p2p.partial_results`) with them. What does not go through like that, such as messages that
 are too large, comes back for the caller to go on with through the engine.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from numba import types
 
-from ncclx_mpi.p2p.entries import find_message, post_send, read_status, receive_matched
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_complete
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
-from ncclx_mpi.p2p.notes import MATCHED, note, note_word, opened
-from ncclx_mpi.p2p.notes import SLOW as SLOW_NOTE
+from ncclx_mpi.p2p.partial_results import MATCHED, note, note_word, opened
+from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.progress import idle, lock, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
+from ncclx_mpi.p2p.requests import find_message, post_send, read_status, receive_matched
 from numba_kernels.atomics import load8, load64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import LARGEST, ROOM, give_room, take_room, write_pickle

@@ -25,7 +25,8 @@ from typing import cast
 
 import pytest
 
-from ncclx_mpi.launch import client, process, wire
+from ncclx_mpi import process
+from ncclx_mpi.launch import client, protocol
 from ncclx_mpi.launch.failure import RankFailed
 from ncclx_mpi.testing import ranks
 from ncclx_mpi.testing.guarded_arrays import guarded_arrays
@@ -147,7 +148,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _request(item: pytest.Function, timeout: float) -> wire.Request:
+def _request(item: pytest.Function, timeout: float) -> protocol.Request:
     nranks = cast(int, item.callspec.params[_SIZE])
     wanted = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != "comm"}
     wants_comm = "comm" in item._fixtureinfo.argnames
@@ -164,9 +165,9 @@ def _qualified_name(item: pytest.Function) -> str:
     return name if item.cls is None else f"{item.cls.__qualname__}.{name}"
 
 
-def _call(server: ForkServer, request: wire.Request) -> wire.Reply:
-    wire.send(server.connection, request)
-    while not isinstance(message := wire.receive(server.connection), wire.Reply):
+def _call(server: ForkServer, request: protocol.Request) -> protocol.Reply:
+    protocol.send(server.connection, request)
+    while not isinstance(message := protocol.receive(server.connection), protocol.Reply):
         client._write_to_python(message.stream, message.data)
     return message
 
@@ -176,7 +177,7 @@ def _skip_if_skipped(failure: RankFailed) -> None:
         pytest.skip(f"rank {failure.rank}: {failure.__cause__}")
 
 
-def _text(failure: RankFailed, reply: wire.Reply) -> str:
+def _text(failure: RankFailed, reply: protocol.Reply) -> str:
     """The first failure, and in a line each the others."""
     lines = [str(failure)]
     for rank, data in enumerate(reply.values):

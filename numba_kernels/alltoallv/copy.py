@@ -11,7 +11,7 @@ bytes where source and target lie alike with respect to them, else 4, else singl
 the same byte.
 
 Bytes moved: each once read and once written, and 32 bytes for each step of the search. The CPU moves the same runs by ``memcpy``
-(:mod:`ncclx_mpi.collectives.alltoall.dynamic`). The NumPy twin is :func:`numba_kernels.alltoallv.twins.moved`.
+(:mod:`ncclx_mpi.extensions.alltoallv_dynamic.on_host`). The NumPy twin is :func:`numba_kernels.alltoallv.twins.moved`.
 """
 
 from __future__ import annotations

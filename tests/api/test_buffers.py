@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclx_mpi import buffers, errors
+from ncclx_mpi import arguments, errors
 from ncclx_mpi.api.datatype import PREDEFINED, Datatype, Get_address
 from ncclx_mpi.api.memory import BOTTOM, IN_PLACE, buffer
 
@@ -65,7 +65,7 @@ class Bfloat16(Tensor):
 
 
 def resolved(spec: Any, *, writable: bool = True) -> tuple[int, int, str]:
-    found = buffers.recv(spec) if writable else buffers.send(spec)
+    found = arguments.recv(spec) if writable else arguments.send(spec)
     return found.address, found.count, found.datatype.name
 
 
@@ -102,39 +102,39 @@ def test_simple_forms(spec: Any, expected: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: buffers.send(None), TypeError, "expecting buffer or list/tuple"),
-        (lambda: buffers.send(3), TypeError, "expecting buffer or list/tuple"),
-        (lambda: buffers.send([DATA]), ValueError, "expecting 2 to 4 items"),
-        (lambda: buffers.send([DATA, 1, 1, DOUBLE, 1]), ValueError, "expecting 2 to 4 items"),
-        (lambda: buffers.send([None, 1, BYTE]), ValueError, "buffer is None but count is 1"),
-        (lambda: buffers.send([DATA, -1]), ValueError, "negative count -1"),
-        (lambda: buffers.send([DATA, (1, -1)]), ValueError, "negative displacement -1"),
-        (lambda: buffers.send([DATA, (None, 7)]), ValueError, "displacement 7 out of bounds.* 6"),
-        (lambda: buffers.send([DATA, 7]), ValueError, "byte 0 to 56, but the buffer has 48 bytes"),
-        (lambda: buffers.send([DATA, (4, 3)]), ValueError, "byte 24 to 56, but the buffer has 48 bytes"),
-        (lambda: buffers.send([DATA, "zz"]), KeyError, "cannot map 'zz'"),
-        (lambda: buffers.send([DATA, 1.5]), TypeError, "integer"),
-        (lambda: buffers.send([b"abc", INT]), ValueError, "length 3 is not a multiple of datatype extent 4"),
-        (lambda: buffers.send(DATA, 4), ValueError, "number of entries 6 is not a multiple of required number of blocks 4"),
-        (lambda: buffers.send([DATA, 2], 4), ValueError, "buffer has 48"),
-        (lambda: buffers.send([DATA, PREDEFINED["INTEGER16"]]), ValueError, "cannot infer count, datatype is null"),
-        (lambda: buffers.send([DATA, 1, 1, PREDEFINED["INTEGER16"]]), ValueError, "displacement, datatype is null"),
-        (lambda: buffers.send([DATA, 1, PREDEFINED["INTEGER16"]]), errors.Exception, "null"),
-        (lambda: buffers.recv(b"abc"), BufferError, "writable"),
-        (lambda: buffers.recv(memoryview(b"abc")), BufferError, "writable"),
-        (lambda: buffers.send(DATA[::2]), BufferError, "contiguous"),
-        (lambda: buffers.send(memoryview(DATA)[::2]), BufferError, "contiguous"),
-        (lambda: buffers.send(DATA.astype(">f8")), BufferError, "byte order"),
-        (lambda: buffers.send(np.zeros(2, "i4,f8")), KeyError, "cannot map 'T{"),
-        (lambda: buffers.send(np.array([object()])), KeyError, "cannot map 'O'"),
-        (lambda: buffers.send_vector([DATA, [3, 4]], 2), ValueError, "byte 24 to 56, but the buffer has 48 bytes"),
-        (lambda: buffers.send_vector([DATA, [1, 2, 3]], 2), ValueError, "expecting 2 items, got 3"),
-        (lambda: buffers.send_vector([DATA, (1, 2, 3)], 2), ValueError, "unpack"),
-        (lambda: buffers.send_vector([DATA, [1, -1]], 2), ValueError, "negative count -1"),
-        (lambda: buffers.send_w([DATA, [INT]], 2), ValueError, "expecting 2 items, got 1"),
-        (lambda: buffers.send_w([BOTTOM, [INT]], 1), ValueError, "BOTTOM requires counts"),
-        (lambda: buffers.send_w([DATA, [7], [0], [DOUBLE]], 1), ValueError, "buffer has 48 bytes"),
-        (lambda: buffers.send_w([DATA, ["d"]], 1), TypeError, "Datatype"),
+        (lambda: arguments.send(None), TypeError, "expecting buffer or list/tuple"),
+        (lambda: arguments.send(3), TypeError, "expecting buffer or list/tuple"),
+        (lambda: arguments.send([DATA]), ValueError, "expecting 2 to 4 items"),
+        (lambda: arguments.send([DATA, 1, 1, DOUBLE, 1]), ValueError, "expecting 2 to 4 items"),
+        (lambda: arguments.send([None, 1, BYTE]), ValueError, "buffer is None but count is 1"),
+        (lambda: arguments.send([DATA, -1]), ValueError, "negative count -1"),
+        (lambda: arguments.send([DATA, (1, -1)]), ValueError, "negative displacement -1"),
+        (lambda: arguments.send([DATA, (None, 7)]), ValueError, "displacement 7 out of bounds.* 6"),
+        (lambda: arguments.send([DATA, 7]), ValueError, "byte 0 to 56, but the buffer has 48 bytes"),
+        (lambda: arguments.send([DATA, (4, 3)]), ValueError, "byte 24 to 56, but the buffer has 48 bytes"),
+        (lambda: arguments.send([DATA, "zz"]), KeyError, "cannot map 'zz'"),
+        (lambda: arguments.send([DATA, 1.5]), TypeError, "integer"),
+        (lambda: arguments.send([b"abc", INT]), ValueError, "length 3 is not a multiple of datatype extent 4"),
+        (lambda: arguments.send(DATA, 4), ValueError, "number of entries 6 is not a multiple of required number of blocks 4"),
+        (lambda: arguments.send([DATA, 2], 4), ValueError, "buffer has 48"),
+        (lambda: arguments.send([DATA, PREDEFINED["INTEGER16"]]), ValueError, "cannot infer count, datatype is null"),
+        (lambda: arguments.send([DATA, 1, 1, PREDEFINED["INTEGER16"]]), ValueError, "displacement, datatype is null"),
+        (lambda: arguments.send([DATA, 1, PREDEFINED["INTEGER16"]]), errors.Exception, "null"),
+        (lambda: arguments.recv(b"abc"), BufferError, "writable"),
+        (lambda: arguments.recv(memoryview(b"abc")), BufferError, "writable"),
+        (lambda: arguments.send(DATA[::2]), BufferError, "contiguous"),
+        (lambda: arguments.send(memoryview(DATA)[::2]), BufferError, "contiguous"),
+        (lambda: arguments.send(DATA.astype(">f8")), BufferError, "byte order"),
+        (lambda: arguments.send(np.zeros(2, "i4,f8")), KeyError, "cannot map 'T{"),
+        (lambda: arguments.send(np.array([object()])), KeyError, "cannot map 'O'"),
+        (lambda: arguments.send_vector([DATA, [3, 4]], 2), ValueError, "byte 24 to 56, but the buffer has 48 bytes"),
+        (lambda: arguments.send_vector([DATA, [1, 2, 3]], 2), ValueError, "expecting 2 items, got 3"),
+        (lambda: arguments.send_vector([DATA, (1, 2, 3)], 2), ValueError, "unpack"),
+        (lambda: arguments.send_vector([DATA, [1, -1]], 2), ValueError, "negative count -1"),
+        (lambda: arguments.send_w([DATA, [INT]], 2), ValueError, "expecting 2 items, got 1"),
+        (lambda: arguments.send_w([BOTTOM, [INT]], 1), ValueError, "BOTTOM requires counts"),
+        (lambda: arguments.send_w([DATA, [7], [0], [DOUBLE]], 1), ValueError, "buffer has 48 bytes"),
+        (lambda: arguments.send_w([DATA, ["d"]], 1), TypeError, "Datatype"),
     ],
 )
 def test_refused(make: Any, error: type, text: str) -> None:
@@ -145,29 +145,29 @@ def test_refused(make: Any, error: type, text: str) -> None:
 def test_read_only_array() -> None:
     frozen = DATA.copy()
     frozen.flags.writeable = False
-    assert buffers.send(frozen).count == 6
+    assert arguments.send(frozen).count == 6
     for _ in range(2):
         with pytest.raises(BufferError, match="read-only"):
-            buffers.recv(frozen)
+            arguments.recv(frozen)
 
 
 def test_derived_types_are_checked_against_the_memory() -> None:
     matrix = np.zeros((3, 4), np.int32)
     column = INT.Create_vector(3, 1, 4).Create_resized(0, 4).Commit()
-    assert buffers.send([matrix, 4, column]).count == 4
+    assert arguments.send([matrix, 4, column]).count == 4
     with pytest.raises(ValueError, match="48 bytes"):
-        buffers.send([matrix, 5, column])
+        arguments.send([matrix, 5, column])
     with pytest.raises(ValueError, match="48 bytes"):
-        buffers.send([matrix, column])
+        arguments.send([matrix, column])
     before = INT.Create_hindexed([1], [-4]).Commit()
     with pytest.raises(ValueError, match="from byte -4 to 0"):
-        buffers.send([matrix, 1, before])
+        arguments.send([matrix, 1, before])
 
 
 def test_bottom_uses_addresses() -> None:
     data = np.arange(4, dtype=np.int32)
     absolute = Datatype.Create_struct([2], [Get_address(data) + 4], [INT]).Commit()
-    found = buffers.send([BOTTOM, 1, absolute])
+    found = arguments.send([BOTTOM, 1, absolute])
     assert (found.address, found.nbytes) == (data.ctypes.data + 4, 8)
 
 
@@ -186,10 +186,10 @@ def test_kinds_of_objects(kind: str, code: str) -> None:
         "buffer": lambda: [buffer(data), code],
     }
     spec = makers[kind]()
-    for resolve in (buffers.send, buffers.recv):
+    for resolve in (arguments.send, arguments.recv):
         found = resolve(spec)
         assert (found.address, found.count, found.nbytes) == (data.ctypes.data, 5, data.nbytes)
-        assert found.datatype == buffers.send(data).datatype
+        assert found.datatype == arguments.send(data).datatype
 
 
 @pytest.mark.parametrize("shape", [(0,), (), (0, 3), (2, 3), (1, 1, 4)])
@@ -197,7 +197,7 @@ def test_kinds_of_objects(kind: str, code: str) -> None:
 def test_shapes(shape: tuple[int, ...], order: Any) -> None:
     data = np.zeros(shape, np.int16, order=order)
     for spec in (data, Interface(data, strides=data.strides), Tensor(data)):
-        assert buffers.send(spec).count == data.size
+        assert arguments.send(spec).count == data.size
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_shapes(shape: tuple[int, ...], order: Any) -> None:
 )
 def test_bad_interfaces(changes: Any, error: type, text: str) -> None:
     with pytest.raises(error, match=text):
-        buffers.recv(Interface(DATA, **changes))
+        arguments.recv(Interface(DATA, **changes))
 
 
 def test_other_devices_are_refused() -> None:
@@ -223,7 +223,7 @@ def test_other_devices_are_refused() -> None:
             return 14, 0
 
     with pytest.raises(BufferError, match="type 14"):
-        buffers.send(Elsewhere(DATA, is_old=True))
+        arguments.send(Elsewhere(DATA, is_old=True))
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -235,7 +235,7 @@ def test_bfloat16_of_a_tensor(is_old: bool) -> None:
 
 def test_interface_description_is_ignored_with_a_warning() -> None:
     with pytest.warns(RuntimeWarning, match="descr"):
-        buffers.send(Interface(DATA, descr=[("a", "<f8"), ("b", "<f8")]))
+        arguments.send(Interface(DATA, descr=[("a", "<f8"), ("b", "<f8")]))
 
 
 def test_other_sources() -> None:
@@ -249,7 +249,7 @@ def test_other_sources() -> None:
 
 def test_memory_stays_in_place_while_a_buffer_is_held() -> None:
     data = bytearray(8)
-    found = buffers.recv(data)
+    found = arguments.recv(data)
     with pytest.raises(BufferError):
         data.append(1)
     del found
@@ -272,7 +272,7 @@ def test_memory_stays_in_place_while_a_buffer_is_held() -> None:
     ],
 )
 def test_vector_forms(spec: Any, counts: list[int], displs: list[int]) -> None:
-    found = buffers.send_vector(spec, 4)
+    found = arguments.send_vector(spec, 4)
     assert (found.counts, found.displs) == (counts, displs)
     assert found.is_direct
     address, offsets = found.address, found.offsets
@@ -283,12 +283,12 @@ def test_vector_forms(spec: Any, counts: list[int], displs: list[int]) -> None:
 def test_vectors_of_derived_types_pack_and_land() -> None:
     pairs = INT.Create_vector(2, 1, 2).Create_resized(0, 16).Commit()
     source, target = np.arange(16, dtype=np.int32), np.zeros(16, np.int32)
-    sending = buffers.send_vector([source, [1, 2], [3, 0], pairs], 2)
+    sending = arguments.send_vector([source, [1, 2], [3, 0], pairs], 2)
     packed = sending.copy()
     packed.load()
     assert packed.owner.view(np.int32).tolist() == [12, 14, 0, 2, 4, 6]
     assert packed.offsets == [0, 8]
-    landed = buffers.recv_vector([target, [1, 2], [3, 0], pairs], 2).copy()
+    landed = arguments.recv_vector([target, [1, 2], [3, 0], pairs], 2).copy()
     landed.owner[:] = packed.owner
     landed.store()
     assert target.nonzero()[0].tolist() == [2, 4, 6, 12, 14]
@@ -297,29 +297,29 @@ def test_vectors_of_derived_types_pack_and_land() -> None:
 def test_blocks_of_different_types() -> None:
     data = np.zeros(16, np.uint8)
     data[:8] = range(8)
-    found = buffers.send_w([data, [2, 1], [4, 0], [PREDEFINED["SHORT"], INT]], 2)
+    found = arguments.send_w([data, [2, 1], [4, 0], [PREDEFINED["SHORT"], INT]], 2)
     packed = found.copy()
     packed.load()
     assert (packed.owner.tolist(), packed.offsets, found.sizes) == ([4, 5, 6, 7, 0, 1, 2, 3], [0, 4], [4, 4])
-    assert [block.count for block in buffers.recv_w([data, [INT, BYTE]], 2).blocks] == [1, 1]
+    assert [block.count for block in arguments.recv_w([data, [INT, BYTE]], 2).blocks] == [1, 1]
 
 
 def test_targets() -> None:
-    origin = buffers.send(DATA)
-    assert buffers.target(None, origin) == (0, 6, DOUBLE)
-    assert buffers.target(3, origin) == (3, 6, DOUBLE)
-    assert buffers.target([3], origin) == (3, 6, DOUBLE)
-    assert buffers.target((3, 2), origin) == (3, 2, DOUBLE)
-    assert buffers.target([3, 2, "i"], origin) == (3, 2, INT)
+    origin = arguments.send(DATA)
+    assert arguments.target(None, origin) == (0, 6, DOUBLE)
+    assert arguments.target(3, origin) == (3, 6, DOUBLE)
+    assert arguments.target([3], origin) == (3, 6, DOUBLE)
+    assert arguments.target((3, 2), origin) == (3, 2, DOUBLE)
+    assert arguments.target([3, 2, "i"], origin) == (3, 2, INT)
     with pytest.raises(ValueError, match="3 items at most"):
-        buffers.target([1, 2, INT, 4], origin)
+        arguments.target([1, 2, INT, 4], origin)
     with pytest.raises(ValueError, match="integral or list/tuple"):
-        buffers.target("x", origin)
+        arguments.target("x", origin)
 
 
 def test_in_place() -> None:
-    assert buffers.is_in_place(IN_PLACE) and buffers.is_in_place(None)
-    assert not buffers.is_in_place(DATA) and not buffers.is_in_place(-1)
+    assert arguments.is_in_place(IN_PLACE) and arguments.is_in_place(None)
+    assert not arguments.is_in_place(DATA) and not arguments.is_in_place(-1)
 
 
 scraps: Any = st.one_of(
@@ -336,8 +336,8 @@ nested: Any = st.recursive(scraps, lambda inner: st.lists(inner, max_size=5) | s
 @given(nested)
 def test_anything_is_resolved_or_refused_properly(spec: Any) -> None:
     """Whatever comes, it is memory inside of a known buffer, or one of the documented exceptions."""
-    resolvers: list[Any] = [buffers.send, buffers.recv]
-    resolvers += [lambda spec: buffers.send_vector(spec, 3), lambda spec: buffers.send_w(spec, 3)]
+    resolvers: list[Any] = [arguments.send, arguments.recv]
+    resolvers += [lambda spec: arguments.send_vector(spec, 3), lambda spec: arguments.send_w(spec, 3)]
     for resolve in resolvers:
         try:
             found = resolve(spec)
@@ -349,6 +349,6 @@ def test_anything_is_resolved_or_refused_properly(spec: Any) -> None:
 def test_none_with_a_count_is_refused_in_vector_forms() -> None:
     for counts in ([3, 0], ([3, 0], [1, -1])):
         with pytest.raises(ValueError, match="buffer is None but count is 3"):
-            buffers.send_vector([None, counts, PREDEFINED["DOUBLE"]], 2)
+            arguments.send_vector([None, counts, PREDEFINED["DOUBLE"]], 2)
     with pytest.raises(ValueError, match="buffer is None but count is 3"):
-        buffers.send_w([None, ([3, 0], [0, 0]), [PREDEFINED["DOUBLE"]] * 2], 2)
+        arguments.send_w([None, ([3, 0], [0, 0]), [PREDEFINED["DOUBLE"]] * 2], 2)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclx_mpi import buffers, errors
-from ncclx_mpi.api import constants as mpi
+from ncclx_mpi import arguments, errors
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.api.datatype import DATATYPE_NULL, PREDEFINED, Datatype, _datatype_create
 from ncclx_mpi.api.memory import BOTTOM, buffer
 from ncclx_mpi.buffers import layout, packing
@@ -133,7 +133,7 @@ def check_against_model(typed: Typed, count: int) -> None:
     memory = guarded(high - low, behind=count != 2)
     memory[:] = np.random.default_rng(0).integers(0, 256, high - low, dtype=np.uint8)
     spec = [BOTTOM, count, shifted(datatype, memory, low)]
-    buffer = buffers.send(spec)
+    buffer = arguments.send(spec)
     assert buffer.nbytes == len(places)
     address, owner = buffer.packed()
     packed = bytes_at(address, len(places))
@@ -174,7 +174,7 @@ def test_strided_types_stay_rules() -> None:
             datatype.Commit()
             assert (datatype.size, datatype.true_extent) == (size, true_extent), name
             assert datatype.contiguous == (name == "contiguous"), name
-            assert buffers.send([np.zeros(1), 0, datatype]).nbytes == 0
+            assert arguments.send([np.zeros(1), 0, datatype]).nbytes == 0
             again = _datatype_create(*datatype.decode())
             assert (again.size, again.Get_true_extent()) == (size, datatype.Get_true_extent())
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
@@ -209,7 +209,7 @@ def test_the_first_bytes_of_a_strided_type_land() -> None:
 def test_more_elements_than_there_is_memory_for() -> None:
     huge = DOUBLE.Create_vector(1 << 57, 1, 2).Commit()
     with pytest.raises(errors.Exception, match=f"no memory for {1 << 60} bytes") as refused:
-        buffers.send([buffer.fromaddress(4096, 8), 1, huge]).packed()
+        arguments.send([buffer.fromaddress(4096, 8), 1, huge]).packed()
     assert refused.value.Get_error_class() == errors.ERR_NO_MEM
 
 
@@ -217,7 +217,7 @@ def test_large_strided_types_pack() -> None:
     whole = np.arange(6_000_000.0)
     pairs = DOUBLE.Create_vector(2_000_000, 1, 3).Commit()
     tracemalloc.start()
-    buffer = buffers.send([whole, 1, pairs])
+    buffer = arguments.send([whole, 1, pairs])
     address, owner = buffer.packed()
     assert tracemalloc.get_traced_memory()[1] < pairs.size + (1 << 20)
     tracemalloc.stop()
@@ -231,7 +231,7 @@ def check_landing(datatype: Datatype, memory: Any, places: list[int], low: int, 
     for nbytes in {len(places), len(places) // 2}:
         target = guarded(len(memory), behind=count != 2)
         target[:] = 255
-        address, _owner, finish = buffers.recv([BOTTOM, count, shifted(datatype, target, low)]).landing()
+        address, _owner, finish = arguments.recv([BOTTOM, count, shifted(datatype, target, low)]).landing()
         bytes_at(address, nbytes)[:] = arriving[:nbytes]
         finish(nbytes)
         expected = np.full_like(memory, 255)
@@ -278,10 +278,10 @@ def test_struct_is_padded_like_c() -> None:
 def test_subarray_is_the_box() -> None:
     whole = np.arange(5 * 6 * 7, dtype=np.int32).reshape(5, 6, 7)
     box = INT.Create_subarray([5, 6, 7], [2, 3, 4], [1, 2, 3]).Commit()
-    _address, owner = buffers.send([whole, 1, box]).packed()
+    _address, owner = arguments.send([whole, 1, box]).packed()
     assert owner.view(np.int32).tolist() == whole[1:3, 2:5, 3:7].ravel().tolist()
     turned = INT.Create_subarray([7, 6, 5], [4, 3, 2], [3, 2, 1], mpi.ORDER_F).Commit()
-    _address, owner = buffers.send([whole, 1, turned]).packed()
+    _address, owner = arguments.send([whole, 1, turned]).packed()
     assert owner.view(np.int32).tolist() == whole[1:3, 2:5, 3:7].ravel().tolist()
 
 
@@ -293,7 +293,7 @@ def test_darray_parts_are_disjoint_and_cover(distribution: int, order: int) -> N
     for rank in range(6):
         part = INT.Create_darray(6, rank, [7, 10], [distribution] * 2, [mpi.DISTRIBUTE_DFLT_DARG] * 2, [2, 3], order)
         assert part.extent == whole.nbytes
-        seen += buffers.send([whole, 1, part.Commit()]).packed()[1].view(np.int32)[: part.size // 4].tolist()
+        seen += arguments.send([whole, 1, part.Commit()]).packed()[1].view(np.int32)[: part.size // 4].tolist()
     assert sorted(seen) == whole.tolist()
 
 
@@ -343,7 +343,7 @@ def test_external_is_big_endian() -> None:
         (lambda: DATATYPE_NULL.Commit(), errors.ERR_TYPE),
         (lambda: Datatype().Dup(), errors.ERR_TYPE),
         (lambda: Datatype.Match_size(1, 3), errors.ERR_ARG),
-        (lambda: buffers.send([np.zeros(4, "i4"), 1, INT.Create_contiguous(2)]), errors.ERR_TYPE),
+        (lambda: arguments.send([np.zeros(4, "i4"), 1, INT.Create_contiguous(2)]), errors.ERR_TYPE),
     ],
 )
 def test_bad_arguments(make: Any, error_class: int) -> None:
@@ -399,7 +399,7 @@ def test_names_and_codes() -> None:
 @pytest.mark.parametrize("code", "?bhilqBHILQefdgFDG")
 def test_numpy_types_are_found_and_have_the_right_size(code: str) -> None:
     array = np.zeros(3, code)
-    buffer = buffers.send(array)
+    buffer = arguments.send(array)
     assert (buffer.count, buffer.nbytes) == (3, array.nbytes)
     assert buffer.datatype.kind is not None
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.api import communicator, wire
+from ncclx_mpi.api import communicator, object_messages
 
 OBJECTS: list[Any] = [
     None,
@@ -97,9 +97,9 @@ def test_small_arrays_are_copied(comm: Any) -> None:
 
 @pytest.mark.ranks(1)
 def test_large_arrays_stay_out_of_the_pickle(comm: Any) -> None:
-    data, frames = wire.dump([np.zeros(1_000_000), "small", np.zeros(10)])
+    data, frames = object_messages.dump([np.zeros(1_000_000), "small", np.zeros(10)])
     assert len(data) < 1000 and [frame.nbytes for frame in frames] == [8_000_000]
-    data, frames = wire.dump(np.zeros((1000, 1000))[:, ::2])
+    data, frames = object_messages.dump(np.zeros((1000, 1000))[:, ::2])
     assert not frames and len(data) > 4_000_000
 
 

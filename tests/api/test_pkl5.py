@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ncclx_mpi import MPI
-from ncclx_mpi.launch import shim
+from ncclx_mpi import MPI, mpi4py_shim
 
 
 @pytest.mark.ranks(1, 2, 3)
 def test_objects_by_pkl5(comm: Any) -> None:
-    shim.install()
+    mpi4py_shim.install()
     from mpi4py.util import pkl5
 
     over = pkl5.Intracomm(comm)

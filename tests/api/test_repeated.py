@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.api.started import Repeated
+from ncclx_mpi.api.collective_requests import Repeated
 
 COMM = MPI.COMM_WORLD
 

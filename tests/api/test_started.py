@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.api import started
+from ncclx_mpi.api import collective_requests
 
 COMM = MPI.COMM_WORLD
 N, RANK = COMM.Get_size(), COMM.Get_rank()
@@ -258,7 +258,7 @@ def test_a_handler_that_raises_behind_the_start_frees_no_buffer(monkeypatch: pyt
             assert COMM.recv(source=other), "the array was freed under the collective"
         COMM.Ibcast([array, 1, column], 0).Wait()
     else:
-        monkeypatch.setattr(started, "request", interrupt)
+        monkeypatch.setattr(collective_requests, "request", interrupt)
         with pytest.raises(KeyboardInterrupt):
             COMM.Ibcast([array, 1, column], 0)
         del array

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ncclx_mpi import MPI, buffers
+from ncclx_mpi import MPI, arguments
 
 SHAPE = (4, 6)
 NBYTES = 4 * 6 * 8
@@ -72,7 +72,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", KNOWN)
 def test_a_type_may_reach_over_a_view(kind: str) -> None:
     view = KNOWN[kind]()
-    for resolve in (buffers.send, buffers.recv):
+    for resolve in (arguments.send, arguments.recv):
         assert resolve([view, 1, COLUMN]).count == 1
         if "part of" not in kind:
             assert resolve([view, 1, BEFORE]).count == 1
@@ -82,7 +82,7 @@ def test_a_type_may_reach_over_a_view(kind: str) -> None:
             resolve([view, 1, FAR_BEFORE])
     for datatype in (MPI.DOUBLE, MPI.Datatype.Create_f90_real(15, 300)):
         with pytest.raises(ValueError, match="reach from byte 0 to 72, but the buffer has"):
-            buffers.send([view, 9, datatype])
+            arguments.send([view, 9, datatype])
 
 
 def claims() -> Iterator[tuple[str, Any, Any]]:
@@ -109,22 +109,22 @@ class ArrayInterface:
 @pytest.mark.parametrize("number", range(8))
 def test_a_claimed_length_is_no_bound_for_a_type(number: int) -> None:
     _kind, view, whole = list(claims())[number]
-    copy = buffers.send([view, 1, COLUMN]).copy()
+    copy = arguments.send([view, 1, COLUMN]).copy()
     copy.load()
     assert copy.owner.view("d").tolist() == whole[:, 2].tolist()
     with pytest.raises(ValueError, match="the buffer has 8 bytes"):
-        buffers.send([view, 2, MPI.DOUBLE])
+        arguments.send([view, 2, MPI.DOUBLE])
 
 
 def test_vectors_of_a_view() -> None:
     whole = np.zeros(SHAPE)
     view, step = whole[0, :1], COLUMN.Create_resized(0, 8).Commit()
-    assert buffers.recv_vector([view, ([1, 1], [0, 5]), step], 2).displs == [0, 5]
-    assert buffers.recv_w([view, ([1, 1], [0, 40]), [step, step]], 2).blocks[1].count == 1
+    assert arguments.recv_vector([view, ([1, 1], [0, 5]), step], 2).displs == [0, 5]
+    assert arguments.recv_w([view, ([1, 1], [0, 40]), [step, step]], 2).blocks[1].count == 1
     with pytest.raises(ValueError, match="byte 48 to 200"):
-        buffers.recv_vector([view, ([1, 1], [0, 6]), step], 2)
+        arguments.recv_vector([view, ([1, 1], [0, 6]), step], 2)
     with pytest.raises(ValueError, match="byte 48 to 200"):
-        buffers.recv_w([view, ([1, 1], [0, 48]), [step, step]], 2)
+        arguments.recv_w([view, ([1, 1], [0, 48]), [step, step]], 2)
 
 
 def test_packing_of_a_view() -> None:

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.placement import choose_copies
+from ncclx_mpi.p2p.store_kind import choose_copies
 from numba_kernels.jit import entry
 from transports.shm import slots
 from transports.shm.arena import Arena

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.collectives.direct import PIECE
-from ncclx_mpi.collectives.reduce_scatter.direct import LEAST_CHUNK, MOST_CHUNK, chunk_items
+from ncclx_mpi.collectives.cma import PIECE
+from ncclx_mpi.collectives.reduce_scatter.cma import LEAST_CHUNK, MOST_CHUNK, chunk_items
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import REFUSED
 from numba_kernels import reduce as reductions

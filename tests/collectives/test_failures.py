@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.collectives.lines import give_up
+from ncclx_mpi.collectives.shm_oneshot import give_up
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import REFUSED
 from numba_kernels import reduce as reductions

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.algorithms import ALGORITHMS, NAMES, SCATTERED, pack, unpack
+from ncclx_mpi.algorithms import ALGORITHMS, NAMES, SHARED_WORK, pack, unpack
 from ncclx_mpi.api.communicator import duplicate, return_slot
 from ncclx_mpi.collectives import prepare, select
-from ncclx_mpi.collectives.lines import ALLREDUCE, REDUCE, SCRATCH
-from ncclx_mpi.collectives.ways import WAYS
+from ncclx_mpi.collectives.autotune import WAYS
+from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, REDUCE, SCRATCH
 from ncclx_mpi.p2p import forced
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
@@ -46,7 +46,7 @@ ELEMENTS = (
     ("maxloc", "i32,i32"),
 )  # fmt: skip
 """Operations and element types: all sizes of element, some whose order of operands and of additions shows."""
-SLOT = ("slot_small", "slot_large", "direct")
+SLOT = ("shm_oneshot", "shm_pipelined", "cma")
 
 
 def word_of(**names: str) -> int:
@@ -115,8 +115,8 @@ def check_ran(ran: Ran, name: str, variant: str, is_alone: bool) -> None:
     assert ran.plans == 0 and ran.meetings > 1, what
     if variant in DECIDE_THEMSELVES:
         return
-    assert (ran.streams > 0) == (name == "slot_large"), what
-    assert (ran.agreements > 0) == (name == "direct"), what
+    assert (ran.streams > 0) == (name == "shm_pipelined"), what
+    assert (ran.agreements > 0) == (name == "cma"), what
 
 
 def every_algorithm(comm: NativeComm, lengths: tuple[int, ...]) -> None:
@@ -172,13 +172,13 @@ def test_any_collective_on_any_communicator_in_any_order(size: int, seed: int) -
 
 
 def long_ones(comm: NativeComm) -> None:
-    """More than lines hold: the others serve it, and ``slot_small`` leaves it to whatever is chosen for it."""
+    """More than lines hold: the others serve it, and ``shm_oneshot`` leaves it to whatever is chosen for it."""
     assert LONG > BIG
     for collective, names in ALGORITHMS.items():
         for name in names:
             for variant in VARIANTS.get(collective, (collective,)):
                 ran = run_forced(comm, collective, name, variant, (LONG,))
-                if name != "slot_small":
+                if name != "shm_oneshot":
                     check_ran(ran, name, variant, comm.size == 1)
                 elif variant not in ("barrier", *DECIDE_THEMSELVES):
                     assert ran.plans == 0 and ran.streams + ran.agreements > 0, f"{variant}: {ran}"
@@ -195,7 +195,7 @@ def without(comm: NativeComm, has_slot: bool) -> None:
             ran = run_forced(comm, collective, name, VARIANTS.get(collective, (collective,))[0], (LONG,))
             if not has_slot:
                 assert ran.plans > 0 and ran.meetings == 0, f"{collective} by {name}: {ran}"
-            elif name == "direct" and collective not in DECIDE_THEMSELVES:
+            elif name == "cma" and collective not in DECIDE_THEMSELVES:
                 assert ran.streams > 0, f"{collective}: {ran}"
 
 
@@ -215,7 +215,7 @@ def large_elements(comm: NativeComm) -> None:
             mine = forcing(comm, "allreduce", name)
             data = np.zeros(count * itemsize, np.uint8)
             collectives.allreduce(mine, 0, data.ctypes.data, count, itemsize, reductions.address("sum", "u8"), True)
-            assert (Ran.on(mine).plans > 0) == (name != "slot_small" or data.nbytes > BIG), f"{count} by {name}"
+            assert (Ran.on(mine).plans > 0) == (name != "shm_oneshot" or data.nbytes > BIG), f"{count} by {name}"
             return_slot(mine)
 
 
@@ -231,7 +231,7 @@ def which_plan(comm: NativeComm) -> None:
             for number in ("auto", *ALGORITHMS[name]):
                 mine = forcing(comm, name, number)
                 is_scattered = select.is_scattered(mine, kind, count, 4)
-                wanted = number == "scattered" or (number in ("auto", *SLOT) and count > 1)
+                wanted = number.startswith("reduce_scatter") or (number in ("auto", *SLOT) and count > 1)
                 assert is_scattered == wanted, f"{name} of {count}, forced {number}"
                 root = (0,) if kind == REDUCE else ()
                 made = prepared(mine, 8, 8, count, 4, 0, True, *root)  # type: ignore[operator]
@@ -240,15 +240,15 @@ def which_plan(comm: NativeComm) -> None:
 
 
 def test_which_of_two_plans_runs() -> None:
-    assert NAMES[SCATTERED] == "scattered"
+    assert all(NAMES[number].startswith("reduce_scatter_") for number in SHARED_WORK)
     run_ranks(3, which_plan)
 
 
 def test_names_are_those_of_files() -> None:
     """Every file of an algorithm can be forced, and every name is that of a file."""
-    elsewhere = {("gather", "direct"), ("scatter", "direct")}
-    with_counts = {("alltoall", name) for name in ("slot_vector", "direct_vector", "dynamic", "faults", "operands")}
-    not_for_choice = with_counts | {(name, "slot_blob") for name in ("allgather", "alltoall", "bcast", "gather", "scatter")}
+    elsewhere = {("gather", "cma"), ("scatter", "cma")}
+    with_counts = {("alltoall", name) for name in ("shm_vector", "cma_vector")}
+    not_for_choice = with_counts | {(name, "shm_object") for name in ("allgather", "alltoall", "bcast", "gather", "scatter")}
     root = collectives.__path__[0]
     files = {(path.parent.name, path.stem) for path in Path(root).glob("*/*.py") if path.stem != "__init__"}
     names = {(collective, name) for collective, found in ALGORITHMS.items() for name in found}
@@ -265,7 +265,9 @@ def test_words_hold_what_was_packed() -> None:
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
-    with pytest.raises(ValueError, match=r"NCCLX_MPI_ALGO_ALLGATHER=rong.*slot_small, slot_large, direct, ring.*did you mean ring"):
+    with pytest.raises(
+        ValueError, match=r"NCCLX_MPI_ALGO_ALLGATHER=rong.*shm_oneshot, shm_pipelined, cma, ring.*did you mean ring"
+    ):
         word_of(allgather="rong")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.collectives import Pending, lines
+from ncclx_mpi.collectives import Pending, shm_oneshot
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import PEER
 from numba_kernels import reduce as reductions
@@ -34,18 +34,18 @@ def run_cases(comm: NativeComm, way: int) -> None:
         without_plan.clear()
         for case in large:
             case(comm, start, length)
-    ahead = int.from_bytes(comm._block.tobytes()[lines.SCRATCH.ahead :][:8], "little")
-    assert ahead == (way if comm.size > 1 else lines.UNASKED)
-    assert without_plan == (LARGE if way == lines.AGREED and comm.size > 1 else set())
+    ahead = int.from_bytes(comm._block.tobytes()[shm_oneshot.SCRATCH.ahead :][:8], "little")
+    assert ahead == (way if comm.size > 1 else shm_oneshot.UNASKED)
+    assert without_plan == (LARGE if way == shm_oneshot.AGREED and comm.size > 1 else set())
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_all_of_them(size: int) -> None:
-    run_ranks(size, run_cases, lines.AGREED)
+    run_ranks(size, run_cases, shm_oneshot.AGREED)
 
 
 def test_where_nothing_is_copied_directly_they_are_plans() -> None:
-    run_ranks(2, run_cases, lines.PLANNED, copies="piped")
+    run_ranks(2, run_cases, shm_oneshot.PLANNED, copies="piped")
 
 
 def agreed_before(comm: NativeComm) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from ncclx_mpi.collectives.allgather import ring
-from ncclx_mpi.collectives.allreduce import exchanged
-from ncclx_mpi.collectives.allreduce import scattered as allreduce_scattered
+from ncclx_mpi.collectives.allreduce import allgather_reduce
+from ncclx_mpi.collectives.allreduce import reduce_scatter_allgather as allreduce_scattered
 from ncclx_mpi.collectives.alltoall import pairwise
 from ncclx_mpi.collectives.barrier import dissemination
 from ncclx_mpi.collectives.bcast import binomial
 from ncclx_mpi.collectives.gather import linear as gather_linear
 from ncclx_mpi.collectives.plan import Builder, Plan
-from ncclx_mpi.collectives.reduce import gathered
-from ncclx_mpi.collectives.reduce import scattered as reduce_scattered
+from ncclx_mpi.collectives.reduce import gather_reduce
+from ncclx_mpi.collectives.reduce import reduce_scatter_gather as reduce_scattered
 from ncclx_mpi.collectives.reduce_scatter import pairwise as reduce_scatter_pairwise
 from ncclx_mpi.collectives.scan import chain
 from ncclx_mpi.collectives.scatter import linear as scatter_linear
@@ -170,12 +170,12 @@ def test_alltoall(size: int, in_place: bool, seed: int) -> None:
 
 
 REDUCTIONS: dict[str, Any] = {
-    "gathered": lambda rank, size, length, root: gathered.plan(rank, size, length, root),
-    "scattered": lambda rank, size, length, root: reduce_scattered.plan(rank, size, length, 1, root),
+    "gather_reduce": lambda rank, size, length, root: gather_reduce.plan(rank, size, length, root),
+    "reduce_scatter_gather": lambda rank, size, length, root: reduce_scattered.plan(rank, size, length, 1, root),
 }
 ALLREDUCTIONS: dict[str, Any] = {
-    "exchanged": exchanged.plan,
-    "scattered": lambda rank, size, length: allreduce_scattered.plan(rank, size, length, 1),
+    "allgather_reduce": allgather_reduce.plan,
+    "reduce_scatter_allgather": lambda rank, size, length: allreduce_scattered.plan(rank, size, length, 1),
 }
 
 

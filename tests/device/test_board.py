@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.collectives import lines
+from ncclx_mpi.collectives import shm_oneshot
 from ncclx_mpi.device import board
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels import reduce
@@ -52,7 +52,7 @@ def carry_out(comm: NativeComm, number: int, executors: int) -> int:
 
 def all_propose(comm: NativeComm) -> None:
     for turn in range(50):
-        number, table = propose(comm, (lines.ALLREDUCE, 0, 8))
+        number, table = propose(comm, (shm_oneshot.ALLREDUCE, 0, 8))
         assert number == turn + 1
         np.testing.assert_array_equal(table, np.repeat([[1000 * rank + turn] for rank in range(comm.size)], WORDS, axis=1))
         assert carry_out(comm, number, 1 + turn % (2**comm.size - 1)) == 0
@@ -103,12 +103,12 @@ def calls(comm: NativeComm, length: int, root: int) -> list[tuple[Signature, Cal
         assert rank != root or (recv == sum(range(1, size + 1))).all()
 
     return [
-        ((lines.BCAST, root, length), bcast),
-        ((lines.GATHER, root, length), gather),
-        ((lines.SCATTER, root, length), scatter),
-        ((lines.ALLGATHER, 0, length), allgather),
-        ((lines.ALLTOALL, 0, length), alltoall),
-        ((lines.REDUCE, root, 4 * length), reduced),
+        ((shm_oneshot.BCAST, root, length), bcast),
+        ((shm_oneshot.GATHER, root, length), gather),
+        ((shm_oneshot.SCATTER, root, length), scatter),
+        ((shm_oneshot.ALLGATHER, 0, length), allgather),
+        ((shm_oneshot.ALLTOALL, 0, length), alltoall),
+        ((shm_oneshot.REDUCE, root, 4 * length), reduced),
     ]
 
 
@@ -157,7 +157,7 @@ def one_passes_by(comm: NativeComm) -> None:
     send, recv = np.full(comm.size, comm.rank), np.full(comm.size, -1)
     for _ in range(20):
         if comm.rank != leaver:
-            assert propose(comm, (lines.ALLTOALL, 0, 0))[0] == 0
+            assert propose(comm, (shm_oneshot.ALLTOALL, 0, 0))[0] == 0
         collectives.alltoallv(comm, send.ctypes.data, counts, places, recv.ctypes.data, counts, places)
         np.testing.assert_array_equal(recv, [rank if counts[rank] else -1 for rank in everyone])
         if comm.rank == leaver:
@@ -196,7 +196,7 @@ def test_refusals(size: int, seed: int) -> None:
 
 
 def mismatch(comm: NativeComm) -> None:
-    number, _ = propose(comm, (lines.BCAST if comm.rank else lines.ALLREDUCE, 0, 8))
+    number, _ = propose(comm, (shm_oneshot.BCAST if comm.rank else shm_oneshot.ALLREDUCE, 0, 8))
     with pytest.raises(errors.Exception, match=r"called (bcast|allreduce) .* called (bcast|allreduce)"):
         collectives.check(comm, -number, "bcast")
     with pytest.raises(errors.Exception, match="interrupted or failed"):

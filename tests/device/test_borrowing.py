@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ncclx_mpi import MPI, buffers, runtime
-from ncclx_mpi.device import memory, staging, streams
-from ncclx_mpi.device.streams import LEGACY, Stream, facts_of, handle_of, stream_of
+from ncclx_mpi import MPI, arguments, runtime
+from ncclx_mpi.gpu_memory import memory, staging, streams
+from ncclx_mpi.gpu_memory.streams import LEGACY, Stream, facts_of, handle_of, stream_of
 from ncclx_mpi.testing.driver_double import MANAGED, PINNED, POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import InterfaceArray, TensorArray, using
 from numba_kernels.cuda.driver import PER_THREAD_STREAM, DriverError
@@ -31,7 +31,7 @@ HOST = np.arange(6.0)
 def test_the_driver_knows_device_memory(kind: str) -> None:
     with Double(1):
         array = DeviceArray(10, kind=kind)
-        found = buffers.send(array)
+        found = arguments.send(array)
         assert (found.address, found.count, found.datatype) == (array.address, 10, MPI.DOUBLE)
         assert found.device is not None
         assert not found.is_direct
@@ -40,18 +40,18 @@ def test_the_driver_knows_device_memory(kind: str) -> None:
 def test_host_memory_stays_the_hosts_whatever_offers_it() -> None:
     with Double(1):
         for array in (HOST, Interface(HOST), Tensor(HOST), memoryview(HOST)):
-            found = buffers.send(array)
+            found = arguments.send(array)
             assert (found.address, found.device, found.is_direct) == (HOST.ctypes.data, None, True)
 
 
 def test_pinned_memory_is_the_hosts() -> None:
     with Double(1):
-        assert buffers.send(DeviceArray(10, kind=PINNED)).device is None
+        assert arguments.send(DeviceArray(10, kind=PINNED)).device is None
 
 
 def test_empty_arrays_are_nowhere() -> None:
     with Double(1):
-        assert buffers.recv(DeviceArray(0)).count == 0
+        assert arguments.recv(DeviceArray(0)).count == 0
 
 
 def test_freed_arrays_are_refused() -> None:
@@ -59,7 +59,7 @@ def test_freed_arrays_are_refused() -> None:
         array = DeviceArray(1 << 20, kind=POOL)
         array.free()
         with pytest.raises(BufferError, match="was the array freed"):
-            buffers.send(array)
+            arguments.send(array)
 
 
 @pytest.mark.ranks(1)
@@ -83,7 +83,7 @@ def test_memory_that_is_freed_during_a_call_is_not_touched(comm: Any) -> None:
 
 def test_scattered_arrays_are_refused() -> None:
     with Double(1), pytest.raises(BufferError, match="not contiguous"):
-        buffers.send(DeviceArray(10)[::2])
+        arguments.send(DeviceArray(10)[::2])
 
 
 def test_nothing_of_cuda_is_loaded_for_host_arrays() -> None:
@@ -163,7 +163,7 @@ def test_jax_arrays_are_waited_for_and_never_written_to(monkeypatch: pytest.Monk
     assert stream_of(one, 0) is LEGACY
     assert waited == [one]
     with pytest.raises(BufferError, match="JAX arrays are immutable"):
-        buffers.recv(one)
+        arguments.recv(one)
 
 
 def test_arrays_of_other_libraries_are_asked_by_their_protocol() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from ncclx_mpi import MPI
 from ncclx_mpi.device.process import process
-from ncclx_mpi.device.reports import Report, _let_go, _retired
+from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import Report, _let_go, _retired
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from tests.device.doubles import driver_of, late, refused

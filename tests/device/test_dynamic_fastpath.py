@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ncclx_mpi import MPI, buffers, errors
-from ncclx_mpi.collectives.alltoall.operands import NO_INTEGERS, Choice, Integers, Operands, Rooms
-from ncclx_mpi.device import dynamic, staging
-from ncclx_mpi.device.reports import Reports, _let_go, _retired
+from ncclx_mpi import MPI, arguments, errors
 from ncclx_mpi.device.station import why_not
+from ncclx_mpi.extensions.alltoallv_dynamic.device import execution
+from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import Reports, _let_go, _retired
+from ncclx_mpi.extensions.alltoallv_dynamic.operands import NO_INTEGERS, Choice, Integers, Operands, Rooms
+from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double, InterfaceArray
 from ncclx_mpi.testing.driver_double.arrays import using
@@ -248,7 +249,7 @@ def test_arrays_that_are_freed_and_allocated_again(comm: Any) -> None:
 def operands(size: int, driver: Double) -> tuple[Operands, list[DeviceArray]]:
     """Two elements to each rank."""
     arrays = [DeviceArray.from_host(values) for values in (np.arange(2.0 * size), np.zeros((size, 2)), np.full(size, 2))]
-    send, recv, splits = map(buffers.recv, arrays)
+    send, recv, splits = map(arguments.recv, arrays)
     rooms = Rooms([2 * size] * size, [send.address] * size, 8, None, send.device)
     areas = Rooms([2] * size, [recv.address + 16 * source for source in range(size)], 8, None, recv.device)
     lengths = Integers(splits.address, 8, size, None, splits.device)
@@ -261,11 +262,11 @@ def survive(comm: NativeComm, victim: int, moment: str) -> None:
     with Mortal(comm.rank) as driver:
         passed, _arrays = operands(comm.size, driver)
         for _ in range(2):
-            assert dynamic.carry_out(comm, passed)
+            assert execution.carry_out(comm, passed)
         if comm.rank == victim:
             driver.die_at(comm, moment)
         with pytest.raises(errors.Exception, match=f"rank {victim} died") as caught:
-            dynamic.carry_out(comm, passed)
+            execution.carry_out(comm, passed)
         assert caught.value.Get_error_class() == errors.ERR_PROC_FAILED
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ncclx_mpi import MPI, buffers, errors
+from ncclx_mpi import MPI, arguments, errors
 from ncclx_mpi.device import collectives as on_devices
 from ncclx_mpi.device import parts
 from ncclx_mpi.device.station import why_not
@@ -278,7 +278,7 @@ def survive(comm: NativeComm, victim: int, moment: str) -> None:
     with Mortal(comm.rank) as driver:
         send, recv = DeviceArray.from_host(np.arange(100_000.0)), DeviceArray(100_000)
         for turn in range(3):
-            operands = buffers.send(send), buffers.recv(recv)
+            operands = arguments.send(send), arguments.recv(recv)
             if turn == 2:
                 if comm.rank == victim:
                     driver.die_at(comm, moment)
@@ -300,7 +300,7 @@ def test_a_rank_that_dies(victim: int, moment: str) -> None:
 def interrupted(comm: NativeComm, raised: Signals) -> None:
     """Ctrl-C ends the wait for a rank that does not come, and tells the others."""
     with Double(comm.rank):
-        operand = buffers.recv(DeviceArray.from_host(np.arange(10.0)))
+        operand = arguments.recv(DeviceArray.from_host(np.arange(10.0)))
         assert carry_out(comm, None, operand)
         if comm.rank:
             raised.wait()

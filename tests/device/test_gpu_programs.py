@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu, gpu_decode, gpu_probe, gpu_streams
-from ncclx_mpi.launch import warm
+from ncclx_mpi.compile_cache import warm
 from ncclx_mpi.testing.driver_double import PINNED, DeviceArray, Double
 from numba_kernels.cuda.driver import Driver, DriverError
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.buffers import layout, staged
+from ncclx_mpi.arguments import gpu_packing
+from ncclx_mpi.buffers import layout
 from ncclx_mpi.testing.driver_double import DeviceArray, Double, SendOnlyArray
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.ptx import CompilerMissing
@@ -147,10 +148,10 @@ class WithoutCompiler(Double):
 @pytest.mark.parametrize("machine", [Double, WithoutCompiler])
 @pytest.mark.filterwarnings("ignore:derived datatypes of GPU arrays")
 def test_derived_datatypes(comm: Any, machine: type[Double], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged._Compiler, "is_missing", False)
+    monkeypatch.setattr(gpu_packing._Compiler, "is_missing", False)
     with machine(comm.rank):
         check_derived_datatypes(comm, (1, 4))
-    assert staged._Compiler.is_missing == (machine is WithoutCompiler)
+    assert gpu_packing._Compiler.is_missing == (machine is WithoutCompiler)
 
 
 @pytest.mark.ranks(2)

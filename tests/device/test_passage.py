@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, runtime
-from ncclx_mpi.buffers import borrowing, passage, staged
-from ncclx_mpi.device import staging
-from ncclx_mpi.device.copying import Copies
+from ncclx_mpi.arguments import bounce_buffers, gpu_packing, host_view
+from ncclx_mpi.gpu_memory import staging
+from ncclx_mpi.gpu_memory.copying import Copies
 from ncclx_mpi.testing.driver_double import DeviceArray, Double
 from numba_kernels.cuda.driver import WAIT_AT_LEAST, DriverError, Step
 from tests.device.cases import FLAVOURS, doing
@@ -35,7 +35,7 @@ LIMIT, PIECE = 4096, 1021
 def passing(monkeypatch: pytest.MonkeyPatch, limit: int = LIMIT, piece: int = PIECE) -> Iterator[list[int]]:
     """Little is pinned; the list gets the bytes of each passage."""
     found: list[int] = []
-    carry_out = passage._Passage._pass
+    carry_out = bounce_buffers._Passage._pass
 
     def noted(work: Any, pieces: Any, **named: Any) -> None:
         found.append(sum(each.nbytes for each in pieces))
@@ -43,8 +43,8 @@ def passing(monkeypatch: pytest.MonkeyPatch, limit: int = LIMIT, piece: int = PI
 
     with monkeypatch.context() as patched:
         patched.setattr(staging, "PINNED_MAX", limit)
-        patched.setattr(passage, "PIECE", piece)
-        patched.setattr(passage._Passage, "_pass", noted)
+        patched.setattr(bounce_buffers, "PIECE", piece)
+        patched.setattr(bounce_buffers._Passage, "_pass", noted)
         yield found
 
 
@@ -62,11 +62,11 @@ def test_collectives(comm: Any, kind: str, flavour: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("machine", [Double, WithoutCompiler])
 @pytest.mark.filterwarnings("ignore:derived datatypes of GPU arrays")
 def test_derived_datatypes(comm: Any, machine: type[Double], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged._Compiler, "is_missing", False)
+    monkeypatch.setattr(gpu_packing._Compiler, "is_missing", False)
     with machine(comm.rank), passing(monkeypatch) as found:
         check_derived_datatypes(comm, (1, 50))
         assert len(found) >= 10
-    assert staged._Compiler.is_missing == (machine is WithoutCompiler)
+    assert gpu_packing._Compiler.is_missing == (machine is WithoutCompiler)
 
 
 @pytest.mark.ranks(2, 3, timeout=300)
@@ -218,7 +218,7 @@ def test_nobody_s_messages_have_to_go_on(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(runtime, "is_active", lambda: False)
     with Double(3), passing(monkeypatch) as found:
         array, wanted = DeviceArray.from_host(np.arange(3000)), np.arange(3000)
-        with borrowing.writing(array) as copy:
+        with host_view.writing(array) as copy:
             assert ctypes.string_at(copy.address, copy.nbytes) == wanted.tobytes()
             ctypes.memset(copy.address, 1, copy.nbytes)
         assert (values_of(array).view(np.uint8) == 1).all()

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.device import messages, staging
+from ncclx_mpi.device import messages
+from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double, InterfaceArray
 from ncclx_mpi.testing.driver_double.arrays import using
 from tests.device.doubles import unaligned, values_of

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.device import memory, parts, pieces
-from ncclx_mpi.device.copying import Copies
+from ncclx_mpi.device import parts, pieces
+from ncclx_mpi.gpu_memory import memory
+from ncclx_mpi.gpu_memory.copying import Copies
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.driver import DriverError

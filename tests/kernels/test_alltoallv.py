@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ncclx_mpi.device import segments
-from ncclx_mpi.device.reports import INCOMING, OUTGOING, left_offset, report_nbytes
-from ncclx_mpi.device.segments import Shown, Tables
+from ncclx_mpi.extensions.alltoallv_dynamic.device import segments
+from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import INCOMING, OUTGOING, left_offset, report_nbytes
+from ncclx_mpi.extensions.alltoallv_dynamic.device.segments import Shown, Tables
 from numba_kernels.alltoallv import layout
 from numba_kernels.alltoallv.layout import FAULT, MOST_ELEMENTS, PAIR, RUN, WORKSPACE
 from numba_kernels.alltoallv.plan_and_copy import BLOCK, PLAN_AND_COPY

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from numba import types
 
-from ncclx_mpi.p2p.notes import opened
+from ncclx_mpi.p2p.partial_results import opened
 from numba_kernels import jit, pickling, unpickling
 from numba_kernels.pickling import DEPTH, LARGEST, ROOM, give_room, take_room, write_pickle
 from numba_kernels.pyobject import object_argument, object_of

@@ -56,7 +56,7 @@ def test_an_unknown_name():
     result = run_code(2, "from mpi4py import MPI", NCCLX_MPI_ALGO_BCAST="tree")
     assert result.returncode != 0 and result.stdout == ""
     assert (
-        "NCCLX_MPI_ALGO_BCAST=tree: bcast has no such algorithm; it has slot_small, slot_large, direct, binomial" in result.stderr
+        "NCCLX_MPI_ALGO_BCAST=tree: bcast has no such algorithm; it has shm_oneshot, shm_pipelined, cma, binomial" in result.stderr
     )
 
 
@@ -78,7 +78,10 @@ def test_ranks_that_differ():
 
 
 def test_info_shows_what_is_forced():
-    assert "algorithms:\n  allreduce: scattered\n" in run("info", NCCLX_MPI_ALGO_ALLREDUCE="scattered").stdout
+    assert (
+        "algorithms:\n  allreduce: reduce_scatter_allgather\n"
+        in run("info", NCCLX_MPI_ALGO_ALLREDUCE="reduce_scatter_allgather").stdout
+    )
     assert "algorithms:\n  none is forced\n" in run("info").stdout
 
 

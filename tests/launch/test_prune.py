@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclx_mpi.launch import prune
+from ncclx_mpi.compile_cache import prune
 from numba_kernels import jit, memory
 
 DAY = 86_400

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from programs import HOME, all_gone, command, environment, run_code
 
-from ncclx_mpi.launch import process
+from ncclx_mpi import process
 from numba_kernels import jit
 
 WORLD = "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
@@ -26,7 +26,7 @@ assert (total == comm.size).all()
 """
 
 COLD = """
-from ncclx_mpi.launch import warm
+from ncclx_mpi.compile_cache import warm
 warm._FIRST = ("transports.shm.arena.",)
 warm.warm_up()
 warm.warm_up()

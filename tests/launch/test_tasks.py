@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from programs import copy_cache
 
-from ncclx_mpi.launch import warm
-from ncclx_mpi.launch.tasks import Task, run_all
+from ncclx_mpi.compile_cache import warm
+from ncclx_mpi.compile_cache.tasks import Task, run_all
 from numba_kernels import jit
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, rc
-from ncclx_mpi.api import fast, wire
+from ncclx_mpi.api import fast, object_messages
 
 LARGE = list(range(50_000))
 KINDS: list[Any] = [None, 7, "text", b"", {"a": [1.5, (None, True)]}, bytearray(b"\0not plain"), 1 << 80, np.float64(2.5), LARGE]
@@ -88,12 +88,12 @@ def test_tickets_are_used_again(comm: Any) -> None:
         comm.Barrier()
         MPI.Request.waitall([comm.isend(tag, other, tag) for tag in range(20)])
         assert MPI.Request.waitall(several) == list(range(20))
-    before = len(wire._posted)
+    before = len(object_messages._posted)
     for turn in range(100):
         receiving = comm.irecv(source=other)
         comm.send({"turn": turn}, other)
         assert receiving.wait() == {"turn": turn}
-    assert len(wire._posted) == before > 0
+    assert len(object_messages._posted) == before > 0
 
 
 @pytest.mark.ranks(2)
@@ -151,6 +151,6 @@ def test_room_for_plain_bytes(comm: Any) -> None:
     other = 1 - comm.rank
     for room in (100_000, bytearray(100_000)):
         receiving = comm.irecv(room, other)
-        comm.Isend(wire.pickle.dumps(LARGE[:20_000]), other).Wait()
+        comm.Isend(object_messages.pickle.dumps(LARGE[:20_000]), other).Wait()
         assert receiving.wait() == LARGE[:20_000]
-    assert rc.options().irecv_bufsz <= wire.PLAIN_MAX
+    assert rc.options().irecv_bufsz <= object_messages.PLAIN_MAX

@@ -9,7 +9,7 @@ import pytest
 
 from ncclx_mpi import collectives
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.placement import BLOCK, COUNTED, better_stores, choose_stores
+from ncclx_mpi.p2p.store_kind import BLOCK, COUNTED, better_stores, choose_stores
 from numba_kernels.jit import entry
 from tests.collectives.forked import run_ranks
 

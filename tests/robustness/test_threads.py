@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.api import stepping
+from ncclx_mpi.api import background_progress
 
 INTERVALS = [1e-6, 0.005]
 THREADS, MESSAGES = 4, 40
@@ -119,7 +119,7 @@ def test_objects_of_several_parts_beside_the_background_thread(comm: Any, interv
     other = 1 - comm.rank
     sent = {"array": np.arange(30_000.0), "rank": comm.rank, "bytes": [bytes(40_000)] * 2}
     reports: list[str] = []
-    stepping._report = reports.append  # type: ignore[attr-defined]
+    background_progress._report = reports.append  # type: ignore[attr-defined]
     with switching(interval):
         for turn in range(2_000 if full else 300):
             receiving, sending = comm.irecv(source=other, tag=turn), comm.isend(sent, other, turn)
@@ -134,7 +134,7 @@ def test_objects_of_several_parts_beside_the_background_thread(comm: Any, interv
             assert found["rank"] == other and found["array"][-1] == 29_999.0
             sending.wait()
             assert not receiving and not sending
-    thread = stepping._stepper._thread
+    thread = background_progress._stepper._thread
     assert thread is not None and thread.is_alive() and not reports
 
 
@@ -151,7 +151,7 @@ def test_the_background_thread_says_what_failed_and_goes_on(comm: Any) -> None:
 
     request = comm.irecv(source=0, tag=5)
     with contextlib.redirect_stderr(io.StringIO()) as said:
-        stepping.watch(fail_once)
+        background_progress.watch(fail_once)
         assert until(lambda: calls > 3), "the thread has ended"
     assert "planted fault" in said.getvalue()
     comm.send([bytes(50_000), np.arange(9_000)], 0, 5)

@@ -18,7 +18,7 @@ Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
-    ``copies``     whether the rank takes part in direct copies (``ncclx_mpi.p2p.placement``), after ``token_at``; 0 = not yet
+    ``copies``     whether the rank takes part in direct copies (``ncclx_mpi.p2p.store_kind``), after ``token_at``; 0 = not yet
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
     ``records``    number of trace records written; record k is at ``trace + k % TRACE_RECORDS * TRACE.total``
 """

@@ -1,0 +1,49 @@
+"""Allreduce by direct copies: each rank reduces one block, chunk by chunk, and pushes the results to all others.
+
+::
+
+    rank r:  chunk k of block r of rank s  -->  private chunk            for all s but r, in rank order
+             own result, chunk k            =   ((0 op 1) op 2) op ...
+             own result, chunk k           -->  result of rank r + 1, of rank r + 2, ...
+
+A chunk stays in the cache on its way. Nobody else reads or writes the block of a rank in the buffers of others, so in place is safe: a
+result replaces a contribution that has been read. T = 2 alpha + 2 (n - 1) / n * m * beta + (n - 1) / n * m * gamma.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.autotune import WAYS
+from ncclx_mpi.collectives.cma import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, push, show
+from ncclx_mpi.collectives.reduce_scatter.cma import chunk_items, reduce_pulled
+from ncclx_mpi.collectives.shm_pipelined import chunks_of
+from ncclx_mpi.p2p.layout import COMM
+from numba_kernels.atomics import load64
+from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, release
+
+_WORDS = 3
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def allreduce(comm, signature, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """`send` == `recv` means in place. 0, UNREACHED, or the code of a failure."""
+    size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
+    start, stop = count * rank // size, count * (rank + 1) // size
+    items = chunk_items(comm, stop - start, itemsize)
+    room = allocate(2 * items * itemsize)
+    show(comm + WAYS.message, is_shown(comm, send) & is_shown(comm, recv) if room != 0 else 0, send, recv)
+    number = open_direct(comm, signature, comm + WAYS.message, _WORDS)
+    if number > 0:
+        chunks = chunks_of(stop - start, items)
+        for index in range(chunks):
+            first = start + back_and_forth(number, index, chunks) * items
+            part, at = min(items, stop - first), first * itemsize
+            if code == 0:
+                code = reduce_pulled(comm, number, _WORDS, send, recv + at, at, part, itemsize, fn, room)
+            for step in range(1, size):
+                other = (rank + step) % size
+                if code == 0:
+                    code = push(comm, other, recv + at, opened(comm, other, number, _WORDS, 2) + at, part * itemsize)
+        code = close_direct(comm, number, code)
+    release(room)
+    return code if number > 0 else -number if number < 0 else UNREACHED

@@ -1,0 +1,112 @@
+"""Allreduce on streams: two ranks swap everything; more ranks share the reduction and then spread their blocks.
+
+::
+
+    two ranks, small    round t:  send chunk t          ->  own shared ring
+                           recv chunk t - 1      =   rank 0's  op  rank 1's         (one of them from the ring)
+
+    n ranks      round t:  chunk t of block d    ->  stream r>d
+                           own block, chunk t - 1 =  reduced in rank order  ->  recv  and  own shared ring
+                           recv, block s, chunk t - 2  <-  shared ring s
+
+Swapping moves the same m bytes between two ranks as sharing would, with one wait less; sharing halves the work of reducing, which
+counts from some 128 KiB on. All results are the bits of
+((0 op 1) op 2) op ..., on every rank. In place is safe: a chunk is written rounds after it was sent.
+T = alpha + m * (2 beta + gamma) for two, 2 alpha + 2 (n - 1) / n * m * 2 beta + (n - 1) / n * m * gamma for n.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.allreduce import cma
+from ncclx_mpi.collectives.autotune import choose_way, note_way
+from ncclx_mpi.collectives.cma import UNREACHED
+from ncclx_mpi.collectives.reduce_scatter.shm_pipelined import collect_round, even_firsts, reduce_round
+from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, NO_MEMORY, end, sign, whole_lines, working_memory
+from ncclx_mpi.collectives.shm_pipelined import (
+    LEAST_ADDRESS,
+    begin_streams,
+    chunks_of,
+    drop_shared,
+    put_shared,
+    take_shared,
+)
+from ncclx_mpi.p2p.layout import COMM, DIRECT
+from numba_kernels.atomics import call_reduce, load64, ticks
+from numba_kernels.jit import kernel
+from numba_kernels.memory import release
+
+SWAP_BELOW = 128 << 10
+"""Bytes below which two ranks swap their elements."""
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def swap(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """Two ranks. `chunk` counts elements."""
+    rank = load64(comm + COMM.rank)
+    signature = sign(ALLREDUCE, 0, count * itemsize)
+    number = begin_streams(comm, signature)
+    if number < 0:
+        return -number
+    rounds, code = chunks_of(count, chunk), 0
+    for turn in range(rounds + 1):
+        if turn < rounds:
+            at = turn * chunk
+            code = put_shared(comm, send + at * itemsize, min(chunk, count - at) * itemsize, signature)
+        if turn > 0 and code == 0:
+            at = (turn - 1) * chunk
+            peers = take_shared(comm, 1 - rank, signature)
+            if peers < LEAST_ADDRESS:
+                code = peers
+            else:
+                own = send + at * itemsize
+                low, high = (own, peers) if rank == 0 else (peers, own)
+                call_reduce(fn, recv + at * itemsize, low, high, min(chunk, count - at))
+                drop_shared(comm, 1 - rank)
+        if code != 0:
+            break
+    return end(comm, number, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    """Any number of ranks, by direct copies where that is faster. `chunk` counts elements; `send` == `recv` means in place."""
+    signature, nbytes = sign(ALLREDUCE, 0, count * itemsize), count * itemsize
+    way = choose_way(comm, signature, nbytes)
+    if way < 0:
+        return -way
+    began, code = ticks(), UNREACHED
+    if way == DIRECT:
+        code = cma.allreduce(comm, signature, send, recv, count, itemsize, fn)
+    if code == UNREACHED:
+        code = _stream(comm, send, recv, count, itemsize, fn, chunk)
+    return note_way(comm, signature, nbytes, way, began, code)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _stream(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    if size == 2 and count * itemsize < SWAP_BELOW:
+        return swap(comm, send, recv, count, itemsize, fn, chunk)
+    signature = sign(ALLREDUCE, 0, count * itemsize)
+    number = begin_streams(comm, signature)
+    if number < 0:
+        return -number
+    room = whole_lines(chunk * itemsize)
+    temp = working_memory(comm, room + (size + 1) * 8)
+    if temp == 0:
+        return NO_MEMORY
+    firsts = temp + room
+    even_firsts(firsts, count, size)
+    own, rounds, code = recv + load64(firsts + 8 * rank) * itemsize, chunks_of((count + size - 1) // size, chunk), 0
+    for turn in range(rounds + 2):
+        out = own + (turn - 1) * chunk * itemsize
+        reduced = reduce_round(comm, signature, send, out, firsts, itemsize, fn, chunk, turn, temp)
+        code = -min(reduced, 0)
+        if reduced > 0:
+            code = put_shared(comm, out, reduced * itemsize, signature)
+        if code == 0 and turn > 1:
+            code = collect_round(comm, signature, recv, firsts, itemsize, chunk, turn - 2, True)
+        if code != 0:
+            break
+    release(temp)
+    return end(comm, number, code)

@@ -1,0 +1,209 @@
+"""Streams: bulk data inside a node, in chunks through rings in the slot, several in flight.
+
+::
+
+    writer                                        reader
+      wait  consumed > k - 4                        wait  posted > k
+      chunk k -> ring[k % 4]   (streamed if far)    use ring[k % 4]: copy it out, or reduce from it in place
+      posted = k + 1           (release)            consumed = k + 1   (release)
+
+*Split* rings carry one stream from each rank to each other one; *shared* rings carry one stream from each rank that all others read.
+The counters go on from call to call, so nothing is reset. Each chunk is signed (collective, root, bytes of the whole stream), and a
+reader that expected something else gets an error. Words, writers and memory orders: :mod:`transports.shm.slots`.
+
+Collectives on streams work in rounds: in round t a rank writes chunk t of everything it sends, then reads chunk t - 1 of
+everything it receives. The rank that is furthest behind can always go on, since what it reads was written a round ago and what it
+overwrites was read by ranks at least as far as itself, two rounds ago; so rounds never deadlock with two chunks a ring or more.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, check_line, check_signature, end
+from ncclx_mpi.p2p.layout import COMM, ENGINE
+from ncclx_mpi.p2p.store_kind import COUNTED, better_stores
+from ncclx_mpi.p2p.waiting import wait_word
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
+from numba_kernels.jit import kernel
+from numba_kernels.memory import move, stream, write_shared
+from transports.shm.slots import (
+    CHUNKS,
+    RING,
+    SLOT,
+    bounce_of,
+    shared_chunk,
+    shared_consumed,
+    shared_posted,
+    split_chunk,
+    split_consumed,
+    split_posted,
+)
+
+STREAM_LANDING_FROM = 12 << 20
+"""Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
+LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
+SHORT_ROUNDS = 4
+"""Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
+_PAGE = 4096
+_LOOK_AGAIN = 256
+_PATIENCE_US, _LITTLE_PATIENCE_US = 500, 20
+LEAST_ADDRESS = 4096
+"""What the ``take`` functions return below this is the code of a failure."""
+
+
+@kernel("int64(int64, int64)")
+def begin_streams(comm, signature):  # type: ignore[no-untyped-def]
+    """Start a collective on streams: as :func:`begin`, without payload."""
+    note_bulk(comm)
+    number = begin(comm, signature, 0, 0)
+    count = load64(comm + SCRATCH.streams) + 1
+    store64(comm + SCRATCH.streams, count)
+    if number > 0 and count % _LOOK_AGAIN == 1:
+        code = _look_at_placement(comm, count)
+        if code != 0:
+            return -end(comm, number, code)
+    return number
+
+
+@kernel("void(int64)")
+def note_bulk(comm):  # type: ignore[no-untyped-def]
+    """Bulk data moves through the slot, so there will be pages to give back."""
+    slot = load64(comm + COMM.slot)
+    if load_relaxed(slot + SLOT.bulk) == 0:
+        store_relaxed(slot + SLOT.bulk, 1)
+
+
+@kernel("int64(int64, int64)")
+def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
+    """Compare the kinds of store with the neighbour anew, and choose the faster one.
+
+    The host moves cores between placements while a job runs. All ranks come by here in the same collectives, so
+    the neighbour answers. Where ranks share cores it may not be running: then there is less patience, and the choice stays.
+    """
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    engine, neighbour = load64(comm + COMM.engine), rank ^ 1
+    if neighbour >= size:
+        return 0
+    mine, theirs = bounce_of(slot, size, rank), bounce_of(slot, size, neighbour)
+    first = count * COUNTED
+    store_release(mine, first)
+    code = wait_word(comm, theirs, first, slot + SLOT.broken)
+    if code != 0:
+        return code
+    patience = load64(engine + ENGINE.ticks_per_us) * (_PATIENCE_US if load64(engine + ENGINE.spins) > 1 else _LITTLE_PATIENCE_US)
+    block, its_block = shared_chunk(slot, size, rank, 0) + MOST_PIECE, shared_chunk(slot, size, neighbour, 0) + MOST_PIECE
+    found = better_stores(mine, theirs, first, patience, block, its_block)  # beyond the pieces that may be unread
+    if found >= 0 and load64(engine + ENGINE.stores_fixed) == 0:
+        store64(engine + ENGINE.streamed, found)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _wait(comm, other, word, target, signature):  # type: ignore[no-untyped-def]
+    """Wait for a counter of rank `other`, unless it waits elsewhere, for instance as another root. 0 or the code of a failure."""
+    if load_acquire(word) >= target:
+        return 0
+    code = check_line(comm, other, signature)
+    return code if code != 0 else wait_word(comm, word, target, load64(comm + COMM.slot) + SLOT.broken)
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _post(comm, ring, index, signature):  # type: ignore[no-untyped-def]
+    store64(ring + RING.signatures + 8 * (index & (CHUNKS - 1)), signature | load64(comm + SCRATCH.past))
+    store_release(ring + RING.posted, index + 1)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-untyped-def]
+    """Write the next chunk of the stream to `reader`. 0 or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    ring = split_posted(slot, size, rank, reader)
+    index = load64(ring + RING.posted)
+    if index >= CHUNKS:
+        code = _wait(comm, reader, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, signature)
+        if code != 0:
+            return code
+    streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+    write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, streamed)
+    _post(comm, ring, index, signature)
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def take_split(comm, writer, signature):  # type: ignore[no-untyped-def]
+    """Wait for the next chunk of the stream from `writer`: its address, or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    index = load64(split_consumed(slot, size, writer, rank))
+    ring = split_posted(slot, size, writer, rank)
+    code = _wait(comm, writer, ring + RING.posted, index + 1, signature)
+    if code == 0:
+        code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
+    return code if code != 0 else split_chunk(slot, size, writer, rank, index)
+
+
+@kernel("void(int64, int64)")
+def drop_split(comm, writer):  # type: ignore[no-untyped-def]
+    """The chunk that was taken from `writer` has been read."""
+    word = split_consumed(load64(comm + COMM.slot), load64(comm + COMM.size), writer, load64(comm + COMM.rank))
+    store_release(word, load64(word) + 1)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def]
+    """Write the next chunk of the own shared ring. 0 or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    if size == 1:
+        return 0
+    ring = shared_posted(slot, size, rank)
+    index = load64(ring + RING.posted)
+    if index >= CHUNKS:
+        for reader in range(size):
+            if reader != rank:
+                word = shared_consumed(slot, size, rank, reader)
+                code = _wait(comm, reader, word, index - CHUNKS + 1, signature)
+                if code != 0:
+                    return code
+    streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+    write_shared(shared_chunk(slot, size, rank, index), address, nbytes, streamed)
+    _post(comm, ring, index, signature)
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def take_shared(comm, writer, signature):  # type: ignore[no-untyped-def]
+    """Wait for the next chunk of the shared ring of `writer`: its address, or the code of a failure."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    index = load64(shared_consumed(slot, size, writer, rank))
+    ring = shared_posted(slot, size, writer)
+    code = _wait(comm, writer, ring + RING.posted, index + 1, signature)
+    if code == 0:
+        code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
+    return code if code != 0 else shared_chunk(slot, size, writer, index)
+
+
+@kernel("void(int64, int64)")
+def drop_shared(comm, writer):  # type: ignore[no-untyped-def]
+    """The chunk that was taken from the shared ring of `writer` has been read."""
+    word = shared_consumed(load64(comm + COMM.slot), load64(comm + COMM.size), writer, load64(comm + COMM.rank))
+    store_release(word, load64(word) + 1)
+
+
+@kernel("int64(int64)")
+def piece_of(nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of a chunk of a stream of `nbytes`: some pieces, so that readers follow the writer closely, that stay in caches."""
+    piece = (nbytes // PIECES + _PAGE - 1) // _PAGE * _PAGE
+    return min(max(piece, LEAST_PIECE), MOST_PIECE)
+
+
+@kernel("int64(int64, int64)")
+def chunks_of(nbytes, chunk):  # type: ignore[no-untyped-def]
+    """Chunks that a stream of `nbytes` takes."""
+    return (nbytes + chunk - 1) // chunk
+
+
+@kernel("void(int64, int64, int64, int64)")
+def land(target, source, nbytes, total):  # type: ignore[no-untyped-def]
+    """Copy a chunk of altogether `total` bytes to private memory."""
+    if total >= STREAM_LANDING_FROM:
+        stream(target, source, nbytes)
+    else:
+        move(target, source, nbytes)

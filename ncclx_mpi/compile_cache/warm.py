@@ -1,0 +1,216 @@
+"""Everything that start-up does once: import the heavy modules, and compile what the cache does not hold yet."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import hashlib
+import importlib
+import os
+import pkgutil
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ncclx_mpi import process
+from ncclx_mpi.compile_cache import prune, tasks
+
+_ENGINE_PACKAGES = (
+    "transports.shm",
+    "ncclx_mpi.p2p",
+    "ncclx_mpi.collectives",
+    "ncclx_mpi.buffers",
+    "ncclx_mpi.arguments",
+    "ncclx_mpi.api",
+    "ncclx_mpi.extensions",
+)
+_MOST_COMPILERS = 8
+_ALWAYS_USED = ("transports.", "numba_kernels.pyobject.", "ncclx_mpi.p2p.", "ncclx_mpi.collectives.fast.barrier_now")
+"""What every rank uses, at its start and its end if nowhere else."""
+_FIRST = (
+    *_ALWAYS_USED,
+    "numba_kernels.pickling.",
+    "numba_kernels.unpickling.",
+    *(
+        f"ncclx_mpi.collectives.{name}"
+        for name in (
+            "fast.bcast_array", "fast.reduce_arrays", "fast.allreduce_arrays", "fast.gather_arrays", "fast.scatter_arrays",
+            "fast.allgather_arrays", "bcast.shm_object.", "gather.shm_object.", "allgather.shm_object.",
+        )
+    ),
+)  # fmt: skip
+"""What most programs use, six tenths of the work: compiled before the first start. The rest is when it is first called."""
+
+
+def import_engine() -> None:
+    """Import all modules that ``ncclx_mpi.MPI`` needs, but not that one: its import starts the communication.
+
+    What is in a folder ``device`` waits for the first array on a device.
+    """
+    for name in ("ncclx_mpi.errors", "ncclx_mpi.rc", "ncclx_mpi.runtime", *_ENGINE_PACKAGES):
+        package = _import(name)
+        for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
+            if "device" not in module.name.split("."):
+                _import(module.name)
+
+
+def _import(name: str) -> object:
+    """Import a module ahead of time; if that fails, the rank that needs it will say so, with its traceback."""
+    with contextlib.suppress(Exception):
+        return importlib.import_module(name)
+    return None
+
+
+def is_warm(everything: bool = False) -> bool:
+    """Does the cache hold what most programs use, or everything, for this version, this Python and this processor?"""
+    return _find_mark(everything) is not None
+
+
+def _find_mark(everything: bool) -> Path | None:
+    marks = [_mark(True)] if everything else [_mark(True), _mark(False)]
+    return next((mark for mark in marks if mark.exists()), None)
+
+
+def _chosen(everything: bool) -> list[Any]:
+    """Return the entries that are to be compiled ahead."""
+    from numba_kernels import jit
+
+    return [declared for declared in jit.entries() if everything or declared.name.startswith(_FIRST)]
+
+
+def _mark(everything: bool) -> Path:
+    from numba_kernels import jit
+    from numba_kernels.reduce import native as reduce_native
+
+    total = hashlib.sha256(f"{sys.implementation.cache_tag} {platform.machine()} {_cpu()}".encode())
+    for declared in sorted(_chosen(everything), key=lambda kernel: kernel.name):
+        total.update(f"{declared.name} {declared.signature} {jit.module_digest(_file_of(declared))}".encode())
+    total.update(jit.module_digest(str(reduce_native.__file__)).encode())
+    return jit.cache_root() / f"{prune.MARK}{total.hexdigest()[:20]}"
+
+
+def _file_of(declared: Any) -> str:
+    name: str = declared.dispatcher.py_func.__code__.co_filename
+    return name
+
+
+def _cpu() -> str:
+    from llvmlite import binding
+
+    return f"{binding.get_host_cpu_name()}"
+
+
+def warm_up(announce: bool = True, everything: bool = False) -> float:
+    """Import the engine and fill the cache if it is cold. Returns the seconds spent compiling, 0 with a warm cache.
+
+    One process of a node compiles; others that start at the same time wait for it. What is left out without `everything` is compiled
+    when a program first calls it.
+    """
+    from numba_kernels import jit
+
+    import_engine()
+    if mark := _find_mark(everything):
+        prune.note_use(mark)
+        return 0.0
+    start = time.monotonic()
+    with jit.one_at_a_time():
+        if is_warm(everything):
+            return time.monotonic() - start
+        chosen = _chosen(everything)
+        if announce:
+            print(
+                f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} engine functions into {jit.cache_root()} (once for this "
+                "version and processor; half a minute or more on two cores)",
+                file=sys.stderr,
+                flush=True,
+            )
+        if _compile_all(chosen):
+            _keep(_mark(everything), announce)
+    seconds = time.monotonic() - start
+    if announce:
+        print(f"ncclx_mpi: compiled in {seconds:.1f} s", file=sys.stderr, flush=True)
+    return seconds
+
+
+def _keep(mark: Path, announce: bool) -> None:
+    """Note what the cache holds. Where the disk is full it does not: each start compiles anew, and ranks what they call."""
+    try:
+        prune.write_mark(mark)
+    except OSError as reason:
+        if announce:
+            text = f"{mark.parent}: {reason.strerror}; NCCLX_MPI_CACHE_DIR names another folder"
+            print(f"ncclx_mpi: what was compiled cannot be kept in {text}", file=sys.stderr, flush=True)
+
+
+def ensure(everything: bool = False) -> None:
+    """Have a cold cache filled before this process goes on, by a process that can fork: this one may have threads.
+
+    Where that fails, each function is compiled when it is first called.
+    """
+    import_engine()
+    if not is_warm(everything):
+        command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet", *([] if everything else ["--first"])]
+        with contextlib.suppress(OSError):
+            environ = process.environment_of_helpers(os.environ)
+            subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, check=False)
+
+
+def _compile_all(chosen: Iterable[Any]) -> bool:
+    """Compile entries on all cores, callees before their callers: each function once. Returns whether all went well."""
+    from numba_kernels import jit, reduce
+
+    functions = jit.callees_first(declared.dispatcher for declared in chosen)
+    place = {function: number for number, function in enumerate(functions)}
+    work = [
+        tasks.Task(
+            functools.partial(_compile, function),
+            frozenset(place[callee] for callee in jit.callees(function) if place[callee] < own),
+        )
+        for function, own in place.items()
+    ]
+    work.append(tasks.Task(lambda: reduce.warm() > 0))
+    return tasks.run_all(work, min(len(os.sched_getaffinity(0)), _MOST_COMPILERS))
+
+
+def _compile(function: Any) -> bool:
+    """Compile a kernel, or load it; where that fails, who calls it will say why."""
+    from numba_kernels import jit
+
+    try:
+        jit.compile_declared(function)
+    except Exception as error:
+        print(f"ncclx_mpi: {function.py_func.__name__} does not compile: {type(error).__name__}", file=sys.stderr)
+        return False
+    return True
+
+
+def load(nranks: int) -> None:
+    """Import the engine and load its functions into this process, and set it aside from garbage collection, before forking ranks.
+
+    With a core for each of the `nranks` ranks, only what all of them use is loaded: a function takes some 0.4 ms, of 150 a program
+    calls a few, and each rank loads those at the first call, all ranks at once. Ranks that share cores get everything ready made.
+    """
+    from numba_kernels import jit
+
+    gc.disable()
+    try:
+        warm_up()
+        has_cores = nranks <= len(os.sched_getaffinity(0))
+        for declared in jit.entries():
+            if declared.name.startswith(_ALWAYS_USED) or (not has_cores and declared.is_cached()):
+                _load(declared)
+        jit.forget_finalizers()
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
+def _load(declared: Any) -> None:
+    """Load an entry; where that fails, who calls it will say why."""
+    with contextlib.suppress(Exception):
+        declared.compile()

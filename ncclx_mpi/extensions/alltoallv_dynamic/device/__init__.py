@@ -1,0 +1,1 @@
+"""``Alltoallv_dynamic`` of arrays on devices; nothing here is imported before there is one."""
