@@ -1,21 +1,15 @@
-"""How every compiled function of the project is compiled, cached and called.
+"""How every compiled function of the project is declared, cached and called.
 
 ``@kernel("int64(int64, int64)")`` declares a nopython function with one explicit signature. Nothing is compiled
-at import: a kernel is compiled, or loaded from the disk cache, when another kernel or :func:`entry` first asks for it.
+at import, and Numba is not imported: a kernel is compiled (:mod:`numba_kernels.compiling`), or loaded from the disk cache, when another
+kernel or :func:`entry` first asks for it.
 
 What Python or native code calls also has an image in the cache (:mod:`numba_kernels.linking`), from which it is linked without
-Numba's compiler: a process that finds all it calls there never starts that.
+Numba: a process that finds all it calls there never imports that.
 
 The cache folder of a kernel is named by a digest of the sources of its module and of all modules of ours
-that it imports, so a changed callee in another file never leaves stale machine code (Numba's own stamp covers
-only the defining file). The folder is private to the user (0700); Numba itself adds the CPU and its version.
-
-Numba's configuration is pinned while our functions are decorated: a user's ``NUMBA_DISABLE_JIT=1`` is for the
-user's functions and would leave the engine without atomics.
-
-Numba tells functions of one name apart, such as the bodies that a factory makes, by a number that every process counts from 1.
-Loaded from caches that different processes wrote, two of them would be one symbol to LLVM, and the second would run the
-code of the first. So each process counts from a number of its own.
+that it imports, or names as :func:`numba_kernels.deferred.emitted`, so a changed callee in another file never leaves stale machine
+code. The folder is private to the user (0700).
 """
 
 from __future__ import annotations
@@ -28,55 +22,64 @@ import hashlib
 import inspect
 import itertools
 import os
-import pickle
 import re
-import secrets
 import sys
 import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
-import numba
-from numba.core import caching, config, registry, sigutils
-from numba.core.bytecode import FunctionIdentity
-from numba.core.ccallback import CFunc
-from numba.core.dispatcher import Dispatcher
-
-from numba_kernels import cache_files, linking
+from numba_kernels import cache_files, linking, processor
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
 CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
 _XDG_VARIABLE = "XDG_CACHE_HOME"
-_DIGEST = "numba_kernels_digest"
-_PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
 
 _entries: dict[str, Kernel] = {}
 
 
-def _number_functions() -> None:
-    """Let this process number the functions that it compiles as no other one does."""
-    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(48) << 12)
-
-
-_number_functions()
-os.register_at_fork(after_in_child=_number_functions)
-
-
 class Kernel:
-    """A nopython function with one signature: callable from other kernels, and from Python through :func:`entry`."""
+    """A nopython function with one signature: callable from other kernels, and from Python through :func:`entry`.
 
-    def __init__(self, dispatcher: Any, signature: Any) -> None:
-        self.dispatcher = dispatcher
+    Parameters
+    ----------
+    function
+        What is compiled.
+    signature
+        In Numba's words, or a signature of :mod:`numba_kernels.types`.
+    nogil
+        Release the GIL while it runs (only when entered from Python).
+    is_entry
+        Python calls it, or native code by its :func:`c_address`.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Any, *, nogil: bool, is_entry: bool) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func = function
         self.signature = signature
-        self._cache: _Cache = dispatcher._cache
-        self.name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__qualname__}"
+        self.nogil = nogil
+        self.is_entry = is_entry
+        self.name = f"{function.__module__}.{function.__qualname__}"
         self._point: Callable[..., Any] | None = None
         self._address = 0
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}>"
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """What it is to Numba."""
+        from numba_kernels import compiling
+
+        return compiling.dispatcher(self)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Its type to Numba, which looks for it by this name."""
+        return self.dispatcher._numba_type_
 
     def compile(self) -> Callable[..., Any]:
         """Return the compiled C entry point: exact argument types, no dispatch (72-128 ns a call)."""
@@ -98,21 +101,37 @@ class Kernel:
 
     def is_cached(self) -> bool:
         """Whether the disk cache holds it, so that it need not be compiled."""
-        return self._cache.has_image() or self._cache.holds(self.signature, self.dispatcher.targetctx)
+        if self.has_image():
+            return True
+        from numba_kernels import compiling
+
+        return compiling.is_kept(self)
+
+    def has_image(self) -> bool:
+        """Whether it can be linked without Numba."""
+        return self.is_entry and self.image.exists()
+
+    @property
+    def image(self) -> Path:
+        """Where its machine code is kept; the line tells functions of one name apart, such as those of a factory."""
+        code = self.py_func.__code__
+        return _image(folder_name(code.co_filename), f"{self.py_func.__qualname__}-{code.co_firstlineno}")
+
+    def link(self) -> linking.Linked | None:
+        """Link it from its image, if it has one that can be."""
+        return _link(self.image, self.py_func.__name__)
 
     def _linked(self) -> Callable[..., Any] | None:
-        linked = self._cache.link()
+        linked = self.link()
         if linked is None:
             return None
         self._address = linked.address
         return linked.point
 
     def _compiled(self) -> Any:
-        args, _ = sigutils.normalize_signature(self.signature)
-        if args not in self.dispatcher.overloads:
-            with pinned_configuration():
-                self.dispatcher.compile(self.signature)
-        return self.dispatcher.overloads[args]
+        from numba_kernels import compiling
+
+        return compiling.compiled(self)
 
 
 def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -121,7 +140,7 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
     Parameters
     ----------
     signature
-        Numba signature, such as ``"int64(int64, int64)"``. Addresses are int64.
+        Numba signature, such as ``"int64(int64, int64)"``, or one of :mod:`numba_kernels.types`. Addresses are int64.
     nogil
         Release the GIL while it runs (only when entered from Python).
     is_entry
@@ -129,15 +148,10 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with pinned_configuration():
-            dispatcher = numba.njit(nogil=nogil, error_model="numpy", boundscheck=False, no_cfunc_wrapper=not is_entry)(function)
-            dispatcher._cache = _Cache(function, is_linked=is_entry)
-        # Callers with literal arguments would each get a compiled variant of their own.
-        dispatcher.compile = functools.partial(_compile_declared, dispatcher.compile, signature)
+        declared = Kernel(function, signature, nogil=nogil, is_entry=is_entry)
         if is_entry:
-            declared = Kernel(dispatcher, signature)
             _entries[declared.name] = declared
-        return dispatcher
+        return declared
 
     return decorate
 
@@ -145,50 +159,68 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
 class Native:
     """A function that native code calls by its address (:attr:`address`): plain C, no GIL, no Python."""
 
-    def __init__(self, callback: Any) -> None:
-        self._callback = callback
+    def __init__(self, make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str) -> None:
+        self._make = make
+        self._signature = signature
+        self._name = name
+        self._digest = digest
+        self.callback: Any = None
 
     @functools.cached_property
     def address(self) -> int:
         """Where the function is. The first look compiles it, or loads it from the disk cache."""
-        linked = self._callback._cache.link()
+        image = _image(folder_of(self._digest), self._name)
+        linked = _link(image, self._name)
         if linked is not None:
-            return int(linked.address)
-        with pinned_configuration():
-            self._callback.compile()
-        return int(self._callback.address)
+            return linked.address
+        from numba_kernels import compiling
+
+        self.callback = compiling.callback(self._make(), self._signature, self._name, self._digest, image)
+        return int(self.callback.address)
 
 
-def native(function: Callable[..., Any], signature: str, name: str, digest: str = "") -> Native:
-    """Declare a C-callable function, cached on disk under `name`; nothing is compiled before its address is needed.
+def native(make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str) -> Native:
+    """Declare a C-callable function, cached on disk under `name`; nothing is made or compiled before its address is needed.
 
-    Generated functions of one factory share their place in the source, so `name` must tell them apart in their module.
-    `digest` names what it is made from where that is not the module of `function`.
+    Parameters
+    ----------
+    make
+        Returns the function to compile.
+    signature
+        Numba signature.
+    name
+        Functions of one factory share their place in the source: it must tell them apart among those of one `digest`.
+    digest
+        Names what it is made from: see :func:`module_digest`.
     """
-    function.__name__ = function.__qualname__ = name
-    function.__dict__[_DIGEST] = digest
-    arguments: Any = sigutils.normalize_signature(signature)
-    callback: Any = CFunc(function, arguments, locals={}, options={"error_model": "numpy"})
-    callback._cache = _NamedCache(function, is_linked=True)
-    return Native(callback)
+    return Native(make, signature, name, digest)
 
 
-def _compile_declared(compiler: Callable[[str], Any], signature: str, _arguments: Any) -> Any:
-    """Compile a kernel for its declared `signature`, whatever a caller asks for; Numba converts at the call."""
-    with pinned_configuration():
-        return compiler(signature)
+def _image(folder: str, name: str) -> Path:
+    return linking.image_path(cache_root() / folder, name, processor.name())
+
+
+def _link(image: Path, name: str) -> linking.Linked | None:
+    """Link a function from its image; one that is damaged is removed, so that another one is made."""
+    try:
+        return linking.link(image, name)
+    except cache_files.UnusableFile:
+        with contextlib.suppress(OSError):
+            image.unlink(missing_ok=True)
+    except OSError:
+        pass
+    return None
 
 
 def entry(function: Any) -> Callable[..., Any]:
     """Return the entry point of a kernel declared with ``is_entry=True``, compiling or loading it if needed."""
-    py_func = function.py_func
-    return _entries[f"{py_func.__module__}.{py_func.__qualname__}"].compile()
+    point: Callable[..., Any] = function.compile()
+    return point
 
 
 def c_address(function: Any) -> int:
     """Address of a kernel declared with ``is_entry=True`` as a C function, for calls through a pointer or a symbol."""
-    py_func = function.py_func
-    return _entries[f"{py_func.__module__}.{py_func.__qualname__}"].address()
+    return int(function.address())
 
 
 def callees(function: Any) -> list[Any]:
@@ -223,38 +255,17 @@ def callees_first(functions: Iterable[Any]) -> list[Any]:
 
 
 def _is_kernel(value: Any) -> bool:
-    return isinstance(value, Dispatcher) and isinstance(getattr(value, "_cache", None), _Cache)
+    return isinstance(value, Kernel)
 
 
 def compile_declared(function: Any) -> None:
     """Compile a kernel, entry or not, for its declared signature, or load it from the cache."""
-    function.compile(())
+    function.dispatcher.compile(())
 
 
 def entries() -> list[Kernel]:
     """All kernels that Python calls, of the modules imported so far."""
     return list(_entries.values())
-
-
-def forget_finalizers() -> None:
-    """Take the finalizers of our kernels away, which would do nothing at exit but cost each forked process a thousand pages to copy."""
-    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
-        if isinstance(finalizer.peek()[0], Dispatcher):
-            finalizer.detach()
-
-
-@contextmanager
-def pinned_configuration() -> Iterator[None]:
-    """Numba's settings as our code needs them, whatever the user's environment says."""
-    names = [name for name in _PINNED if hasattr(config, name)]
-    saved = {name: getattr(config, name) for name in names}
-    for name in names:
-        setattr(config, name, _PINNED[name])
-    try:
-        yield
-    finally:
-        for name, value in saved.items():
-            setattr(config, name, value)
 
 
 def cache_candidates() -> Iterator[tuple[str, Path]]:
@@ -308,10 +319,11 @@ def sources_digest(path: str) -> str:
 
 def folder_name(path: str) -> str:
     """Name of the folder in the cache that holds the compiled functions of a module."""
-    return _folder_of(module_digest(path))
+    return folder_of(module_digest(path))
 
 
-def _folder_of(digest: str) -> str:
+def folder_of(digest: str) -> str:
+    """Name of the folder in the cache for a digest."""
     return f"{sys.implementation.cache_tag}-{digest}"
 
 
@@ -325,6 +337,10 @@ _IMPORT = re.compile(
     r"|import\s+((?:" + "|".join(PACKAGES) + r")[\w.]*))",
     re.MULTILINE,
 )
+
+
+_EMITTED = re.compile(r'\bemitted(?:_type)?\(\s*"(\w+)"')
+"""What :mod:`numba_kernels.emit` makes for a module."""
 
 
 def _collect_sources(path: str, seen: dict[str, bytes]) -> None:
@@ -349,6 +365,8 @@ def _scan(path: str) -> tuple[str, bytes | None, tuple[str, ...]]:
         module = match.group(1) or match.group(3)
         names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
         files.extend(_module_files(root, module, names))
+    for name in sorted(set(_EMITTED.findall(source.decode()))):
+        files.extend(_module_files(root, f"numba_kernels.emit.{name}", []))
     return os.path.relpath(path, root), hashlib.sha256(source).digest(), tuple(files)
 
 
@@ -369,107 +387,3 @@ def _package_root(path: str) -> str:
         if package in parts:
             return os.sep.join(parts[: len(parts) - 1 - parts[::-1].index(package)])
     return os.path.dirname(path)
-
-
-class _Locator(caching._CacheLocator):  # type: ignore[misc]
-    """Puts a function's cache under a folder named by its module's digest; the digest is the stamp."""
-
-    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
-        self._digest = py_func.__dict__.get(_DIGEST) or module_digest(py_file)
-        self._lineno = py_func.__code__.co_firstlineno
-
-    def get_cache_path(self) -> str:
-        return str(cache_root() / _folder_of(self._digest))
-
-    def ensure_cache_path(self) -> None:
-        cache_files.make_folder(Path(self.get_cache_path()))
-
-    def get_source_stamp(self) -> tuple[str]:
-        return (self._digest,)
-
-    def get_disambiguator(self) -> str:
-        return str(self._lineno)
-
-    @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator:
-        return cls(py_func, py_file)  # its folder is made when something is kept there
-
-
-class _CacheFile(caching.IndexDataCacheFile):  # type: ignore[misc]
-    """Numba's index of a function, and what it lists, in files that are checked when they are read."""
-
-    def _load_index(self) -> dict[Any, str]:
-        try:
-            version, stamp, overloads = pickle.loads(cache_files.read(Path(self._index_path)))
-        except OSError:
-            return {}
-        return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
-
-    def _save_index(self, overloads: dict[Any, str]) -> None:
-        cache_files.write(Path(self._index_path), self._dump((self._version, self._source_stamp, overloads)))
-
-    def _load_data(self, name: str) -> Any:
-        return pickle.loads(cache_files.read(Path(self._data_path(name))))
-
-    def _save_data(self, name: str, data: Any) -> None:
-        cache_files.write(Path(self._data_path(name)), self._dump(data))
-
-
-class _CacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes: ClassVar = [_Locator]
-
-
-@functools.cache
-def _target() -> tuple[str, ...]:
-    """The processor that we compile for."""
-    return tuple(map(str, registry.cpu_target.target_context.codegen().magic_tuple()))
-
-
-class _Cache(caching.FunctionCache):  # type: ignore[misc]
-    _impl_class = _CacheImpl
-
-    def __init__(self, function: Callable[..., Any], *, is_linked: bool) -> None:
-        super().__init__(function)
-        self._is_linked = is_linked
-        self._cache_file = _CacheFile(self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp())
-
-    def link(self) -> linking.Linked | None:
-        """Link the function from its image, if it has one that can be."""
-        try:
-            return linking.link(self._image(), self._py_func)
-        except cache_files.UnusableFile:
-            self._discard()
-        except OSError:
-            pass
-        return None
-
-    def _discard(self) -> None:
-        """Let the function be compiled again, which makes a new image."""
-        with contextlib.suppress(OSError):
-            self._image().unlink(missing_ok=True)
-            self.flush()
-
-    def has_image(self) -> bool:
-        """Whether there is an image."""
-        return self._image().exists()
-
-    def _image(self) -> Path:
-        return linking.image_path(self._cache_path, self._impl.filename_base, _target())
-
-    def holds(self, sig: Any, target_context: Any) -> bool:
-        """Whether a compiled function is there for a signature, as it was declared."""
-        return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled function for later; a folder that was removed meanwhile, or a full disk, costs only the next start."""
-        with contextlib.suppress(OSError):
-            super().save_overload(sig, data)
-            if self._is_linked:
-                linking.write_image(self._image(), data)
-
-
-class _NamedCache(_Cache):
-    """For generated functions: the folder's digest and the name tell everything, whatever their closures hold."""
-
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (sig, codegen.magic_tuple())

@@ -1,39 +1,60 @@
-"""Links compiled functions from the disk cache without starting Numba's compiler.
+"""Links compiled functions from the disk cache, without Numba and without LLVM.
 
-Numba loads a function from its cache as something to compile others with: the first one brings in all that the compiler knows, and
-each has its types and its intermediate code read again. To be called, a function needs its machine code and the addresses of two
-symbols. So beside Numba's file lies an *image* with just that; what cannot be linked from an image is loaded by Numba.
+Numba loads a function from its cache as something to compile others with: its import takes 0.2 s, the compiler's start as long again. To be
+called, a function needs its machine code and the addresses that this refers to. So beside Numba's file lies an *image* with just that; what
+cannot be linked from an image is loaded by Numba.
 
 ====================  ==============================================================================================
 ``wrapper``           what Python calls: takes the arguments out of their objects; absent in functions for C only
 ``c_wrapper``         what native code calls
 ``environment``       the word in which the wrapper expects an object, for constants that our functions do not have
-``imports``           what the code refers to outside itself; all of it must be there, as LLVM ends the process otherwise
+``imports``           what the code refers to outside itself; all of it must be there
 ====================  ==============================================================================================
 
-Images are linked into an execution engine of their own, so that their symbols never meet those of functions that this process compiles.
+The code is an ELF object in the large code model: it refers to everything, itself included, by addresses of 64 bits, and these are
+all that has to be filled in::
+
+    | code, constants       read and executed   |
+    | variables             read and written    |
+
+Both are pages of their own, never written and executed at once, and stay until the process ends. Frames have no unwinding tables here: a
+thread that the interpreter ends inside a function, when it exits itself, ends there (glibc takes a frame without a table for the last one).
+Objects for processors other than x86-64 are left to Numba.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import marshal
-import sys
+import mmap
+import platform
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
-from numba import _dynfunc
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.runtime import _nrt_python
+from numba_kernels import cache_files, symbols
 
-from numba_kernels import cache_files
+_HEADER, _SECTION, _SYMBOL, _RELOCATION = (
+    struct.Struct("<4s36xQ12xHH"),
+    struct.Struct("<IIQQQQIIQQ"),
+    struct.Struct("<IBBHQQ"),
+    struct.Struct("<QQq"),
+)
+_SYMBOLS, _RELOCATIONS, _NO_BITS = 2, 4, 8
+_WRITE, _ALLOCATED = 1, 2
+_UNWINDING = 0x70000001
+_UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
+_ADDRESS_OF_64_BITS = 1
+_CAN_LINK = platform.machine() in ("x86_64", "AMD64")
+_TAKES_KEYWORDS = 3
+"""METH_VARARGS | METH_KEYWORDS"""
 
-_NO_CONSTANTS = _dynfunc.Environment({})
-"""What all wrappers find in their ``environment``; it must outlive them."""
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Image(NamedTuple):
@@ -61,44 +82,25 @@ class Linked(NamedTuple):
     address: int
 
 
-def image_path(folder: str, name: str, target: tuple[str, ...]) -> Path:
+def image_path(folder: Path, name: str, target: str) -> Path:
     """Where the image of a function lies; `target` says for which processor it is."""
-    return Path(folder) / f"{name}-{hashlib.sha256(repr(target).encode()).hexdigest()[:16]}.image"
+    return folder / f"{name}-{hashlib.sha256(target.encode()).hexdigest()[:16]}.image"
 
 
-def write_image(path: Path, compiled: Any) -> None:
-    """Keep the image of a function that Numba has just compiled, unless there is more to it than machine code."""
-    image = _image_of(compiled)
-    if image is not None:
-        cache_files.write(path, marshal.dumps(tuple(image)))
+def write_image(path: Path, image: Image) -> None:
+    """Keep the image of a function."""
+    cache_files.write(path, marshal.dumps(tuple(image)))
 
 
-def _image_of(compiled: Any) -> Image | None:
-    library, described = compiled.library, compiled.fndesc
-    environments = [compiled.environment, *compiled._find_referenced_environments()]
-    if compiled.reload_init or compiled.lifted or library.has_dynamic_globals or any(each.consts for each in environments):
-        return None
-    module = library._final_module
-    symbols = [*module.functions, *module.global_variables]
-    defined = {symbol.name for symbol in symbols if not symbol.is_declaration}
-    imports = {symbol.name for symbol in symbols if symbol.is_declaration and not symbol.name.startswith("llvm.")}
-    wrapper, c_wrapper, environment = (
-        name if name in defined else ""
-        for name in (described.llvm_cpython_wrapper_name, described.llvm_cfunc_wrapper_name, described.env_name)
-    )
-    _name, _kind, (code, _intermediate) = library.serialize_using_object_code()
-    return Image(code, wrapper, c_wrapper, environment, tuple(sorted(imports)))
-
-
-def link(path: Path, function: Callable[..., Any]) -> Linked | None:
-    """Link `function` from its image; None if there is none, or something that it refers to is not in this process.
+def link(path: Path, name: str) -> Linked | None:
+    """Link the function `name` from its image; None if there is none, or something that it refers to is not in this process.
 
     Raises
     ------
     UnusableFile
         The image is damaged, or another user may have written it.
     OSError
-        It cannot be read.
+        It cannot be read, or there is no memory for it.
     """
     try:
         image = Image(*marshal.loads(cache_files.read(path)))
@@ -106,37 +108,120 @@ def link(path: Path, function: Callable[..., Any]) -> Linked | None:
         return None
     except (EOFError, TypeError, ValueError) as error:
         raise cache_files.UnusableFile(f"{path} is no image") from error
-    with global_compiler_lock:
-        engine = _engine()
-        if any(llvm.address_of_symbol(name) is None for name in image.imports):
-            return None
-        engine.add_object_file(llvm.ObjectFileRef.from_data(image.code))
-        engine.finalize_object()
-        point = _python_function(engine, image, function) if image.wrapper else None
-        return Linked(point, engine.get_function_address(image.c_wrapper) if image.c_wrapper else 0)
-
-
-def _python_function(engine: Any, image: Image, function: Callable[..., Any]) -> Callable[..., Any]:
+    if not _CAN_LINK or not all(map(symbols.find, image.imports)):
+        return None
+    try:
+        found = _Object(image.code).load()
+    except (IndexError, struct.error) as error:
+        raise cache_files.UnusableFile(f"{path} holds no machine code") from error
     if image.environment:
-        word = ctypes.c_void_p.from_address(engine.get_global_value_address(image.environment))
-        word.value = id(_NO_CONSTANTS)
-    point: Callable[..., Any] = _dynfunc.make_function(
-        sys.modules[function.__module__],
-        function.__name__,
-        f"compiled wrapper for {function.__qualname__!r}",
-        engine.get_function_address(image.wrapper),
-        _NO_CONSTANTS,
-        (engine,),
-    )
-    return point
+        ctypes.c_void_p.from_address(found[image.environment]).value = id(None)
+    point = _python_function(name, found[image.wrapper]) if image.wrapper else None
+    return Linked(point, found[image.c_wrapper] if image.c_wrapper else 0)
 
 
-@functools.cache
-def _engine() -> Any:
-    """The execution engine of all images. LLVM is told where Numba's runtime is, which wrappers refer to: the compiler may not be there."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    for name, address in _nrt_python.c_helpers.items():
-        llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+class _Object:
+    """A relocatable ELF object, as LLVM writes them."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        magic, sections_at, count, _names = _HEADER.unpack_from(content, 0)
+        if magic != b"\x7fELF":
+            raise IndexError("no ELF object")
+        self._sections = [_SECTION.unpack_from(content, sections_at + _SECTION.size * k) for k in range(count)]
+        self._symbols: list[tuple[str, int, int, int]] = []
+        for _name, kind, _flags, _address, offset, size, strings, *_ in self._sections:
+            if kind == _SYMBOLS:
+                self._symbols = list(self._read_symbols(content[offset : offset + size], self._sections[strings][4]))
+
+    def _read_symbols(self, table: bytes, strings: int) -> Any:
+        """Name, section, value, and size of every symbol."""
+        content = self._content
+        for name, _info, _other, section, value, size in _SYMBOL.iter_unpack(table):
+            at = strings + name
+            yield content[at : content.index(b"\0", at)].decode(), section, value, size
+
+    def load(self) -> dict[str, int]:
+        """Put it into memory of this process; returns where each name is."""
+        fixed, variable, code_bytes, variable_bytes = self._lay_out()
+        base = _pages(code_bytes + variable_bytes)
+        places = {section: base + offset for section, offset in fixed.items()}
+        for section, place in places.items():
+            _name, kind, _flags, _address, offset, size, *_ = self._sections[section]
+            if kind != _NO_BITS:
+                ctypes.memmove(place, self._content[offset : offset + size], size)
+        addresses = [
+            self._address(symbol, places, base + code_bytes + variable.get(number, 0))
+            for number, symbol in enumerate(self._symbols)
+        ]
+        self._relocate(places, addresses)
+        if _libc.mprotect(base, code_bytes, mmap.PROT_READ | mmap.PROT_EXEC):
+            raise OSError(ctypes.get_errno(), "code cannot be made executable here")
+        return {symbol[0]: address for symbol, address in zip(self._symbols, addresses, strict=True) if symbol[1]}
+
+    def _lay_out(self) -> tuple[dict[int, int], dict[int, int], int, int]:
+        """Offsets of sections, offsets of variables behind them by symbol, and bytes of both."""
+        fixed, end = {}, 0
+        for number, (_name, kind, flags, _address, _offset, size, _link, _info, alignment, _entry) in enumerate(self._sections):
+            if flags & _ALLOCATED and kind != _UNWINDING and size:
+                if flags & _WRITE:
+                    raise IndexError("a section of variables")
+                fixed[number] = -(-end // max(alignment, 1)) * max(alignment, 1)
+                end = fixed[number] + size
+        variable, behind = {}, 0
+        for number, (_name, section, _value, size) in enumerate(self._symbols):
+            if section == _COMMON:
+                variable[number] = behind
+                behind += -(-size // 64) * 64 if size > 8 else 8
+        return fixed, variable, _page_up(end), _page_up(behind)
+
+    def _address(self, symbol: tuple[str, int, int, int], places: dict[int, int], variable: int) -> int:
+        name, section, value, _size = symbol
+        if section == _UNDEFINED:
+            return symbols.find(name) if name else 0
+        if section == _COMMON:
+            return variable
+        return value if section == _ABSOLUTE else places.get(section, 0) + value
+
+    def _relocate(self, places: dict[int, int], addresses: list[int]) -> None:
+        for _name, kind, _flags, _address, offset, size, _link, target, *_ in self._sections:
+            if kind != _RELOCATIONS or target not in places:
+                continue
+            base = places[target]
+            for at, info, addend in _RELOCATION.iter_unpack(self._content[offset : offset + size]):
+                if info & 0xFFFFFFFF != _ADDRESS_OF_64_BITS:
+                    raise IndexError("not in the large code model")
+                ctypes.c_uint64.from_address(base + at).value = addresses[info >> 32] + addend
+
+
+class _Method(ctypes.Structure):
+    """PyMethodDef, a structure of the interpreter."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+
+
+_methods: list[_Method] = []
+"""Functions of the interpreter point to them."""
+_new_function = ctypes.pythonapi.PyCFunction_NewEx
+_new_function.restype = ctypes.py_object
+_new_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _python_function(name: str, wrapper: int) -> Callable[..., Any]:
+    method = _Method(name.encode(), wrapper, _TAKES_KEYWORDS, f"compiled wrapper for {name!r}".encode())
+    _methods.append(method)
+    function: Callable[..., Any] = _new_function(ctypes.addressof(method), None, None)
+    return function
+
+
+def _pages(nbytes: int) -> int:
+    """New memory, zeroed."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    base = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if base in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "there is no memory for a function")
+    return int(base)
+
+
+def _page_up(nbytes: int) -> int:
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

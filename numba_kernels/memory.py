@@ -10,56 +10,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
-
+from numba_kernels import types
 from numba_kernels.atomics import publish_streamed
+from numba_kernels.deferred import emitted
 from numba_kernels.jit import kernel
 
 LINE = 64
-_I64X8 = ir.VectorType(ir.IntType(64), 8)
 
-copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
-move = types.ExternalFunction("memmove", types.intp(types.intp, types.intp, types.intp))
-fill = types.ExternalFunction("memset", types.intp(types.intp, types.int32, types.intp))
-allocate = types.ExternalFunction("malloc", types.intp(types.intp))
+copy = types.external("memcpy", types.intp(types.intp, types.intp, types.intp))
+move = types.external("memmove", types.intp(types.intp, types.intp, types.intp))
+fill = types.external("memset", types.intp(types.intp, types.int32, types.intp))
+allocate = types.external("malloc", types.intp(types.intp))
 """Memory, or 0: whoever allocates says what happens then. What is small and of one size is better on the stack (:func:`make_stack`)."""
-release = types.ExternalFunction("free", types.void(types.intp))
-
-_NO_MEMORY = b"ncclx_mpi: this process ends: there is no memory left; look at `ulimit -v` and at the memory that the job may use\n"
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
+release = types.external("free", types.void(types.intp))
+end_without_memory = emitted("memory", "end_without_memory")
+"""End the process, and say why on its stderr."""
+stream_line = emitted("memory", "stream_line")
+"""``stream_line(target, source)``: copy 64 bytes from any address to a 64-byte aligned one, past the caches."""
 
 
 def make_stack(nwords: int) -> Any:
-    """Return an intrinsic that gives the address of so many words, which are the calling function's until it returns."""
-
-    @intrinsic
-    def on_stack(typingctx: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return builder.ptrtoint(cgutils.alloca_once(builder, ir.ArrayType(_I64, nwords)), _I64)
-
-        return types.int64(), codegen
-
-    return on_stack
-
-
-@intrinsic
-def end_without_memory(typingctx: Any) -> Any:
-    """End the process, and say why on its stderr."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        text = cgutils.global_constant(builder, "ncclx_mpi_no_memory", cgutils.make_bytearray(bytearray(_NO_MEMORY)))
-        pointer = builder.bitcast(text, ir.IntType(8).as_pointer())
-        write = ir.FunctionType(_I64, [_I32, pointer.type, _I64])
-        leave = ir.FunctionType(ir.VoidType(), [_I32])
-        say = cgutils.get_or_insert_function(builder.module, write, "write")
-        builder.call(say, [ir.Constant(_I32, 2), pointer, ir.Constant(_I64, len(_NO_MEMORY))])
-        builder.call(cgutils.get_or_insert_function(builder.module, leave, "_exit"), [ir.Constant(_I32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    """Return a function that gives the address of so many words, which are the calling function's until it returns."""
+    return emitted("memory", "make_stack", nwords)
 
 
 @kernel("int64(int64)")
@@ -69,21 +41,6 @@ def allocate_or_end(nbytes):  # type: ignore[no-untyped-def]
     if found == 0:
         end_without_memory()
     return found
-
-
-@intrinsic
-def stream_line(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copy 64 bytes from any address to a 64-byte aligned one, past the caches."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        value = builder.load(builder.inttoptr(args[1], _I64X8.as_pointer()))
-        value.align = 1
-        store = builder.store(value, builder.inttoptr(args[0], _I64X8.as_pointer()))
-        store.align = LINE
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
 
 
 @kernel("void(int64, int64, int64)")

@@ -19,13 +19,8 @@ others through ``memcpy``. (A loop of its own for vectors, equal blocks at equal
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from numba_kernels.atomics import load64, store64
+from numba_kernels.deferred import emitted
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy
@@ -44,24 +39,7 @@ _WORTHWHILE = 4
 """Elements in a tile from which one loop for each block beats one for each element."""
 
 
-def _make_mover(nbytes: int) -> Any:
-    word = ir.IntType(8 * nbytes)
-
-    @intrinsic
-    def mover(typingctx: Any, target: Any, source: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value = builder.load(builder.inttoptr(args[1], word.as_pointer()))
-            value.align = 1
-            stored = builder.store(value, builder.inttoptr(args[0], word.as_pointer()))
-            stored.align = 1
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), codegen
-
-    return mover
-
-
-_move1, _move2, _move4, _move8, _move16 = (_make_mover(nbytes) for nbytes in (1, 2, 4, 8, 16))
+_move1, _move2, _move4, _move8, _move16 = (emitted("pack", "make_mover", nbytes) for nbytes in (1, 2, 4, 8, 16))
 
 
 @kernel("void(int64, int64, int64)")

@@ -17,11 +17,11 @@ from __future__ import annotations
 import copyreg
 import pickle
 
-import llvmlite.binding as llvm
 import numpy as np
-from numba import types
 
+from numba_kernels import symbols, types
 from numba_kernels.atomics import load8, load32, load64, store8, store32, store64
+from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
 from numba_kernels.pyobject import (
@@ -35,7 +35,6 @@ from numba_kernels.pyobject import (
     TYPE_NUMBER,
     WRITEABLE,
     item_sizes,
-    make_symbol,
     ndarray_type,
     read_array,
 )
@@ -70,18 +69,18 @@ for _code, _dtype in _types.items():
 
 _empty, _kept_reducers = np.empty, copyreg.dispatch_table
 """Kept alive: compiled code knows their addresses."""
-llvm.add_symbol("ncclx_mpi_array_parts", _parts.ctypes.data)
-llvm.add_symbol("ncclx_mpi_array_types", _table.ctypes.data)
-llvm.add_symbol("ncclx_mpi_array_empty", id(_empty))
-llvm.add_symbol("ncclx_mpi_reducers", id(_kept_reducers))
+symbols.add("ncclx_mpi_array_parts", _parts.ctypes.data)
+symbols.add("ncclx_mpi_array_types", _table.ctypes.data)
+symbols.add("ncclx_mpi_array_empty", id(_empty))
+symbols.add("ncclx_mpi_reducers", id(_kept_reducers))
 _address_of_parts = make_symbol("ncclx_mpi_array_parts")
 _address_of_table = make_symbol("ncclx_mpi_array_types")
 _empty_function = make_symbol("ncclx_mpi_array_empty")
 _reducers = make_symbol("ncclx_mpi_reducers")
 
-_compare = types.ExternalFunction("memcmp", types.int32(types.intp, types.intp, types.intp))
-_find = types.ExternalFunction("PyDict_GetItem", types.intp(types.intp, types.intp))
-_call = types.ExternalFunction("PyObject_CallObject", types.intp(types.intp, types.intp))
+_compare = types.external("memcmp", types.int32(types.intp, types.intp, types.intp))
+_find = types.external("PyDict_GetItem", types.intp(types.intp, types.intp))
+_call = types.external("PyObject_CallObject", types.intp(types.intp, types.intp))
 
 
 # Writing ----------------------------------------------------------------------------------------------------------

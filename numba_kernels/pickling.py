@@ -21,13 +21,11 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from numba_kernels import symbols, types
 from numba_kernels.atomics import load8, load32, load64, store8, store32, store64
+from numba_kernels.calls import call_four, make_symbol
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, copy
@@ -46,7 +44,6 @@ from numba_kernels.pyobject import (
     bytes_type,
     int_type,
     list_type,
-    make_symbol,
     ndarray_type,
     none_object,
     tuple_type,
@@ -86,12 +83,12 @@ containers inside and no arrays. ``arrays``: the ``count`` of them that were wri
 
 _TABLE = words("Table", "rooms write read")
 _table = np.zeros(_TABLE.total // 8, dtype=np.int64)
-llvm.add_symbol("ncclx_mpi_pickling", _table.ctypes.data)
-llvm.add_symbol("ncclx_mpi_float_type", id(float))
-llvm.add_symbol("ncclx_mpi_str_type", id(str))
-llvm.add_symbol("ncclx_mpi_dict_type", id(dict))
-llvm.add_symbol("ncclx_mpi_true", id(True))
-llvm.add_symbol("ncclx_mpi_false", id(False))
+symbols.add("ncclx_mpi_pickling", _table.ctypes.data)
+symbols.add("ncclx_mpi_float_type", id(float))
+symbols.add("ncclx_mpi_str_type", id(str))
+symbols.add("ncclx_mpi_dict_type", id(dict))
+symbols.add("ncclx_mpi_true", id(True))
+symbols.add("ncclx_mpi_false", id(False))
 _address_of_table = make_symbol("ncclx_mpi_pickling")
 float_type = make_symbol("ncclx_mpi_float_type")
 _str_type = make_symbol("ncclx_mpi_str_type")
@@ -99,9 +96,9 @@ dict_type = make_symbol("ncclx_mpi_dict_type")
 true_object = make_symbol("ncclx_mpi_true")
 false_object = make_symbol("ncclx_mpi_false")
 
-_as_text = types.ExternalFunction("PyUnicode_AsUTF8AndSize", types.intp(types.intp, types.intp))
-_dict_size = types.ExternalFunction("PyDict_Size", types.intp(types.intp))
-_dict_next = types.ExternalFunction("PyDict_Next", types.int32(types.intp, types.intp, types.intp, types.intp))
+_as_text = types.external("PyUnicode_AsUTF8AndSize", types.intp(types.intp, types.intp))
+_dict_size = types.external("PyDict_Size", types.intp(types.intp))
+_dict_next = types.external("PyDict_Next", types.int32(types.intp, types.intp, types.intp, types.intp))
 
 
 def introduce(read: Any) -> None:
@@ -131,22 +128,10 @@ def give_room(room):  # type: ignore[no-untyped-def]
     store64(_address_of_table() + _TABLE.rooms, room)
 
 
-@intrinsic
-def _call(typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any) -> Any:
-    """Call a C function of four words by its address."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        kind = ir.FunctionType(word, [word] * 4)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-
-    return types.int64(*[types.int64] * 5), codegen
-
-
 @kernel("int64(int64, int64, int64, int64)")
 def write_pickle(obj, room, target, limit):  # type: ignore[no-untyped-def]
     """Write the pickle of a plain value to `target`: its bytes, 0 if it is none, or needs more than `limit` bytes."""
-    return _call(load64(_address_of_table() + _TABLE.write), obj, room, target, limit)
+    return call_four(load64(_address_of_table() + _TABLE.write), obj, room, target, limit)
 
 
 @kernel("int64(int64, int64)")
@@ -155,7 +140,7 @@ def read_pickle(address, nbytes):  # type: ignore[no-untyped-def]
     room = take_room()
     if room == 0:
         return 0
-    is_ours = _call(load64(_address_of_table() + _TABLE.read), room, address, nbytes, room + ROOM.key)
+    is_ours = call_four(load64(_address_of_table() + _TABLE.read), room, address, nbytes, room + ROOM.key)
     found = load64(room + ROOM.key)
     give_room(room)
     return found if is_ours != 0 else 0

@@ -10,47 +10,47 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.core.datamodel import models, register_default
-from numba.extending import box, intrinsic
-
+from numba_kernels import types
 from numba_kernels.atomics import load32
+from numba_kernels.deferred import emitted
 from numba_kernels.jit import kernel
 
-I64 = ir.IntType(64)
 _WORD = 8
 
-increase = types.ExternalFunction("Py_IncRef", types.void(types.intp))
-decrease = types.ExternalFunction("Py_DecRef", types.void(types.intp))
+object_result = types.emitted_type("pyslots", "object_result")
+"""What a kernel returns to Python: the address of an object, with a reference to it; 0 becomes None, or raises the error that is set."""
+result = emitted("pyslots", "result")
+"""An address as an :data:`object_result`."""
+
+increase = types.external("Py_IncRef", types.void(types.intp))
+decrease = types.external("Py_DecRef", types.void(types.intp))
 """Own one reference more, or one less; nothing at 0. The last one gone, any Python code may run."""
-new_object = types.ExternalFunction("PyType_GenericAlloc", types.intp(types.intp, types.intp))
+new_object = types.external("PyType_GenericAlloc", types.intp(types.intp, types.intp))
 """``new_object(type, 0)``: a new object with all slots empty, or 0 with MemoryError set. May collect garbage."""
-new_bytes = types.ExternalFunction("PyBytes_FromStringAndSize", types.intp(types.intp, types.intp))
+new_bytes = types.external("PyBytes_FromStringAndSize", types.intp(types.intp, types.intp))
 """``new_bytes(0, n)``: a new bytes object of `n` bytes, to be filled before anybody sees it (at :data:`BYTES`), or 0 with MemoryError."""
 BYTES = bytes.__basicsize__ - 1
 """Bytes from the beginning of a bytes object to its data."""
-new_tuple = types.ExternalFunction("PyTuple_New", types.intp(types.intp))
+new_tuple = types.external("PyTuple_New", types.intp(types.intp))
 """A new tuple of so many items, none of them set yet, or 0 with MemoryError set.
 
 Set them before anything else may collect garbage or give the GIL away: ``gc.get_objects()`` finds the tuple from the beginning."""
-set_item = types.ExternalFunction("PyTuple_SetItem", types.int32(types.intp, types.intp, types.intp))
+set_item = types.external("PyTuple_SetItem", types.int32(types.intp, types.intp, types.intp))
 """``set_item(tuple, index, object)``: set an item of a new tuple, which takes over a reference to the object."""
-_new_list = types.ExternalFunction("PyList_New", types.intp(types.intp))
-set_list_item = types.ExternalFunction("PyList_SetItem", types.int32(types.intp, types.intp, types.intp))
+_new_list = types.external("PyList_New", types.intp(types.intp))
+set_list_item = types.external("PyList_SetItem", types.int32(types.intp, types.intp, types.intp))
 """``set_list_item(list, index, object)``: set an item of a list, which takes over a reference to the object."""
-_hide = types.ExternalFunction("PyObject_GC_UnTrack", types.void(types.intp))
-show = types.ExternalFunction("PyObject_GC_Track", types.void(types.intp))
+_hide = types.external("PyObject_GC_UnTrack", types.void(types.intp))
+show = types.external("PyObject_GC_Track", types.void(types.intp))
 """Let ``gc.get_objects()`` find an object that was hidden from it."""
-clear_error = types.ExternalFunction("PyErr_Clear", types.void())
-new_integer = types.ExternalFunction("PyLong_FromLongLong", types.intp(types.int64))
+clear_error = types.external("PyErr_Clear", types.void())
+new_integer = types.external("PyLong_FromLongLong", types.intp(types.int64))
 """A new int, or 0 with MemoryError set."""
-set_no_memory = types.ExternalFunction("PyErr_NoMemory", types.intp())
+set_no_memory = types.external("PyErr_NoMemory", types.intp())
 """Set MemoryError; returns 0."""
-as_integer = types.ExternalFunction("PyLong_AsLongLong", types.int64(types.intp))
+as_integer = types.external("PyLong_AsLongLong", types.int64(types.intp))
 """The value of an int that has at most 64 bits, as everything has that was made here."""
-as_any_integer = types.ExternalFunction("PyLong_AsLongLongAndOverflow", types.int64(types.intp, types.intp))
+as_any_integer = types.external("PyLong_AsLongLongAndOverflow", types.int64(types.intp, types.intp))
 """``as_any_integer(object, address)``: the value of any int; the 32 bits at the address become 0 if it has at most 64 bits.
 
 No exception is made, as :data:`as_integer` does: that could collect garbage, and so run any Python code."""
@@ -89,38 +89,3 @@ def new_hidden_list(length):  # type: ignore[no-untyped-def]
 def references(obj):  # type: ignore[no-untyped-def]
     """The number of references to an object."""
     return load32(obj)
-
-
-class ObjectResult(types.Type):  # type: ignore[misc]
-    """What a kernel returns to Python: the address of an object, with a reference to it; 0 becomes None, or raises the error that is set."""
-
-    def __init__(self) -> None:
-        super().__init__(name="ncclx_mpi_object_result")
-
-
-object_result = ObjectResult()
-
-
-@register_default(ObjectResult)
-class _ObjectResultModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, I64)
-
-
-@box(ObjectResult)
-def _box_object_result(kind: Any, value: Any, c: Any) -> Any:
-    out = cgutils.alloca_once_value(c.builder, c.builder.inttoptr(value, c.pyapi.pyobj))
-    is_nothing = c.builder.icmp_unsigned("==", value, ir.Constant(I64, 0))
-    with c.builder.if_then(is_nothing), c.builder.if_then(c.builder.not_(c.pyapi.c_api_error())):
-        c.builder.store(c.pyapi.make_none(), out)
-    return c.builder.load(out)
-
-
-@intrinsic
-def result(typingctx: Any, address: Any) -> Any:
-    """An address as an :class:`ObjectResult`."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return args[0]
-
-    return object_result(types.int64), codegen

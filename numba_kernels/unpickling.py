@@ -6,13 +6,9 @@ by then is dropped, and Python's unpickler begins anew. Pickles of Python itself
 
 from __future__ import annotations
 
-from typing import Any
-
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
+from numba_kernels import types
 from numba_kernels.atomics import load8, load32, load64, store64
+from numba_kernels.deferred import emitted
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
 from numba_kernels.pickled_arrays import FIRST as ARRAY
@@ -50,23 +46,15 @@ from numba_kernels.pickling import (
 from numba_kernels.pyobject import none_object
 from numba_kernels.pyslots import clear_error, decrease, increase, new_bytes, new_integer, new_tuple
 
-_new_float = types.ExternalFunction("PyFloat_FromDouble", types.intp(types.float64))
-_new_text = types.ExternalFunction("PyUnicode_FromStringAndSize", types.intp(types.intp, types.intp))
-_new_list = types.ExternalFunction("PyList_New", types.intp(types.intp))
-_new_dict = types.ExternalFunction("PyDict_New", types.intp())
-_append = types.ExternalFunction("PyList_Append", types.int32(types.intp, types.intp))
-_set_item = types.ExternalFunction("PyDict_SetItem", types.int32(types.intp, types.intp, types.intp))
-_as_tuple = types.ExternalFunction("PyList_AsTuple", types.intp(types.intp))
-
-
-@intrinsic
-def _as_float(typingctx: Any, bits: Any) -> Any:
-    """The float with these bits."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
-
-    return types.float64(types.int64), codegen
+_new_float = types.external("PyFloat_FromDouble", types.intp(types.float64))
+_new_text = types.external("PyUnicode_FromStringAndSize", types.intp(types.intp, types.intp))
+_new_list = types.external("PyList_New", types.intp(types.intp))
+_new_dict = types.external("PyDict_New", types.intp())
+_append = types.external("PyList_Append", types.int32(types.intp, types.intp))
+_set_item = types.external("PyDict_SetItem", types.int32(types.intp, types.intp, types.intp))
+_as_float = emitted("bits", "as_float")
+"""The float with these bits."""
+_as_tuple = types.external("PyList_AsTuple", types.intp(types.intp))
 
 
 @kernel("int64(int64)")

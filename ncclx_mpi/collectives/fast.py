@@ -9,8 +9,6 @@ by different routes still meet. Short operations keep the GIL (:mod:`ncclx_mpi.p
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives import operands
 from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
 from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
@@ -44,6 +42,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
 )
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
+from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import address_of, array_argument, index_argument, index_of, itemsize_of, nbytes_of

@@ -7,8 +7,6 @@ valid, or there is no room, or no free ticket; the caller then goes the general 
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives import operands, schedule
 from ncclx_mpi.collectives.autotune import is_one_sided
 from ncclx_mpi.collectives.cma import is_shown
@@ -28,6 +26,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
 )
 from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.request_pool import new_handle, request_of, use_ticket
+from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import address_of, array_argument, array_of, index_argument, index_of, itemsize_of, nbytes_of

@@ -6,8 +6,6 @@ read from the Python objects themselves (:mod:`numba_kernels.pysequence`).
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
 from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
 from ncclx_mpi.collectives.allgather.cma import BLOCK
@@ -32,6 +30,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
 )
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM
+from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import fill, release

@@ -8,11 +8,10 @@ operation (:mod:`ncclx_mpi.collectives.fast`).
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.select import is_planned
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, BCAST, GATHER, REDUCE, REDUCE_SCATTER, SCATTER
 from ncclx_mpi.p2p.layout import COMM
+from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import NONE, address_of, array_argument, element_of, itemsize_of, nbytes_of, writable_of

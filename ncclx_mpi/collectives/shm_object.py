@@ -17,8 +17,6 @@ alone: SLOW if nothing was published, as the value is not plain or the communica
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.shm_oneshot import (
     NO_MEMORY,
     OBJECTS,
@@ -34,6 +32,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
 )
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.partial_results import CODE, SLOW, is_note, note, note_word, opened
+from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
@@ -48,7 +47,7 @@ CAPACITY = BIG
 MOST_RANKS = CAPACITY // 16
 """Of a communicator; with more the ends of shares would fill too much of a blob."""
 
-_as_tuple = types.ExternalFunction("PyList_AsTuple", types.intp(types.intp))
+_as_tuple = types.external("PyList_AsTuple", types.intp(types.intp))
 
 
 @kernel("int64(int64)")

@@ -9,7 +9,6 @@ import hashlib
 import importlib
 import os
 import pkgutil
-import platform
 import subprocess
 import sys
 import time
@@ -84,10 +83,10 @@ def _chosen(everything: bool) -> list[Any]:
 
 
 def _mark(everything: bool) -> Path:
-    from numba_kernels import jit
+    from numba_kernels import jit, processor
     from numba_kernels.reduce import native as reduce_native
 
-    total = hashlib.sha256(f"{sys.implementation.cache_tag} {platform.machine()} {_cpu()}".encode())
+    total = hashlib.sha256(f"{sys.implementation.cache_tag} {processor.name()}".encode())
     for declared in sorted(_chosen(everything), key=lambda kernel: kernel.name):
         total.update(f"{declared.name} {declared.signature} {jit.module_digest(_file_of(declared))}".encode())
     total.update(jit.module_digest(str(reduce_native.__file__)).encode())
@@ -95,14 +94,8 @@ def _mark(everything: bool) -> Path:
 
 
 def _file_of(declared: Any) -> str:
-    name: str = declared.dispatcher.py_func.__code__.co_filename
+    name: str = declared.py_func.__code__.co_filename
     return name
-
-
-def _cpu() -> str:
-    from llvmlite import binding
-
-    return f"{binding.get_host_cpu_name()}"
 
 
 def warm_up(announce: bool = True, everything: bool = False) -> float:
@@ -164,7 +157,7 @@ def _compile_all(chosen: Iterable[Any]) -> bool:
     """Compile entries on all cores, callees before their callers: each function once. Returns whether all went well."""
     from numba_kernels import jit, reduce
 
-    functions = jit.callees_first(declared.dispatcher for declared in chosen)
+    functions = jit.callees_first(chosen)
     place = {function: number for number, function in enumerate(functions)}
     work = [
         tasks.Task(
@@ -204,10 +197,17 @@ def load(nranks: int) -> None:
         for declared in jit.entries():
             if declared.name.startswith(_ALWAYS_USED) or (not has_cores and declared.is_cached()):
                 _load(declared)
-        jit.forget_finalizers()
+        _forget_finalizers()
         gc.freeze()
     finally:
         gc.enable()
+
+
+def _forget_finalizers() -> None:
+    if "numba_kernels.compiling" in sys.modules:
+        from numba_kernels import compiling
+
+        compiling.forget_finalizers()
 
 
 def _load(declared: Any) -> None:

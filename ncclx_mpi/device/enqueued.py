@@ -35,7 +35,7 @@ from ncclx_mpi.gpu_memory.streams import Stream, handle_of
 from numba_kernels.cuda import symmetric
 from numba_kernels.cuda.driver import CAPTURED, FOREIGN, LEGACY_STREAM, PER_THREAD_STREAM, Launch
 from numba_kernels.cuda.kernel import Kernel
-from numba_kernels.cuda.reduce import is_supported
+from numba_kernels.cuda.limits import is_supported
 
 Operand = Buffer | VBuffer | WBuffer | None
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numba_kernels.cuda.driver import WRITE, Driver, DriverError, Launchable, Step
-from numba_kernels.cuda.rows import GROUP
+from numba_kernels.cuda.limits import GROUP
 
 TABLE_BYTES = 4 << 20
 """Device memory for tables."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer
 from ncclx_mpi.collectives import shm_oneshot
 from numba_kernels.cuda.driver import Driver, Memory
-from numba_kernels.cuda.reduce import is_supported
+from numba_kernels.cuda.limits import is_supported
 from numba_kernels.layout import words
 
 ROW = words("OfferRow", "send send_bytes recv recv_bytes")

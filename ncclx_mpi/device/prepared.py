@@ -46,7 +46,7 @@ from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda import symmetric
 from numba_kernels.cuda.driver import HANDLE_BYTES, WAIT_AT_LEAST, WRITE, Batch, Copy, Driver, DriverError, Launch, Step, Work
 from numba_kernels.cuda.kernel import Kernel
-from numba_kernels.cuda.rows import GROUP
+from numba_kernels.cuda.limits import GROUP
 from numba_kernels.layout import WORD
 
 DEFAULT_HEAP = 64 << 20

@@ -64,7 +64,7 @@ class StreamOrdered:
         and the next call, or :meth:`check`, raises.
         """
         from ncclx_mpi.device.prepared import prepare
-        from numba_kernels.cuda.reduce import is_supported
+        from numba_kernels.cuda.limits import is_supported
 
         state = self._state
         if state.prepared is not None:

@@ -7,14 +7,13 @@ other thread can end their lives meanwhile.
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.p2p.fast import POLLS, SLOW
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMPLETE, ENGINE, FREE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.progress import idle, progress, trace_end, trouble
 from ncclx_mpi.p2p.request_pool import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_ticket, look
 from ncclx_mpi.p2p.requests import is_pending, trace_request
+from numba_kernels import types
 from numba_kernels.atomics import load64, store32, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words

@@ -9,8 +9,6 @@ give its requests up before Python runs, so that a buffer is the caller's again 
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.p2p.keeping import give_up_kept
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER, ENGINE, PEER, PENDING, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
@@ -18,6 +16,7 @@ from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, tra
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import _eager_allowed, post_receive, post_send
 from ncclx_mpi.p2p.waiting import keep_waiting
+from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import (

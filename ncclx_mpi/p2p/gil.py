@@ -8,13 +8,12 @@ lock with it.
 
 from __future__ import annotations
 
-from numba import types
-
+from numba_kernels import types
 from numba_kernels.jit import kernel
 
-_is_held = types.ExternalFunction("PyGILState_Check", types.int32())
-_save_thread = types.ExternalFunction("PyEval_SaveThread", types.intp())
-_restore_thread = types.ExternalFunction("PyEval_RestoreThread", types.void(types.intp))
+_is_held = types.external("PyGILState_Check", types.int32())
+_save_thread = types.external("PyEval_SaveThread", types.intp())
+_restore_thread = types.external("PyEval_RestoreThread", types.void(types.intp))
 
 
 @kernel("int64()")

@@ -13,10 +13,9 @@ The GIL is held throughout, but for the engine's lock.
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.p2p.layout import ENGINE, REQUEST
 from ncclx_mpi.p2p.requests import free_request, is_pending, withdraw
+from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words

@@ -10,8 +10,6 @@ plain value. One that ends with the first of several messages, or with an error,
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.p2p.completing import (
     ROW,
     collect,
@@ -31,6 +29,7 @@ from ncclx_mpi.p2p.partial_results import NOT_YET as NOT_YET_NOTE
 from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.partial_results import is_note, note, opened
 from ncclx_mpi.p2p.request_pool import DONE, HANDLES, look, new_handle, receive, start_bytes, use_ticket
+from numba_kernels import types
 from numba_kernels.atomics import load8, load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, release
@@ -52,7 +51,7 @@ from numba_kernels.pyslots import (
 PARTIAL = 3
 """State of the receive of an object of which only the first message is complete, beside those of all requests."""
 
-_as_list = types.ExternalFunction("PySequence_List", types.intp(types.intp))
+_as_list = types.external("PySequence_List", types.intp(types.intp))
 
 
 # Starting ---------------------------------------------------------------------------------------------------------

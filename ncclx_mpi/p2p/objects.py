@@ -7,8 +7,6 @@ are too large, comes back for the caller to go on with through the engine.
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_complete
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
@@ -18,6 +16,7 @@ from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.progress import idle, lock, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import find_message, post_send, read_status, receive_matched
+from numba_kernels import types
 from numba_kernels.atomics import load8, load64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import LARGEST, ROOM, give_room, take_room, write_pickle

@@ -16,22 +16,21 @@ received::
 
 from __future__ import annotations
 
-import llvmlite.binding as llvm
-from numba import types
-
+from numba_kernels import symbols, types
 from numba_kernels.atomics import load64, store8
+from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
 from numba_kernels.pickling import read_pickle
-from numba_kernels.pyobject import OB_TYPE, make_symbol
+from numba_kernels.pyobject import OB_TYPE
 
 RAW, SLOW, CODE, MATCHED, NOT_YET = range(5)
 
-llvm.add_symbol("ncclx_mpi_bytearray_type", id(bytearray))
+symbols.add("ncclx_mpi_bytearray_type", id(bytearray))
 _bytearray_type = make_symbol("ncclx_mpi_bytearray_type")
 
-_new_bytearray = types.ExternalFunction("PyByteArray_FromStringAndSize", types.intp(types.intp, types.intp))
-_data_of = types.ExternalFunction("PyByteArray_AsString", types.intp(types.intp))
+_new_bytearray = types.external("PyByteArray_FromStringAndSize", types.intp(types.intp, types.intp))
+_data_of = types.external("PyByteArray_AsString", types.intp(types.intp))
 
 
 @kernel("int64(int64)")

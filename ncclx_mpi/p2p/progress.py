@@ -10,8 +10,6 @@ more ranks than cores yields at once (a spinning rank would hold the core that i
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import (
@@ -44,6 +42,7 @@ from ncclx_mpi.p2p.matching import (
     try_request,
 )
 from ncclx_mpi.p2p.rendezvous import begin_receive, begin_send, flush_queue, peer_of, step_transfers, tell
+from numba_kernels import types
 from numba_kernels.atomics import (
     call_step,
     compare_exchange,
@@ -60,8 +59,8 @@ from numba_kernels.memory import allocate, copy, release
 from transports.shm.layout import CONTROL, HEADER, RING, TRACE, TRACE_RECORDS
 from transports.shm.ring import MESSAGE, consume, copy_payload, kind_of, lines_for, peek, tag_of
 
-sched_yield = types.ExternalFunction("sched_yield", types.int32())
-usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+sched_yield = types.external("sched_yield", types.int32())
+usleep = types.external("usleep", types.int32(types.uint32))
 
 _MESSAGES_A_TURN = 64
 _DOZE_SHIFT, _LEAST_DOZE_US, _MOST_DOZE_US = 6, 50, 1000

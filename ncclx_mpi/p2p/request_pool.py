@@ -21,9 +21,7 @@ import ctypes
 from array import array
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
-from numba import types
 
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.layout import COLLECTIVE, COMM, COMPLETE, ENGINE, FREE, REQUEST, SEND
@@ -31,7 +29,9 @@ from ncclx_mpi.p2p.matching import reset_request
 from ncclx_mpi.p2p.progress import lock, progress_locked, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import begin_landing, begin_message
+from numba_kernels import symbols, types
 from numba_kernels.atomics import call_step, load64, store64
+from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate
@@ -46,7 +46,6 @@ from numba_kernels.pyobject import (
     element_of,
     index_argument,
     index_of,
-    make_symbol,
     nbytes_of,
     object_argument,
     object_of,
@@ -82,7 +81,7 @@ ARRAY_ITEMS = 24
 """Bytes from the beginning of an ``array.array`` to the address of its items."""
 
 _looks = np.zeros(HANDLES.total // 8, dtype=np.int64)
-llvm.add_symbol("ncclx_mpi_handles", _looks.ctypes.data)
+symbols.add("ncclx_mpi_handles", _looks.ctypes.data)
 _address_of_looks = make_symbol("ncclx_mpi_handles")
 
 

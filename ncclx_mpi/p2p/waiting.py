@@ -11,36 +11,22 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED, PEER_LEFT
 from ncclx_mpi.p2p.progress import idle, sched_yield
+from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, ticks
+from numba_kernels.calls import call_five
 from numba_kernels.jit import kernel
 from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, parted_of
 
-_gil_take = types.ExternalFunction("PyGILState_Ensure", types.int32())
-_gil_give = types.ExternalFunction("PyGILState_Release", types.void(types.int32))
-_run_handlers = types.ExternalFunction("PyErr_CheckSignals", types.int32())
-_fetch = types.ExternalFunction("PyErr_Fetch", types.void(types.intp, types.intp, types.intp))
+_gil_take = types.external("PyGILState_Ensure", types.int32())
+_gil_give = types.external("PyGILState_Release", types.void(types.int32))
+_run_handlers = types.external("PyErr_CheckSignals", types.int32())
+_fetch = types.external("PyErr_Fetch", types.void(types.intp, types.intp, types.intp))
 
-_I64 = ir.IntType(64)
 _POLLS = 200
 _YIELDS = 4
-
-
-@intrinsic
-def _call_wait(typingctx: Any, function: Any, engine: Any, comm: Any, word: Any, target: Any, alarm: Any) -> Any:
-    """Call a C function ``int64(int64 engine, int64 comm, int64 word, int64 target, int64 alarm)`` by its address."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_I64, [_I64] * 5)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-
-    return types.int64(*[types.int64] * 6), codegen
 
 
 @kernel("int64(int64)", is_entry=True)
@@ -122,7 +108,7 @@ def wait_word(comm, word, target, alarm):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64, int64)")
 def keep_waiting(engine, comm, word, target, alarm):  # type: ignore[no-untyped-def]
     """Wait as :func:`wait_word` does, with progress from the start; `comm` is 0 for what is no collective."""
-    return _call_wait(load64(engine + ENGINE.wait_word), engine, comm, word, target, alarm)
+    return call_five(load64(engine + ENGINE.wait_word), engine, comm, word, target, alarm)
 
 
 def raise_parked(words: Any) -> None:

@@ -19,16 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba_kernels.alltoallv.layout import PAIR, RUN
-from numba_kernels.cuda.intrinsics import (
-    VECTOR,
-    load_i64,
-    load_u8,
-    load_u32,
-    load_vector,
-    store_u8,
-    store_u32,
-    store_vector,
-)
+from numba_kernels.cuda.intrinsics import VECTOR, load_i64, load_u8, load_u32, load_vector, store_u8, store_u32, store_vector
 from numba_kernels.cuda.kernel import helper
 
 _LEAST_TILE, _MOST_TILE = 1024, 16384

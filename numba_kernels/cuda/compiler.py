@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from numba import types
 
-from numba_kernels import jit
+from numba_kernels import compiling
 from numba_kernels.cuda.ptx import CompilerMissing, renamed
 
 
@@ -39,7 +39,7 @@ def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tu
     if compile_function is None:
         raise CompilerMissing(name, arch, f"numba-cuda {version('numba-cuda')} is installed, and 0.30 is needed")
     try:
-        with jit.pinned_configuration(), _without_gpu(arch):
+        with compiling.pinned_configuration(), _without_gpu(arch):
             # Without the second bound ptxas spills registers to make room for more blocks.
             library, _ = compile_function(
                 entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=bounds

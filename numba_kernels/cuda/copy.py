@@ -38,7 +38,8 @@ from numba_kernels.cuda.intrinsics import (
     store_vector,
 )
 from numba_kernels.cuda.kernel import Kernel, helper
-from numba_kernels.cuda.rows import GROUP, cut, place
+from numba_kernels.cuda.limits import GROUP
+from numba_kernels.cuda.rows import cut, place
 from numba_kernels.layout import WORD, words
 
 TARGETS = 16

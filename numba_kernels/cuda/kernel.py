@@ -27,7 +27,7 @@ from typing import Any
 import numba
 from numba.core.dispatcher import Dispatcher
 
-from numba_kernels import jit
+from numba_kernels import compiling, jit
 from numba_kernels.cuda import cache, ptx
 from numba_kernels.cuda.intrinsics import block_barrier, thread_count, thread_index
 
@@ -127,7 +127,7 @@ class Kernel:
     @functools.cached_property
     def _c_function(self) -> Callable[..., None]:
         signature = f"void({', '.join(['int64'] * (self.parameters + 1))})"
-        native = jit.native(_cpu_entry(self.bodies, self.parameters, self.launch_bounds), signature, self.name, self.digest)
+        native = jit.native(lambda: _cpu_entry(self.bodies, self.parameters, self.launch_bounds), signature, self.name, self.digest)
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * (self.parameters + 1))
         # The function lives as long as what compiled it.
         self._native = native
@@ -136,12 +136,12 @@ class Kernel:
 
 def helper(function: Callable[..., Any]) -> Any:
     """Declare a function that bodies call; it is compiled into them, typed by what it is called with."""
-    with jit.pinned_configuration():
+    with compiling.pinned_configuration():
         return numba.njit(nogil=True, error_model="numpy", boundscheck=False)(function)
 
 
 def _compiled_into(body: Body) -> Any:
-    return body if isinstance(body, Dispatcher) else helper(body)
+    return body if isinstance(body, Dispatcher | jit.Kernel) else helper(body)
 
 
 def _sources_digest(body: Any) -> str:

@@ -32,23 +32,14 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from numba_kernels import reduce
-from numba_kernels.cuda.intrinsics import (
-    I64,
-    SCALARS,
-    VECTOR,
-    assembly,
-    emit_load,
-    emit_load_vector,
-    emit_store,
-    emit_store_vector,
-    is_gpu,
-    load_i64,
-)
+from numba_kernels.cuda.intrinsics import VECTOR, load_i64
 from numba_kernels.cuda.kernel import Kernel, helper
+from numba_kernels.cuda.limits import TINY_FLOATS, is_supported
+from numba_kernels.emit.cells import Field, field, narrow_field
+from numba_kernels.emit.cuda import I64, SCALARS, assembly, emit_load, emit_load_vector, emit_store, emit_store_vector, is_gpu
+from numba_kernels.emit.loop import apply
 from numba_kernels.layout import WORD
-from numba_kernels.reduce.cells import Field, field, narrow_field
 from numba_kernels.reduce.elements import OPERATIONS
-from numba_kernels.reduce.loop import apply
 from numba_kernels.reduce.narrow import FORMATS, numpy_narrow, numpy_widen
 from numba_kernels.reduce.native import same_machine_code
 
@@ -57,11 +48,6 @@ Array = NDArray[Any]
 SOURCES = range(2, 17)
 IN_FLIGHT = 8
 """Sources that are loaded before the first of them is combined; more would not fit the registers."""
-TINY_FLOATS = ("e4m3", "e5m2")
-"""Floats of 8 bits: 4 bits of exponent and 3 of mantissa without infinity, or 5 and 2."""
-
-_ON_THE_CPU_ONLY = ("f80", "c160", "replace", "no_op", "minloc", "maxloc")
-_TINY_OPERATIONS = ("sum", "min", "max")
 _ROUNDED_AT_EACH_STEP = ("f16", "bf16")
 
 
@@ -92,13 +78,6 @@ def kernel_for(op: str, typecode: str, sources: int) -> Kernel | None:
 def machine_kind(op: str, typecode: str) -> str:
     """The type that stands for all whose machine code for `op` is the same."""
     return typecode if typecode in TINY_FLOATS else same_machine_code(op, typecode)
-
-
-def is_supported(op: str, typecode: str) -> bool:
-    """Whether the GPU does `op` on elements of this type."""
-    if typecode in TINY_FLOATS:
-        return op in _TINY_OPERATIONS
-    return reduce.defined(op, typecode) and op not in _ON_THE_CPU_ONLY and typecode not in _ON_THE_CPU_ONLY
 
 
 @functools.cache

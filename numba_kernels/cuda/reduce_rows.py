@@ -24,10 +24,12 @@ import numpy.typing as npt
 from numba import types
 from numba.extending import intrinsic
 
-from numba_kernels.cuda.intrinsics import I64, SCALARS, emit_load, load_i64
+from numba_kernels.cuda.intrinsics import load_i64
 from numba_kernels.cuda.kernel import Kernel
+from numba_kernels.cuda.limits import GROUP
 from numba_kernels.cuda.reduce import machine_kind, span
-from numba_kernels.cuda.rows import GROUP, cut, place
+from numba_kernels.cuda.rows import cut, place
+from numba_kernels.emit.cuda import I64, SCALARS, emit_load
 from numba_kernels.layout import WORD
 
 

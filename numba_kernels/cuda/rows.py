@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from numba_kernels.cuda.kernel import helper
-
-GROUP = 512
-"""Threads that share a row; blocks of a launch have as many."""
+from numba_kernels.cuda.limits import GROUP
 
 
 def placing(group: int) -> Any:

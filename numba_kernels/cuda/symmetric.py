@@ -32,9 +32,10 @@ import numpy.typing as npt
 from numba_kernels.cuda.copy import copy_block
 from numba_kernels.cuda.intrinsics import load_i64
 from numba_kernels.cuda.kernel import Kernel
+from numba_kernels.cuda.limits import GROUP
 from numba_kernels.cuda.reduce import SOURCES, machine_kind, span
 from numba_kernels.cuda.reduce_rows import addresses
-from numba_kernels.cuda.rows import GROUP, place
+from numba_kernels.cuda.rows import place
 from numba_kernels.layout import WORD, words
 from numba_kernels.reduce import dtype
 

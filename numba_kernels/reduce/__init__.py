@@ -15,11 +15,12 @@ fine. Where a choice is left open, MPICH's is taken:
 - Logical operations give 0 or 1 of the operand's type; every nonzero operand is true, NaN too.
 - ``replace`` gives ``low`` (the operand that comes in), ``no_op`` gives ``high`` (what is there).
 
-Files: ``elements`` (operations on one element, for any loop), ``cells`` (element types in memory), ``narrow`` (floats of 8
-and 16 bits), ``loop`` (the CPU loop), ``native`` (compiling and caching), ``twins`` (the same in NumPy: for tests and for long double).
+Files: ``elements`` (operations on one element, for any loop), ``dtypes`` (element types in NumPy), ``narrow`` (floats of 8 and 16
+bits), ``native`` (compiling and caching), ``twins`` (the same in NumPy: for tests and for long double); in :mod:`numba_kernels.emit`
+``cells`` (element types in memory), ``narrow``, and ``loop`` (the CPU loop).
 """
 
-from numba_kernels.reduce.cells import dtype
+from numba_kernels.reduce.dtypes import dtype
 from numba_kernels.reduce.elements import OPERATIONS
 from numba_kernels.reduce.native import COMMON, address, warm
 from numba_kernels.reduce.table import TYPES, defined

@@ -1,7 +1,7 @@
 """The operations on one element, written once for every loop that uses them.
 
 Plain functions of scalars, without loops, exceptions or memory: compiled into the CPU loop by
-:mod:`numba_kernels.reduce.loop`. Pairs come in and go out as (value, index). ``low`` is the operand of the lower rank.
+:mod:`numba_kernels.emit.loop`. Pairs come in and go out as (value, index). ``low`` is the operand of the lower rank.
 """
 
 from __future__ import annotations

@@ -1,21 +1,14 @@
-"""Floats of 8 and 16 bits <-> float32, in LLVM IR: integer code for any machine, and instructions where there are some.
-
-All round to nearest even, keep zeros and subnormals exact, and turn NaN into a quiet NaN. The integer code has no branches, so
-that loops around it vectorise.
-"""
+"""Floats of 8 and 16 bits: their formats, and their conversion in NumPy. In LLVM IR: :mod:`numba_kernels.emit.narrow`."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numpy.typing import NDArray
 
-I16, I32, F16, F32 = ir.IntType(16), ir.IntType(32), ir.HalfType(), ir.FloatType()
-
-_MANTISSA_32, _BIAS_32 = 23, 127
-_INFINITY_32 = 0x7F800000
+MANTISSA_32, BIAS_32 = 23, 127
+INFINITY_32 = 0x7F800000
 
 
 class Format(NamedTuple):
@@ -45,22 +38,22 @@ class Format(NamedTuple):
     @property
     def dropped(self) -> int:
         """Bits of a float32's mantissa that it does not have."""
-        return _MANTISSA_32 - self.mantissa
+        return MANTISSA_32 - self.mantissa
 
     @property
     def smallest_normal(self) -> int:
         """Its smallest normal number as bits of a float32."""
-        return (_BIAS_32 - self.bias + 1) << _MANTISSA_32
+        return (BIAS_32 - self.bias + 1) << MANTISSA_32
 
     @property
     def subnormal_unit(self) -> int:
         """The power of two whose last bit, in float32, is worth the last bit of a subnormal; as bits of a float32."""
-        return (_BIAS_32 + _MANTISSA_32 - (self.bias - 1 + self.mantissa)) << _MANTISSA_32
+        return (BIAS_32 + MANTISSA_32 - (self.bias - 1 + self.mantissa)) << MANTISSA_32
 
     @property
     def has_own_subnormals(self) -> bool:
         """Whether its subnormals are normal numbers in float32."""
-        return self.bias < _BIAS_32
+        return self.bias < BIAS_32
 
 
 FORMATS = {
@@ -70,59 +63,6 @@ FORMATS = {
     "e5m2": Format(8, 2, 15, 0x7C, 0x7B, 0x7F),
 }
 """IEEE half precision, its neighbour with the exponent of float32, and the two of 8 bits, whose results saturate."""
-
-
-def widen(builder: Any, bits: Any, form: Format) -> Any:
-    """Bits of a narrow float to a float32, in integer code."""
-    sign_bit = 1 << (form.bits - 1)
-    word = builder.zext(bits, I32)
-    magnitude = builder.and_(word, I32(sign_bit - 1))
-    shifted = builder.shl(magnitude, I32(form.dropped))
-    result = shifted
-    if form.has_own_subnormals:
-        normal = builder.add(shifted, I32((_BIAS_32 - form.bias) << _MANTISSA_32))
-        # A subnormal becomes the fraction of the smallest normal number, whose leading one is then subtracted.
-        smallest = builder.bitcast(I32(form.smallest_normal), F32)
-        fraction = builder.bitcast(builder.add(shifted, I32(form.smallest_normal)), F32)
-        subnormal = builder.bitcast(builder.fsub(fraction, smallest), I32)
-        is_normal = builder.icmp_unsigned(">=", magnitude, I32(1 << form.mantissa))
-        finite = builder.select(is_normal, normal, subnormal)
-        special = builder.or_(shifted, I32(_INFINITY_32))
-        result = builder.select(builder.icmp_unsigned(">=", magnitude, I32(form.special)), special, finite)
-    sign = builder.shl(builder.and_(word, I32(sign_bit)), I32(32 - form.bits))
-    return builder.bitcast(builder.or_(result, sign), F32)
-
-
-def narrow(builder: Any, value: Any, form: Format) -> Any:
-    """A float32 to bits of a narrow float, in integer code."""
-    word = builder.bitcast(value, I32)
-    magnitude = builder.and_(word, I32(0x7FFFFFFF))
-    # Adding half a unit less one, plus the last bit that stays, rounds to nearest even. A carry goes into the exponent.
-    last = builder.and_(builder.lshr(magnitude, I32(form.dropped)), I32(1))
-    rounded = builder.add(builder.add(magnitude, I32((1 << (form.dropped - 1)) - 1)), last)
-    result = builder.lshr(builder.sub(rounded, I32((_BIAS_32 - form.bias) << _MANTISSA_32)), I32(form.dropped))
-    if form.has_own_subnormals:
-        # Next to this unit the floating-point adder itself rounds at the last bit of a subnormal.
-        unit = I32(form.subnormal_unit)
-        aligned = builder.fadd(builder.bitcast(magnitude, F32), builder.bitcast(unit, F32))
-        subnormal = builder.sub(builder.bitcast(aligned, I32), unit)
-        is_normal = builder.icmp_unsigned(">=", magnitude, I32(form.smallest_normal))
-        result = builder.select(is_normal, result, subnormal)
-    result = builder.select(builder.icmp_unsigned("<", result, I32(form.limit)), result, I32(form.limit))
-    is_nan = builder.icmp_unsigned(">", magnitude, I32(_INFINITY_32))
-    result = builder.select(is_nan, I32(form.nan), result)
-    sign = builder.and_(builder.lshr(word, I32(32 - form.bits)), I32(1 << (form.bits - 1)))
-    return builder.trunc(builder.or_(result, sign), ir.IntType(form.bits))
-
-
-def widen_half(builder: Any, bits: Any) -> Any:
-    """float16 bits to a float32, by the CPU's instruction."""
-    return builder.fpext(builder.bitcast(bits, F16), F32)
-
-
-def narrow_half(builder: Any, value: Any) -> Any:
-    """A float32 to float16 bits, by the CPU's instruction."""
-    return builder.bitcast(builder.fptrunc(value, F16), I16)
 
 
 def numpy_widen(bits: NDArray[Any], form: Format) -> NDArray[Any]:

@@ -8,13 +8,16 @@ from itertools import product
 from typing import Any
 
 from numba_kernels import jit
-from numba_kernels.reduce import loop
-from numba_kernels.reduce.cells import Cell, cell, dtype
+from numba_kernels.deferred import emitted
+from numba_kernels.reduce.dtypes import dtype
 from numba_kernels.reduce.elements import ON_PAIRS, OPERATIONS
 from numba_kernels.reduce.table import BOOLEAN, BYTES, COPIES, PAIRS, SIGNED, TYPES, defined
 
 COMMON = tuple(product(("sum", "prod", "min", "max"), ("i32", "i64", "f32", "f64")))
 """What nearly every program uses: compiled before the ranks start."""
+
+SIGNATURE = "void(int64, int64, int64, int64)"
+"""What every reduction looks like to C: out, low, high, count."""
 
 _WITHOUT_KERNEL = ("f80", "c160", "f80,i32")
 _COPIED_AS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "c128"}
@@ -56,14 +59,14 @@ def same_machine_code(op: str, kind: str) -> str:
 @functools.cache
 def _compiled(op: str, kind: str) -> jit.Native:
     element = ON_PAIRS.get(op, OPERATIONS[op]) if kind in PAIRS else OPERATIONS[op]
-    return declare(f"{op}_{kind.replace(',', '_')}", element, cell(kind))
+    return declare(f"{op}_{kind.replace(',', '_')}", element, lambda: emitted("cells", "cell", kind).real)
 
 
-def declare(name: str, element: Callable[..., Any], layout: Cell) -> jit.Native:
-    """Declare the C function that applies `element` to arrays of `layout`; `name` tells it from others in the cache."""
-    elements = loop.over(element, layout)
+def declare(name: str, element: Callable[..., Any], layout: Callable[[], Any]) -> jit.Native:
+    """Declare the C function that applies `element` to arrays of ``layout()``; `name` tells it from others in the cache."""
 
-    def reduction(out, low, high, count):  # type: ignore[no-untyped-def]
-        elements(out, low, high, count)
+    def make() -> Callable[..., None]:
+        function: Callable[..., None] = emitted("loop", "reduction", element, layout()).real
+        return function
 
-    return jit.native(reduction, loop.SIGNATURE, name)
+    return jit.native(make, SIGNATURE, name, jit.module_digest(__file__))

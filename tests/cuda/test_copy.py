@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from numba_kernels.cuda.copy import COPY, TARGETS, pack_rows
-from numba_kernels.cuda.rows import GROUP, cut
+from numba_kernels.cuda.limits import GROUP
+from numba_kernels.cuda.rows import cut
 
 ROOM = 4096
 

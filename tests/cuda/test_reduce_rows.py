@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from numba_kernels import reduce
+from numba_kernels.cuda.limits import GROUP
 from numba_kernels.cuda.reduce_rows import pack_reductions, rows_kernel
-from numba_kernels.cuda.rows import GROUP
 
 
 def expected(op: str, kind: str, sources: np.ndarray) -> np.ndarray:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from numba_kernels import reduce
+from numba_kernels.cuda.limits import GROUP
 from numba_kernels.cuda.reduce import numpy_twin
-from numba_kernels.cuda.rows import GROUP
 from numba_kernels.cuda.symmetric import COPY, pack_table, reduce_kernel, spread_kernel
 
 ROOM = 1 << 14

@@ -47,7 +47,7 @@ def python(code, cache, **environment):
 
 def test_literal_arguments_share_one_compiled_function():
     assert jit.entry(with_literals)(7) == 14 + 21 + 20
-    assert len(scaled.overloads) <= 1  # none where the caller came from the disk cache
+    assert len(scaled.dispatcher.overloads) <= 1  # none where the caller came from the disk cache
 
 
 def test_entry_points_take_what_they_declare():
@@ -100,8 +100,8 @@ import shutil
 from numba_kernels import jit, memory
 from numba_kernels.atomics import load64
 shutil.rmtree(jit.cache_root())
-memory.write_shared.compile(())
-print(len(memory.write_shared.overloads))
+memory.write_shared.dispatcher.compile(())
+print(len(memory.write_shared.dispatcher.overloads))
 """
 
 

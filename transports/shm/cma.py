@@ -22,16 +22,15 @@ from __future__ import annotations
 import ctypes
 import os
 
-from numba import types
-
+from numba_kernels import types
 from numba_kernels.atomics import load64, load_relaxed, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import make_stack
 from transports.shm.layout import ALIVE, CONTROL
 
-_readv = types.ExternalFunction("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
-_writev = types.ExternalFunction("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
+_readv = types.external("process_vm_readv", types.intp(types.int32, *[types.intp] * 5))
+_writev = types.external("process_vm_writev", types.intp(types.int32, *[types.intp] * 5))
 
 _VECTORS = words("Vectors", "local nbytes remote same_nbytes")
 _vectors, _word = make_stack(_VECTORS.total // 8), make_stack(1)

@@ -40,8 +40,7 @@ pages of the file do not exist, so only what is used costs memory.
 
 from __future__ import annotations
 
-from numba import types
-
+from numba_kernels import types
 from numba_kernels.atomics import compare_exchange, fetch_add, load64, load_relaxed, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
@@ -79,7 +78,7 @@ _WORDS_APART = 64
 _LINES_APART = 128  # the adjacent-line prefetcher takes pairs
 _MADV_REMOVE = 9
 
-_madvise = types.ExternalFunction("madvise", types.int32(types.intp, types.intp, types.int32))
+_madvise = types.external("madvise", types.int32(types.intp, types.intp, types.int32))
 
 
 def slot_bytes(nranks: int) -> int:

@@ -5,10 +5,9 @@ T = alpha + (n - 1) * m * beta, and the making of n objects.
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.shm_object import exchange, is_possible, pack, without_room
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER
+from numba_kernels import types
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import give_room, take_room
 from numba_kernels.pyobject import object_argument, object_of

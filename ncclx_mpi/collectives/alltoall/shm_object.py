@@ -5,11 +5,10 @@ T = alpha + n * m * beta for the publishing, (n - 1) * m * beta for the reading,
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.shm_object import exchange, is_possible, pack_each, without_room
 from ncclx_mpi.collectives.shm_oneshot import ALLTOALL
 from ncclx_mpi.p2p.layout import COMM
+from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import give_room, take_room

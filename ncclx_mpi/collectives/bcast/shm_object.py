@@ -9,20 +9,19 @@ T as in :mod:`ncclx_mpi.collectives.bcast.shm_oneshot`, and the making of the ob
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.shm_object import arrive_with_blob, is_possible, pack, sign_blob, without_room
 from ncclx_mpi.collectives.shm_oneshot import BCAST, NO_MEMORY, begin, end, payload, signed_bytes
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.partial_results import CODE, SLOW, note, note_word, opened
+from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import ROOM, dict_type, give_room, take_room
 from numba_kernels.pyobject import OB_SIZE, OB_TYPE, index_argument, index_of, list_type, object_argument, object_of
 from numba_kernels.pyslots import clear_error, increase, object_result, result
 
-_copy_dict = types.ExternalFunction("PyDict_Copy", types.intp(types.intp))
-_slice_list = types.ExternalFunction("PyList_GetSlice", types.intp(types.intp, types.intp, types.intp))
+_copy_dict = types.external("PyDict_Copy", types.intp(types.intp))
+_slice_list = types.external("PyList_GetSlice", types.intp(types.intp, types.intp, types.intp))
 
 
 @kernel(object_result(types.int64, object_argument, index_argument, types.int64, types.int64), is_entry=True, nogil=False)

@@ -5,12 +5,11 @@ T = alpha + (n - 1) * m * beta at the root, and the making of n objects; nothing
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.shm_object import collect, is_possible, pack, sign_blob, without_room
 from ncclx_mpi.collectives.shm_oneshot import GATHER, begin, end
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.partial_results import CODE, SLOW, note, note_word
+from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import ROOM, give_room, take_room

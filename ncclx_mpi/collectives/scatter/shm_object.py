@@ -5,8 +5,6 @@ T = alpha + n * m * beta at the root, alpha + m * beta elsewhere, and the making
 
 from __future__ import annotations
 
-from numba import types
-
 from ncclx_mpi.collectives.shm_object import (
     arrive_with_blob,
     has_share,
@@ -19,6 +17,7 @@ from ncclx_mpi.collectives.shm_object import (
 from ncclx_mpi.collectives.shm_oneshot import NO_MEMORY, SCATTER, begin, end, payload, refuse_payload, signed_bytes
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.partial_results import CODE, SLOW, note, note_word
+from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pickling import ROOM, give_room, take_room

@@ -17,11 +17,9 @@ from numba.core import cgutils
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-from numba_kernels.reduce.cells import Cell, Field
+from numba_kernels.emit.cells import Cell, Field
 
 I64 = ir.IntType(64)
-SIGNATURE = "void(int64, int64, int64, int64)"
-"""What every reduction looks like to C: out, low, high, count."""
 
 Access = Callable[[Any], Any]
 """Takes a load or store instruction, attaches what is known about it, gives it back."""
@@ -48,6 +46,16 @@ def over(element: Callable[..., Any], cell: Cell) -> Any:
         return types.void(*[types.int64] * 4), codegen
 
     return loop
+
+
+def reduction(element: Callable[..., Any], cell: Cell) -> Callable[..., None]:
+    """Return the C function ``(out, low, high, count)`` that applies `element` to arrays of `cell`, to be compiled."""
+    elements = over(element, cell)
+
+    def reduce(out, low, high, count):  # type: ignore[no-untyped-def]
+        elements(out, low, high, count)
+
+    return reduce
 
 
 def _load(builder: Any, cell: Cell, address: Any, access: Access) -> list[Any]:

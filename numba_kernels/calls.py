@@ -1,0 +1,17 @@
+"""Functions of C by their address, and addresses of ours by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba_kernels.deferred import emitted
+
+call_four = emitted("calls", "call_four")
+"""``call_four(function, a, b, c, d)``: call a C function of four words, which returns one."""
+call_five = emitted("calls", "call_five")
+"""``call_five(function, a, b, c, d, e)``: call a C function of five words, which returns one."""
+
+
+def make_symbol(name: str) -> Any:
+    """Return a function that gives the address which :mod:`numba_kernels.symbols` was told for `name`."""
+    return emitted("calls", "make_symbol", name)

@@ -1,0 +1,50 @@
+"""Calls of C functions by their address, and addresses of symbols."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+I8, I64 = ir.IntType(8), ir.IntType(64)
+
+
+@intrinsic
+def call_four(typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any) -> Any:
+    """Call a C function of four words, which returns one, by its address."""
+    return types.int64(*[types.int64] * 5), _call
+
+
+@intrinsic
+def call_five(typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any) -> Any:
+    """Call a C function of five words, which returns one, by its address."""
+    return types.int64(*[types.int64] * 6), _call
+
+
+def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = ir.FunctionType(I64, [I64] * (len(args) - 1))
+    return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+
+def make_symbol(name: str) -> Any:
+    """Return an intrinsic that gives the address which :mod:`numba_kernels.symbols` was told for `name`."""
+
+    @intrinsic
+    def symbol(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return address_of_symbol(builder, name)
+
+        return types.int64(), codegen
+
+    return symbol
+
+
+def address_of_symbol(builder: Any, name: str) -> Any:
+    """Emit the address of a symbol."""
+    found = builder.module.globals.get(name)
+    if found is None:
+        found = ir.GlobalVariable(builder.module, I8, name)
+        found.linkage = "external"
+    return builder.ptrtoint(found, I64)
