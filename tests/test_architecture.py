@@ -95,7 +95,21 @@ def test_every_module_has_a_layer() -> None:
 def test_only_one_module_defines_atomics() -> None:
     words = ("load_atomic", "store_atomic", "atomic_rmw", "cmpxchg")
     users = {path for package in PACKAGES for path in sources(package) if any(word in path.read_text() for word in words)}
-    assert users == {ROOT / "numba_kernels" / "atomics.py"}
+    assert users == {ROOT / "numba_kernels" / "emit" / "atomics.py"}
+
+
+def test_numba_is_imported_by_what_compiles_only() -> None:
+    """Modules of kernels name what they are compiled with as deferred: a process that finds all it calls in the cache needs no compiler."""
+    compilers = {"numba_kernels/compiling.py", "numba_kernels/types.py"}
+    wrong = [
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in sources(package)
+        if {name.split(".")[0] for name in imported(path)} & {"numba", "llvmlite"}
+        and path.relative_to(ROOT).as_posix() not in compilers
+        and path.parent not in (ROOT / "numba_kernels" / "emit", ROOT / "numba_kernels" / "cuda")
+    ]
+    assert not wrong
 
 
 def test_cuda_is_imported_where_kernels_are_compiled_only() -> None:

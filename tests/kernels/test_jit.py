@@ -15,10 +15,10 @@ ROOT = Path(jit.__file__).parents[1]
 
 SHARED = """
 from numba_kernels import jit, reduce
-from numba_kernels.reduce import native  # its functions have a library once Numba has compiled them
+from numba_kernels.reduce import native  # its functions have a callback once Numba has compiled them
 assert reduce.address("sum", "u16") and reduce.address("maxloc", "i16,i32")
 kernels = [native._compiled("sum", "u16"), native._compiled("maxloc", "i16,i32")]
-print(sum(hasattr(kernel._callback, "_library") for kernel in kernels))
+print(sum(kernel.callback is not None for kernel in kernels))
 """
 
 

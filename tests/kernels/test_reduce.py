@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from numba_kernels import reduce
-from numba_kernels.reduce import cells, loop, native
+from numba_kernels.emit import cells, loop
+from numba_kernels.reduce import native
 from numba_kernels.reduce.elements import OPERATIONS
 from numba_kernels.reduce.narrow import FORMATS
 from numba_kernels.reduce.table import COMPLEX, FLOATS, PAIRS
@@ -136,7 +137,7 @@ def test_native_kernel_equals_its_numpy_twin(op, kind):
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "land"])
 def test_half_precision_without_the_instructions(op):
     layout = cells.Cell(2, (cells.narrow_field(FORMATS["f16"], in_hardware=False),))
-    function = C_FUNCTION(native.declare(f"{op}_portable_half", OPERATIONS[op], layout).address)
+    function = C_FUNCTION(native.declare(f"{op}_portable_half", OPERATIONS[op], lambda: layout).address)
     low, high = operands("f16")
     assert_same(run(function, low, high, "apart", 1), twin_of(op, "f16", low, high))
 
@@ -204,11 +205,7 @@ def test_warming_the_common_ones():
 
 @pytest.mark.parametrize(("op", "kind", "instruction"), [("sum", "f32", "fadd"), ("min", "i64", "smin")])
 def test_one_vector_loop_serves_every_aliasing(op, kind, instruction):
-    elements = loop.over(OPERATIONS[op], cells.cell(kind))
-
-    def reduction(out, low, high, count):
-        elements(out, low, high, count)
-
-    code = numba.cfunc(loop.SIGNATURE)(reduction).inspect_llvm()
+    reduction = loop.reduction(OPERATIONS[op], cells.cell(kind))
+    code = numba.cfunc(native.SIGNATURE)(reduction).inspect_llvm()
     assert re.search(rf"{instruction}\S* <\d+ x (float|i64)>|{instruction}\.v\d", code)
     assert "memcheck" not in code, "LLVM compares addresses and goes scalar in place: the loop metadata is lost"
