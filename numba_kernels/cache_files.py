@@ -6,12 +6,17 @@ whatever the umask. What is for the processor ends with a checksum: code in whic
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import stat
+import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
+CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
+_XDG_VARIABLE = "XDG_CACHE_HOME"
 _MARK = b"ncx1"
 _TRAILER = len(_MARK) + 4
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -41,6 +46,27 @@ def why_not(folder: Path) -> str:
     if found.st_mode & _OTHERS_WRITE:
         return f"can be written by others (mode {stat.S_IMODE(found.st_mode):04o})"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
+
+
+def cache_candidates() -> Iterator[tuple[str, Path]]:
+    """Folders for the cache, the preferred one first, each with the name of what it follows from."""
+    if os.environ.get(CACHE_VARIABLE):
+        yield CACHE_VARIABLE, Path(os.environ[CACHE_VARIABLE])
+    if os.environ.get(_XDG_VARIABLE):
+        yield _XDG_VARIABLE, Path(os.environ[_XDG_VARIABLE]) / "ncclx_mpi"
+    else:
+        yield "the home", Path(os.path.expanduser("~")) / ".cache" / "ncclx_mpi"
+    yield "the temporary directory", Path(tempfile.gettempdir()) / f"ncclx_mpi-{os.getuid()}"
+
+
+@functools.cache
+def cache_root() -> Path:
+    """Return the first folder that can be written, and by nobody else, so that a read-only home still starts.
+
+    ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi``, a private one in the temporary directory.
+    """
+    usable = (folder for _, folder in cache_candidates() if not why_not(folder))
+    return next(usable, None) or Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
 
 
 def read_own(path: Path) -> bytes:

@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from numba_kernels import jit
+from numba_kernels import digests
 from numba_kernels.cuda import cache
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.loops import Ending, endings
@@ -86,7 +86,7 @@ def find_kernels(is_sample: bool) -> list[Kernel]:
 
 def _modules() -> Iterator[str]:
     """Modules that declare kernels. They are found in the text: importing all modules to see would start MPI."""
-    for package in jit.PACKAGES:
+    for package in digests.PACKAGES:
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
             for path in sorted(Path(folder).rglob("*.py")):

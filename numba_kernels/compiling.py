@@ -30,7 +30,7 @@ from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
-from numba_kernels import cache_files, jit, linking, symbols
+from numba_kernels import cache_files, digests, jit, linking, symbols
 from numba_kernels.deferred import real
 
 _DIGEST = "numba_kernels_digest"
@@ -128,11 +128,11 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
     """Puts a function's cache under a folder named by its module's digest; the digest is the stamp."""
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
-        self._digest = py_func.__dict__.get(_DIGEST) or jit.module_digest(py_file)
+        self._digest = py_func.__dict__.get(_DIGEST) or digests.module_digest(py_file)
         self._lineno = py_func.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
-        return str(jit.cache_root() / jit.folder_of(self._digest))
+        return str(cache_files.cache_root() / digests.folder_of(self._digest))
 
     def ensure_cache_path(self) -> None:
         cache_files.make_folder(Path(self.get_cache_path()))
@@ -196,8 +196,7 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         """Keep a compiled function for later; a folder that was removed meanwhile, or a full disk, costs only the next start."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)
-            image = image_of(data) if self._image is not None else None
-            if image is not None:
+            if self._image is not None and (image := image_of(data)) is not None:
                 linking.write_image(self._image, image)
 
 

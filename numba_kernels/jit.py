@@ -18,25 +18,17 @@ import contextlib
 import dis
 import fcntl
 import functools
-import hashlib
 import inspect
 import itertools
 import os
-import re
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from numba_kernels import cache_files, linking, processor
-
-PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
-CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
-_XDG_VARIABLE = "XDG_CACHE_HOME"
+from numba_kernels import cache_files, digests, linking, processor
+from numba_kernels.cache_files import cache_root
 
 _entries: dict[str, Kernel] = {}
 
@@ -57,7 +49,9 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any, *, nogil: bool, is_entry: bool) -> None:
-        functools.update_wrapper(self, function)
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
         self.py_func = function
         self.signature = signature
         self.nogil = nogil
@@ -115,7 +109,7 @@ class Kernel:
     def image(self) -> Path:
         """Where its machine code is kept; the line tells functions of one name apart, such as those of a factory."""
         code = self.py_func.__code__
-        return _image(folder_name(code.co_filename), f"{self.py_func.__qualname__}-{code.co_firstlineno}")
+        return _image(digests.folder_name(code.co_filename), f"{self.py_func.__qualname__}-{code.co_firstlineno}")
 
     def link(self) -> linking.Linked | None:
         """Link it from its image, if it has one that can be."""
@@ -169,7 +163,7 @@ class Native:
     @functools.cached_property
     def address(self) -> int:
         """Where the function is. The first look compiles it, or loads it from the disk cache."""
-        image = _image(folder_of(self._digest), self._name)
+        image = _image(digests.folder_of(self._digest), self._name)
         linked = _link(image, self._name)
         if linked is not None:
             return linked.address
@@ -191,7 +185,7 @@ def native(make: Callable[[], Callable[..., Any]], signature: str, name: str, di
     name
         Functions of one factory share their place in the source: it must tell them apart among those of one `digest`.
     digest
-        Names what it is made from: see :func:`module_digest`.
+        Names what it is made from: see :func:`numba_kernels.digests.module_digest`.
     """
     return Native(make, signature, name, digest)
 
@@ -268,27 +262,6 @@ def entries() -> list[Kernel]:
     return list(_entries.values())
 
 
-def cache_candidates() -> Iterator[tuple[str, Path]]:
-    """Folders for the cache, the preferred one first, each with the name of what it follows from."""
-    if os.environ.get(CACHE_VARIABLE):
-        yield CACHE_VARIABLE, Path(os.environ[CACHE_VARIABLE])
-    if os.environ.get(_XDG_VARIABLE):
-        yield _XDG_VARIABLE, Path(os.environ[_XDG_VARIABLE]) / "ncclx_mpi"
-    else:
-        yield "the home", Path(os.path.expanduser("~")) / ".cache" / "ncclx_mpi"
-    yield "the temporary directory", Path(tempfile.gettempdir()) / f"ncclx_mpi-{os.getuid()}"
-
-
-@functools.cache
-def cache_root() -> Path:
-    """Return the first folder that can be written, and by nobody else, so that a read-only home still starts.
-
-    ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi``, a private one in the temporary directory.
-    """
-    usable = (folder for _, folder in cache_candidates() if not cache_files.why_not(folder))
-    return next(usable, None) or Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
-
-
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Compile as the only process of this user on the node; others that want to wait. Where files cannot be locked all do."""
@@ -298,92 +271,3 @@ def one_at_a_time() -> Iterator[None]:
             stack.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-@functools.cache
-def module_digest(path: str) -> str:
-    """Digest of :func:`sources_digest` and the versions that compile."""
-    return hashlib.sha256(_versions() + sources_digest(path).encode()).hexdigest()[:20]
-
-
-@functools.cache
-def sources_digest(path: str) -> str:
-    """Digest of a module's source and of all sources of ours that it imports, directly or not."""
-    seen: dict[str, bytes] = {}
-    _collect_sources(path, seen)
-    total = hashlib.sha256()
-    for name in sorted(seen):
-        total.update(name.encode() + b"\0" + seen[name])
-    return total.hexdigest()[:20]
-
-
-def folder_name(path: str) -> str:
-    """Name of the folder in the cache that holds the compiled functions of a module."""
-    return folder_of(module_digest(path))
-
-
-def folder_of(digest: str) -> str:
-    """Name of the folder in the cache for a digest."""
-    return f"{sys.implementation.cache_tag}-{digest}"
-
-
-@functools.cache
-def _versions() -> bytes:
-    return version("llvmlite").encode() + version("numba").encode()
-
-
-_IMPORT = re.compile(
-    r"^\s*(?:from\s+((?:" + "|".join(PACKAGES) + r")[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)"
-    r"|import\s+((?:" + "|".join(PACKAGES) + r")[\w.]*))",
-    re.MULTILINE,
-)
-
-
-_EMITTED = re.compile(r'\bemitted(?:_type)?\(\s*"(\w+)"')
-"""What :mod:`numba_kernels.emit` makes for a module."""
-
-
-def _collect_sources(path: str, seen: dict[str, bytes]) -> None:
-    key, digest, imported = _scan(path)
-    if digest is None or key in seen:
-        return
-    seen[key] = digest
-    for found in imported:
-        _collect_sources(found, seen)
-
-
-@functools.cache
-def _scan(path: str) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Name and digest of a module, and the files of ours that it imports; read once, since many modules share them."""
-    root = _package_root(path)
-    try:
-        source = Path(path).read_bytes()
-    except OSError:
-        return path, None, ()
-    files: list[str] = []
-    for match in _IMPORT.finditer(source.decode()):
-        module = match.group(1) or match.group(3)
-        names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
-        files.extend(_module_files(root, module, names))
-    for name in sorted(set(_EMITTED.findall(source.decode()))):
-        files.extend(_module_files(root, f"numba_kernels.emit.{name}", []))
-    return os.path.relpath(path, root), hashlib.sha256(source).digest(), tuple(files)
-
-
-def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:
-    stem = os.path.join(root, *module.split("."))
-    for candidate in [f"{stem}.py", os.path.join(stem, "__init__.py")]:
-        if os.path.exists(candidate):
-            yield candidate
-    for name in names:
-        for candidate in [os.path.join(stem, f"{name}.py"), os.path.join(stem, name, "__init__.py")]:
-            if os.path.exists(candidate):
-                yield candidate
-
-
-def _package_root(path: str) -> str:
-    parts = path.split(os.sep)
-    for package in PACKAGES:
-        if package in parts:
-            return os.sep.join(parts[: len(parts) - 1 - parts[::-1].index(package)])
-    return os.path.dirname(path)

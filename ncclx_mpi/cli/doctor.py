@@ -84,16 +84,18 @@ def check_packages() -> Finding:
 
 def check_cache() -> Finding:
     """A folder for compiled code that lasts, and that nobody else can write."""
-    from numba_kernels import cache_files, jit
+    from numba_kernels import cache_files
 
-    folder = jit.cache_root()
-    source, wanted = next(jit.cache_candidates())
+    folder = cache_files.cache_root()
+    source, wanted = next(cache_files.cache_candidates())
     if wanted == folder:
         return Finding(True, f"compiled code is kept in {folder}")
     named = f"{source}={os.environ[source]}" if source in os.environ else source
     why = cache_files.why_not(wanted)
     fix = (
-        f"chmod go-w {wanted}" if "by others" in why else f"set {jit.CACHE_VARIABLE} to a folder that lasts and that you can write"
+        f"chmod go-w {wanted}"
+        if "by others" in why
+        else f"set {cache_files.CACHE_VARIABLE} to a folder that lasts and that you can write"
     )
     return Finding(None, f"{named}: {wanted} {why}; compiled code goes to {folder}", fix)
 

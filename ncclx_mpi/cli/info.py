@@ -36,7 +36,7 @@ def main(args: list[str]) -> int:
 def collect() -> tuple[dict[str, Any], int]:
     """All facts, and our rank: the job is joined for it, so that what is said is what happens."""
     from ncclx_mpi import runtime
-    from numba_kernels import jit
+    from numba_kernels import cache_files, jit
 
     engine = runtime.start()
     member = runtime.membership()
@@ -50,7 +50,7 @@ def collect() -> tuple[dict[str, Any], int]:
         "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
         "gpus": gpus(),
         "algorithms": unpack(engine.arena.control_word(engine.rank, "forced")) or ["none is forced"],
-        "cache": {"folder": str(jit.cache_root()), "functions": len(jit.entries())},
+        "cache": {"folder": str(cache_files.cache_root()), "functions": len(jit.entries())},
         "settings": _settings(),
         "libraries": loaded_libraries(),
     }

@@ -14,9 +14,9 @@ def main(args: list[str]) -> int:
     parser.add_argument("--first", action="store_true", help="only what most programs use, as a first start does")
     options = parser.parse_args(args)
     from ncclx_mpi.compile_cache import warm
-    from numba_kernels import jit
+    from numba_kernels import cache_files
 
     seconds = warm.warm_up(everything=not options.first)
     if not seconds and not options.quiet:
-        print(f"the cache in {jit.cache_root()} is warm")
+        print(f"the cache in {cache_files.cache_root()} is warm")
     return 0 if warm.is_warm(everything=not options.first) else 1

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from numba_kernels import jit
+from numba_kernels import digests
 
 MARK = "complete-"
 _DAY = 86_400.0
@@ -82,5 +82,5 @@ def _modified(path: Path) -> float:
 def _folders_of_this_process() -> Iterator[str]:
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
-        if name.split(".")[0] in jit.PACKAGES and path is not None:
-            yield jit.folder_name(path)
+        if name.split(".")[0] in digests.PACKAGES and path is not None:
+            yield digests.folder_name(path)

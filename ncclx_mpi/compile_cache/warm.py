@@ -83,14 +83,14 @@ def _chosen(everything: bool) -> list[Any]:
 
 
 def _mark(everything: bool) -> Path:
-    from numba_kernels import jit, processor
+    from numba_kernels import cache_files, digests, processor
     from numba_kernels.reduce import native as reduce_native
 
     total = hashlib.sha256(f"{sys.implementation.cache_tag} {processor.name()}".encode())
     for declared in sorted(_chosen(everything), key=lambda kernel: kernel.name):
-        total.update(f"{declared.name} {declared.signature} {jit.module_digest(_file_of(declared))}".encode())
-    total.update(jit.module_digest(str(reduce_native.__file__)).encode())
-    return jit.cache_root() / f"{prune.MARK}{total.hexdigest()[:20]}"
+        total.update(f"{declared.name} {declared.signature} {digests.module_digest(_file_of(declared))}".encode())
+    total.update(digests.module_digest(str(reduce_native.__file__)).encode())
+    return cache_files.cache_root() / f"{prune.MARK}{total.hexdigest()[:20]}"
 
 
 def _file_of(declared: Any) -> str:
@@ -104,11 +104,12 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
     One process of a node compiles; others that start at the same time wait for it. What is left out without `everything` is compiled
     when a program first calls it.
     """
-    from numba_kernels import jit
+    from numba_kernels import cache_files, digests, jit
 
     import_engine()
     if mark := _find_mark(everything):
         prune.note_use(mark)
+        digests.keep()
         return 0.0
     start = time.monotonic()
     with jit.one_at_a_time():
@@ -117,13 +118,14 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
         chosen = _chosen(everything)
         if announce:
             print(
-                f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} engine functions into {jit.cache_root()} (once for this "
+                f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} engine functions into {cache_files.cache_root()} (once for this "
                 "version and processor; half a minute or more on two cores)",
                 file=sys.stderr,
                 flush=True,
             )
         if _compile_all(chosen):
             _keep(_mark(everything), announce)
+        digests.keep()
     seconds = time.monotonic() - start
     if announce:
         print(f"ncclx_mpi: compiled in {seconds:.1f} s", file=sys.stderr, flush=True)
@@ -145,8 +147,12 @@ def ensure(everything: bool = False) -> None:
 
     Where that fails, each function is compiled when it is first called.
     """
+    from numba_kernels import digests
+
     import_engine()
-    if not is_warm(everything):
+    if is_warm(everything):
+        digests.keep()
+    else:
         command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet", *([] if everything else ["--first"])]
         with contextlib.suppress(OSError):
             environ = process.environment_of_helpers(os.environ)

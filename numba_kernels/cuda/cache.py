@@ -14,7 +14,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from numba_kernels import cache_files, jit
+from numba_kernels import cache_files
 
 FOLDER_VARIABLE = "NCCLX_MPI_CUBINS"
 _LAYOUT = 1
@@ -77,7 +77,7 @@ def _folders() -> list[Path]:
 
 
 def _user_folder() -> Path:
-    return jit.cache_root() / f"cubins-{_LAYOUT}-{_versions()}"
+    return cache_files.cache_root() / f"cubins-{_LAYOUT}-{_versions()}"
 
 
 @functools.cache

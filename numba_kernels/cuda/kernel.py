@@ -27,7 +27,7 @@ from typing import Any
 import numba
 from numba.core.dispatcher import Dispatcher
 
-from numba_kernels import compiling, jit
+from numba_kernels import compiling, digests, jit
 from numba_kernels.cuda import cache, ptx
 from numba_kernels.cuda.intrinsics import block_barrier, thread_count, thread_index
 
@@ -145,7 +145,7 @@ def _compiled_into(body: Body) -> Any:
 
 
 def _sources_digest(body: Any) -> str:
-    return jit.sources_digest(getattr(body, "py_func", body).__code__.co_filename)
+    return digests.sources_digest(getattr(body, "py_func", body).__code__.co_filename)
 
 
 def _gpu_entry(bodies: Sequence[Body], parameters: int) -> Callable[..., None]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-from numba_kernels import jit
+from numba_kernels import digests, jit
 from numba_kernels.deferred import emitted
 from numba_kernels.reduce.dtypes import dtype
 from numba_kernels.reduce.elements import ON_PAIRS, OPERATIONS
@@ -69,4 +69,4 @@ def declare(name: str, element: Callable[..., Any], layout: Callable[[], Any]) -
         function: Callable[..., None] = emitted("loop", "reduction", element, layout()).real
         return function
 
-    return jit.native(make, SIGNATURE, name, jit.module_digest(__file__))
+    return jit.native(make, SIGNATURE, name, digests.module_digest(__file__))

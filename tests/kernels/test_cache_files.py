@@ -12,7 +12,7 @@ import pytest
 from numba_kernels import cache_files, jit
 
 ROOT = Path(jit.__file__).parents[1]
-WHERE = "from numba_kernels import jit; print(jit.cache_root())"
+WHERE = "from numba_kernels import cache_files; print(cache_files.cache_root())"
 COMPILE = (
     "import os; os.umask({umask})\n"
     "from numba_kernels import jit, pack\n"
@@ -24,7 +24,7 @@ COMPILE = (
 
 
 def python(code, **variables):
-    settings = {**os.environ, "PYTHONPATH": str(ROOT), jit.CACHE_VARIABLE: "", **variables}
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), cache_files.CACHE_VARIABLE: "", **variables}
     done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -35,14 +35,14 @@ def test_a_folder_that_others_can_write_is_not_taken(tmp_path, mode):
     named, xdg = tmp_path / "named", tmp_path / "xdg"
     named.mkdir()
     named.chmod(mode)
-    assert python(WHERE, **{jit.CACHE_VARIABLE: str(named)}, XDG_CACHE_HOME=str(xdg)) == f"{xdg}/ncclx_mpi"
+    assert python(WHERE, **{cache_files.CACHE_VARIABLE: str(named)}, XDG_CACHE_HOME=str(xdg)) == f"{xdg}/ncclx_mpi"
     assert not list(named.iterdir())
     assert f"can be written by others (mode {mode:04o})" in cache_files.why_not(named)
 
 
 def test_a_folder_that_others_can_read_is_taken(tmp_path):
     tmp_path.chmod(0o755)
-    assert python(WHERE, **{jit.CACHE_VARIABLE: str(tmp_path)}) == str(tmp_path)
+    assert python(WHERE, **{cache_files.CACHE_VARIABLE: str(tmp_path)}) == str(tmp_path)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
@@ -64,7 +64,7 @@ def test_a_folder_or_file_of_another_user_is_not_taken(tmp_path):
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
 def test_what_is_made_is_for_the_user_alone(tmp_path, umask):
     cache = tmp_path / "above" / "cache"
-    python(COMPILE.format(umask=umask), **{jit.CACHE_VARIABLE: str(cache)})
+    python(COMPILE.format(umask=umask), **{cache_files.CACHE_VARIABLE: str(cache)})
     made = [cache.parent, cache, *cache.rglob("*")]
     kinds = {path.suffix for path in made if path.is_file()}
     assert {".nbi", ".nbc", ".image", ".cubin", ""} <= kinds

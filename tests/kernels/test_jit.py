@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numba_kernels import jit
+from numba_kernels import cache_files, digests, jit
 from numba_kernels.atomics import load64, store64
 
 ROOT = Path(jit.__file__).parents[1]
 
 SHARED = """
-from numba_kernels import jit, reduce
+from numba_kernels import cache_files, digests, jit, reduce
 from numba_kernels.reduce import native  # its functions have a callback once Numba has compiled them
 assert reduce.address("sum", "u16") and reduce.address("maxloc", "i16,i32")
 kernels = [native._compiled("sum", "u16"), native._compiled("maxloc", "i16,i32")]
@@ -39,7 +39,7 @@ def add_to_word(address, value):
 
 def python(code, cache, **environment):
     """Run `code` in a new interpreter with its own cache folder; its output."""
-    settings = os.environ | {"PYTHONPATH": str(ROOT), jit.CACHE_VARIABLE: str(cache)} | environment
+    settings = os.environ | {"PYTHONPATH": str(ROOT), cache_files.CACHE_VARIABLE: str(cache)} | environment
     result = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.split()
@@ -74,7 +74,7 @@ def test_a_home_that_cannot_be_written_still_starts(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     places = {"XDG_CACHE_HOME": str(blocked / "xdg"), "TMPDIR": str(tmp_path)}
-    code = "from numba_kernels import jit; print(jit.cache_root())"
+    code = "from numba_kernels import cache_files; print(cache_files.cache_root())"
     assert python(code, blocked / "cache", **places) == [f"{tmp_path}/ncclx_mpi-{os.getuid()}"]
 
 
@@ -86,20 +86,18 @@ def test_a_changed_callee_changes_the_cache_folder(tmp_path, changed):
     (package / "caller.py").write_text("from numba_kernels import (other,\n    callee)\nimport numba_kernels.inner\n")
     (package / "callee.py").write_text("VALUE = 1\n")
     (package / "inner" / "__init__.py").write_text("")
-    before = jit.module_digest(str(package / "caller.py"))
+    before = digests.module_digest(str(package / "caller.py"))
     edited = {"callee": package / "callee.py", "package": package / "inner" / "__init__.py"}[changed]
     edited.write_text("VALUE = 2\n")
-    jit.module_digest.cache_clear()
-    jit.sources_digest.cache_clear()
-    jit._scan.cache_clear()
-    assert jit.module_digest(str(package / "caller.py")) != before
+    digests.forget()
+    assert digests.module_digest(str(package / "caller.py")) != before
 
 
 REMOVED = """
 import shutil
-from numba_kernels import jit, memory
+from numba_kernels import cache_files, digests, jit, memory
 from numba_kernels.atomics import load64
-shutil.rmtree(jit.cache_root())
+shutil.rmtree(cache_files.cache_root())
 memory.write_shared.dispatcher.compile(())
 print(len(memory.write_shared.dispatcher.overloads))
 """
@@ -124,7 +122,7 @@ for way in sys.argv[1:]:
 
 def test_functions_of_one_name_that_different_processes_compiled_stay_apart(tmp_path):
     """Each process compiles one kernel of a factory; a third one loads both."""
-    settings = os.environ | {"PYTHONPATH": str(ROOT), jit.CACHE_VARIABLE: str(tmp_path)}
+    settings = os.environ | {"PYTHONPATH": str(ROOT), cache_files.CACHE_VARIABLE: str(tmp_path)}
     for ways in (["pack"], ["unpack"], ["pack", "unpack"]):
         command = [sys.executable, "-c", TWO_OF_A_FACTORY, *ways]
         result = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)

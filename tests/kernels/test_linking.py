@@ -31,7 +31,7 @@ print("compiler" if "numba" in sys.modules or "llvmlite" in sys.modules else "li
 
 
 def run(cache: Path) -> str:
-    settings = os.environ | {"PYTHONPATH": str(ROOT), jit.CACHE_VARIABLE: str(cache)}
+    settings = os.environ | {"PYTHONPATH": str(ROOT), cache_files.CACHE_VARIABLE: str(cache)}
     result = subprocess.run([sys.executable, "-c", PROGRAM], env=settings, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from numba_kernels import jit
+from numba_kernels import cache_files
 
 HOME = str(Path(__file__).resolve().parents[2])
 
@@ -56,7 +56,7 @@ def copy_cache(target: Path) -> None:
         except OSError:
             shutil.copy2(source, target)
 
-    shutil.copytree(jit.cache_root(), target, copy_function=link_or_copy, symlinks=True)
+    shutil.copytree(cache_files.cache_root(), target, copy_function=link_or_copy, symlinks=True)
 
 
 def lines_of(process: subprocess.Popen[str], count: int) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncclx_mpi.compile_cache import prune
-from numba_kernels import jit, memory
+from numba_kernels import digests, memory
 
 DAY = 86_400
 
@@ -69,7 +69,7 @@ def test_a_mark_lists_what_this_process_uses(tmp_path: Path) -> None:
     made = tmp_path / f"{prune.MARK}1"
     prune.write_mark(made)
     assert made.stat().st_mode & 0o777 == 0o600
-    assert Path(jit.folder_name(str(memory.__file__))).name in made.read_text().split()
+    assert Path(digests.folder_name(str(memory.__file__))).name in made.read_text().split()
 
 
 def test_a_folder_that_another_process_removes_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 from programs import command, copy_cache, environment, lines_of, run, run_code, start
 
 from ncclx_mpi.launch.program import parse_any
-from numba_kernels import jit
+from numba_kernels import cache_files
 
 WORLD = "from mpi4py import MPI; comm = MPI.COMM_WORLD; "
 
@@ -264,8 +264,8 @@ def test_read_only_home(tmp_path):
     home, fallback = tmp_path / "home", tmp_path / f"ncclx_mpi-{os.getuid()}"
     home.mkdir(mode=0o500)
     copy_cache(fallback)  # compiling it all takes as long as the machine is busy
-    places = {"HOME": str(home), "XDG_CACHE_HOME": "/proc/nowhere", "TMPDIR": str(tmp_path), jit.CACHE_VARIABLE: ""}
-    result = run_code(2, WORLD + "from numba_kernels import jit; print(jit.cache_root())", **places)
+    places = {"HOME": str(home), "XDG_CACHE_HOME": "/proc/nowhere", "TMPDIR": str(tmp_path), cache_files.CACHE_VARIABLE: ""}
+    result = run_code(2, WORLD + "from numba_kernels import cache_files; print(cache_files.cache_root())", **places)
     assert (result.stdout, result.stderr) == (f"{fallback}\n" * 2, "")
 
 

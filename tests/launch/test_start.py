@@ -12,7 +12,7 @@ from types import ModuleType
 from programs import HOME, all_gone, command, environment, run_code
 
 from ncclx_mpi import process
-from numba_kernels import jit
+from numba_kernels import cache_files, digests
 
 WORLD = "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
 
@@ -46,7 +46,7 @@ def test_a_program_with_numba_functions_of_its_own():
 
 
 def test_a_cold_start_says_what_it_is_doing(tmp_path):
-    settings = environment(**{jit.CACHE_VARIABLE: str(tmp_path)})
+    settings = environment(**{cache_files.CACHE_VARIABLE: str(tmp_path)})
     result = subprocess.run([sys.executable, "-c", COLD], env=settings, capture_output=True, text=True, timeout=120, check=True)
     begun, done = result.stderr.splitlines()
     assert begun.startswith("ncclx_mpi: compiling 3 of ")
@@ -56,7 +56,7 @@ def test_a_cold_start_says_what_it_is_doing(tmp_path):
 
 def test_packages_that_cannot_be_written(tmp_path):
     packages = tmp_path / "site-packages"
-    for name in jit.PACKAGES:
+    for name in digests.PACKAGES:
         shutil.copytree(Path(HOME) / name, packages / name, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in [packages, *packages.rglob("*")]:
         folder.chmod(0o555 if folder.is_dir() else 0o444)

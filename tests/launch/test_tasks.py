@@ -16,7 +16,7 @@ from programs import copy_cache
 
 from ncclx_mpi.compile_cache import warm
 from ncclx_mpi.compile_cache.tasks import Task, run_all
-from numba_kernels import jit
+from numba_kernels import cache_files, jit
 
 
 def note(folder: Path, number: int, needs: frozenset[int] = frozenset()) -> bool:
@@ -97,7 +97,7 @@ def test_what_is_not_compiled_ahead_is_compiled_when_it_is_called(tmp_path: Path
     copy_cache(cache)
     for file in cache.rglob("fast_vector.scan_arrays-*"):
         file.unlink()
-    environ = {**os.environ, jit.CACHE_VARIABLE: str(cache)}
+    environ = {**os.environ, cache_files.CACHE_VARIABLE: str(cache)}
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-c", FIRST_CALL]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
     assert sorted(done.stdout.split()) == ["0:1", "1:1"] and not done.stderr

@@ -1,0 +1,170 @@
+"""What a compiled function was made from: digests of the sources of its module and of all modules of ours that it imports.
+
+Sources are not read again as long as their files have the size and the time of change that a list in the cache says (:func:`keep`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import marshal
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from numba_kernels import cache_files
+
+PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
+
+
+class Source(NamedTuple):
+    """A module: its name in its distribution, the digest of what it says, and the files of ours that it imports."""
+
+    name: str
+    digest: bytes
+    imported: tuple[str, ...]
+
+
+@functools.cache
+def module_digest(path: str) -> str:
+    """Digest of :func:`sources_digest` and the versions that compile."""
+    return hashlib.sha256(_versions() + sources_digest(path).encode()).hexdigest()[:20]
+
+
+@functools.cache
+def sources_digest(path: str) -> str:
+    """Digest of a module's source and of all sources of ours that it imports, directly or not."""
+    found: dict[str, bytes] = {}
+    seen, left = {path}, [path]
+    while left:
+        source = _source(left.pop())
+        if source is None:
+            continue
+        found[source.name] = source.digest
+        left.extend(other for other in source.imported if other not in seen)
+        seen.update(source.imported)
+    total = hashlib.sha256()
+    for name in sorted(found):
+        total.update(name.encode() + b"\0" + found[name])
+    return total.hexdigest()[:20]
+
+
+def folder_name(path: str) -> str:
+    """Name of the folder in the cache that holds the compiled functions of a module."""
+    return folder_of(module_digest(path))
+
+
+def folder_of(digest: str) -> str:
+    """Name of the folder in the cache for a digest."""
+    return f"{sys.implementation.cache_tag}-{digest}"
+
+
+def keep() -> None:
+    """Keep what has been read of the sources for later starts."""
+    if _read:
+        with contextlib.suppress(OSError):
+            cache_files.write(_list_path(), marshal.dumps(_known() | _read))
+
+
+def forget() -> None:
+    """Look at all sources again."""
+    for function in (module_digest, sources_digest, _source, _known):
+        function.cache_clear()
+
+
+_read: dict[str, tuple[tuple[int, int], tuple[str, bytes, tuple[str, ...]]]] = {}
+"""What was read in this process: time of change and size of each file, and what it says."""
+
+
+@functools.cache
+def _known() -> dict[str, tuple[tuple[int, int], tuple[str, bytes, tuple[str, ...]]]]:
+    """What an earlier process has read."""
+    try:
+        found = marshal.loads(cache_files.read(_list_path()))
+    except (OSError, EOFError, TypeError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _list_path() -> Path:
+    """The list of this installation: several may share a cache."""
+    home = hashlib.sha256(__file__.encode()).hexdigest()[:16]
+    return cache_files.cache_root() / f"sources-{sys.implementation.cache_tag}-{home}"
+
+
+@functools.cache
+def _versions() -> bytes:
+    return _version("llvmlite").encode() + _version("numba").encode()
+
+
+def _version(name: str) -> str:
+    """The version of an installed distribution, by the name of its folder: to parse its metadata takes 10 ms."""
+    found = importlib.util.find_spec(name)
+    if found is not None and found.origin:
+        for entry in os.listdir(Path(found.origin).parents[1]):
+            if entry.startswith(f"{name}-") and entry.endswith(".dist-info"):
+                return entry
+    from importlib.metadata import version
+
+    return version(name)
+
+
+_IMPORT = re.compile(
+    r"^\s*(?:from\s+((?:" + "|".join(PACKAGES) + r")[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)"
+    r"|import\s+((?:" + "|".join(PACKAGES) + r")[\w.]*))",
+    re.MULTILINE,
+)
+_EMITTED = re.compile(r'\bemitted(?:_type)?\(\s*"(\w+)"')
+"""What :mod:`numba_kernels.emit` makes for a module."""
+
+
+@functools.cache
+def _source(path: str) -> Source | None:
+    """Read a module, unless it is known; None if it is not there."""
+    try:
+        status = os.stat(path)
+        stamp = status.st_mtime_ns, status.st_size
+        known = _known().get(path)
+        if known is not None and known[0] == stamp:
+            return Source(*known[1])
+        found = _scan(path, Path(path).read_bytes())
+    except OSError:
+        return None
+    _read[path] = stamp, (found.name, found.digest, found.imported)
+    return found
+
+
+def _scan(path: str, content: bytes) -> Source:
+    root, text = _package_root(path), content.decode()
+    files: list[str] = []
+    for match in _IMPORT.finditer(text):
+        module = match.group(1) or match.group(3)
+        names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
+        files.extend(_module_files(root, module, names))
+    for name in sorted(set(_EMITTED.findall(text))):
+        files.extend(_module_files(root, f"numba_kernels.emit.{name}", []))
+    return Source(os.path.relpath(path, root), hashlib.sha256(content).digest(), tuple(files))
+
+
+def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:
+    stem = os.path.join(root, *module.split("."))
+    for candidate in [f"{stem}.py", os.path.join(stem, "__init__.py")]:
+        if os.path.exists(candidate):
+            yield candidate
+    for name in names:
+        for candidate in [os.path.join(stem, f"{name}.py"), os.path.join(stem, name, "__init__.py")]:
+            if os.path.exists(candidate):
+                yield candidate
+
+
+def _package_root(path: str) -> str:
+    parts = path.split(os.sep)
+    for package in PACKAGES:
+        if package in parts:
+            return os.sep.join(parts[: len(parts) - 1 - parts[::-1].index(package)])
+    return os.path.dirname(path)
