@@ -55,7 +55,8 @@ _XDG_VARIABLE = "XDG_CACHE_HOME"
 _DIGEST = "numba_kernels_digest"
 _PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
 
-_entries: dict[str, Kernel] = {}
+_entries: dict[Any, Kernel] = {}
+"""What is called from outside, by the function that was declared."""
 
 
 def _number_functions() -> None:
@@ -135,8 +136,7 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
         # Callers with literal arguments would each get a compiled variant of their own.
         dispatcher.compile = functools.partial(_compile_declared, dispatcher.compile, signature)
         if is_entry:
-            declared = Kernel(dispatcher, signature)
-            _entries[declared.name] = declared
+            _entries[dispatcher] = Kernel(dispatcher, signature)
         return dispatcher
 
     return decorate
@@ -181,14 +181,12 @@ def _compile_declared(compiler: Callable[[str], Any], signature: str, _arguments
 
 def entry(function: Any) -> Callable[..., Any]:
     """Return the entry point of a kernel declared with ``is_entry=True``, compiling or loading it if needed."""
-    py_func = function.py_func
-    return _entries[f"{py_func.__module__}.{py_func.__qualname__}"].compile()
+    return _entries[function].compile()
 
 
 def c_address(function: Any) -> int:
     """Address of a kernel declared with ``is_entry=True`` as a C function, for calls through a pointer or a symbol."""
-    py_func = function.py_func
-    return _entries[f"{py_func.__module__}.{py_func.__qualname__}"].address()
+    return _entries[function].address()
 
 
 def callees(function: Any) -> list[Any]:
