@@ -39,7 +39,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 import numba
 from numba.core import caching, config, registry, sigutils
@@ -54,6 +54,9 @@ CACHE_VARIABLE = "NCCLX_MPI_CACHE_DIR"
 _XDG_VARIABLE = "XDG_CACHE_HOME"
 _DIGEST = "numba_kernels_digest"
 _PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
 
 _entries: dict[Any, Kernel] = {}
 """What is called from outside, by the function that was declared."""
@@ -116,7 +119,19 @@ class Kernel:
         return self.dispatcher.overloads[args]
 
 
-def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
+class CompiledFunction(Protocol[P, R]):
+    """What :func:`kernel` makes of a function, as type checkers see it: kernels call it, Python calls its :func:`entry`."""
+
+    @property
+    def py_func(self) -> Callable[P, R]:
+        """The function itself, for Python to compute the same."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def __hash__(self) -> int: ...
+
+
+def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]:
     """Declare a compiled function with one explicit `signature`, cached on disk.
 
     Parameters
@@ -129,7 +144,7 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
         Python calls it, or native code by its :func:`c_address`: :func:`entry` finds it.
     """
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[P, R]) -> CompiledFunction[P, R]:
         with pinned_configuration():
             dispatcher = numba.njit(nogil=nogil, error_model="numpy", boundscheck=False, no_cfunc_wrapper=not is_entry)(function)
             dispatcher._cache = _Cache(function, is_linked=is_entry)
@@ -137,7 +152,8 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
         dispatcher.compile = functools.partial(_compile_declared, dispatcher.compile, signature)
         if is_entry:
             _entries[dispatcher] = Kernel(dispatcher, signature)
-        return dispatcher
+        declared: CompiledFunction[P, R] = dispatcher
+        return declared
 
     return decorate
 
@@ -179,9 +195,10 @@ def _compile_declared(compiler: Callable[[str], Any], signature: str, _arguments
         return compiler(signature)
 
 
-def entry(function: Any) -> Callable[..., Any]:
+def entry(function: Callable[P, R]) -> Callable[P, R]:
     """Return the entry point of a kernel declared with ``is_entry=True``, compiling or loading it if needed."""
-    return _entries[function].compile()
+    point: Callable[P, R] = _entries[function].compile()
+    return point
 
 
 def c_address(function: Any) -> int:
