@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -32,7 +33,7 @@ from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
-from numba_kernels import pickling, pyobject, unpickling
+from numba_kernels import pickling, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
@@ -41,15 +42,25 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 @functools.cache
 def can_read_objects() -> bool:
     """Whether compiled code may look into this interpreter's objects; if not, everything goes the general way."""
-    return pyobject.verify()
+    return _fits(pyobject.mismatch())
 
 
 @functools.cache
 def can_pickle() -> bool:
-    """Whether compiled code may also write and read pickles of plain values, which it is made ready for."""
-    if can_read_objects():
-        pickling.introduce(unpickling.read)
-    return can_read_objects()
+    """Whether compiled code may also write and read pickles of plain values; if not, Python's pickle does."""
+    if not can_read_objects():
+        return False
+    pickling.introduce(unpickling.read)
+    return _fits(round_trip.mismatch())
+
+
+def _fits(mismatch: str) -> bool:
+    """Whether there is no mismatch; else the one warning of it in this process."""
+    if mismatch:
+        python = sys.implementation.cache_tag
+        text = f"ncclx_mpi: {python} does not keep {mismatch} as compiled code assumes; what needs that goes through Python, and is slower"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return not mismatch
 
 
 def _slow(*_: Any) -> int:
