@@ -8,12 +8,6 @@ from typing import Any, TypeAlias
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol, DLPack, or the CUDA array interface."""
 
-TypeSpec: TypeAlias = Any
-"""A ``Datatype``, or the character code or type string of a predefined one."""
-
-Count: TypeAlias = int
-Displ: TypeAlias = int
-
 BufSpec: TypeAlias = Buffer | list[Any] | tuple[Any, ...]
 """``buffer`` or ``[buffer, count, displacement, type]`` in one of the forms that leave something out."""
 

@@ -25,12 +25,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from numba_kernels import cache_files, digests, linking, processor
 from numba_kernels.cache_files import cache_root
 
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
 _entries: dict[str, Kernel] = {}
+"""What is called from outside, by name."""
 
 
 class Kernel:
@@ -128,7 +132,19 @@ class Kernel:
         return compiling.compiled(self)
 
 
-def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[..., Any]], Any]:
+class CompiledFunction(Protocol[P, R]):
+    """What :func:`kernel` makes of a function, as type checkers see it: kernels call it, Python calls its :func:`entry`."""
+
+    @property
+    def py_func(self) -> Callable[P, R]:
+        """The function itself, for Python to compute the same."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def __hash__(self) -> int: ...
+
+
+def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]:
     """Declare a compiled function with one explicit `signature`, cached on disk.
 
     Parameters
@@ -141,11 +157,11 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
         Python calls it, or native code by its :func:`c_address`: :func:`entry` finds it.
     """
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[P, R]) -> CompiledFunction[P, R]:
         declared = Kernel(function, signature, nogil=nogil, is_entry=is_entry)
         if is_entry:
             _entries[declared.name] = declared
-        return declared
+        return cast(CompiledFunction[P, R], declared)
 
     return decorate
 
@@ -206,15 +222,15 @@ def _link(image: Path, name: str) -> linking.Linked | None:
     return None
 
 
-def entry(function: Any) -> Callable[..., Any]:
+def entry(function: Callable[P, R]) -> Callable[P, R]:
     """Return the entry point of a kernel declared with ``is_entry=True``, compiling or loading it if needed."""
-    point: Callable[..., Any] = function.compile()
+    point: Callable[P, R] = cast(Kernel, function).compile()
     return point
 
 
 def c_address(function: Any) -> int:
     """Address of a kernel declared with ``is_entry=True`` as a C function, for calls through a pointer or a symbol."""
-    return int(function.address())
+    return cast(Kernel, function).address()
 
 
 def callees(function: Any) -> list[Any]:

@@ -104,7 +104,7 @@ _dict_next = types.external("PyDict_Next", types.int32(types.intp, types.intp, t
 def introduce(read: Any) -> None:
     """Make :func:`write_pickle` and `read` (that of :mod:`numba_kernels.unpickling`) ready: kernels call them by address, once they are."""
     if not _table[_TABLE.read // 8]:
-        _table[_TABLE.write // 8] = c_address(_write)
+        _table[_TABLE.write // 8] = c_address(write)
         _table[_TABLE.read // 8] = c_address(read)
 
 
@@ -329,7 +329,7 @@ def _next_item(frame, at, end, room):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True, nogil=False)
-def _write(obj, room, target, limit):  # type: ignore[no-untyped-def]
+def write(obj, room, target, limit):  # type: ignore[no-untyped-def]
     """As :func:`write_pickle`."""
     end, at, depth, item, frame = target + limit - _SPARE, target + 2, 0, obj, room + ROOM.frames - FRAME.total
     if limit < 2 * _SPARE:

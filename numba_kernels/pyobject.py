@@ -6,7 +6,7 @@ element type), contiguous, aligned, native byte order. Everything else arrives a
 slow path, which resolves it properly or says what is wrong with it. Nothing unchecked reaches compiled code.
 
 The layouts of CPython's and NumPy's objects are part of their stable or frozen C interfaces on builds with the GIL;
-:func:`verify` compares what is read with what NumPy says; where they differ (free-threaded builds) callers must not come here.
+:func:`mismatch` compares what is read with what Python and NumPy say; where they differ (free-threaded builds) callers must not come here.
 
 Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``,
 ``array`` (address of the array object itself, which lives until the call ends).
@@ -118,17 +118,60 @@ def read_argument(argument, target):  # type: ignore[no-untyped-def]
     return element_of(argument)
 
 
-def verify() -> bool:
-    """Whether the object layouts assumed here are those of this interpreter and this NumPy."""
+def mismatch() -> str:
+    """Return what this interpreter or this NumPy does not keep as compiled code assumes, nothing if that is so of none."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "the GIL"
+    if not _are_references_as_assumed():
+        return "numbers of references"
+    items = [object(), object(), object()]
+    samples: tuple[Any, ...] = (items, tuple(items), b"bytes", 7, 1.5, None, {}, np.zeros(1))
+    for sample in samples:
+        if not _is_object_as_assumed(sample):
+            return type(sample).__name__
+    for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4)):
+        if not _is_text_as_assumed(text, size):
+            return f"str of {size} bytes a character"
+    return "" if _are_arrays_as_assumed() else "ndarray"
+
+
+_LEAST_ADDRESS, _WORD_BYTES = 1 << 16, 8
+
+
+def _is_object_as_assumed(sample: Any) -> bool:
+    """Whether an object has its type, and its length and its items if it is a sequence, where they are assumed."""
+    if _word(sample, OB_TYPE) != id(type(sample)):
         return False
-    if not all(
-        _is_text_as_assumed(text, size) for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4))
-    ):
+    if not isinstance(sample, list | tuple | bytes):
+        return True
+    if _word(sample, OB_SIZE) != len(sample):
         return False
+    if isinstance(sample, bytes):
+        return True
+    place = _word(sample, LIST_ITEMS) if isinstance(sample, list) else id(sample) + TUPLE_ITEMS
+    if place < _LEAST_ADDRESS or place % _WORD_BYTES:  # a number of something: to follow it would end the process
+        return False
+    return [ctypes.c_int64.from_address(place + _WORD_BYTES * k).value for k in range(len(sample))] == [id(item) for item in sample]
+
+
+def _are_references_as_assumed() -> bool:
+    """Whether an object begins with the number of references to it."""
+    sample: list[Any] = []
+    before, more = _word(sample, 0), [sample, sample]
+    return _word(sample, 0) == before + len(more)
+
+
+def _word(sample: Any, offset: int) -> int:
+    return ctypes.c_int64.from_address(id(sample) + offset).value
+
+
+def _are_arrays_as_assumed() -> bool:
+    """Whether compiled code reads of arrays what NumPy says, and takes none that is not plain."""
     fields = np.zeros(len(FIELDS), dtype=np.int64)
     read = entry(read_argument)
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array: npt.NDArray[Any] = np.arange(6, dtype=np.float32).reshape(2, 3)
+    if _word(array, DATA) != array.ctypes.data or _word(array, DESCRIPTOR) != id(array.dtype):
+        return False
     frozen = np.arange(3, dtype=np.int64)
     frozen.flags.writeable = False
     expected = (
@@ -151,6 +194,6 @@ def _is_text_as_assumed(text: str, size: int) -> bool:
         bool(state & TEXT_COMPACT)
         and bool(state & TEXT_ASCII) is is_ascii
         and state >> TEXT_KIND_SHIFT & TEXT_KIND_MASK == size
-        and ctypes.c_int64.from_address(id(text) + OB_SIZE).value == len(text)
+        and _word(text, OB_SIZE) == len(text)
         and all(int.from_bytes(ctypes.string_at(place + size * k, size), sys.byteorder) == ord(each) for k, each in enumerate(text))
     )

@@ -1,7 +1,7 @@
 """Python objects with ``__slots__``, made, filled and emptied by compiled code that holds the GIL.
 
 A slot is a pointer at a fixed offset in the object, and holds a reference unless it is 0. Where a slot lies is found by looking
-(:func:`slot_offset`), so nothing depends on how an interpreter orders them; :func:`numba_kernels.pyobject.verify` says whether
+(:func:`slot_offset`), so nothing depends on how an interpreter orders them; :func:`numba_kernels.pyobject.mismatch` says whether
 objects may be looked into at all.
 """
 

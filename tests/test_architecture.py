@@ -1,6 +1,8 @@
 """The rules of the house, read from the sources: imports point downwards, ``import ncclx_mpi`` is light."""
 
 import ast
+import configparser
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,3 +143,12 @@ def test_files_stay_readable() -> None:
         str(path): count for package in PACKAGES for path in sources(package) if (count := len(path.read_text().splitlines())) > 700
     }
     assert not long
+
+
+def test_the_releases_of_python_that_install_it_are_those_that_are_tested() -> None:
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    minors = [int(found) for found in re.findall(r"Python :: 3\.(\d+)", settings["metadata"]["classifiers"])]
+    assert settings["options"]["python_requires"] == f">=3.{min(minors)},<3.{max(minors) + 1}"
+    tested = re.findall(r"3\.(\d+)", (ROOT / ".ci" / "run").read_text())
+    assert {int(found) for found in tested} == set(minors)

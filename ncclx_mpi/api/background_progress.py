@@ -155,5 +155,5 @@ _stepper = _Stepper()
 
 
 def stop() -> None:
-    """End the stepping in the background, before the engine goes."""
+    """End the thread, before the engine goes."""
     _stepper.stop()

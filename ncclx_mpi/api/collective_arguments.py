@@ -8,7 +8,7 @@ often as it is asked to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -150,14 +150,32 @@ class Call:
 
 # The flavours -----------------------------------------------------------------------------------------------------
 
-_BLOCKING = {
-    name: getattr(collectives, name)
-    for name in (
-        "barrier", "bcast", "gather", "gatherv", "scatter", "scatterv", "allgather", "allgatherv", "alltoall", "alltoallv",
-        "reduce", "allreduce", "reduce_scatter", "reduce_scatter_block", "scan", "exscan",
-    )
-}  # fmt: skip
-_PREPARE = {name: getattr(collectives, f"prepare_{name}") for name in _BLOCKING}
+
+class _Flavours(NamedTuple):
+    """What carries a collective out, and what makes one that can be started."""
+
+    run: Callable[..., None]
+    prepare: Callable[..., collectives.Collective]
+
+
+_FLAVOURS = {
+    "barrier": _Flavours(collectives.barrier, collectives.prepare_barrier),
+    "bcast": _Flavours(collectives.bcast, collectives.prepare_bcast),
+    "gather": _Flavours(collectives.gather, collectives.prepare_gather),
+    "gatherv": _Flavours(collectives.gatherv, collectives.prepare_gatherv),
+    "scatter": _Flavours(collectives.scatter, collectives.prepare_scatter),
+    "scatterv": _Flavours(collectives.scatterv, collectives.prepare_scatterv),
+    "allgather": _Flavours(collectives.allgather, collectives.prepare_allgather),
+    "allgatherv": _Flavours(collectives.allgatherv, collectives.prepare_allgatherv),
+    "alltoall": _Flavours(collectives.alltoall, collectives.prepare_alltoall),
+    "alltoallv": _Flavours(collectives.alltoallv, collectives.prepare_alltoallv),
+    "reduce": _Flavours(collectives.reduce, collectives.prepare_reduce),
+    "allreduce": _Flavours(collectives.allreduce, collectives.prepare_allreduce),
+    "reduce_scatter": _Flavours(collectives.reduce_scatter, collectives.prepare_reduce_scatter),
+    "reduce_scatter_block": _Flavours(collectives.reduce_scatter_block, collectives.prepare_reduce_scatter_block),
+    "scan": _Flavours(collectives.scan, collectives.prepare_scan),
+    "exscan": _Flavours(collectives.exscan, collectives.prepare_exscan),
+}
 
 
 def run(state: CommState, call: Call) -> None:
@@ -167,7 +185,7 @@ def run(state: CommState, call: Call) -> None:
     arguments = call.bind(call)
     for copy in call.before:
         copy()
-    _BLOCKING[call.name](state.native, *arguments)
+    _FLAVOURS[call.name].run(state.native, *arguments)
     for finish in call.after:
         finish()
 
@@ -185,7 +203,7 @@ def _run_on_devices(state: CommState, call: Call) -> bool:
     cut = on_devices.carry_out(comm, call.name, *operands, call.root, _operation_name(call.op), bring)
     brought = bring() if cut.pieces > 1 else None
     if brought is not None:
-        pieces.carry_out(comm, _BLOCKING[call.name], call.bind, operands, call.counts, brought, cut)
+        pieces.carry_out(comm, _FLAVOURS[call.name].run, call.bind, operands, call.counts, brought, cut)
     return cut.pieces != 1
 
 
@@ -239,7 +257,7 @@ def start(state: CommState, call: Call) -> Request:
     number = 0 if described is None else state.pending.begin(described, call.name, call)
     if described is not None and not described.is_refusal:
         return collective_requests.request(state, number, call.name, _finishing(call))
-    collective = _PREPARE[call.name](native, *arguments)
+    collective = _FLAVOURS[call.name].prepare(native, *arguments)
     return Request._refer(_begin(collective, call))
 
 
@@ -249,7 +267,7 @@ def prepare(state: CommState, call: Call) -> Prequest:
     described = _describe(state, call, arguments)
     if described is not None and not (described.is_refusal or described.before or described.after or call.before or call.after):
         return Prequest._refer(collective_requests.Repeated(pending, name, described, call))
-    collective = _PREPARE[name](state.native, *arguments) if described is None or described.is_refusal else None
+    collective = _FLAVOURS[name].prepare(state.native, *arguments) if described is None or described.is_refusal else None
 
     def begin() -> Operation:
         for copy in call.before:

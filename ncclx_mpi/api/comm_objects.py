@@ -272,7 +272,7 @@ def _check(native: NativeComm, noted: bytearray, name: str) -> None:
 
 def _capacity(native: NativeComm) -> int:
     """Most bytes of a blob, or of the shares of a rank: the same on every rank."""
-    has_lines = native.slot >= 0 and native.size <= shm_object.MOST_RANKS and fast.can_read_objects()
+    has_lines = native.slot >= 0 and native.size <= shm_object.MOST_RANKS and fast.can_pickle()
     return shm_object.CAPACITY if has_lines else object_blocks.CAPACITY
 
 

@@ -120,10 +120,6 @@ class CommState(State):
         found = self.locks.get(key)
         return found if found is not None else self.locks.setdefault(key, threading.Lock())
 
-    def local_rank(self, world_rank: int) -> int:
-        """Rank of a process here, given its world rank."""
-        return self.native.world_ranks.index(world_rank)
-
     def leave(self) -> None:
         """Give up this rank's part of the native communicator, and empty the state. What is pending goes on.
 

@@ -1,4 +1,4 @@
-"""Requests for messages between device arrays: polled by whoever waits for anything in Python, else by the stepping thread."""
+"""Requests for messages between device arrays: polled by whoever waits for anything in Python, else by background progress."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,98 +33,42 @@ from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
-from numba_kernels import pickling, pyobject, unpickling
+from numba_kernels import pickling, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 
-_KERNELS = {
-    kernel.py_func.__name__: kernel
-    for kernel in (
-        messages.send_array,
-        messages.receive_array,
-        request_pool.start_send_array,
-        request_pool.start_receive_array,
-        completing.complete_one,
-        completing.complete_all,
-        completing.complete_some,
-        request_pool.start_send_bytes,
-        object_requests.start_send_plain,
-        object_requests.start_receive_object,
-        object_requests.complete_object,
-        object_requests.complete_all_objects,
-        request_pool.start_one,
-        request_pool.start_all,
-        messages.exchange_arrays,
-        objects.send_bytes,
-        objects.send_plain,
-        objects.receive_plain,
-        objects.match_message,
-        objects.receive_taken,
-        objects.exchange_plain,
-        bcast_blob.bcast_plain,
-        gather_blob.gather_plain,
-        scatter_blob.scatter_plain,
-        allgather_blob.allgather_plain,
-        alltoall_blob.alltoall_plain,
-        routes.barrier_now,
-        routes.bcast_array,
-        routes.allreduce_arrays,
-        routes.reduce_arrays,
-        routes.reduce_scatter_block_arrays,
-        routes.allgather_arrays,
-        routes.alltoall_arrays,
-        routes.gather_arrays,
-        routes.scatter_arrays,
-        vectors.scan_arrays,
-        vectors.exchange_vectors,
-        vectors.allgatherv_arrays,
-        vectors.reduce_scatter_arrays,
-        starts.ibarrier,
-        starts.ibcast_array,
-        starts.iallreduce_arrays,
-        starts.ireduce_arrays,
-        starts.ireduce_scatter_block_arrays,
-        starts.iscan_arrays,
-        starts.iallgather_arrays,
-        starts.ialltoall_arrays,
-        starts.igather_arrays,
-        starts.iscatter_arrays,
-    )
-}
+_Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
 @functools.cache
 def can_read_objects() -> bool:
     """Whether compiled code may look into this interpreter's objects; if not, everything goes the general way."""
-    return pyobject.verify()
+    return _fits(pyobject.mismatch())
 
 
-def _binding(name: str, otherwise: Callable[..., Any] = lambda *_: routes.SLOW) -> Callable[..., Any]:
-    """Return what takes the place of an entry point until its first call: importing this module compiles nothing.
-
-    Where compiled code may not look into objects, it is `otherwise` from then on.
-    """
-
-    def bind_and_call(*args: Any) -> Any:
-        bound = entry(_KERNELS[name]) if can_read_objects() else otherwise
-        globals()[name] = bound
-        return bound(*args)
-
-    return bind_and_call
+@functools.cache
+def can_pickle() -> bool:
+    """Whether compiled code may also write and read pickles of plain values; if not, Python's pickle does."""
+    if not can_read_objects():
+        return False
+    pickling.introduce(unpickling.read)
+    return _fits(round_trip.mismatch())
 
 
-def _plain_binding(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """As :func:`_binding`, for entry points that write and read pickles of plain values."""
-    bind_and_call = _binding(name, otherwise)
-
-    def introduce_and_call(*args: Any) -> Any:
-        if can_read_objects():
-            pickling.introduce(unpickling.read)
-        return bind_and_call(*args)
-
-    return introduce_and_call
+def _fits(mismatch: str) -> bool:
+    """Whether there is no mismatch; else the one warning of it in this process."""
+    if mismatch:
+        python = sys.implementation.cache_tag
+        text = f"ncclx_mpi: {python} does not keep {mismatch} as compiled code assumes; what needs that goes through Python, and is slower"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return not mismatch
 
 
-def _slow(*_: Any) -> bytearray:
+def _slow(*_: Any) -> int:
+    """What an entry point that returns a code returns where it can do nothing."""
+    return routes.SLOW
+
+
+def _slow_note(*_: Any) -> bytearray:
     """What an entry point that returns an object returns where it can do nothing."""
     return bytearray([partial_results.SLOW])
 
@@ -138,59 +83,84 @@ def _untaken(_: int, message: int, *__: Any) -> bytearray:
     return bytearray([partial_results.MATCHED]) + message.to_bytes(8, sys.byteorder)
 
 
+def _none(*_: Any) -> int:
+    """What one that counts, or gives a handle as a number, returns where it can do nothing."""
+    return 0
+
+
 def _nothing(*_: Any) -> None:
     """What an entry point that returns a handle returns where it cannot start anything."""
 
 
-send_array = _binding("send_array")
-receive_array = _binding("receive_array")
-start_send_array = _binding("start_send_array", _nothing)
-start_receive_array = _binding("start_receive_array", _nothing)
-complete_one = _binding("complete_one")
-start_send_bytes = _binding("start_send_bytes", _nothing)
-complete_all = _binding("complete_all")
-complete_some = _binding("complete_some")
-start_one = _binding("start_one")
-start_all = _binding("start_all", lambda *_: 0)
-exchange_arrays = _binding("exchange_arrays")
-send_bytes = _binding("send_bytes")
-start_send_plain = _plain_binding("start_send_plain", _nothing)
-start_receive_object = _binding("start_receive_object", _nothing)
-complete_object = _plain_binding("complete_object", _slow)
-complete_all_objects = _plain_binding("complete_all_objects", _slow)
-send_plain = _plain_binding("send_plain", lambda *_: messages.SLOW)
-receive_plain = _plain_binding("receive_plain", _unmatched)
-match_message = _binding("match_message", lambda *_: 0)
-receive_taken = _plain_binding("receive_taken", _untaken)
-exchange_plain = _plain_binding("exchange_plain", _slow)
-bcast_plain = _plain_binding("bcast_plain", _slow)
-gather_plain = _plain_binding("gather_plain", _slow)
-scatter_plain = _plain_binding("scatter_plain", _slow)
-allgather_plain = _plain_binding("allgather_plain", _slow)
-alltoall_plain = _plain_binding("alltoall_plain", _slow)
-barrier_now = _binding("barrier_now")
-bcast_array = _binding("bcast_array")
-allreduce_arrays = _binding("allreduce_arrays")
-reduce_arrays = _binding("reduce_arrays")
-reduce_scatter_block_arrays = _binding("reduce_scatter_block_arrays")
-allgather_arrays = _binding("allgather_arrays")
-alltoall_arrays = _binding("alltoall_arrays")
-gather_arrays = _binding("gather_arrays")
-scatter_arrays = _binding("scatter_arrays")
-scan_arrays = _binding("scan_arrays")
-exchange_vectors = _binding("exchange_vectors")
-allgatherv_arrays = _binding("allgatherv_arrays")
-reduce_scatter_arrays = _binding("reduce_scatter_arrays")
-ibarrier = _binding("ibarrier", _nothing)
-ibcast_array = _binding("ibcast_array", _nothing)
-iallreduce_arrays = _binding("iallreduce_arrays", _nothing)
-ireduce_arrays = _binding("ireduce_arrays", _nothing)
-ireduce_scatter_block_arrays = _binding("ireduce_scatter_block_arrays", _nothing)
-iscan_arrays = _binding("iscan_arrays", _nothing)
-iallgather_arrays = _binding("iallgather_arrays", _nothing)
-ialltoall_arrays = _binding("ialltoall_arrays", _nothing)
-igather_arrays = _binding("igather_arrays", _nothing)
-iscatter_arrays = _binding("iscatter_arrays", _nothing)
+def _at_first_call(kernel: _Kernel, otherwise: Callable[..., Any] = _slow, fits: Callable[[], bool] = can_read_objects) -> _Kernel:
+    """Return what takes the place of a kernel's entry point in this module until its first call: importing it compiles nothing.
+
+    Where compiled code does not fit this interpreter, `otherwise` is there from then on.
+    """
+
+    def bind_and_call(*args: Any) -> Any:
+        bound = entry(kernel) if fits() else otherwise
+        for name in [name for name, value in globals().items() if value is bind_and_call]:
+            globals()[name] = bound
+        return bound(*args)
+
+    return cast(_Kernel, bind_and_call)
+
+
+def _with_pickles(kernel: _Kernel, otherwise: Callable[..., Any]) -> _Kernel:
+    """As :func:`_at_first_call`, for entry points that write and read pickles of plain values."""
+    return _at_first_call(kernel, otherwise, can_pickle)
+
+
+send_array = _at_first_call(messages.send_array)
+receive_array = _at_first_call(messages.receive_array)
+start_send_array = _at_first_call(request_pool.start_send_array, _nothing)
+start_receive_array = _at_first_call(request_pool.start_receive_array, _nothing)
+complete_one = _at_first_call(completing.complete_one)
+start_send_bytes = _at_first_call(request_pool.start_send_bytes, _nothing)
+complete_all = _at_first_call(completing.complete_all)
+complete_some = _at_first_call(completing.complete_some)
+start_one = _at_first_call(request_pool.start_one)
+start_all = _at_first_call(request_pool.start_all, _none)
+exchange_arrays = _at_first_call(messages.exchange_arrays)
+send_bytes = _at_first_call(objects.send_bytes)
+start_send_plain = _with_pickles(object_requests.start_send_plain, _nothing)
+start_receive_object = _at_first_call(object_requests.start_receive_object, _nothing)
+complete_object = _with_pickles(object_requests.complete_object, _slow_note)
+complete_all_objects = _with_pickles(object_requests.complete_all_objects, _slow_note)
+send_plain = _with_pickles(objects.send_plain, _slow)
+receive_plain = _with_pickles(objects.receive_plain, _unmatched)
+match_message = _at_first_call(objects.match_message, _none)
+receive_taken = _with_pickles(objects.receive_taken, _untaken)
+exchange_plain = _with_pickles(objects.exchange_plain, _slow_note)
+bcast_plain = _with_pickles(bcast_blob.bcast_plain, _slow_note)
+gather_plain = _with_pickles(gather_blob.gather_plain, _slow_note)
+scatter_plain = _with_pickles(scatter_blob.scatter_plain, _slow_note)
+allgather_plain = _with_pickles(allgather_blob.allgather_plain, _slow_note)
+alltoall_plain = _with_pickles(alltoall_blob.alltoall_plain, _slow_note)
+barrier_now = _at_first_call(routes.barrier_now)
+bcast_array = _at_first_call(routes.bcast_array)
+allreduce_arrays = _at_first_call(routes.allreduce_arrays)
+reduce_arrays = _at_first_call(routes.reduce_arrays)
+reduce_scatter_block_arrays = _at_first_call(routes.reduce_scatter_block_arrays)
+allgather_arrays = _at_first_call(routes.allgather_arrays)
+alltoall_arrays = _at_first_call(routes.alltoall_arrays)
+gather_arrays = _at_first_call(routes.gather_arrays)
+scatter_arrays = _at_first_call(routes.scatter_arrays)
+scan_arrays = _at_first_call(vectors.scan_arrays)
+exchange_vectors = _at_first_call(vectors.exchange_vectors)
+allgatherv_arrays = _at_first_call(vectors.allgatherv_arrays)
+reduce_scatter_arrays = _at_first_call(vectors.reduce_scatter_arrays)
+ibarrier = _at_first_call(starts.ibarrier, _nothing)
+ibcast_array = _at_first_call(starts.ibcast_array, _nothing)
+iallreduce_arrays = _at_first_call(starts.iallreduce_arrays, _nothing)
+ireduce_arrays = _at_first_call(starts.ireduce_arrays, _nothing)
+ireduce_scatter_block_arrays = _at_first_call(starts.ireduce_scatter_block_arrays, _nothing)
+iscan_arrays = _at_first_call(starts.iscan_arrays, _nothing)
+iallgather_arrays = _at_first_call(starts.iallgather_arrays, _nothing)
+ialltoall_arrays = _at_first_call(starts.ialltoall_arrays, _nothing)
+igather_arrays = _at_first_call(starts.igather_arrays, _nothing)
+iscatter_arrays = _at_first_call(starts.iscatter_arrays, _nothing)
 
 _NONE = NO_WORDS.ctypes.data
 

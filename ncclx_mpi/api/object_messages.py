@@ -540,7 +540,7 @@ class _Receiving(Operation):
         self.general().cancel()
 
     def release(self) -> None:
-        """Give it up; the receive goes on, moved on by nobody but the stepping."""
+        """Give it up; the receive goes on, moved on by background progress alone."""
         background_progress.add(self._left())
 
     def abandon(self) -> None:

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-LIMIT_BYTES = 256 << 20
-
 
 class Work(NamedTuple):
     """One case on one rank.

@@ -17,7 +17,7 @@ The description stays in pinned memory of the arena until the message is over. I
 array. Only what the arrays' streams hold when a
 call is made comes before the copies; these run in streams of their own, and the call is complete when they have run.
 
-A message is a generator that goes as far as it can each time it is polled, by whoever waits for anything, or by the stepping thread.
+A message is a generator that goes as far as it can each time it is polled, by whoever waits for anything, or by background progress.
 
 =========  ==========================  ===========  =========================================================
 word       written by                  polled by    order

@@ -49,7 +49,6 @@ from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.limits import GROUP
 from numba_kernels.layout import WORD
 
-DEFAULT_HEAP = 64 << 20
 ALIGNMENT = 256
 """Of what calls have in the heap."""
 

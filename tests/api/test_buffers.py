@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import gc
+import itertools
 from typing import Any
 
 import numpy as np
@@ -332,8 +333,42 @@ scraps: Any = st.one_of(
 )
 nested: Any = st.recursive(scraps, lambda inner: st.lists(inner, max_size=5) | st.tuples(inner, inner), max_leaves=8)
 
+buffers: Any = st.sampled_from([DATA, array.array("d", [1])]) | st.binary(max_size=20)
+numbers, kinds = st.integers(-1, 14), st.sampled_from([INT, DOUBLE, BYTE])
+each = st.lists(numbers, min_size=3, max_size=3)
+shaped: Any = st.one_of(
+    st.tuples(buffers, numbers, numbers, kinds),
+    st.tuples(buffers, st.tuples(numbers, numbers), kinds),
+    st.tuples(buffers, each, each, kinds),
+    st.tuples(buffers, st.tuples(each, each), kinds),
+    st.tuples(buffers, each, each, st.lists(kinds, min_size=3, max_size=3)),
+)
 
-@given(nested)
+
+def memory_in(spec: Any) -> list[range]:
+    """Where the bytes of all buffers in a specification are."""
+    if isinstance(spec, list | tuple):
+        return [place for item in spec for place in memory_in(item)]
+    if isinstance(spec, np.ndarray):
+        return [range(AT, AT + DATA.nbytes)]  # it is DATA, or a view of it
+    if not isinstance(spec, bytes | array.array) or not len(spec):
+        return []
+    start = np.frombuffer(spec, np.uint8).ctypes.data
+    return [range(start, start + memoryview(spec).nbytes)]
+
+
+def memory_of(found: Any) -> list[range]:
+    """Where the elements are to which a specification was resolved."""
+    sizes = getattr(found, "sizes", None)
+    blocks = [found] if sizes is None else [found.block(rank) for rank in range(len(sizes))]
+    return [
+        range(block.origin + block.layout.true_lb, block.origin + (block.count - 1) * block.layout.extent + block.layout.true_ub)
+        for block in blocks
+        if block.nbytes
+    ]
+
+
+@given(nested | shaped)
 def test_anything_is_resolved_or_refused_properly(spec: Any) -> None:
     """Whatever comes, it is memory inside of a known buffer, or one of the documented exceptions."""
     resolvers: list[Any] = [arguments.send, arguments.recv]
@@ -343,7 +378,20 @@ def test_anything_is_resolved_or_refused_properly(spec: Any) -> None:
             found = resolve(spec)
         except (TypeError, ValueError, KeyError, BufferError, OverflowError, errors.Exception):
             continue
+        for part in memory_of(found):
+            assert any(whole.start <= part.start and part.stop <= whole.stop for whole in memory_in(spec)), (spec, part)
         found.copy().load()
+
+
+@pytest.mark.parametrize(("kind", "extent"), [(BYTE, 1), (INT, 4), (DOUBLE, 8)])
+def test_all_that_fits_is_resolved_and_no_more(kind: Datatype, extent: int) -> None:
+    for count, displ in itertools.product(range(DATA.nbytes // extent + 3), repeat=2):
+        if (displ + count) * extent <= DATA.nbytes:
+            found = arguments.recv([DATA, count, displ, kind])
+            assert (found.address, found.nbytes) == (AT + displ * extent, count * extent)
+        elif count or displ * extent > DATA.nbytes:
+            with pytest.raises(ValueError, match=r"the buffer has 48 bytes|out of bounds"):
+                arguments.recv([DATA, count, displ, kind])
 
 
 def test_none_with_a_count_is_refused_in_vector_forms() -> None:

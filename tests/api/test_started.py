@@ -195,10 +195,20 @@ def test_a_communicator_that_is_freed_with_something_pending() -> None:
 
 @pytest.mark.ranks(2)
 def test_a_communicator_that_is_forgotten_with_something_pending() -> None:
-    for _ in range(5):
-        buf = np.full(10, RANK)
-        COMM.Dup().Ibcast(buf, 0)
+    """It goes, and what is pending completes all the same."""
+    states, buffers = [], [np.full(10, RANK) for _ in range(5)]
+    for buf in buffers:
+        comm = COMM.Dup()
+        states.append(weakref.ref(comm._state))
+        comm.Ibcast(buf, 0)
+        del comm
         gc.collect()
+    assert [state() for state in states] == [None] * len(states)
+    COMM.Barrier()
+    give_up = time.monotonic() + 10
+    while np.any(buffers) and time.monotonic() < give_up:
+        COMM.Iprobe()
+    assert not np.any(buffers)
     COMM.Barrier()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from numba_kernels.cuda import pack
 from numba_kernels.cuda.pack import Typemap
-from tests.kernels.machines import MACHINES, Machine
+from tests.gpu.machines import MACHINES, Machine
 
 
 def blocks_of(starts: np.ndarray, nbytes: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from numba_kernels.alltoallv import layout
 from numba_kernels.alltoallv.layout import FAULT, MOST_ELEMENTS, PAIR, RUN, WORKSPACE
 from numba_kernels.alltoallv.plan_and_copy import BLOCK, PLAN_AND_COPY
 from tests.extensions.tables import INDICES, PLAIN, SPLIT, Table, draw
-from tests.kernels.machines import MACHINES, Machine, Placed
+from tests.gpu.machines import MACHINES, Machine, Placed
 
 WORD = 8
 

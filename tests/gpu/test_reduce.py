@@ -11,7 +11,7 @@ from numba_kernels.cuda import ptx
 from numba_kernels.cuda import reduce as cuda_reduce
 from numba_kernels.reduce.elements import OPERATIONS
 from numba_kernels.reduce.narrow import FORMATS, numpy_narrow, numpy_widen
-from tests.kernels.machines import MACHINES
+from tests.gpu.machines import MACHINES
 from tests.kernels.test_reduce import C_FUNCTION, assert_same, operands
 
 KINDS = (*reduce.TYPES, *cuda_reduce.TINY_FLOATS)
