@@ -170,6 +170,35 @@ def call_reduce(typingctx: Any, function: Any, out: Any, low: Any, high: Any, co
     return types.void(*[types.int64] * 5), codegen
 
 
+def _call_by_address(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    kind = ir.FunctionType(I64, [I64] * (len(args) - 1))
+    return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+
+@intrinsic
+def call_message(
+    typingctx: Any,
+    function: Any,
+    engine: Any,
+    peer: Any,
+    kind: Any,
+    context: Any,
+    tag: Any,
+    nbytes: Any,
+    first: Any,
+    second: Any,
+    third: Any,
+) -> Any:
+    """Call a C function that takes a message, from or to a transport (:mod:`transports.messages`), by its address."""
+    return types.int64(*[types.int64] * 10), _call_by_address
+
+
+@intrinsic
+def call_three(typingctx: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
+    """Call a C function ``int64(int64 first, int64 second, int64 third)`` by its address."""
+    return types.int64(*[types.int64] * 4), _call_by_address
+
+
 @intrinsic
 def call_step(typingctx: Any, function: Any, state: Any) -> Any:
     """Call a C function ``void(int64 state)`` by its address."""

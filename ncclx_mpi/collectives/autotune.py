@@ -19,6 +19,7 @@ from ncclx_mpi.p2p.trial import WORDS, has_verdict, is_trial, next_way, note_tim
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
+from transports.shm.lane import LANE
 
 ALLTOALLV = EXSCAN + 1
 """What :func:`choose_alone` takes for an exchange with counts: those of an alltoall are counted alike on all ranks."""
@@ -63,7 +64,7 @@ def peer_at(comm, other):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def control_at(comm, other):  # type: ignore[no-untyped-def]
     """The ``CONTROL`` block of rank `other`."""
-    return load64(peer_at(comm, other) + PEER.control)
+    return load64(peer_at(comm, other) + LANE.control)
 
 
 @kernel("int64(int64)")

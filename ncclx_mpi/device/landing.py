@@ -4,7 +4,7 @@ Such a message is announced as an *offer*: the arena holds a description of the 
 *asks*, when an announced message meets it, and waits for the answer::
 
     offer meets a receive that asks         the owner copies the array itself, then `settle`: the sender is told that all is read
-    offer meets any other receive           GRANT: the sender's owner fills a window, chunk by chunk, as the pipe takes them
+    offer meets any other receive           CTS: the sender's owner fills a window, chunk by chunk, as the pipe takes them
     any announced message meets one that    `land`: as usual, into memory of the owner, or through a window of it that the
     asks, and cannot be copied              owner empties again
 
@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ncclx_mpi.p2p.arrivals import hand_over
 from ncclx_mpi.p2p.layout import (
-    ANNOUNCE,
     AS_POSTED,
     ASKED,
     ASKING,
@@ -42,12 +42,13 @@ from ncclx_mpi.p2p.layout import (
     STANDARD,
 )
 from ncclx_mpi.p2p.matching import complete, new_request
-from ncclx_mpi.p2p.progress import hand_over, lock, progress, unlock
-from ncclx_mpi.p2p.rendezvous import begin_receive, break_off, finish_offer, peer_of, push_or_queue
+from ncclx_mpi.p2p.progress import lock, progress, unlock
+from ncclx_mpi.p2p.rendezvous import begin_receive, break_off, peer_of, send_ats, send_or_queue
 from ncclx_mpi.p2p.requests import begin_landing, fill_send, new_matched
 from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
+from transports.messages import RTS
 
 
 class Look(NamedTuple):
@@ -87,11 +88,11 @@ def start_offer(comm, offset, description, nbytes, dest, tag):  # type: ignore[n
     lock(engine)
     request = new_request(engine)
     fill_send(comm, request, offset, 0, nbytes, dest, tag, STANDARD)
-    store64(request + REQUEST.action, ANNOUNCE)
+    store64(request + REQUEST.action, RTS)
     store64(request + REQUEST.direct, description - load64(engine + ENGINE.arena))
     store64(request + REQUEST.far, ON_DEVICE)
     store64(request + REQUEST.window, 1)
-    push_or_queue(engine, peer_of(engine, load64(request + REQUEST.peer)), request)
+    send_or_queue(engine, peer_of(engine, load64(request + REQUEST.peer)), request)
     unlock(engine)
     return request
 
@@ -146,7 +147,7 @@ def look(engine, request, seen):  # type: ignore[no-untyped-def]
 def settle(engine, receive):  # type: ignore[no-untyped-def]
     """A receive that asks has what it wants of its message: it is complete, and the sender is told so."""
     lock(engine)
-    finish_offer(engine, receive)
+    send_ats(engine, receive)
     store64(receive + REQUEST.landing, AS_POSTED)
     complete(receive, 0)
     unlock(engine)

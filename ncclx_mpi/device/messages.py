@@ -6,10 +6,10 @@
       its stream writes `ready` into the description
       offer {bytes, where the description is}  ----------->  meets a receive of a device array
                                                              maps the array, waits for `ready`, copies in a stream of its own
-      complete                          <----- FINISH -----  complete
+      complete                          <------ ATS -------  complete
 
                                                              meets a receive of a host array, or one that cannot map it
-      waits for `ready`                 <----- GRANT ------
+      waits for `ready`                 <------ CTS -------
       device -> window -> pipe, by chunks  ===============>  pipe -> array, or pipe -> window -> device by chunks
 
 The description stays in pinned memory of the arena until the message is over. It holds the array's place

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
+from ncclx_mpi.p2p.arrivals import arrive
 from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import (
     ABORTED,
@@ -38,10 +39,11 @@ from ncclx_mpi.p2p.layout import (
     REQUEST,
     SEND,
 )
-from ncclx_mpi.p2p.progress import move_on, progress, take_in, trouble
+from ncclx_mpi.p2p.progress import move_on, progress, trouble
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from ncclx_mpi.p2p.wording import in_words
 from numba_kernels.jit import c_address, entry
+from transports.base import Calls
 from transports.shm.arena import Arena
 from transports.shm.layout import ABSENT, ALIVE, BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
 from transports.shm.transport import SharedMemory
@@ -187,13 +189,10 @@ class Engine:
             ("trace", arena.base + plan.trace(self.rank)),
             ("heap_first", arena.base + plan.heaps),
             ("heap_last", arena.base + plan.nbytes),
-            ("key", arena.word(HEADER.key)),
-            ("ring_lines", self.transport.ring_lines),
             ("eager_max", self.transport.caps.max_eager),
             ("eager_credit", _EAGER_CREDIT),
             ("token", arena.word(HEADER.key) + self.rank),
             ("copies", AUTO),
-            ("streamed", int(not crowded)),
             ("spins", 1 if crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
             ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
@@ -202,7 +201,7 @@ class Engine:
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
             ("current", arena.base + plan.trace(self.rank)),
-            ("take_in", c_address(take_in)),
+            ("take_in", self.transport.functions.poll),
             ("move_on", c_address(move_on)),
             ("wait_word", c_address(wait_word_slowly)),
         ):
@@ -212,13 +211,16 @@ class Engine:
             self._block[first + index] = arena.base + plan.bulk(self.rank, index)
 
     def _fill_peers(self) -> None:
-        table = self._peers.reshape(self.size, PEER.total // WORD)
+        transport, table = self.transport, self._peers.reshape(self.size, PEER.total // WORD)
+        addresses = [self._peers_address + peer * PEER.total for peer in range(self.size)]
+        transport.attach(self.address, addresses, Calls(arrive=c_address(arrive)))
         for peer in range(self.size):
-            lane = self.transport.connect(peer)
-            table[peer, PEER.outbox // WORD] = lane.outbox
-            table[peer, PEER.inbox // WORD] = lane.inbox
+            transport.connect(peer, transport.endpoint())
             table[peer, PEER.world // WORD] = peer
-            table[peer, PEER.control // WORD] = self.arena.base + self.arena.plan.control(peer)
+            table[peer, PEER.max_eager // WORD] = transport.caps.max_eager
+            if not transport.is_inlined:
+                table[peer, PEER.send // WORD] = transport.functions.send
+                table[peer, PEER.credit // WORD] = transport.functions.credit
 
     def word(self, field: str) -> int:
         """A word of the native block."""

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from numba_kernels.layout import words
+from transports.messages import ENGINE_WORDS, PEER_WORDS
 
 ENGINE = words(
     "Engine",
+    # those of the transport that is compiled into the engine (inlined.py)
+    f"own*{ENGINE_WORDS} "
     # where things are
     "arena rank nranks header control trace heap_first heap_last "
     # settings, fixed at start
-    "key ring_lines eager_max eager_credit streamed spins slice_ticks deadline_ticks doze_ticks ticks_per_us "
+    "eager_max eager_credit spins slice_ticks deadline_ticks doze_ticks ticks_per_us "
     # the lock of this process's engine, on its own line
     "| lock | "
     # matching
     "free_requests posted_count buckets wild_first wild_last unexpected_first unexpected_last unexpected_bytes "
     # traffic
-    "peers queued active_first active_count starved_first starved_last bulk_free*4 self_pending "
+    "peers queued active_first active_count starved_first starved_last bulk_free*4 "
     # plans of non-blocking collectives, stepped from every progress call through a function pointer
     "plan_step plan_state plan_count "
     # communicators with pending collectives on lines, stepped alike; what starts a persistent one
     "lines_step lines_first lines_start "
     # sends that were announced and are not complete: their receivers still need this rank
     "announced "
-    # 1: a message has come that there is no memory for; it stays in its ring, and the next progress tries again (progress.py)
+    # 1: a message has come that there is no memory for; it stays with its transport, which hands it up again (arrivals.py)
     "short_of_memory "
-    # what progress does when there is something to do, by C address (progress.py)
+    # what progress does when there is something to do, by C address: the transport's half and the engine's (progress.py)
     "take_in move_on "
     # trace: the record of the operation that this rank is in
     "current "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)
     "wait_word parked*3 "
-    # 1: the user has chosen the kind of store; else collectives choose anew now and then
-    "stores_fixed "
     # finished requests with their Python objects, to be used again (request_pool.py)
     "tickets lines_tickets object_requests "
     # requests that were given up, with what has to live until they are complete (keeping.py)
@@ -42,7 +43,12 @@ ENGINE = words(
 
 PEER = words(
     "Peer",
-    "outbox tail seen_consumed sent seen_released queue_first queue_last | inbox head published released world control reach | ",
+    # those of the transport that reaches it
+    f"own*{PEER_WORDS} | "
+    # messages that wait for room; eager bytes sent, and of those the ones that found a receive; likewise of the peer's
+    "queue_first queue_last sent seen_released released world "
+    # the most bytes of an eager message; functions of the transport by C address, 0 for the one that is compiled in (inlined.py)
+    "max_eager send credit |",
 )
 
 COMM = words(
@@ -73,14 +79,11 @@ REQUEST = words(
     "serial",
 )
 
-# kinds of request; a CONTROL request carries three words to a peer whose ring was full; a COLLECTIVE one has
+# kinds of request; a CONTROL request carries three words to a peer; a COLLECTIVE one has
 # the number of the collective as its sequence, and the kind as its tag
 SEND, RECEIVE, UNEXPECTED, CONTROL_MESSAGE, COLLECTIVE = 1, 2, 3, 4, 5
 # states
 PENDING, COMPLETE, FREE = 0, 1, 2
-# kinds of message, and what a queued request wants to push into its peer's ring (0 = nothing)
-EAGER, ANNOUNCE, GRANT, FINISH, CANCEL, CANCELLED = 1, 2, 3, 4, 5, 6
-
 BUCKETS = 1024
 BUCKET = words("Bucket", "posted_first posted_last unexpected_first unexpected_last")
 

@@ -3,14 +3,14 @@
 ::
 
     sender                                   receiver
-      ANNOUNCE {nbytes, request} ------------>  matched with a receive (perhaps much later)
-                 <---------------------------- GRANT {request, grant, pipe}   a pipe of the receiver's pool
+      RTS {nbytes, request} ----------------->  matched with a receive (perhaps much later)
+                 <---------------------------- CTS {request, grant, pipe}     a pipe of the receiver's pool
       chunk k -> pipe[k % depth], posted = k+1
                                                posted > k: pipe[k % depth] -> buffer, consumed = k+1
       all posted: send complete                all read: receive complete, pipe back to the pool
 
 No message but the header crosses before the match, so unmatched sends hold no pipe and cannot starve matched ones. A send from
-memory in the arena is announced with its offset: the receiver reads it there, one copy, and answers FINISH, as it does
+memory in the arena is announced with its offset: the receiver reads it there, one copy, and answers ATS, as it does
 for a synchronous message without bytes. Private memory is copied by sender and receiver together where the kernel
 lets them and where the receiver has found that faster (:mod:`ncclx_mpi.p2p.shared`, :mod:`ncclx_mpi.p2p.trial`); the pipe then only
 holds the words of that transfer.
@@ -20,19 +20,16 @@ Cost: two line transfers more than eager, then nbytes over the slower of the two
 
 from __future__ import annotations
 
+from ncclx_mpi.p2p.inlined import send
 from ncclx_mpi.p2p.layout import (
-    ANNOUNCE,
     ASKED,
     ASKING,
     AUTO,
     CONTROL_MESSAGE,
     DIRECT,
-    EAGER,
     ENGINE,
     ERR_OTHER,
     ERR_TRUNCATE,
-    FINISH,
-    GRANT,
     ON_DEVICE,
     PEER,
     PIPED,
@@ -45,8 +42,9 @@ from ncclx_mpi.p2p.trial import next_way, note_time, trial_of
 from numba_kernels.atomics import load64, load_acquire, store64, store_release, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, stream, write_shared
+from transports.messages import ATS, CTS, EAGER, RTS
+from transports.shm.lane import SHM
 from transports.shm.layout import BULK, BULK_BYTES, BULK_SLOTS
-from transports.shm.ring import KIND_BITS, lines_for, push, push_control, room
 
 _SMALLEST_CHUNK = 16 << 10
 _LARGEST_CHUNK = 128 << 10
@@ -71,52 +69,34 @@ def chunk_for(nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def try_push(engine, peer, request):  # type: ignore[no-untyped-def]
-    """Push what `request` wants to tell its peer. Returns 1 if it went out, 0 if the ring is full."""
-    action = load64(request + REQUEST.action)
-    nbytes = load64(request + REQUEST.nbytes)
-    length = nbytes if action == EAGER else 0
-    lines = lines_for(length)
-    ring, ring_lines = load64(peer + PEER.outbox), load64(engine + ENGINE.ring_lines)
-    tail = load64(peer + PEER.tail)
-    consumed = room(ring, ring_lines, tail, load64(peer + PEER.seen_consumed), lines)
-    if consumed < 0:
-        return 0
-    store64(peer + PEER.seen_consumed, consumed)
-    key, context = load64(engine + ENGINE.key), load64(request + REQUEST.context)
-    tag_kind = (load64(request + REQUEST.tag) << KIND_BITS) | action
+def _try_send(engine, peer, request):  # type: ignore[no-untyped-def]
+    """Send what `request` wants to tell its peer. Returns 1 if it went out, 0 if the transport has no room for it."""
+    action, nbytes = load64(request + REQUEST.action), load64(request + REQUEST.nbytes)
+    first, second, third = load64(request + REQUEST.remote), load64(request + REQUEST.matched), load64(request + REQUEST.bulk)
     if action == EAGER:
-        push(
-            ring, ring_lines, key, tail, context, tag_kind, nbytes,
-            load64(request + REQUEST.address), length, load64(engine + ENGINE.streamed),
-        )  # fmt: skip
-        store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
-    elif action == ANNOUNCE:
-        push_control(
-            ring, ring_lines, key, tail, context, tag_kind, nbytes,
-            request, load64(request + REQUEST.direct), load64(request + REQUEST.far),
-        )  # fmt: skip
-        store64(request + REQUEST.announced, 1)
-        store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) + 1)
-    else:
-        push_control(
-            ring, ring_lines, key, tail, context, tag_kind, nbytes,
-            load64(request + REQUEST.remote), load64(request + REQUEST.matched), load64(request + REQUEST.bulk),
-        )  # fmt: skip
-    store64(peer + PEER.tail, tail + lines)
+        first = load64(request + REQUEST.address)
+    elif action == RTS:
+        first, second, third = request, load64(request + REQUEST.direct), load64(request + REQUEST.far)
+    context, tag = load64(request + REQUEST.context), load64(request + REQUEST.tag)
+    if send(engine, peer, action, context, tag, nbytes, first, second, third) == 0:
+        return 0
     store64(request + REQUEST.action, 0)
     if action == EAGER:
+        store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
         complete(request, 0)
+    elif action == RTS:
+        store64(request + REQUEST.announced, 1)
+        store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) + 1)
     elif load64(request + REQUEST.kind) == CONTROL_MESSAGE:
         release_request(engine, request)
     return 1
 
 
 @kernel("void(int64, int64, int64)")
-def push_or_queue(engine, peer, request):  # type: ignore[no-untyped-def]
-    """Push now, or after what waits for room in the same ring already."""
+def send_or_queue(engine, peer, request):  # type: ignore[no-untyped-def]
+    """Send now, or after what waits for room on the way to the same peer already."""
     last = load64(peer + PEER.queue_last)
-    if last == 0 and try_push(engine, peer, request) != 0:
+    if last == 0 and _try_send(engine, peer, request) != 0:
         return
     store64(request + REQUEST.queue_next, 0)
     if last == 0:
@@ -129,13 +109,13 @@ def push_or_queue(engine, peer, request):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64)")
 def flush_queue(engine, peer):  # type: ignore[no-untyped-def]
-    """Push what waits for room, oldest first."""
+    """Send what waits for room, oldest first."""
     while True:
         request = load64(peer + PEER.queue_first)
         if request == 0:
             return
         after = load64(request + REQUEST.queue_next)
-        if try_push(engine, peer, request) == 0:
+        if _try_send(engine, peer, request) == 0:
             return
         store64(peer + PEER.queue_first, after)
         if after == 0:
@@ -152,7 +132,7 @@ def tell(engine, peer, kind, first, second, third):  # type: ignore[no-untyped-d
     store64(request + REQUEST.remote, first)
     store64(request + REQUEST.matched, second)
     store64(request + REQUEST.bulk, third)
-    push_or_queue(engine, peer, request)
+    send_or_queue(engine, peer, request)
 
 
 @kernel("void(int64, int64)")
@@ -172,9 +152,9 @@ def _cut(request, nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64)")
-def finish_offer(engine, receive):  # type: ignore[no-untyped-def]
+def send_ats(engine, receive):  # type: ignore[no-untyped-def]
     """Tell the sender of an announced message that its memory is not needed any more."""
-    tell(engine, peer_of(engine, load64(receive + REQUEST.peer)), FINISH, load64(receive + REQUEST.remote), 0, 0)
+    tell(engine, peer_of(engine, load64(receive + REQUEST.peer)), ATS, load64(receive + REQUEST.remote), 0, 0)
 
 
 @kernel("void(int64, int64)")
@@ -193,7 +173,7 @@ def begin_receive(engine, receive):  # type: ignore[no-untyped-def]
         if nbytes > 0:
             wanted = min(nbytes, load64(receive + REQUEST.nbytes))
             copy(load64(receive + REQUEST.address), load64(engine + ENGINE.arena) + direct, wanted)
-        finish_offer(engine, receive)
+        send_ats(engine, receive)
         complete(receive, 0)
         return
     for i in range(BULK_SLOTS):
@@ -224,7 +204,7 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
         grant = offer_shared(pipe, load64(receive + REQUEST.address), load64(receive + REQUEST.wanted))
         store64(receive + REQUEST.grant, grant)
     _activate(engine, receive)
-    tell(engine, peer, GRANT, load64(receive + REQUEST.remote), grant, pipe - load64(engine + ENGINE.arena))
+    tell(engine, peer, CTS, load64(receive + REQUEST.remote), grant, pipe - load64(engine + ENGINE.arena))
 
 
 @kernel("void(int64, int64, int64)")
@@ -285,7 +265,7 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
     nbytes, address = load64(request + REQUEST.nbytes), load64(request + REQUEST.address)
     window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
     depth = BULK_BYTES // chunk
-    streamed = load64(engine + ENGINE.streamed)
+    streamed = load64(engine + SHM.streamed)
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and done - load_acquire(pipe + BULK.consumed) < depth:
         offset = done * chunk

@@ -29,6 +29,7 @@ from ncclx_mpi.p2p.layout import ENGINE, PEER, PIPED, REQUEST
 from numba_kernels.atomics import compare_exchange, load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
 from numba_kernels.jit import kernel
 from transports.shm.cma import can_reach, read_peer, write_peer
+from transports.shm.lane import LANE, SHM
 from transports.shm.layout import BULK, CONTROL, DEAD
 
 RUNNING, FINISHED, REFUSED = 0, 1, 2
@@ -43,17 +44,17 @@ _PATIENCE_US = 1_000_000
 @kernel("int64(int64, int64)")
 def is_reached(engine, peer):  # type: ignore[no-untyped-def]
     """Whether the kernel copies between this process and `peer`; found out at the first message."""
-    known = load64(peer + PEER.reach)
+    known = load64(peer + LANE.reach)
     if known == _UNKNOWN:
-        control = load64(peer + PEER.control)
+        control = load64(peer + LANE.control)
         token_at = load_acquire(control + CONTROL.token_at)
         if token_at == 0:
             return 0
         known = _NO
         if load64(engine + ENGINE.copies) != PIPED:
-            token = load64(engine + ENGINE.key) + load64(peer + PEER.world)
+            token = load64(engine + SHM.key) + load64(peer + PEER.world)
             known = _YES if can_reach(control, token_at, token) != 0 else _NO
-        store64(peer + PEER.reach, known)
+        store64(peer + LANE.reach, known)
     return 1 if known == _YES else 0
 
 
@@ -112,7 +113,7 @@ def _copy_chunk(request, peer, sending):  # type: ignore[no-untyped-def]
     offset = (load64(request + REQUEST.chunks) - 1 - done if sending else done) * chunk
     length = min(chunk, wanted - offset)
     near, far = load64(request + REQUEST.address) + offset, load64(request + REQUEST.far) + offset
-    control = load64(peer + PEER.control)
+    control = load64(peer + LANE.control)
     copied = write_peer(control, far, near, length) if sending else read_peer(control, far, near, length)
     word = pipe + (BULK.written if sending else BULK.read)
     store64(request + REQUEST.done_chunks, done + 1)
@@ -150,7 +151,7 @@ def revoke(engine, receive):  # type: ignore[no-untyped-def]
         seen = before
     its = (seen & _COUNT) - load64(receive + REQUEST.done_chunks)
     store_release(pipe + BULK.read, (chunks - its) | (load64(pipe + BULK.read) & _REFUSED))
-    control = load64(load64(engine + ENGINE.peers) + load64(receive + REQUEST.peer) * PEER.total + PEER.control)
+    control = load64(load64(engine + ENGINE.peers) + load64(receive + REQUEST.peer) * PEER.total + LANE.control)
     started = ticks()
     while load_acquire(pipe + BULK.written) & _COUNT < its and load_relaxed(control + CONTROL.state) != DEAD:
         pause()

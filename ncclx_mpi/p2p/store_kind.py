@@ -117,8 +117,8 @@ def choose_stores(engine: Engine, stores: str = "auto") -> None:
     if stores == "auto":
         _measure(engine)
     else:
-        engine.set_word("streamed", int(stores == "streamed"))
-        engine.set_word("stores_fixed", 1)
+        engine.transport.set_word("streamed", int(stores == "streamed"))
+        engine.transport.set_word("stores_fixed", 1)
 
 
 def _measure(engine: Engine) -> None:
@@ -137,4 +137,4 @@ def _measure(engine: Engine) -> None:
     end = time.monotonic() + 2 * _PATIENCE_US / 1e6
     while not arena.word(HEADER.stores) and time.monotonic() < end:
         time.sleep(0.0002)
-    engine.set_word("streamed", int(arena.word(HEADER.stores) != _PLAIN))
+    engine.transport.set_word("streamed", int(arena.word(HEADER.stores) != _PLAIN))

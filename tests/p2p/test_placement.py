@@ -26,7 +26,7 @@ def test_nobody_answers() -> None:
 def chosen(comm: NativeComm, stores: str) -> None:
     engine = comm.engine
     choose_stores(engine, stores)
-    first = engine.word("streamed")
+    first = engine.transport.word("streamed")
     assert first in ((0, 1) if stores == "auto" else (int(stores == "streamed"),))
     data = np.full(20_000, comm.rank, np.uint8)
     for call in range(600):
@@ -34,7 +34,7 @@ def chosen(comm: NativeComm, stores: str) -> None:
         collectives.bcast(comm, data.ctypes.data, data.size, call % 2)
         assert (data == (call % 2 + call) % 256).all()
     if stores != "auto":
-        assert engine.word("streamed") == first
+        assert engine.transport.word("streamed") == first
 
 
 @pytest.mark.parametrize("stores", ["auto", "plain", "streamed"])
