@@ -61,7 +61,6 @@ def start() -> Engine:
     from ncclx_mpi.algorithms import ALGORITHMS
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
-    from ncclx_mpi.p2p.store_kind import choose_copies, choose_stores
     from numba_kernels.cuda import cache
     from transports.shm.cma import forbid_peers
 
@@ -73,8 +72,8 @@ def start() -> Engine:
     _job.engine = Engine(arena, rank, getattr(rc, "timeout", None), forced.agreed(arena, rank))
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
-    choose_copies(_job.engine, getattr(rc, "copies", "auto"))
-    choose_stores(_job.engine, getattr(rc, "stores", "auto"))
+    _job.engine.transport.choose_copies(getattr(rc, "copies", "auto"))
+    _job.engine.transport.choose_stores(getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))
     return _job.engine
 

@@ -39,13 +39,30 @@ class Functions(NamedTuple):
         Send a message (:mod:`transports.messages`).
     credit
         ``int64(engine, peer, released)``: let a peer know how many eager bytes of its have found their receive.
+    offer
+        ``int64(engine, peer, request)``: an RTS of a send is about to go out: write its two words.
+    fetch
+        ``int64(engine, peer, request)``: a receive has met an RTS with its two words. 1: all bytes are in its buffer now; 0: that is under
+        way, and the transport asks for a CTS if it needs one, and says when it is finished.
+    serve
+        ``int64(engine, peer, request)``: a send has its CTS with its two words. 1: it is done; 0: under way, as above.
+    revoke
+        ``int64(engine, peer, request)``: take the buffer of a receive back whose ``nbytes`` have become 0. 1: nobody writes there any
+        more; 0: a peer may.
     poll
         ``void(engine)``: hand up what has come.
+    step
+        ``void(engine)``: move transfers on.
     """
 
     send: int
     credit: int
+    offer: int
+    fetch: int
+    serve: int
+    revoke: int
     poll: int
+    step: int
 
 
 class Calls(NamedTuple):
@@ -55,9 +72,15 @@ class Calls(NamedTuple):
     ----------
     arrive
         Hand a message up (:mod:`transports.messages`).
+    clear_to_send
+        ``int64(engine, peer, request)``: send the CTS of a receive, with its two words.
+    finish
+        ``int64(engine, request, error)``: the transfer of a request has ended, which is complete now, and perhaps gone.
     """
 
     arrive: int
+    clear_to_send: int
+    finish: int
 
 
 class Transport(ABC):
@@ -76,6 +99,11 @@ class Transport(ABC):
     @abstractmethod
     def functions(self) -> Functions:
         """What compiled code calls."""
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether transfers are under way that peers still need this rank for."""
 
     @abstractmethod
     def why_not(self, peer: int) -> str:

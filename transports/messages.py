@@ -24,7 +24,21 @@ Messages of one peer arrive in the order in which they were sent. The engine's l
 
 from __future__ import annotations
 
+from numba_kernels.layout import words
+
 EAGER, RTS, CTS, ATS, CANCEL, CANCELLED, CREDIT = range(1, 8)
 
-ENGINE_WORDS, PEER_WORDS = 16, 16
-"""Words at the beginning of the engine's block (those of the transport that is compiled into the engine) and of each peer's."""
+ENGINE_WORDS, PEER_WORDS, REQUEST_WORDS = 96, 16, 12
+"""Words of a transport at the beginning of the block of the engine (of the one that is compiled in), of each peer, and of each request."""
+
+REQUEST_FIELDS = f"own*{REQUEST_WORDS} second third address nbytes message_bytes window moved error"
+REQUEST = words("Request", REQUEST_FIELDS)
+"""What a transport sees of a request: two words of its RTS or CTS, the buffer with its bytes, the bytes of the message, the error at its end.
+
+A buffer of fewer bytes than the message is a window of it if ``window`` says how many: byte b is at b % window, and ``moved`` bytes have been
+filled in by the owner of a send, or taken out by that of a receive, so far.
+"""
+ON_DEVICE = -1
+"""The third word of an RTS: no CPU can read the message; the second says where the arena describes it."""
+ERR_OTHER = 15
+"""The error of a transfer that cannot be carried on: an MPI error class."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, check_line, check_signature, end
 from ncclx_mpi.p2p.layout import COMM, ENGINE
-from ncclx_mpi.p2p.store_kind import COUNTED, better_stores
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
@@ -38,6 +37,7 @@ from transports.shm.slots import (
     split_consumed,
     split_posted,
 )
+from transports.shm.store_kind import COUNTED, better_stores
 
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""

@@ -44,7 +44,7 @@ def arrive(engine, peer, kind, context, tag, nbytes, first, second, third):  # t
     if kind == RTS:
         return _arrive_rts(engine, load64(peer + PEER.world), context, tag, nbytes, first, second, third)
     if kind == CTS:
-        begin_send(engine, first, second, third)
+        begin_send(engine, peer, first, second, third)
     elif kind == ATS:
         complete(first, 0)
     elif kind == CANCEL:
@@ -128,28 +128,28 @@ def _new_unexpected(engine, context, source, tag, nbytes):  # type: ignore[no-un
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def _arrive_rts(engine, source, context, tag, nbytes, remote, direct, far):  # type: ignore[no-untyped-def]
+def _arrive_rts(engine, source, context, tag, nbytes, remote, second, third):  # type: ignore[no-untyped-def]
     """Take the announcement of a large message in: 1; or 0 as above."""
     receive = take_posted(engine, context, source, tag)
     if receive != 0:
-        _meet(engine, receive, source, tag, nbytes, remote, direct, far)
+        _meet(engine, receive, source, tag, nbytes, remote, second, third)
         return 1
     message = _new_unexpected(engine, context, source, tag, nbytes)
     if message == 0:
         return 0
     store64(message + REQUEST.remote, remote)
-    store64(message + REQUEST.direct, direct)
-    store64(message + REQUEST.far, far)
+    store64(message + REQUEST.second, second)
+    store64(message + REQUEST.third, third)
     keep_unexpected(engine, message)
     return 1
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
-def _meet(engine, receive, source, tag, nbytes, remote, direct, far):  # type: ignore[no-untyped-def]
+def _meet(engine, receive, source, tag, nbytes, remote, second, third):  # type: ignore[no-untyped-def]
     set_status(receive, source, tag, nbytes)
-    store64(receive + REQUEST.far, far)
+    store64(receive + REQUEST.third, third)
     store64(receive + REQUEST.remote, remote)
-    store64(receive + REQUEST.direct, direct)
+    store64(receive + REQUEST.second, second)
     begin_receive(engine, receive)
 
 
@@ -189,7 +189,7 @@ def hand_over(engine, message, receive):  # type: ignore[no-untyped-def]
     source, tag = load64(message + REQUEST.source), load64(message + REQUEST.tag)
     nbytes, remote = load64(message + REQUEST.message_bytes), load64(message + REQUEST.remote)
     if remote != 0:
-        _meet(engine, receive, source, tag, nbytes, remote, load64(message + REQUEST.direct), load64(message + REQUEST.far))
+        _meet(engine, receive, source, tag, nbytes, remote, load64(message + REQUEST.second), load64(message + REQUEST.third))
     else:
         capacity, payload = load64(receive + REQUEST.nbytes), load64(message + REQUEST.payload)
         set_status(receive, source, tag, nbytes)

@@ -16,13 +16,11 @@ from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
-from ncclx_mpi.p2p.clock import now, ticks_per_us
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
     ANY_SOURCE,
     ANY_TAG,
-    AUTO,
     BUCKET,
     BUCKETS,
     COMM,
@@ -40,12 +38,14 @@ from ncclx_mpi.p2p.layout import (
     SEND,
 )
 from ncclx_mpi.p2p.progress import move_on, progress, trouble
+from ncclx_mpi.p2p.rendezvous import clear_to_send, finish
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from ncclx_mpi.p2p.wording import in_words
+from numba_kernels.clock import now, ticks_per_us
 from numba_kernels.jit import c_address, entry
 from transports.base import Calls
 from transports.shm.arena import Arena
-from transports.shm.layout import ABSENT, ALIVE, BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
+from transports.shm.layout import ABSENT, ALIVE, CONTROL, HEADER, TRACE, TRACE_RECORDS
 from transports.shm.transport import SharedMemory
 
 WORD = 8
@@ -181,18 +181,13 @@ class Engine:
         rate = ticks_per_us()
         crowded = self.size > len(os.sched_getaffinity(0))
         for field, value in (
-            ("arena", arena.base),
             ("rank", self.rank),
             ("nranks", self.size),
             ("header", arena.base),
             ("control", arena.base + plan.control(self.rank)),
             ("trace", arena.base + plan.trace(self.rank)),
-            ("heap_first", arena.base + plan.heaps),
-            ("heap_last", arena.base + plan.nbytes),
             ("eager_max", self.transport.caps.max_eager),
             ("eager_credit", _EAGER_CREDIT),
-            ("token", arena.word(HEADER.key) + self.rank),
-            ("copies", AUTO),
             ("spins", 1 if crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
             ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
@@ -202,25 +197,23 @@ class Engine:
             ("peers", self._peers_address),
             ("current", arena.base + plan.trace(self.rank)),
             ("take_in", self.transport.functions.poll),
+            ("step", self.transport.functions.step),
             ("move_on", c_address(move_on)),
             ("wait_word", c_address(wait_word_slowly)),
         ):
             self.set_word(field, value)
-        first = ENGINE.bulk_free // WORD
-        for index in range(BULK_SLOTS):
-            self._block[first + index] = arena.base + plan.bulk(self.rank, index)
 
     def _fill_peers(self) -> None:
         transport, table = self.transport, self._peers.reshape(self.size, PEER.total // WORD)
+        functions = transport.functions
         addresses = [self._peers_address + peer * PEER.total for peer in range(self.size)]
-        transport.attach(self.address, addresses, Calls(arrive=c_address(arrive)))
+        transport.attach(self.address, addresses, Calls(c_address(arrive), c_address(clear_to_send), c_address(finish)))
         for peer in range(self.size):
             transport.connect(peer, transport.endpoint())
             table[peer, PEER.world // WORD] = peer
             table[peer, PEER.max_eager // WORD] = transport.caps.max_eager
-            if not transport.is_inlined:
-                table[peer, PEER.send // WORD] = transport.functions.send
-                table[peer, PEER.credit // WORD] = transport.functions.credit
+            for field in ("offer", "fetch", "serve", "revoke", *(() if transport.is_inlined else ("send", "credit"))):
+                table[peer, getattr(PEER, field) // WORD] = getattr(functions, field)
 
     def word(self, field: str) -> int:
         """A word of the native block."""
@@ -457,7 +450,7 @@ class Engine:
         A send that no peer ever receives is given up after `seconds`, or as soon as no peer is left.
         """
         end = time.monotonic() + seconds
-        while any(self.word(owed) for owed in ("queued", "active_count", "plan_count", "lines_first", "announced")):
+        while self.transport.is_busy or any(self.word(owed) for owed in ("queued", "plan_count", "lines_first", "announced")):
             self.progress()
             if time.monotonic() > end or self.arena.word(HEADER.death) or not self._has_peers():
                 return

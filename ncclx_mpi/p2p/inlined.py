@@ -48,6 +48,12 @@ def credited(peer):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64)")
+def has_transfers(engine):  # type: ignore[no-untyped-def]
+    """Whether transfers are under way."""
+    return load64(engine + lane.SHM.active_count)
+
+
+@kernel("int64(int64)")
 def has_arrivals(engine):  # type: ignore[no-untyped-def]
     """Whether a peer of this node has sent something that was not taken yet."""
     peer = load64(engine + ENGINE.peers)

@@ -14,9 +14,9 @@ from numba import types
 
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.inlined import has_arrivals
+from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
 from ncclx_mpi.p2p.layout import ABORTED, AGAIN, DEADLINE, ENGINE, FAILED, PEER, PEER_DEAD
-from ncclx_mpi.p2p.rendezvous import flush_queue, step_transfers
+from ncclx_mpi.p2p.rendezvous import flush_queue
 from numba_kernels.atomics import (
     call_step,
     compare_exchange,
@@ -67,14 +67,14 @@ def try_lock(engine):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64)", is_entry=True)
 def move_on(engine):  # type: ignore[no-untyped-def]
-    """Push what waits for room, and move bulk transfers on."""
+    """Send what waited for room, and move transfers on."""
     peer = load64(engine + ENGINE.peers)
     for _ in range(load64(engine + ENGINE.nranks)):
         if load64(peer + PEER.queue_first) != 0:
             flush_queue(engine, peer)
         peer += PEER.total
-    if load64(engine + ENGINE.active_count) != 0:
-        step_transfers(engine)
+    if has_transfers(engine) != 0:
+        call_step(load64(engine + ENGINE.step), engine)
 
 
 @kernel("void(int64)")
@@ -85,7 +85,7 @@ def progress_locked(engine):  # type: ignore[no-untyped-def]
     """
     if has_arrivals(engine) != 0:
         call_step(load64(engine + ENGINE.take_in), engine)
-    if load64(engine + ENGINE.queued) != 0 or load64(engine + ENGINE.active_count) != 0:
+    if load64(engine + ENGINE.queued) != 0 or has_transfers(engine) != 0:
         call_step(load64(engine + ENGINE.move_on), engine)
     if load64(engine + ENGINE.plan_count) != 0:
         call_step(load64(engine + ENGINE.plan_step), engine)

@@ -36,8 +36,7 @@ from ncclx_mpi.p2p.progress import (
     unlock,
 )
 from ncclx_mpi.p2p.rendezvous import peer_of, send_ats, send_or_queue, tell
-from ncclx_mpi.p2p.shared import is_reached, revoke
-from numba_kernels.atomics import load64, load_acquire, store64, ticks
+from numba_kernels.atomics import call_three, load64, load_acquire, store64, ticks
 from numba_kernels.jit import kernel
 from transports.messages import CANCEL, EAGER, RTS
 
@@ -94,10 +93,7 @@ def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # t
         store64(request + REQUEST.action, EAGER)
     else:
         store64(request + REQUEST.action, RTS)
-        if load64(engine + ENGINE.heap_first) <= address < load64(engine + ENGINE.heap_last):
-            store64(request + REQUEST.direct, address - load64(engine + ENGINE.arena))
-        elif is_reached(engine, peer) != 0:
-            store64(request + REQUEST.far, address)
+        call_three(load64(peer + PEER.offer), engine, peer, request)
     send_or_queue(engine, peer, request)
 
 
@@ -286,7 +282,7 @@ def cancel_request(engine, request, serial):  # type: ignore[no-untyped-def]
     lock(engine)
     if load64(request + REQUEST.serial) == serial and load64(request + REQUEST.state) == PENDING:
         if load64(request + REQUEST.kind) == SEND:
-            if load64(request + REQUEST.action) == 0 and load64(request + REQUEST.bulk) == 0:
+            if load64(request + REQUEST.action) == 0 and load64(request + REQUEST.granted) == 0:
                 tell(engine, peer_of(engine, load64(request + REQUEST.peer)), CANCEL, request, 0, 0)
         elif _is_posted(request):
             unpost(engine, request)
@@ -326,8 +322,8 @@ def withdraw(engine, request):  # type: ignore[no-untyped-def]
         store64(request + REQUEST.nbytes, 0)
         store64(request + REQUEST.window, 0)
         store64(request + REQUEST.detached, 1)
-        if load64(request + REQUEST.far) != 0 and load64(request + REQUEST.bulk) != 0:
-            free = revoke(engine, request)
+        peer = peer_of(engine, load64(request + REQUEST.peer))
+        free = call_three(load64(peer + PEER.revoke), engine, peer, request)
     unlock(engine)
     return free
 

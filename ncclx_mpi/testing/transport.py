@@ -1,6 +1,7 @@
 """The conformance class of transports: subclass it, give it a pair of transports, and pytest proves the contract.
 
-An :class:`End` is what stands in for the matching engine: it keeps what the transport hands up, or refuses it.
+An :class:`End` is what stands in for the matching engine: it keeps what the transport hands up, or refuses it, and announces and fetches
+large messages as the engine does (RTS, CTS, ATS).
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from numba_kernels.atomics import load64, store64
+from numba_kernels.atomics import call_message, load64, store64
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import LINE, WORD, words
 from numba_kernels.memory import copy
 from transports.base import Calls, Transport
-from transports.messages import ATS, CANCEL, CREDIT, CTS, EAGER, ENGINE_WORDS, PEER_WORDS, RTS
+from transports.messages import ATS, CANCEL, CREDIT, CTS, EAGER, ENGINE_WORDS, PEER_WORDS, REQUEST, REQUEST_FIELDS, RTS
 
-RECORDER = words("Recorder", f"own*{ENGINE_WORDS} refuses count messages payload | data")
-"""``messages``, ``payload``: addresses of the next record and of the room for the next payload."""
+RECORDER = words("Recorder", f"own*{ENGINE_WORDS} refuses count messages payload send")
+"""``messages``, ``payload``: addresses of the next record and of the room for the next payload; ``send``: the transport's function."""
+HALF = words("Half", f"{REQUEST_FIELDS} remote finished")
+"""One end of a large message: a request as a transport sees it, the request of the other end, and whether it is over."""
 RECORD = words("Record", "peer kind context tag nbytes first second third")
 _MOST = 4096
 _ROOM = 8 << 20
@@ -53,6 +56,20 @@ def _record(engine, peer, kind, context, tag, nbytes, first, second, third):  # 
     return 1
 
 
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def _clear_to_send(engine, peer, request):  # type: ignore[no-untyped-def]
+    """Send the CTS that a transport asks for; a test leaves room for it."""
+    remote, second, third = load64(request + HALF.remote), load64(request + REQUEST.second), load64(request + REQUEST.third)
+    return call_message(load64(engine + RECORDER.send), engine, peer, CTS, 0, 0, 0, remote, second, third)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def _finish(engine, request, error):  # type: ignore[no-untyped-def]
+    """Note that the transfer of a request has ended."""
+    store64(request + HALF.finished, 1)
+    return 1
+
+
 class Seen(NamedTuple):
     """A message that was handed up; `words` are those of a message without a payload."""
 
@@ -76,13 +93,17 @@ class End:
         self._payloads, payloads = _aligned(_ROOM)
         self._block[RECORDER.messages // WORD], self._block[RECORDER.payload // WORD] = records, payloads
         self.peers = [first + peer * PEER_WORDS * WORD for peer in range(len(endpoints))]
-        transport.attach(self.address, self.peers, Calls(arrive=c_address(_record)))
+        transport.attach(self.address, self.peers, Calls(c_address(_record), c_address(_clear_to_send), c_address(_finish)))
         for peer, endpoint in enumerate(endpoints):
             transport.connect(peer, endpoint)
         functions, message = transport.functions, [ctypes.c_int64] * 9
         self._send = ctypes.CFUNCTYPE(ctypes.c_int64, *message)(functions.send)
-        self._credit = ctypes.CFUNCTYPE(ctypes.c_int64, *message[:3])(functions.credit)
-        self._poll = ctypes.CFUNCTYPE(None, ctypes.c_int64)(functions.poll)
+        of_a_request = ctypes.CFUNCTYPE(ctypes.c_int64, *message[:3])
+        self._credit, self._offer = of_a_request(functions.credit), of_a_request(functions.offer)
+        self._fetch, self._serve = of_a_request(functions.fetch), of_a_request(functions.serve)
+        of_the_engine = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+        self._poll, self._step = of_the_engine(functions.poll), of_the_engine(functions.step)
+        self._block[RECORDER.send // WORD] = functions.send
         self._read = 0
 
     def send(self, peer: int, payload: bytes | bytearray, context: int = 4, tag: int = 0) -> bool:
@@ -97,6 +118,33 @@ class End:
     def credit(self, peer: int, released: int) -> None:
         """Let a peer know how many of its eager bytes have found their receive."""
         self._credit(self.address, self.peers[peer], released)
+
+    def offer(self, peer: int, address: int, nbytes: int) -> Half:
+        """Announce a large message."""
+        half = Half(address, nbytes, nbytes)
+        self._offer(self.address, self.peers[peer], half.at)
+        assert self.tell(peer, RTS, nbytes, half.at, half["second"], half["third"])
+        return half
+
+    def fetch(self, seen: Seen, address: int, nbytes: int) -> Half:
+        """Have a message that was announced come to a buffer."""
+        half = Half(address, nbytes, seen.nbytes)
+        half["remote"], half["second"], half["third"] = seen.words
+        if self._fetch(self.address, self.peers[seen.peer], half.at):
+            half["finished"] = self.tell(seen.peer, ATS, 0, half["remote"], 0, 0)
+        return half
+
+    def go_on(self, sent: Half) -> None:
+        """Answer what has come for a message that was announced here, and move transfers on."""
+        for seen in self.received():
+            assert seen.words[0] == sent.at
+            if seen.kind == CTS:
+                sent["second"], sent["third"] = seen.words[1:]
+                sent["finished"] = self._serve(self.address, self.peers[seen.peer], sent.at)
+            else:
+                assert seen.kind == ATS
+                sent["finished"] = 1
+        self._step(self.address)
 
     def refuse(self, refuses: bool) -> None:
         """Refuse what is handed up from now on, or take it again."""
@@ -116,6 +164,20 @@ class End:
         is_eager = kind == EAGER
         given, payload = ((0, 0, 0), ctypes.string_at(first, nbytes)) if is_eager else ((first, second, third), b"")
         return Seen(self.peers.index(peer), kind, context, tag, nbytes, given, payload)
+
+
+class Half:
+    """The words :data:`HALF` of one end of a large message."""
+
+    def __init__(self, address: int, nbytes: int, message_bytes: int) -> None:
+        self._words, self.at = _aligned(HALF.total)
+        self["address"], self["nbytes"], self["message_bytes"] = address, nbytes, message_bytes
+
+    def __getitem__(self, field: str) -> int:
+        return int(self._words[getattr(HALF, field) // WORD])
+
+    def __setitem__(self, field: str, value: int) -> None:
+        self._words[getattr(HALF, field) // WORD] = value
 
 
 def _aligned(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
@@ -199,6 +261,27 @@ class TransportTests:
         seen = one.received()
         assert [message.payload for message in seen if message.peer == 0] == [b"first", b"", b"last"]
         assert [message.payload for message in seen if message.peer == 1] == [b"own"]
+
+    @pytest.mark.parametrize("nbytes", [1, 16_000, 100_001, 3_000_000])
+    @pytest.mark.parametrize("missing", [0, 1, 100_000])
+    def test_large_messages_arrive_whole_or_as_far_as_the_buffer_goes(
+        self, ends: tuple[End, End], nbytes: int, missing: int
+    ) -> None:
+        zero, one = ends
+        data, room = np.frombuffer(_payload(1, nbytes), np.uint8), np.full(nbytes + 8, 255, np.uint8)
+        taken = max(0, nbytes - missing)
+        sent = zero.offer(1, data.ctypes.data, nbytes)
+        (seen,) = one.received()
+        assert (seen.kind, seen.nbytes) == (RTS, nbytes)
+        fetched = one.fetch(seen, room.ctypes.data, taken)
+        for _ in range(10_000):
+            zero.go_on(sent)
+            one.go_on(fetched)
+            if sent["finished"] and fetched["finished"]:
+                break
+        assert sent["finished"] and fetched["finished"] and not fetched["error"]
+        assert (room[:taken] == data[:taken]).all() and (room[taken:] == 255).all()
+        assert not zero.transport.is_busy and not one.transport.is_busy
 
     def test_a_buffer_is_the_callers_again_after_send(self, ends: tuple[End, End]) -> None:
         data = bytearray(b"before")

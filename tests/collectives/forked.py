@@ -10,7 +10,6 @@ from multiprocessing import get_context
 from typing import Any
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.store_kind import choose_copies
 from numba_kernels.jit import entry
 from transports.shm import slots
 from transports.shm.arena import Arena
@@ -78,7 +77,7 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, copies: str, fu
     try:
         arena.join(rank)
         engine = Engine(arena, rank, timeout)
-        choose_copies(engine, copies)
+        engine.transport.choose_copies(copies)
         comm = engine.new_comm(0, range(arena.nranks), slot)
         arena.wait_all_joined(_JOIN_SECONDS)
         function(comm, *args)

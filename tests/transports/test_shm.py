@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ncclx_mpi.testing.transport import End, TransportTests
@@ -39,6 +40,18 @@ def test_a_ring_that_is_full_takes_no_more_until_some_of_it_was_read() -> None:
     assert not zero.tell(1, RTS, 0, 0, 0, 0) or not zero.send(1, payload)
     assert [message.tag for message in one.received() if message.kind == EAGER] == list(range(count))
     assert zero.send(1, payload)
+
+
+def test_what_lies_in_the_arena_is_read_where_it_is() -> None:
+    arena = Arena.create(2)
+    zero, one = (End(SharedMemory(arena, rank), [b"", b""]) for rank in (0, 1))
+    address, room = arena.open_heap(0).allocate(100_000), np.zeros(100_000, np.uint8)
+    ctypes.memset(address, 7, 100_000)
+    sent = zero.offer(1, address, 100_000)
+    (seen,) = one.received()
+    assert one.fetch(seen, room.ctypes.data, 100_000)["finished"] and (room == 7).all()
+    zero.go_on(sent)
+    assert sent["finished"]
 
 
 @pytest.mark.parametrize("nranks", [1, 2, 512, 513, MAX_RANKS])

@@ -21,11 +21,22 @@ from transports.messages import EAGER, ENGINE_WORDS, PEER_WORDS
 from transports.shm.layout import RING
 from transports.shm.ring import KIND_BITS, MESSAGE, consume, kind_of, lines_for, peek, push, push_control, room, tag_of
 
-SHM = words("Shm", "arrive first_lane lanes lane_stride key ring_lines streamed stores_fixed")
-"""``arrive``: what messages are handed to, by C address; ``first_lane``, ``lanes``, ``lane_stride``: where the lanes are; ``streamed``:
-whether bytes for peers are written past the caches, ``stores_fixed`` whether the user has chosen that."""
-LANE = words("Lane", "outbox tail seen_consumed control reach | inbox head published")
-"""``control``: the peer's ``CONTROL`` block; ``reach``: whether the kernel copies between the two processes, once that is known."""
+SHM = words(
+    "Shm",
+    # what the engine does for a transport, by C address
+    "arrive clear_to_send finish "
+    # where things are
+    "first_lane lanes lane_stride arena heap_first heap_last "
+    # `streamed`: bytes for peers are written past the caches; `stores_fixed`: the user has chosen that, else it is tried anew now and then
+    "key ring_lines streamed stores_fixed ticks_per_us "
+    # transfers under way, and receives that wait for a pipe (bulk.py)
+    "active_count active_first starved_first starved_last bulk_free*4 "
+    # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (shared.py, trial.py)
+    "token copies trials*64",
+)
+LANE = words("Lane", "outbox tail seen_consumed control token reach | inbox head published")
+"""``control``: the peer's ``CONTROL`` block; ``token``: what stands where the peer says in it; ``reach``: whether the kernel copies between
+the two processes, once that is known."""
 assert SHM.total <= ENGINE_WORDS * WORD and LANE.total <= PEER_WORDS * WORD
 
 _MESSAGES_A_TURN = 64

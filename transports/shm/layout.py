@@ -18,7 +18,7 @@ Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
-    ``copies``     whether the rank takes part in direct copies (``ncclx_mpi.p2p.store_kind``), after ``token_at``; 0 = not yet
+    ``copies``     whether the rank takes part in direct copies (``transports.shm.store_kind``), after ``token_at``; 0 = not yet
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
     ``records``    number of trace records written; record k is at ``trace + k % TRACE_RECORDS * TRACE.total``
 """
@@ -49,7 +49,7 @@ RING = words("Ring", "consumed | released | data")
 
 BULK = words("Bulk", "posted | consumed | claimed | read | written | target wanted | data")
 """``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver). The others serve transfers
-without a pipe between the buffers: see :mod:`ncclx_mpi.p2p.shared`."""
+without a pipe between the buffers: see :mod:`transports.shm.shared`."""
 BULK_BYTES = 1 << 20
 BULK_SLOTS = 4
 SLOTS = 128

@@ -7,14 +7,18 @@ import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
 from transports.base import Calls, Capabilities, Functions, Transport
-from transports.shm import lane
+from transports.shm import bulk, lane
 from transports.shm.arena import Arena
+from transports.shm.cma import allow_peers
 from transports.shm.lane import LANE, SHM
-from transports.shm.layout import HEADER, ring_bytes
+from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, ring_bytes
 from transports.shm.ring import INLINE, MESSAGE
+from transports.shm.shared import AUTO, DIRECT, PIPED
+from transports.shm.store_kind import MAY_BE_DIRECT, MUST_BE_PIPED, measured
 
 
 class SharedMemory(Transport):
@@ -40,6 +44,7 @@ class SharedMemory(Transport):
         self.is_crowded = arena.nranks > len(os.sched_getaffinity(0))
         self._arena = arena
         self._rank = rank
+        self._key = arena.word(HEADER.key)
         self._engine = 0
         self._peers: Sequence[int] = ()
 
@@ -55,7 +60,20 @@ class SharedMemory(Transport):
 
     @property
     def functions(self) -> Functions:
-        return Functions(send=c_address(lane.send), credit=c_address(lane.credit), poll=c_address(lane.take_in))
+        return Functions(
+            send=c_address(lane.send),
+            credit=c_address(lane.credit),
+            offer=c_address(bulk.offer),
+            fetch=c_address(bulk.fetch),
+            serve=c_address(bulk.serve),
+            revoke=c_address(bulk.revoke),
+            poll=c_address(lane.take_in),
+            step=c_address(bulk.step),
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.word("active_count"))
 
     def why_not(self, peer: int) -> str:
         if 0 <= peer < self._arena.nranks:
@@ -68,28 +86,56 @@ class SharedMemory(Transport):
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> None:
         self._engine, self._peers = engine, peers
+        base, plan = self._arena.base, self._arena.plan
         for field, value in (
-            ("arrive", calls.arrive),
+            *calls._asdict().items(),
             ("first_lane", peers[0]),
             ("lanes", len(peers)),
             ("lane_stride", peers[1] - peers[0] if len(peers) > 1 else 0),
-            ("key", self._arena.word(HEADER.key)),
+            ("arena", base),
+            ("heap_first", base + plan.heaps),
+            ("heap_last", base + plan.nbytes),
+            ("key", self._key),
             ("ring_lines", self.ring_lines),
             ("streamed", int(not self.is_crowded)),
+            ("ticks_per_us", int(ticks_per_us())),
+            ("token", self._key + self._rank),
+            ("copies", AUTO),
         ):
             self.set_word(field, value)
+        for index in range(BULK_SLOTS):
+            _word_at(engine + SHM.bulk_free + WORD * index).value = base + plan.bulk(self._rank, index)
 
     def connect(self, peer: int, endpoint: bytes) -> None:
         reason = self.why_not(peer)
         if reason:
             raise ConnectionError(f"shm: {reason}")
         base, plan = self._arena.base, self._arena.plan
-        for field, offset in (
-            ("outbox", plan.ring(self._rank, peer)),
-            ("inbox", plan.ring(peer, self._rank)),
-            ("control", plan.control(peer)),
+        for field, value in (
+            ("outbox", base + plan.ring(self._rank, peer)),
+            ("inbox", base + plan.ring(peer, self._rank)),
+            ("control", base + plan.control(peer)),
+            ("token", self._key + peer),
         ):
-            _word_at(self._peers[peer] + getattr(LANE, field)).value = base + offset
+            _word_at(self._peers[peer] + getattr(LANE, field)).value = value
+
+    def choose_copies(self, copies: str = "auto") -> None:
+        """Choose how this rank moves bulk data between private buffers, and let peers copy to and from them if it may be direct."""
+        self.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
+        control = self._arena.plan.control(self._rank)
+        if copies != "piped":
+            if self._arena.nranks > 1:
+                allow_peers()
+            self._arena.set_word(control + CONTROL.token_at, self._engine + SHM.token)
+        self._arena.set_word(control + CONTROL.copies, MAY_BE_DIRECT if copies != "piped" else MUST_BE_PIPED)
+
+    def choose_stores(self, stores: str = "auto") -> None:
+        """Choose how this rank writes what its peers read: as `stores` says, or by what :func:`~transports.shm.store_kind.measured` finds."""
+        if stores != "auto":
+            self.set_word("streamed", int(stores == "streamed"))
+            self.set_word("stores_fixed", 1)
+        elif self._arena.nranks > 1 and not self.is_crowded:
+            self.set_word("streamed", measured(self._arena, self._rank))
 
     def word(self, field: str) -> int:
         """A word of :data:`transports.shm.lane.SHM`."""
