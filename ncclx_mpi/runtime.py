@@ -63,17 +63,27 @@ def start() -> Engine:
     from ncclx_mpi.p2p.engine import Engine
     from numba_kernels.cuda import cache
     from transports.shm.cma import forbid_peers
+    from transports.shm.transport import SharedMemory
 
     membership = bootstrap.join()
-    arena, rank = membership.arena, membership.rank
-    forced.publish(arena, rank, {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS})
-    arena.join(rank)
+    arena, rank, local_rank = membership.arena, membership.rank, membership.local_rank
+    forced.publish(arena, local_rank, {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS})
+    arena.join(local_rank)
     _job.membership = membership
-    _job.engine = Engine(arena, rank, getattr(rc, "timeout", None), forced.agreed(arena, rank))
+    shared_memory = SharedMemory(arena, rank, membership.near)
+    _job.engine = Engine(
+        arena,
+        [shared_memory],
+        rank,
+        membership.size,
+        getattr(rc, "timeout", None),
+        forced.agreed(arena, local_rank),
+        membership.near,
+    )
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
-    _job.engine.transport.choose_copies(getattr(rc, "copies", "auto"))
-    _job.engine.transport.choose_stores(getattr(rc, "stores", "auto"))
+    shared_memory.choose_copies(getattr(rc, "copies", "auto"))
+    shared_memory.choose_stores(getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))
     return _job.engine
 
@@ -119,7 +129,7 @@ def finish() -> None:
     _job.engine.drain()
     for function in _job.before_leaving:
         function()
-    _job.membership.arena.finalized(_job.engine.rank)
+    _job.membership.arena.finalized(_job.membership.local_rank)
     _job.membership.close()
     _job.engine = None
     _job.finalized = True
@@ -129,7 +139,7 @@ def abandon() -> None:
     """Leave the job out of order: this rank failed, and the others, and its own threads, must learn of it as of a death."""
     if is_active():
         assert _job.engine is not None
-        _job.engine.arena.declare_dead(_job.engine.rank, "it failed")
+        _job.engine.arena.declare_dead(_job.engine.local_rank, "it failed")
         _job.engine = None
         _job.finalized = True
 

@@ -50,9 +50,9 @@ class Functions(NamedTuple):
         ``int64(engine, peer, request)``: take the buffer of a receive back whose ``nbytes`` have become 0. 1: nobody writes there any
         more; 0: a peer may.
     poll
-        ``void(engine)``: hand up what has come.
+        ``void(engine)``: hand up what has come; one that is not compiled in also moves its transfers on.
     step
-        ``void(engine)``: move transfers on.
+        ``void(engine)``: move transfers on; of the one that is compiled in.
     """
 
     send: int

@@ -377,7 +377,7 @@ def start_send(comm: NativeComm, array: Array, dest: int, tag: int) -> Outgoing 
     if array.nbytes <= engine.word("eager_max"):
         return None
     description = _lease(array.memory, _DESCRIPTION.total)
-    if not engine.transport.word("heap_first") <= description.address < engine.transport.word("heap_last"):
+    if not engine.arena.is_shared(description.address):
         return None
     return Outgoing(comm, array, dest, tag, description)
 

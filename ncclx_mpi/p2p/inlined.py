@@ -6,7 +6,7 @@ the one that is named here. The test of it costs a load of a line that a send lo
 
 from __future__ import annotations
 
-from ncclx_mpi.p2p.layout import ENGINE, PEER
+from ncclx_mpi.p2p.layout import PEER
 from numba_kernels.atomics import call_message, call_three, load64
 from numba_kernels.jit import kernel
 from transports.messages import EAGER
@@ -56,8 +56,8 @@ def has_transfers(engine):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)")
 def has_arrivals(engine):  # type: ignore[no-untyped-def]
     """Whether a peer of this node has sent something that was not taken yet."""
-    peer = load64(engine + ENGINE.peers)
-    for _ in range(load64(engine + ENGINE.nranks)):
+    peer = load64(engine + lane.SHM.first_lane)
+    for _ in range(load64(engine + lane.SHM.lanes)):
         if lane.is_next_here(engine, peer) != 0:
             return 1
         peer += PEER.total

@@ -207,6 +207,10 @@ class Arena:
                 raise TimeoutError(f"ranks {absent} of {self.nranks} did not start within {seconds:g} s")
             time.sleep(0.002)
 
+    def is_shared(self, address: int) -> bool:
+        """Whether peers can read what lies at `address` in this process: whether it is in a heap of the arena."""
+        return self.plan.heaps <= address - self.base < self.plan.nbytes
+
     def open_heap(self, rank: int) -> Heap:
         """The part of the arena from which `rank` allocates memory that its peers read without a copy."""
         if self._heap is None:

@@ -8,7 +8,7 @@ The file is sparse: a page exists once somebody has touched it. Every shared wor
 by a single atomic operation, so that a rank killed at any instruction blocks nobody.
 
 Header words
-    ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
+    ``death``      1 + rank in the node of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
     ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
     ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
                    2 = streamed; ``bounce_0``, ``bounce_1``: the words it is measured with

@@ -29,7 +29,9 @@ class SharedMemory(Transport):
     arena
         The node's arena; the transport does not own it.
     rank
-        This process's rank.
+        This process's world rank.
+    near
+        World ranks of the node, in the order in which the arena knows them; they follow each other. None: all.
 
     Attributes
     ----------
@@ -40,10 +42,13 @@ class SharedMemory(Transport):
     name: ClassVar[str] = "shm"
     is_inlined: ClassVar[bool] = True
 
-    def __init__(self, arena: Arena, rank: int) -> None:
+    def __init__(self, arena: Arena, rank: int, near: Sequence[int] | None = None) -> None:
+        self._near = range(arena.nranks) if near is None else range(near[0], near[0] + len(near))
+        if near is not None and list(near) != list(self._near):
+            raise ValueError(f"the ranks of a node must follow each other, not be {list(near)}; start them node by node")
         self.is_crowded = arena.nranks > len(os.sched_getaffinity(0))
         self._arena = arena
-        self._rank = rank
+        self._rank = self._near.index(rank)
         self._key = arena.word(HEADER.key)
         self._engine = 0
         self._peers: Sequence[int] = ()
@@ -76,9 +81,7 @@ class SharedMemory(Transport):
         return bool(self.word("active_count"))
 
     def why_not(self, peer: int) -> str:
-        if 0 <= peer < self._arena.nranks:
-            return ""
-        return f"rank {peer} is not one of the {self._arena.nranks} ranks of this node"
+        return "" if peer in self._near else f"rank {peer} is not one of the {len(self._near)} ranks of this node"
 
     def endpoint(self) -> bytes:
         """Nothing: where everything lies in the arena follows from the ranks."""
@@ -89,8 +92,8 @@ class SharedMemory(Transport):
         base, plan = self._arena.base, self._arena.plan
         for field, value in (
             *calls._asdict().items(),
-            ("first_lane", peers[0]),
-            ("lanes", len(peers)),
+            ("first_lane", peers[self._near[0]]),
+            ("lanes", len(self._near)),
             ("lane_stride", peers[1] - peers[0] if len(peers) > 1 else 0),
             ("arena", base),
             ("heap_first", base + plan.heaps),
@@ -110,12 +113,12 @@ class SharedMemory(Transport):
         reason = self.why_not(peer)
         if reason:
             raise ConnectionError(f"shm: {reason}")
-        base, plan = self._arena.base, self._arena.plan
+        base, plan, its_rank = self._arena.base, self._arena.plan, self._near.index(peer)
         for field, value in (
-            ("outbox", base + plan.ring(self._rank, peer)),
-            ("inbox", base + plan.ring(peer, self._rank)),
-            ("control", base + plan.control(peer)),
-            ("token", self._key + peer),
+            ("outbox", base + plan.ring(self._rank, its_rank)),
+            ("inbox", base + plan.ring(its_rank, self._rank)),
+            ("control", base + plan.control(its_rank)),
+            ("token", self._key + its_rank),
         ):
             _word_at(self._peers[peer] + getattr(LANE, field)).value = value
 
