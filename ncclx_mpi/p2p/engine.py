@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ from ncclx_mpi.p2p.layout import (
     REFUSED,
     REQUEST,
     SEND,
+    TRACE,
+    TRACE_RECORDS,
 )
 from ncclx_mpi.p2p.progress import move_on, progress, trouble
 from ncclx_mpi.p2p.rendezvous import clear_to_send, finish
@@ -44,8 +46,9 @@ from ncclx_mpi.p2p.wording import in_words
 from numba_kernels.clock import now, ticks_per_us
 from numba_kernels.jit import c_address, entry
 from transports.base import Calls, Transport
-from transports.shm.arena import Arena
-from transports.shm.layout import ABSENT, ALIVE, CONTROL, HEADER, TRACE, TRACE_RECORDS
+
+if TYPE_CHECKING:
+    from transports.shm.arena import Arena
 
 WORD = 8
 LINE = 64
@@ -198,15 +201,17 @@ class Engine:
         self._trouble = entry(trouble)
 
     def _fill_block(self) -> None:
-        arena, plan = self.arena, self.arena.plan
+        shared = self.arena.engine_words(self.local_rank)
+        assert TRACE_RECORDS * TRACE.total <= shared.trace_bytes
         rate = ticks_per_us()
         crowded = len(self.near) > len(os.sched_getaffinity(0))
         for field, value in (
             ("rank", self.rank),
             ("nranks", self.size),
-            ("header", arena.base),
-            ("control", arena.base + plan.control(self.local_rank)),
-            ("trace", arena.base + plan.trace(self.local_rank)),
+            ("death", shared.death),
+            ("abort", shared.abort),
+            ("records", shared.records),
+            ("trace", shared.trace),
             ("eager_max", max(transport.caps.max_eager for transport in self.transports)),
             ("eager_credit", _EAGER_CREDIT),
             ("spins", 1 if crowded else _SPINS),
@@ -216,7 +221,7 @@ class Engine:
             ("ticks_per_us", int(rate)),
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
-            ("current", arena.base + plan.trace(self.local_rank)),
+            ("current", shared.trace),
             ("take_in", self.transport.functions.poll),
             ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
             ("step", self.transport.functions.step),
@@ -488,17 +493,13 @@ class Engine:
         end = time.monotonic() + seconds
         while self._is_owing():
             self.progress()
-            if time.monotonic() > end or self.arena.word(HEADER.death) or not self._has_peers():
+            if time.monotonic() > end or self.arena.has_dead_ranks or not self.arena.has_others(self.local_rank):
                 return
 
     def _is_owing(self) -> bool:
         if any(transport.is_busy for transport in self.transports):
             return True
         return any(self.word(owed) for owed in ("queued", "plan_count", "lines_first", "announced"))
-
-    def _has_peers(self) -> bool:
-        """Whether another rank is, or may still come, alive."""
-        return any(self.arena.state(rank) in (ABSENT, ALIVE) for rank in range(len(self.near)) if rank != self.local_rank)
 
     def fail(self, code: int, what: str) -> NoReturn:
         """Raise what the code of a compiled wait means: what a signal handler raised inside it, or :meth:`failure`."""
@@ -551,9 +552,9 @@ class Engine:
     def is_death_noticed(self) -> bool:
         """Whether a rank has died, which takes a moment to be noticed: the kernel refuses copies before anybody can know why."""
         end = time.monotonic() + _DEATH_NOTICE_SECONDS
-        while not self.arena.word(HEADER.death) and time.monotonic() < end:
+        while not self.arena.has_dead_ranks and time.monotonic() < end:
             time.sleep(0.001)
-        return bool(self.arena.word(HEADER.death))
+        return self.arena.has_dead_ranks
 
     def not_a_rank(self) -> errors.Exception:
         """The exception for a process that this rank has forked, when it communicates."""
@@ -574,11 +575,10 @@ class Engine:
         return "\n".join(self._describe(local_rank, rank, rate) for local_rank, rank in enumerate(self.near))
 
     def _describe(self, local_rank: int, rank: int, rate: int) -> str:
-        plan = self.arena.plan
-        records = self.arena.word(plan.control(local_rank) + CONTROL.records)
+        records = self.arena.control_word(local_rank, "records")
         if not records:
             return f"  rank {rank}: has not communicated"
-        at = plan.trace(local_rank) + (records - 1) % TRACE_RECORDS * TRACE.total
+        at = self.arena.plan.trace(local_rank) + (records - 1) % TRACE_RECORDS * TRACE.total
         row = self.arena.words(at, TRACE.total // WORD)
         kind = OPERATIONS[int(row[TRACE.kind // WORD])]
         if row[TRACE.end // WORD]:

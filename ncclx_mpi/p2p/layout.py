@@ -9,8 +9,8 @@ ENGINE = words(
     "Engine",
     # those of the transport that is compiled into the engine (inlined.py)
     f"own*{ENGINE_WORDS} "
-    # where things are
-    "rank nranks header control trace "
+    # where things are: of those in the arena, words of deaths and aborts, the number of trace records and their beginning
+    "rank nranks death abort records trace "
     # settings, fixed at start
     "eager_max eager_credit spins slice_ticks deadline_ticks doze_ticks ticks_per_us "
     # the lock of this process's engine, on its own line
@@ -99,6 +99,10 @@ From FAILED on, the value less FAILED is an MPI error class."""
 ERR_TRUNCATE = 14
 AS_POSTED, ASKING, ASKED = 0, 1, 2
 """A receive: goes where it was posted; will ask where to when its message is announced; has asked, and waits for the answer."""
+
+TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
+"""What an engine notes of an operation, for observers: record k is at ``trace + k % TRACE_RECORDS * TRACE.total``."""
+TRACE_RECORDS = 1024
 
 # kinds of operation in trace records
 OPERATIONS = (

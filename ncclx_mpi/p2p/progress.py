@@ -15,7 +15,7 @@ from numba import types
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
-from ncclx_mpi.p2p.layout import ABORTED, AGAIN, DEADLINE, ENGINE, FAILED, PEER, PEER_DEAD
+from ncclx_mpi.p2p.layout import ABORTED, AGAIN, DEADLINE, ENGINE, FAILED, PEER, PEER_DEAD, TRACE, TRACE_RECORDS
 from ncclx_mpi.p2p.rendezvous import flush_queue
 from numba_kernels.atomics import (
     call_step,
@@ -29,7 +29,6 @@ from numba_kernels.atomics import (
     ticks,
 )
 from numba_kernels.jit import kernel
-from transports.shm.layout import CONTROL, HEADER, TRACE, TRACE_RECORDS
 
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
@@ -106,10 +105,9 @@ def progress(engine):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)", is_entry=True)
 def trouble(engine):  # type: ignore[no-untyped-def]
     """PEER_DEAD once a rank has died, ABORTED once the job is to end, a failure while there is no memory for what has come, else 0."""
-    header = load64(engine + ENGINE.header)
-    if load_relaxed(header + HEADER.death) != 0:
+    if load_relaxed(load64(engine + ENGINE.death)) != 0:
         return PEER_DEAD
-    if load_relaxed(header + HEADER.abort) != 0:
+    if load_relaxed(load64(engine + ENGINE.abort)) != 0:
         return ABORTED
     return FAILED + ERR_NO_MEM if load64(engine + ENGINE.short_of_memory) != 0 else 0
 
@@ -160,8 +158,8 @@ def idle(engine, turn, started):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
 def trace_begin(engine, kind, context, peer, tag, nbytes):  # type: ignore[no-untyped-def]
     """Open the record of an operation in this rank's trace ring; about 10 ns. Returns its address."""
-    control = load64(engine + ENGINE.control)
-    count = load64(control + CONTROL.records)
+    records = load64(engine + ENGINE.records)
+    count = load64(records)
     record = load64(engine + ENGINE.trace) + (count & (TRACE_RECORDS - 1)) * TRACE.total
     store64(record + TRACE.end, 0)
     store64(record + TRACE.kind, kind)
@@ -171,7 +169,7 @@ def trace_begin(engine, kind, context, peer, tag, nbytes):  # type: ignore[no-un
     store64(record + TRACE.nbytes, nbytes)
     store64(record + TRACE.start, ticks())
     store64(record + TRACE.sequence, count)
-    store_relaxed(control + CONTROL.records, count + 1)
+    store_relaxed(records, count + 1)
     store64(engine + ENGINE.current, record)
     return record
 

@@ -20,7 +20,7 @@ Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
     ``copies``     whether the rank takes part in direct copies (``transports.shm.store_kind``), after ``token_at``; 0 = not yet
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
-    ``records``    number of trace records written; record k is at ``trace + k % TRACE_RECORDS * TRACE.total``
+    ``records``    number of trace records written, which follow the block; their form is the engine's (``ncclx_mpi.p2p.layout``)
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ HEADER = words(
     "magic version nranks nbytes creator key l2_bytes heap_bytes | death | dead_count | abort | stores | bounce_0 | bounce_1",
 )
 CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
-TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
-TRACE_RECORDS = 1024
+TRACE_BYTES = 64 << 10
 
 ABSENT, ALIVE, FINALIZED, DEAD = range(4)
 
@@ -82,7 +81,7 @@ class ArenaPlan:
 
     @property
     def control_bytes(self) -> int:
-        return PAGE + TRACE_RECORDS * int(TRACE.total)
+        return PAGE + TRACE_BYTES
 
     def control(self, rank: int) -> int:
         return PAGE + rank * self.control_bytes

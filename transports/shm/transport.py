@@ -15,7 +15,7 @@ from transports.shm import bulk, lane
 from transports.shm.arena import Arena
 from transports.shm.cma import allow_peers
 from transports.shm.lane import LANE, SHM
-from transports.shm.layout import BULK_SLOTS, CONTROL, HEADER, ring_bytes
+from transports.shm.layout import BULK_SLOTS, HEADER, ring_bytes
 from transports.shm.ring import INLINE, MESSAGE
 from transports.shm.shared import AUTO, DIRECT, PIPED
 from transports.shm.store_kind import MAY_BE_DIRECT, MUST_BE_PIPED, measured
@@ -125,12 +125,11 @@ class SharedMemory(Transport):
     def choose_copies(self, copies: str = "auto") -> None:
         """Choose how this rank moves bulk data between private buffers, and let peers copy to and from them if it may be direct."""
         self.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
-        control = self._arena.plan.control(self._rank)
         if copies != "piped":
             if self._arena.nranks > 1:
                 allow_peers()
-            self._arena.set_word(control + CONTROL.token_at, self._engine + SHM.token)
-        self._arena.set_word(control + CONTROL.copies, MAY_BE_DIRECT if copies != "piped" else MUST_BE_PIPED)
+            self._arena.set_control_word(self._rank, "token_at", self._engine + SHM.token)
+        self._arena.set_control_word(self._rank, "copies", MAY_BE_DIRECT if copies != "piped" else MUST_BE_PIPED)
 
     def choose_stores(self, stores: str = "auto") -> None:
         """Choose how this rank writes what its peers read: as `stores` says, or by what :func:`~transports.shm.store_kind.measured` finds."""
