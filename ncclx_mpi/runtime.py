@@ -129,6 +129,8 @@ def finish() -> None:
     _job.engine.drain()
     for function in _job.before_leaving:
         function()
+    for transport in _job.engine.transports:
+        transport.close()
     _job.membership.arena.finalized(_job.membership.local_rank)
     _job.membership.close()
     _job.engine = None

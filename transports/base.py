@@ -21,13 +21,10 @@ class Capabilities:
     Attributes
     ----------
     max_eager
-        Largest payload in bytes that travels with its header, without a grant.
-    device_memory
-        Addresses of what it moves may be device pointers.
+        Largest payload in bytes that travels with its header, unasked.
     """
 
     max_eager: int
-    device_memory: bool
 
 
 class Functions(NamedTuple):
@@ -75,7 +72,8 @@ class Calls(NamedTuple):
     clear_to_send
         ``int64(engine, peer, request)``: send the CTS of a receive, with its two words.
     finish
-        ``int64(engine, request, error)``: the transfer of a request has ended, which is complete now, and perhaps gone.
+        ``int64(engine, request, error)``: the transfer of a request has ended, which is complete now, and perhaps gone. The sender of a
+        receive that was fetched without a CTS gets an ATS.
     """
 
     arrive: int

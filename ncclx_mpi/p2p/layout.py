@@ -66,7 +66,7 @@ REQUEST = words(
     f"{REQUEST_FIELDS} "
     "kind state engine comm context offset peer source tag mode status_source status_tag cancelled sequence "
     "next previous order_next order_previous queue_next action remote payload detached "
-    # of a send: an RTS has gone out, a CTS has come
+    # an RTS of a send has gone out; its CTS has come, or that of a receive was sent
     "announced granted "
     # of messages of device arrays (device/landing.py): whether a receive asks where its message goes
     "landing "

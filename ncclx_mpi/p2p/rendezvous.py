@@ -7,7 +7,7 @@
                                                the transport fetches it:  all here: receive complete
                <---------------------------- CTS {request, ...}           else: the transport asks the sender to take part
       the transport serves it  ==============> until receive and send are complete
-               <---------------------------- ATS {request}                or all was read without the sender: send complete
+               <---------------------------- ATS {request}                or reads all without it: send complete
 
 What the transport does in between, and what its two words of an RTS and a CTS mean, is its own (:class:`transports.base.Functions`). No
 message but the header crosses before the match. A synchronous message without bytes is an RTS and its ATS.
@@ -20,7 +20,7 @@ Cost: two messages without a payload more than eager, then what the transport ta
 from __future__ import annotations
 
 from ncclx_mpi.p2p.inlined import send
-from ncclx_mpi.p2p.layout import ASKED, ASKING, CONTROL_MESSAGE, ENGINE, ERR_TRUNCATE, PEER, REQUEST
+from ncclx_mpi.p2p.layout import ASKED, ASKING, CONTROL_MESSAGE, ENGINE, ERR_TRUNCATE, PEER, RECEIVE, REQUEST
 from ncclx_mpi.p2p.matching import complete, new_request, release_request
 from numba_kernels.atomics import call_three, load64, store64
 from numba_kernels.jit import kernel
@@ -110,13 +110,16 @@ def send_ats(engine, receive):  # type: ignore[no-untyped-def]
 def clear_to_send(engine, peer, receive):  # type: ignore[no-untyped-def]
     """A transport wants the sender of an announced message to take part: send it the CTS of the receive."""
     second, third = load64(receive + REQUEST.second), load64(receive + REQUEST.third)
+    store64(receive + REQUEST.granted, 1)
     tell(engine, peer, CTS, load64(receive + REQUEST.remote), second, third)
     return 1
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def finish(engine, request, error):  # type: ignore[no-untyped-def]
-    """A transport has ended the transfer of a request."""
+    """A transport has ended the transfer of a request; a sender that had no part in it is told."""
+    if load64(request + REQUEST.kind) == RECEIVE and load64(request + REQUEST.granted) == 0:
+        send_ats(engine, request)
     complete(request, error)
     return 1
 

@@ -51,6 +51,7 @@ class Network(Transport):
         self.serving: list[int] = []
         self.fetching: list[int] = []
         self.revoked: list[int] = []
+        self.reads_alone = False
         self._callbacks = (
             MESSAGE(self._send), OF_A_REQUEST(self._credit), OF_A_REQUEST(self._offer), OF_A_REQUEST(self._fetch),
             OF_A_REQUEST(self._serve), OF_A_REQUEST(self._revoke), OF_THE_ENGINE(self._poll), OF_THE_ENGINE(lambda _engine: None),
@@ -58,7 +59,7 @@ class Network(Transport):
 
     @property
     def caps(self) -> Capabilities:
-        return Capabilities(max_eager=1000, device_memory=False)
+        return Capabilities(max_eager=1000)
 
     @property
     def functions(self) -> Functions:
@@ -113,6 +114,8 @@ class Network(Transport):
     def _fetch(self, engine: int, peer: int, receive: int) -> int:
         assert word(receive + REQUEST.second) == 88
         self.fetching.append(receive)
+        if self.reads_alone:
+            return 0
         set_word(receive + REQUEST.third, 99)
         self._clear_to_send(engine, peer, receive)
         return 0
@@ -269,6 +272,17 @@ def test_a_large_receive_is_fetched(world: World, is_posted: bool) -> None:
     result = ended(world, request)
     assert (result.source, result.tag, result.nbytes, result.error) == (1, 3, LARGE, 0)
     assert (room == data).all()
+
+
+def test_a_receive_that_is_fetched_without_its_sender_acknowledges_it(world: World) -> None:
+    room, network = np.zeros(LARGE, np.uint8), world.network
+    network.reads_alone = True
+    request = start_recv(world, room, 1, 3)
+    network.coming.append(Message(RTS, 4, 3, LARGE, (1234, 88, 0)))
+    assert not world.engine.done(request) and not network.sent
+    network.finish(request)
+    assert network.sent == [Message(ATS, 0, 0, 0, (1234, 0, 0))]
+    ended(world, request)
 
 
 def test_a_synchronous_message_without_bytes_needs_no_transfer(world: World) -> None:

@@ -61,7 +61,7 @@ class SharedMemory(Transport):
     @property
     def caps(self) -> Capabilities:
         """A message may take a quarter of a ring, so that the receiver's quarterly notes always leave room for it."""
-        return Capabilities(max_eager=self.ring_lines * LINE // 4 - (MESSAGE.total - INLINE), device_memory=False)
+        return Capabilities(max_eager=self.ring_lines * LINE // 4 - (MESSAGE.total - INLINE))
 
     @property
     def functions(self) -> Functions:
