@@ -61,20 +61,29 @@ def start() -> Engine:
     from ncclx_mpi.algorithms import ALGORITHMS
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
-    from ncclx_mpi.p2p.store_kind import choose_copies, choose_stores
     from numba_kernels.cuda import cache
     from transports.shm.cma import forbid_peers
+    from transports.shm.transport import SharedMemory
 
     membership = bootstrap.join()
-    arena, rank = membership.arena, membership.rank
-    forced.publish(arena, rank, {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS})
-    arena.join(rank)
+    arena, rank, local_rank = membership.arena, membership.rank, membership.local_rank
+    forced.publish(arena, local_rank, {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS})
+    arena.join(local_rank)
     _job.membership = membership
-    _job.engine = Engine(arena, rank, getattr(rc, "timeout", None), forced.agreed(arena, rank))
+    shared_memory = SharedMemory(arena, rank, membership.near)
+    _job.engine = Engine(
+        arena,
+        [shared_memory],
+        rank,
+        membership.size,
+        getattr(rc, "timeout", None),
+        forced.agreed(arena, local_rank),
+        membership.near,
+    )
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
-    choose_copies(_job.engine, getattr(rc, "copies", "auto"))
-    choose_stores(_job.engine, getattr(rc, "stores", "auto"))
+    shared_memory.choose_copies(getattr(rc, "copies", "auto"))
+    shared_memory.choose_stores(getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))
     return _job.engine
 
@@ -120,7 +129,9 @@ def finish() -> None:
     _job.engine.drain()
     for function in _job.before_leaving:
         function()
-    _job.membership.arena.finalized(_job.engine.rank)
+    for transport in _job.engine.transports:
+        transport.close()
+    _job.membership.arena.finalized(_job.membership.local_rank)
     _job.membership.close()
     _job.engine = None
     _job.finalized = True
@@ -130,7 +141,7 @@ def abandon() -> None:
     """Leave the job out of order: this rank failed, and the others, and its own threads, must learn of it as of a death."""
     if is_active():
         assert _job.engine is not None
-        _job.engine.arena.declare_dead(_job.engine.rank, "it failed")
+        _job.engine.arena.declare_dead(_job.engine.local_rank, "it failed")
         _job.engine = None
         _job.finalized = True
 

@@ -6,10 +6,14 @@ from typing import Any
 
 from numba_kernels.deferred import emitted
 
+call_three = emitted("calls", "call_three")
+"""``call_three(function, a, b, c)``: call a C function of three words, which returns one."""
 call_four = emitted("calls", "call_four")
 """``call_four(function, a, b, c, d)``: call a C function of four words, which returns one."""
 call_five = emitted("calls", "call_five")
 """``call_five(function, a, b, c, d, e)``: call a C function of five words, which returns one."""
+call_message = emitted("calls", "call_message")
+"""``call_message(function, engine, peer, kind, context, tag, nbytes, first, second, third)``: call a function of a transport, or for one."""
 
 
 def make_symbol(name: str) -> Any:

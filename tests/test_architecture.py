@@ -125,6 +125,25 @@ def test_cuda_is_imported_where_kernels_are_compiled_only() -> None:
     assert users == {("numba_kernels/cuda/compiler.py", "numba"), ("numba_kernels/cuda/ptx.py", "cuda")}
 
 
+def test_matching_imports_no_transport() -> None:
+    """What is left: the one that is compiled in, in one module, and what waits of collectives look at in their slots."""
+    contract = {"transports.base", "transports.messages"}
+    users = {
+        path.stem: {name for name in found if name.rpartition(".")[0] not in contract}
+        for path in sources("ncclx_mpi/p2p")
+        if (found := {name for name in imported(path) if name.startswith("transports.")})
+    }
+    slots = {f"transports.shm.slots.{name}" for name in ("PARTED", "PARTED_COUNT_SHIFT", "parted_of")}
+    assert {stem: names for stem, names in users.items() if names} == {"inlined": {"transports.shm.lane"}, "waiting": slots}
+
+
+def test_transports_import_no_other_transport() -> None:
+    for path in sources("transports"):
+        inside = path.relative_to(ROOT / "transports").parts
+        others = {name.split(".")[1] for name in imported(path) if name.startswith("transports.")} - {"base", "messages", inside[0]}
+        assert not others, f"{'/'.join(inside)} imports {others}"
+
+
 def test_real_mpi_is_imported_by_its_bootstrap_only() -> None:
     users = {
         path.relative_to(ROOT).as_posix() for path in sources("ncclx_mpi") if "mpi4py.MPI" in imported(path) and not is_worker(path)

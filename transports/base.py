@@ -1,15 +1,17 @@
-"""What a transport is: how bytes get from this rank to a peer, and what it can do.
+"""What a transport is: how messages get from this rank to a peer, and what it can do.
 
-A transport is one package. It says what it can do as data (:class:`Capabilities`, proved by
-``ncclx_mpi.testing.TransportTests``), which peers it reaches and why not the others, and hands out a :class:`Lane` for each. The matching
-engine writes messages into lanes from compiled code; nothing here is called for a message.
+A transport is one package. At start-up, in Python, it says what it can do as data (:class:`Capabilities`), which peers it reaches and
+why not the others, and it is connected with them (:class:`Transport`). From then on compiled code calls it by address
+(:class:`Functions`), and it calls the matching engine (:class:`Calls`); :mod:`transports.messages` says what goes through these
+calls. ``ncclx_mpi.testing.transport.TransportTests`` proves all of that for a transport, without an engine.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -19,49 +21,106 @@ class Capabilities:
     Attributes
     ----------
     max_eager
-        Largest payload in bytes that travels with its header, without a grant.
-    rma
-        ``put`` and ``get`` reach registered memory of a peer.
-    atomics
-        ``fetch_add`` works on registered memory of a peer, atomically with the peer's own.
-    direct
-        Registered memory can be read by the receiver without a copy through a pipe.
-    device_memory
-        Addresses may be device pointers.
+        Largest payload in bytes that travels with its header, unasked.
     """
 
     max_eager: int
-    rma: bool
-    atomics: bool
-    direct: bool
-    device_memory: bool
 
 
-@dataclass(frozen=True)
-class Lane:
-    """The two directions between this rank and a peer, as addresses that compiled code writes and polls."""
+class Functions(NamedTuple):
+    """What compiled code calls of a transport, by C address; the engine's lock is held.
 
-    outbox: int
-    inbox: int
+    Attributes
+    ----------
+    send
+        Send a message (:mod:`transports.messages`).
+    credit
+        ``int64(engine, peer, released)``: let a peer know how many eager bytes of its have found their receive.
+    offer
+        ``int64(engine, peer, request)``: an RTS of a send is about to go out: write its two words.
+    fetch
+        ``int64(engine, peer, request)``: a receive has met an RTS with its two words. 1: all bytes are in its buffer now; 0: that is under
+        way, and the transport asks for a CTS if it needs one, and says when it is finished.
+    serve
+        ``int64(engine, peer, request)``: a send has its CTS with its two words. 1: it is done; 0: under way, as above.
+    revoke
+        ``int64(engine, peer, request)``: take the buffer of a receive back whose ``nbytes`` have become 0. 1: nobody writes there any
+        more; 0: a peer may.
+    poll
+        ``void(engine)``: hand up what has come; one that is not compiled in also moves its transfers on.
+    step
+        ``void(engine)``: move transfers on; of the one that is compiled in.
+    """
+
+    send: int
+    credit: int
+    offer: int
+    fetch: int
+    serve: int
+    revoke: int
+    poll: int
+    step: int
+
+
+class Calls(NamedTuple):
+    """What a transport calls of the matching engine, by C address; the engine's lock is held.
+
+    Attributes
+    ----------
+    arrive
+        Hand a message up (:mod:`transports.messages`).
+    clear_to_send
+        ``int64(engine, peer, request)``: send the CTS of a receive, with its two words.
+    finish
+        ``int64(engine, request, error)``: the transfer of a request has ended, which is complete now, and perhaps gone. The sender of a
+        receive that was fetched without a CTS gets an ATS.
+    """
+
+    arrive: int
+    clear_to_send: int
+    finish: int
 
 
 class Transport(ABC):
-    """Moves bytes between this rank and those of its peers that it reaches."""
+    """Moves messages between this rank and those of its peers that it reaches."""
 
     name: ClassVar[str]
+    is_inlined: ClassVar[bool] = False
+    """Whether the engine has the functions of this transport compiled in, and calls only ``poll`` by address; of one transport they are."""
 
     @property
     @abstractmethod
     def caps(self) -> Capabilities:
         """What it can do."""
 
+    @property
+    @abstractmethod
+    def functions(self) -> Functions:
+        """What compiled code calls."""
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether transfers are under way that peers still need this rank for."""
+
     @abstractmethod
     def why_not(self, peer: int) -> str:
         """Why `peer` (world rank) cannot be reached, an empty string if it can."""
 
     @abstractmethod
-    def connect(self, peer: int) -> Lane:
-        """The lane to `peer`; cheap, and made once.
+    def endpoint(self) -> bytes:
+        """What a peer must know to connect with this rank."""
+
+    @abstractmethod
+    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> None:
+        """Learn where the blocks of the engine and of its peers, by world rank, are, and what to call there.
+
+        The first words of these blocks are the transport's: of the engine's if it is compiled in, of a peer's if it is connected with it.
+        """
+
+    @abstractmethod
+    def connect(self, peer: int, endpoint: bytes) -> None:
+        """Make the way to `peer`, whose endpoint is given; cheap, and made once.
 
         Raises
         ------
@@ -70,30 +129,5 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def register(self, address: int, nbytes: int) -> int | None:
-        """The key under which peers reach this memory; None if it cannot be shared as it is.
-
-        The memory stays the caller's and must stay mapped as long as a peer may use the key.
-        """
-
-    @abstractmethod
-    def put(self, peer: int, key: int, offset: int, source: int, nbytes: int) -> None:
-        """Copy `nbytes` bytes from `source` into registered memory of `peer`; complete, and visible to it, on return.
-
-        Raises
-        ------
-        ValueError
-            The range lies outside of what `peer` can register.
-        """
-
-    @abstractmethod
-    def get(self, peer: int, key: int, offset: int, target: int, nbytes: int) -> None:
-        """Copy `nbytes` bytes out of registered memory of `peer` to `target`; complete on return."""
-
-    @abstractmethod
-    def fetch_add(self, peer: int, key: int, offset: int, value: int) -> int:
-        """Add to a 64-bit word in registered memory of `peer`, atomically; returns what it was."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Give up all lanes; nothing is in flight any more."""
+        """Give up all connections; nothing is in flight any more."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ncclx_mpi.p2p.clock import ticks_per_us
-from ncclx_mpi.p2p.store_kind import bounce
+from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import entry
+from transports.shm.store_kind import bounce
 
 NEAR_US, FAR_US = 0.2, 0.25
 MIXED = "mixed"

@@ -2,7 +2,7 @@
 
 Before its first bulk collective a communicator meets twice: when all are there, each rank looks whether the kernel lets it reach all
 others, and tells. If all can, both ways are tried in turn, unless one is forced, for each kind of collective and size class
-(:mod:`ncclx_mpi.p2p.trial`).
+(:mod:`transports.shm.trial`).
 
 Where all ranks know the size class they go the same way: rank 0 tells which one was the faster for it. Which call is a trial, and which
 one brings the verdict, follows from the number of calls, which all count alike. Where only the ends of a block know its size, the rank
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from ncclx_mpi import algorithms
 from ncclx_mpi.collectives.shm_oneshot import AGREED, BARRIER, EXSCAN, SCRATCH, arrive_all, begin, end, kind_of, payload
-from ncclx_mpi.p2p.layout import AUTO, COMM, DIRECT, ENGINE, PEER, PIPED
-from ncclx_mpi.p2p.shared import is_reached
-from ncclx_mpi.p2p.trial import WORDS, has_verdict, is_trial, next_way, note_time, settle, trial_of
+from ncclx_mpi.p2p.layout import COMM, ENGINE, PEER
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
+from transports.shm.lane import LANE, SHM
+from transports.shm.shared import AUTO, DIRECT, PIPED, is_reached
+from transports.shm.trial import WORDS, has_verdict, is_trial, next_way, note_time, settle, trial_of
 
 ALLTOALLV = EXSCAN + 1
 """What :func:`choose_alone` takes for an exchange with counts: those of an alltoall are counted alike on all ranks."""
@@ -63,7 +64,7 @@ def peer_at(comm, other):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def control_at(comm, other):  # type: ignore[no-untyped-def]
     """The ``CONTROL`` block of rank `other`."""
-    return load64(peer_at(comm, other) + PEER.control)
+    return load64(peer_at(comm, other) + LANE.control)
 
 
 @kernel("int64(int64)")
@@ -72,7 +73,7 @@ def _own_vote(comm):  # type: ignore[no-untyped-def]
     for other in range(size):
         if other != load64(comm + COMM.rank) and is_reached(engine, peer_at(comm, other)) == 0:
             return PIPED
-    return load64(engine + ENGINE.copies)
+    return load64(engine + SHM.copies)
 
 
 @kernel("int64(int64, int64)")

@@ -52,12 +52,12 @@ from ncclx_mpi.collectives.shm_oneshot import (
 )
 from ncclx_mpi.collectives.shm_pipelined import land
 from ncclx_mpi.p2p.layout import COMM, REFUSED
-from ncclx_mpi.p2p.shared import is_reached
-from ncclx_mpi.p2p.store_kind import MUST_BE_PIPED
 from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from transports.shm.layout import CONTROL
+from transports.shm.shared import is_reached
 from transports.shm.slots import done_of
+from transports.shm.store_kind import MUST_BE_PIPED
 
 CHUNKS_BYTES = 3 * MOST_CHUNK
 """Room for the chunks in which reductions work."""

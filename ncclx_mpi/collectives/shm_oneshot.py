@@ -32,6 +32,7 @@ from numba_kernels.atomics import call_reduce, full_fence, load64, load_acquire,
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, copy, move, write_shared
+from transports.shm.lane import LANE, SHM
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
 
@@ -186,7 +187,7 @@ def give_up(comm, code):  # type: ignore[no-untyped-def]
     full_fence()
     peers, world = load64(load64(comm + COMM.engine) + ENGINE.peers), load64(comm + COMM.world)
     for other in range(size):
-        control = load64(peers + load64(world + 8 * other) * PEER.total + PEER.control)
+        control = load64(peers + load64(world + 8 * other) * PEER.total + LANE.control)
         while other != rank and load_acquire(pushing_of(slot, size, other)) != 0 and load_relaxed(control + CONTROL.state) != DEAD:
             pause()
 
@@ -297,7 +298,7 @@ def publish_payload(comm, number, address, nbytes):  # type: ignore[no-untyped-d
     """Write the payload of collective `number`, whose line and buffer are this rank's to write, and announce it."""
     slot, rank = load64(comm + COMM.slot), load64(comm + COMM.rank)
     if nbytes > INLINE:
-        streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+        streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
         write_shared(buffer_of(slot, load64(comm + COMM.size), rank, number, nbytes), address, nbytes, streamed)
     elif nbytes == 8:
         store64(line_of(slot, rank, number) + LINE.payload, load64(address))

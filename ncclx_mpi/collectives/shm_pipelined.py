@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, check_line, check_signature, end
 from ncclx_mpi.p2p.layout import COMM, ENGINE
-from ncclx_mpi.p2p.store_kind import COUNTED, better_stores
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.memory import move, stream, write_shared
+from transports.shm.lane import SHM
 from transports.shm.slots import (
     CHUNKS,
     RING,
@@ -37,6 +37,7 @@ from transports.shm.slots import (
     split_consumed,
     split_posted,
 )
+from transports.shm.store_kind import COUNTED, better_stores
 
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
@@ -92,8 +93,8 @@ def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
     patience = load64(engine + ENGINE.ticks_per_us) * (_PATIENCE_US if load64(engine + ENGINE.spins) > 1 else _LITTLE_PATIENCE_US)
     block, its_block = shared_chunk(slot, size, rank, 0) + MOST_PIECE, shared_chunk(slot, size, neighbour, 0) + MOST_PIECE
     found = better_stores(mine, theirs, first, patience, block, its_block)  # beyond the pieces that may be unread
-    if found >= 0 and load64(engine + ENGINE.stores_fixed) == 0:
-        store64(engine + ENGINE.streamed, found)
+    if found >= 0 and load64(engine + SHM.stores_fixed) == 0:
+        store64(engine + SHM.streamed, found)
     return 0
 
 
@@ -122,7 +123,7 @@ def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-unty
         code = _wait(comm, reader, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, signature)
         if code != 0:
             return code
-    streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+    streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
     write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, streamed)
     _post(comm, ring, index, signature)
     return 0
@@ -162,7 +163,7 @@ def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def
                 code = _wait(comm, reader, word, index - CHUNKS + 1, signature)
                 if code != 0:
                     return code
-    streamed = load64(load64(comm + COMM.engine) + ENGINE.streamed)
+    streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
     write_shared(shared_chunk(slot, size, rank, index), address, nbytes, streamed)
     _post(comm, ring, index, signature)
     return 0

@@ -29,7 +29,13 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.extensions",
 )
 _MOST_COMPILERS = 8
-_ALWAYS_USED = ("transports.", "numba_kernels.pyobject.", "ncclx_mpi.p2p.", "ncclx_mpi.collectives.fast.barrier_now")
+_ALWAYS_USED = (
+    "transports.",
+    "numba_kernels.clock.",
+    "numba_kernels.pyobject.",
+    "ncclx_mpi.p2p.",
+    "ncclx_mpi.collectives.fast.barrier_now",
+)
 """What every rank uses, at its start and its end if nowhere else."""
 _FIRST = (
     *_ALWAYS_USED,

@@ -4,7 +4,7 @@ Such a message is announced as an *offer*: the arena holds a description of the 
 *asks*, when an announced message meets it, and waits for the answer::
 
     offer meets a receive that asks         the owner copies the array itself, then `settle`: the sender is told that all is read
-    offer meets any other receive           GRANT: the sender's owner fills a window, chunk by chunk, as the pipe takes them
+    offer meets any other receive           CTS: the sender's owner fills a window, chunk by chunk, as the pipe takes them
     any announced message meets one that    `land`: as usual, into memory of the owner, or through a window of it that the
     asks, and cannot be copied              owner empties again
 
@@ -27,27 +27,27 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ncclx_mpi.p2p.arrivals import hand_over
 from ncclx_mpi.p2p.layout import (
-    ANNOUNCE,
     AS_POSTED,
     ASKED,
     ASKING,
     COMM,
     COMPLETE,
-    ENGINE,
-    ERR_OTHER,
-    ON_DEVICE,
     PENDING,
     REQUEST,
     STANDARD,
 )
 from ncclx_mpi.p2p.matching import complete, new_request
-from ncclx_mpi.p2p.progress import hand_over, lock, progress, unlock
-from ncclx_mpi.p2p.rendezvous import begin_receive, break_off, finish_offer, peer_of, push_or_queue
+from ncclx_mpi.p2p.progress import lock, progress, unlock
+from ncclx_mpi.p2p.rendezvous import begin_receive, peer_of, send_ats, send_or_queue
 from ncclx_mpi.p2p.requests import begin_landing, fill_send, new_matched
 from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
+from transports.messages import ERR_OTHER, ON_DEVICE, RTS
+from transports.shm.bulk import break_off, bytes_passed
+from transports.shm.lane import SHM
 
 
 class Look(NamedTuple):
@@ -87,11 +87,11 @@ def start_offer(comm, offset, description, nbytes, dest, tag):  # type: ignore[n
     lock(engine)
     request = new_request(engine)
     fill_send(comm, request, offset, 0, nbytes, dest, tag, STANDARD)
-    store64(request + REQUEST.action, ANNOUNCE)
-    store64(request + REQUEST.direct, description - load64(engine + ENGINE.arena))
-    store64(request + REQUEST.far, ON_DEVICE)
+    store64(request + REQUEST.action, RTS)
+    store64(request + REQUEST.second, description - load64(engine + SHM.arena))
+    store64(request + REQUEST.third, ON_DEVICE)
     store64(request + REQUEST.window, 1)
-    push_or_queue(engine, peer_of(engine, load64(request + REQUEST.peer)), request)
+    send_or_queue(engine, peer_of(engine, load64(request + REQUEST.peer)), request)
     unlock(engine)
     return request
 
@@ -126,19 +126,15 @@ def look(engine, request, seen):  # type: ignore[no-untyped-def]
     if load_acquire(request + REQUEST.state) == PENDING:
         progress(engine)
     lock(engine)
-    nbytes, passed = (
-        load64(request + REQUEST.message_bytes),
-        load64(request + REQUEST.done_chunks) * load64(request + REQUEST.chunk),
-    )
     store64(seen + LOOK.is_complete, 1 if load_acquire(request + REQUEST.state) == COMPLETE else 0)
     store64(seen + LOOK.asks, 1 if load64(request + REQUEST.landing) == ASKED else 0)
-    store64(seen + LOOK.is_granted, 1 if load64(request + REQUEST.bulk) != 0 else 0)
+    store64(seen + LOOK.is_granted, load64(request + REQUEST.granted))
     store64(seen + LOOK.error, load64(request + REQUEST.error))
     store64(seen + LOOK.source, load64(request + REQUEST.peer))
-    store64(seen + LOOK.nbytes, nbytes)
-    store64(seen + LOOK.is_offer, 1 if load64(request + REQUEST.far) == ON_DEVICE else 0)
-    store64(seen + LOOK.description, load64(engine + ENGINE.arena) + load64(request + REQUEST.direct))
-    store64(seen + LOOK.passed, min(passed, nbytes))
+    store64(seen + LOOK.nbytes, load64(request + REQUEST.message_bytes))
+    store64(seen + LOOK.is_offer, 1 if load64(request + REQUEST.third) == ON_DEVICE else 0)
+    store64(seen + LOOK.description, load64(engine + SHM.arena) + load64(request + REQUEST.second))
+    store64(seen + LOOK.passed, bytes_passed(request))
     unlock(engine)
 
 
@@ -146,7 +142,7 @@ def look(engine, request, seen):  # type: ignore[no-untyped-def]
 def settle(engine, receive):  # type: ignore[no-untyped-def]
     """A receive that asks has what it wants of its message: it is complete, and the sender is told so."""
     lock(engine)
-    finish_offer(engine, receive)
+    send_ats(engine, receive)
     store64(receive + REQUEST.landing, AS_POSTED)
     complete(receive, 0)
     unlock(engine)
@@ -160,7 +156,7 @@ def land(engine, receive, address, window):  # type: ignore[no-untyped-def]
     store64(receive + REQUEST.address, address)
     store64(receive + REQUEST.window, window)
     if window != 0:
-        store64(receive + REQUEST.far, ON_DEVICE)
+        store64(receive + REQUEST.third, ON_DEVICE)
     begin_receive(engine, receive)
     unlock(engine)
 
@@ -186,7 +182,7 @@ def pass_on(engine, request, moved):  # type: ignore[no-untyped-def]
 def fail_send(engine, request):  # type: ignore[no-untyped-def]
     """Give up a send that has been granted a pipe; the receiver gets an error."""
     lock(engine)
-    if load64(request + REQUEST.state) == PENDING and load64(request + REQUEST.bulk) != 0:
+    if load64(request + REQUEST.state) == PENDING and load64(request + REQUEST.granted) != 0:
         break_off(request)
         store64(request + REQUEST.error, ERR_OTHER)
     unlock(engine)

@@ -6,10 +6,10 @@
       its stream writes `ready` into the description
       offer {bytes, where the description is}  ----------->  meets a receive of a device array
                                                              maps the array, waits for `ready`, copies in a stream of its own
-      complete                          <----- FINISH -----  complete
+      complete                          <------ ATS -------  complete
 
                                                              meets a receive of a host array, or one that cannot map it
-      waits for `ready`                 <----- GRANT ------
+      waits for `ready`                 <------ CTS -------
       device -> window -> pipe, by chunks  ===============>  pipe -> array, or pipe -> window -> device by chunks
 
 The description stays in pinned memory of the arena until the message is over. It holds the array's place
@@ -377,7 +377,7 @@ def start_send(comm: NativeComm, array: Array, dest: int, tag: int) -> Outgoing 
     if array.nbytes <= engine.word("eager_max"):
         return None
     description = _lease(array.memory, _DESCRIPTION.total)
-    if not engine.word("heap_first") <= description.address < engine.word("heap_last"):
+    if not engine.arena.is_shared(description.address):
         return None
     return Outgoing(comm, array, dest, tag, description)
 

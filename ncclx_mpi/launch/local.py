@@ -15,7 +15,7 @@ from ncclx_mpi.launch.failure import Failure, signal_name
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.relay import LineRelay
 from ncclx_mpi.observe.describe import describe
-from ncclx_mpi.p2p.clock import ticks_per_us
+from numba_kernels.clock import ticks_per_us
 
 _READER_SECONDS = 4.0
 """What nobody has taken so long after a job that did not go well is dropped."""

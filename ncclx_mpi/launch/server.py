@@ -23,7 +23,7 @@ from ncclx_mpi.launch.job import Job, Settings
 from ncclx_mpi.launch.outlet import Outlet
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
 from ncclx_mpi.observe.describe import describe
-from ncclx_mpi.p2p.clock import ticks_per_us
+from numba_kernels.clock import ticks_per_us
 
 _MANY = 1 << 20
 """Ranks to make everything ready for: the server forks one job after another."""

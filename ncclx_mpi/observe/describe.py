@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ncclx_mpi.p2p.clock import now, ticks_per_us
-from ncclx_mpi.p2p.layout import OPERATIONS
+from ncclx_mpi.p2p.layout import OPERATIONS, TRACE, TRACE_RECORDS
 from ncclx_mpi.p2p.wording import in_words
+from numba_kernels.clock import now, ticks_per_us
 from numba_kernels.jit import entry
-from transports.shm.layout import ABSENT, ALIVE, CONTROL, DEAD, FINALIZED, TRACE, TRACE_RECORDS, ArenaPlan
+from transports.shm.layout import ABSENT, ALIVE, CONTROL, DEAD, FINALIZED, ArenaPlan
 
 _WORD = 8
 _STATES = {ABSENT: "has not started", ALIVE: "running", FINALIZED: "finalized", DEAD: "died"}

@@ -6,8 +6,8 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,12 @@ import numpy.typing as npt
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
-from ncclx_mpi.p2p.clock import now, ticks_per_us
+from ncclx_mpi.p2p.arrivals import arrive
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
     ANY_SOURCE,
     ANY_TAG,
-    AUTO,
     BUCKET,
     BUCKETS,
     COMM,
@@ -37,14 +36,19 @@ from ncclx_mpi.p2p.layout import (
     REFUSED,
     REQUEST,
     SEND,
+    TRACE,
+    TRACE_RECORDS,
 )
-from ncclx_mpi.p2p.progress import move_on, progress, take_in, trouble
+from ncclx_mpi.p2p.progress import move_on, progress, trouble
+from ncclx_mpi.p2p.rendezvous import clear_to_send, finish
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from ncclx_mpi.p2p.wording import in_words
+from numba_kernels.clock import now, ticks_per_us
 from numba_kernels.jit import c_address, entry
-from transports.shm.arena import Arena
-from transports.shm.layout import ABSENT, ALIVE, BULK_SLOTS, CONTROL, HEADER, TRACE, TRACE_RECORDS
-from transports.shm.transport import SharedMemory
+from transports.base import Calls, Transport
+
+if TYPE_CHECKING:
+    from transports.shm.arena import Arena
 
 WORD = 8
 LINE = 64
@@ -131,29 +135,51 @@ class NativeComm:
 
 
 class Engine:
-    """Point-to-point communication of one rank over the arena.
+    """Point-to-point communication of one rank.
 
     Parameters
     ----------
     arena
-        The node's arena.
-    rank
-        World rank of this process.
+        The node's arena, in which its ranks learn of each other's end.
+    transports
+        What moves messages, each peer's by the first one that reaches it. One of them is compiled into the engine, and at most one is not.
+    rank, size
+        World rank of this process, and number of ranks.
     timeout
         Seconds after which a wait raises (``NCCLX_MPI_TIMEOUT``); None or 0: never.
     forced
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
+    near
+        World ranks of this node, in the order in which the arena knows them; None: all.
+    endpoints
+        What each peer, by world rank, has to be known by, for each transport that has something to be known.
+
+    Attributes
+    ----------
+    transport : Transport
+        The one that is compiled in.
     """
 
     def __init__(
-        self, arena: Arena, rank: int, timeout: float | None = None, forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS)
+        self,
+        arena: Arena,
+        transports: Sequence[Transport],
+        rank: int,
+        size: int,
+        timeout: float | None = None,
+        forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS),
+        near: Sequence[int] | None = None,
+        endpoints: Mapping[str, Sequence[bytes]] | None = None,
     ) -> None:
         self.arena = arena
         self.rank = rank
+        self.near = tuple(range(size)) if near is None else tuple(near)
+        self.local_rank = self.near.index(rank)
         self.forced = tuple(forced)
         self.pid = os.getpid()
-        self.size = arena.nranks
-        self.transport = SharedMemory(arena, rank)
+        self.size = size
+        self.transports = tuple(transports)
+        (self.transport,) = (transport for transport in self.transports if transport.is_inlined)
         self.timeout = timeout
         self._block, self.address = _block(ENGINE.total)
         self._words: memoryview[int] = self._block.data
@@ -161,7 +187,7 @@ class Engine:
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._scratch = threading.local()
         self._fill_block()
-        self._fill_peers()
+        self._fill_peers(endpoints or {})
         self._new_request = entry(requests.new_idle_request)
         self._start_send = entry(requests.start_send)
         self._start_receive = entry(requests.start_receive)
@@ -175,25 +201,19 @@ class Engine:
         self._trouble = entry(trouble)
 
     def _fill_block(self) -> None:
-        arena, plan = self.arena, self.arena.plan
+        shared = self.arena.engine_words(self.local_rank)
+        assert TRACE_RECORDS * TRACE.total <= shared.trace_bytes
         rate = ticks_per_us()
-        crowded = self.size > len(os.sched_getaffinity(0))
+        crowded = len(self.near) > len(os.sched_getaffinity(0))
         for field, value in (
-            ("arena", arena.base),
             ("rank", self.rank),
             ("nranks", self.size),
-            ("header", arena.base),
-            ("control", arena.base + plan.control(self.rank)),
-            ("trace", arena.base + plan.trace(self.rank)),
-            ("heap_first", arena.base + plan.heaps),
-            ("heap_last", arena.base + plan.nbytes),
-            ("key", arena.word(HEADER.key)),
-            ("ring_lines", self.transport.ring_lines),
-            ("eager_max", self.transport.caps.max_eager),
+            ("death", shared.death),
+            ("abort", shared.abort),
+            ("records", shared.records),
+            ("trace", shared.trace),
+            ("eager_max", max(transport.caps.max_eager for transport in self.transports)),
             ("eager_credit", _EAGER_CREDIT),
-            ("token", arena.word(HEADER.key) + self.rank),
-            ("copies", AUTO),
-            ("streamed", int(not crowded)),
             ("spins", 1 if crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
             ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
@@ -201,24 +221,40 @@ class Engine:
             ("ticks_per_us", int(rate)),
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
-            ("current", arena.base + plan.trace(self.rank)),
-            ("take_in", c_address(take_in)),
+            ("current", shared.trace),
+            ("take_in", self.transport.functions.poll),
+            ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
+            ("step", self.transport.functions.step),
             ("move_on", c_address(move_on)),
             ("wait_word", c_address(wait_word_slowly)),
         ):
             self.set_word(field, value)
-        first = ENGINE.bulk_free // WORD
-        for index in range(BULK_SLOTS):
-            self._block[first + index] = arena.base + plan.bulk(self.rank, index)
 
-    def _fill_peers(self) -> None:
+    def _fill_peers(self, endpoints: Mapping[str, Sequence[bytes]]) -> None:
         table = self._peers.reshape(self.size, PEER.total // WORD)
+        addresses = [self._peers_address + peer * PEER.total for peer in range(self.size)]
+        calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
+        for transport in self.transports:
+            transport.attach(self.address, addresses, calls)
+        functions = {transport: transport.functions for transport in self.transports}
         for peer in range(self.size):
-            lane = self.transport.connect(peer)
-            table[peer, PEER.outbox // WORD] = lane.outbox
-            table[peer, PEER.inbox // WORD] = lane.inbox
+            transport = self._way_to(peer)
+            known = endpoints.get(transport.name, ())
+            transport.connect(peer, known[peer] if known else b"")
             table[peer, PEER.world // WORD] = peer
-            table[peer, PEER.control // WORD] = self.arena.base + self.arena.plan.control(peer)
+            table[peer, PEER.max_eager // WORD] = transport.caps.max_eager
+            for field in ("offer", "fetch", "serve", "revoke", *(() if transport.is_inlined else ("send", "credit"))):
+                table[peer, getattr(PEER, field) // WORD] = getattr(functions[transport], field)
+
+    def _way_to(self, peer: int) -> Transport:
+        """The transport that reaches a peer."""
+        why_not = []
+        for transport in self.transports:
+            reason = transport.why_not(peer)
+            if not reason:
+                return transport
+            why_not.append(f"{transport.name}: {reason}")
+        raise errors.error(errors.ERR_OTHER, f"rank {self.rank} cannot reach rank {peer}; {'; '.join(why_not)}")
 
     def word(self, field: str) -> int:
         """A word of the native block."""
@@ -455,14 +491,15 @@ class Engine:
         A send that no peer ever receives is given up after `seconds`, or as soon as no peer is left.
         """
         end = time.monotonic() + seconds
-        while any(self.word(owed) for owed in ("queued", "active_count", "plan_count", "lines_first", "announced")):
+        while self._is_owing():
             self.progress()
-            if time.monotonic() > end or self.arena.word(HEADER.death) or not self._has_peers():
+            if time.monotonic() > end or self.arena.has_dead_ranks or not self.arena.has_others(self.local_rank):
                 return
 
-    def _has_peers(self) -> bool:
-        """Whether another rank is, or may still come, alive."""
-        return any(self.arena.state(rank) in (ABSENT, ALIVE) for rank in range(self.size) if rank != self.rank)
+    def _is_owing(self) -> bool:
+        if any(transport.is_busy for transport in self.transports):
+            return True
+        return any(self.word(owed) for owed in ("queued", "plan_count", "lines_first", "announced"))
 
     def fail(self, code: int, what: str) -> NoReturn:
         """Raise what the code of a compiled wait means: what a signal handler raised inside it, or :meth:`failure`."""
@@ -478,7 +515,7 @@ class Engine:
         if code == REFUSED and self.is_death_noticed():
             code = PEER_DEAD
         if code == PEER_DEAD:
-            dead = self.arena.dead_ranks()
+            dead = [self.near[rank] for rank in self.arena.dead_ranks()]
             who = f"rank {dead[0]}" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))}"
             return errors.error(
                 errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because {who} died; look at their output for why"
@@ -515,9 +552,9 @@ class Engine:
     def is_death_noticed(self) -> bool:
         """Whether a rank has died, which takes a moment to be noticed: the kernel refuses copies before anybody can know why."""
         end = time.monotonic() + _DEATH_NOTICE_SECONDS
-        while not self.arena.word(HEADER.death) and time.monotonic() < end:
+        while not self.arena.has_dead_ranks and time.monotonic() < end:
             time.sleep(0.001)
-        return bool(self.arena.word(HEADER.death))
+        return self.arena.has_dead_ranks
 
     def not_a_rank(self) -> errors.Exception:
         """The exception for a process that this rank has forked, when it communicates."""
@@ -533,16 +570,15 @@ class Engine:
         self.set_word("lock", 0)
 
     def who_waits(self) -> str:
-        """One line a rank: which operation it is in, with whom, since when."""
+        """One line a rank of this node: which operation it is in, with whom, since when."""
         rate = self.word("ticks_per_us")
-        return "\n".join(self._describe(rank, rate) for rank in range(self.size))
+        return "\n".join(self._describe(local_rank, rank, rate) for local_rank, rank in enumerate(self.near))
 
-    def _describe(self, rank: int, rate: int) -> str:
-        plan = self.arena.plan
-        records = self.arena.word(plan.control(rank) + CONTROL.records)
+    def _describe(self, local_rank: int, rank: int, rate: int) -> str:
+        records = self.arena.control_word(local_rank, "records")
         if not records:
             return f"  rank {rank}: has not communicated"
-        at = plan.trace(rank) + (records - 1) % TRACE_RECORDS * TRACE.total
+        at = self.arena.plan.trace(local_rank) + (records - 1) % TRACE_RECORDS * TRACE.total
         row = self.arena.words(at, TRACE.total // WORD)
         kind = OPERATIONS[int(row[TRACE.kind // WORD])]
         if row[TRACE.end // WORD]:

@@ -1,4 +1,4 @@
-"""Blocking Send and Recv of plain arrays: one compiled call from the Python object to the ring and back.
+"""Blocking Send and Recv of plain arrays: one compiled call from the Python object to the transport and back.
 
 The argument is unboxed, checked and sent in the same call (:mod:`numba_kernels.pyobject`). What is not plain, or not valid, is
 left untouched and returns SLOW: the caller then resolves it in Python, which also finds the words for what is wrong.
@@ -9,12 +9,13 @@ give its requests up before Python runs, so that a buffer is the caller's again 
 
 from __future__ import annotations
 
+from ncclx_mpi.p2p.inlined import send_eager
 from ncclx_mpi.p2p.keeping import give_up_kept
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER, ENGINE, PEER, PENDING, REQUEST, STANDARD
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, PEER, PENDING, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from ncclx_mpi.p2p.requests import _eager_allowed, post_receive, post_send
+from ncclx_mpi.p2p.requests import is_eager_allowed, post_receive, post_send
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
@@ -30,7 +31,6 @@ from numba_kernels.pyobject import (
     nbytes_of,
     writable_of,
 )
-from transports.shm.ring import KIND_BITS, lines_for, push, room
 
 SLOW, FAILED_PAIR, GIVEN_UP = -1, -2, -16
 """Instead of a request handle: take the slow path; the status holds the handles of a receive and of a send (0: none), both complete, of
@@ -44,21 +44,12 @@ _TAG_BITS = 30
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def push_eager(engine, peer, context, address, nbytes, tag, mode):  # type: ignore[no-untyped-def]
-    """Push a small message at once if nothing stands in its way; 1 if it went out. The lock is held."""
-    if load64(peer + PEER.queue_last) != 0 or _eager_allowed(engine, peer, nbytes, mode) == 0:
+    """Send a small message at once if nothing stands in its way; 1 if it went out. The lock is held."""
+    if load64(peer + PEER.queue_last) != 0 or is_eager_allowed(engine, peer, nbytes, mode) == 0:
         return 0
-    ring, ring_lines = load64(peer + PEER.outbox), load64(engine + ENGINE.ring_lines)
-    tail, lines = load64(peer + PEER.tail), lines_for(nbytes)
-    consumed = room(ring, ring_lines, tail, load64(peer + PEER.seen_consumed), lines)
-    if consumed < 0:
+    if send_eager(engine, peer, context, tag, nbytes, address) == 0:
         return 0
-    push(
-        ring, ring_lines, load64(engine + ENGINE.key), tail, context,
-        (tag << KIND_BITS) | EAGER, nbytes, address, nbytes, load64(engine + ENGINE.streamed),
-    )  # fmt: skip
-    store64(peer + PEER.seen_consumed, consumed)
     store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
-    store64(peer + PEER.tail, tail + lines)
     return 1
 
 

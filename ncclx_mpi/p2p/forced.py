@@ -7,12 +7,14 @@ ranks that differ, the one that publishes later sees it: nobody waits for anybod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import NAMES, pack, unpack, variable
 from ncclx_mpi.p2p.layout import OPERATIONS
-from transports.shm.arena import Arena
-from transports.shm.layout import CONTROL
+
+if TYPE_CHECKING:
+    from transports.shm.arena import Arena
 
 
 def publish(arena: Arena, rank: int, forced: Mapping[str, str]) -> None:
@@ -23,7 +25,7 @@ def publish(arena: Arena, rank: int, forced: Mapping[str, str]) -> None:
     ValueError
         A collective has no algorithm of that name.
     """
-    arena.set_word(arena.plan.control(rank) + CONTROL.forced, pack(forced))
+    arena.set_control_word(rank, "forced", pack(forced))
 
 
 def agreed(arena: Arena, rank: int) -> tuple[int, ...]:

@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 from numba_kernels.layout import words
+from transports.messages import ENGINE_WORDS, PEER_WORDS, REQUEST_FIELDS
 
 ENGINE = words(
     "Engine",
-    # where things are
-    "arena rank nranks header control trace heap_first heap_last "
+    # those of the transport that is compiled into the engine (inlined.py)
+    f"own*{ENGINE_WORDS} "
+    # where things are: of those in the arena, words of deaths and aborts, the number of trace records and their beginning
+    "rank nranks death abort records trace "
     # settings, fixed at start
-    "key ring_lines eager_max eager_credit streamed spins slice_ticks deadline_ticks doze_ticks ticks_per_us "
+    "eager_max eager_credit spins slice_ticks deadline_ticks doze_ticks ticks_per_us "
     # the lock of this process's engine, on its own line
     "| lock | "
     # matching
     "free_requests posted_count buckets wild_first wild_last unexpected_first unexpected_last unexpected_bytes "
     # traffic
-    "peers queued active_first active_count starved_first starved_last bulk_free*4 self_pending "
+    "peers queued "
     # plans of non-blocking collectives, stepped from every progress call through a function pointer
     "plan_step plan_state plan_count "
     # communicators with pending collectives on lines, stepped alike; what starts a persistent one
     "lines_step lines_first lines_start "
     # sends that were announced and are not complete: their receivers still need this rank
     "announced "
-    # 1: a message has come that there is no memory for; it stays in its ring, and the next progress tries again (progress.py)
+    # 1: a message has come that there is no memory for; it stays with its transport, which hands it up again (arrivals.py)
     "short_of_memory "
-    # what progress does when there is something to do, by C address (progress.py)
-    "take_in move_on "
+    # what progress does when there is something to do, by C address: have what has come handed up, send what waited for room, step transfers;
+    # and have a transport that is not compiled in hand up what has come, 0 where there is none
+    "take_in move_on step poll_other "
     # trace: the record of the operation that this rank is in
     "current "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)
     "wait_word parked*3 "
-    # 1: the user has chosen the kind of store; else collectives choose anew now and then
-    "stores_fixed "
     # finished requests with their Python objects, to be used again (request_pool.py)
     "tickets lines_tickets object_requests "
     # requests that were given up, with what has to live until they are complete (keeping.py)
-    "kept_first kept_count kept_limit "
-    # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (trial.py)
-    "token copies trials*64",
+    "kept_first kept_count kept_limit",
 )
 
 PEER = words(
     "Peer",
-    "outbox tail seen_consumed sent seen_released queue_first queue_last | inbox head published released world control reach | ",
+    # those of the transport that reaches it
+    f"own*{PEER_WORDS} | "
+    # messages that wait for room; eager bytes sent, and of those the ones that found a receive; likewise of the peer's
+    "queue_first queue_last sent seen_released released world "
+    # the most bytes of an eager message; functions of the transport by C address, 0 for the one that is compiled in (inlined.py)
+    "max_eager send credit offer fetch serve revoke |",
 )
 
 COMM = words(
@@ -57,15 +62,14 @@ COMM = words(
 
 REQUEST = words(
     "Request",
-    "kind state engine comm context offset peer source tag mode address nbytes "
-    "message_bytes status_source status_tag error cancelled sequence "
-    "next previous order_next order_previous queue_next action remote bulk chunk done_chunks chunks active_next "
-    "payload detached direct matched announced "
-    # transfers that both ranks copy (shared.py): address in the other process (0: by the pipe), bytes, number of the grant, trial
-    "far wanted grant trial began "
-    # messages of device arrays (device/landing.py): whether a receive asks where its message goes; the bytes at `address` through which
-    # the message goes round (0: it lies there as a whole), and how many are there already (send), or were taken out again (receive)
-    "landing window moved "
+    # what a transport sees of it, its own words first
+    f"{REQUEST_FIELDS} "
+    "kind state engine comm context offset peer source tag mode status_source status_tag cancelled sequence "
+    "next previous order_next order_previous queue_next action remote payload detached "
+    # an RTS of a send has gone out; its CTS has come, or that of a receive was sent
+    "announced granted "
+    # of messages of device arrays (device/landing.py): whether a receive asks where its message goes
+    "landing "
     # its Python object, where that lives as long as the request (request_pool.py), and, of a persistent one, what is sent or received;
     # the list of tickets to which it returns; what stands here outlives a use of the request
     "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode home "
@@ -73,14 +77,11 @@ REQUEST = words(
     "serial",
 )
 
-# kinds of request; a CONTROL request carries three words to a peer whose ring was full; a COLLECTIVE one has
+# kinds of request; a CONTROL request carries three words to a peer; a COLLECTIVE one has
 # the number of the collective as its sequence, and the kind as its tag
 SEND, RECEIVE, UNEXPECTED, CONTROL_MESSAGE, COLLECTIVE = 1, 2, 3, 4, 5
 # states
 PENDING, COMPLETE, FREE = 0, 1, 2
-# kinds of message, and what a queued request wants to push into its peer's ring (0 = nothing)
-EAGER, ANNOUNCE, GRANT, FINISH, CANCEL, CANCELLED = 1, 2, 3, 4, 5, 6
-
 BUCKETS = 1024
 BUCKET = words("Bucket", "posted_first posted_last unexpected_first unexpected_last")
 
@@ -95,15 +96,13 @@ DONE, AGAIN, PEER_DEAD, DEADLINE, ABORTED, INTERRUPTED, BROKEN, REFUSED, PEER_LE
 some of a buffer for a peer, and not the rest; PEER_LEFT: a rank has finalized, or freed the communicator, before a collective on it.
 From FAILED on, the value less FAILED is an MPI error class."""
 
-AUTO, PIPED, DIRECT = -1, 0, 1
-"""How bulk data between private buffers moves: through the arena, or copied once by the kernel; AUTO: what is faster."""
-
-ERR_TRUNCATE, ERR_OTHER = 14, 15
-
-ON_DEVICE = -1
-"""Address in the sender (``far``) of an array that no CPU can read; ``direct`` is where the arena says more of it."""
+ERR_TRUNCATE = 14
 AS_POSTED, ASKING, ASKED = 0, 1, 2
 """A receive: goes where it was posted; will ask where to when its message is announced; has asked, and waits for the answer."""
+
+TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
+"""What an engine notes of an operation, for observers: record k is at ``trace + k % TRACE_RECORDS * TRACE.total``."""
+TRACE_RECORDS = 1024
 
 # kinds of operation in trace records
 OPERATIONS = (

@@ -6,16 +6,15 @@ A wait returns AGAIN every 50 ms so that Python can run signal handlers, and is 
 
 from __future__ import annotations
 
+from ncclx_mpi.p2p.arrivals import deliver, hand_over
+from ncclx_mpi.p2p.inlined import credited
 from ncclx_mpi.p2p.layout import (
-    ANNOUNCE,
     ANY_SOURCE,
     ASKED,
-    CANCEL,
     COLLECTIVE,
     COMM,
     COMPLETE,
     DONE,
-    EAGER,
     ENGINE,
     FREE,
     PEER,
@@ -27,8 +26,6 @@ from ncclx_mpi.p2p.layout import (
 )
 from ncclx_mpi.p2p.matching import complete, drop_unexpected, find_unexpected, new_request, release_request, unpost
 from ncclx_mpi.p2p.progress import (
-    deliver,
-    hand_over,
     idle,
     lock,
     progress,
@@ -38,11 +35,11 @@ from ncclx_mpi.p2p.progress import (
     trouble,
     unlock,
 )
-from ncclx_mpi.p2p.rendezvous import finish_offer, peer_of, push_or_queue, tell
-from ncclx_mpi.p2p.shared import is_reached, revoke
-from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, ticks
+from ncclx_mpi.p2p.rendezvous import peer_of, send_ats, send_or_queue, tell
+from numba_kernels.atomics import load64, load_acquire, store64, ticks
+from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
-from transports.shm.layout import RING
+from transports.messages import CANCEL, EAGER, RTS
 
 _TRACE_SEND, _TRACE_RECEIVE, _TRACE_WAIT, _TRACE_PROBE = 1, 2, 5, 6
 STATUS_WORDS = 5
@@ -50,14 +47,14 @@ STATUS_WORDS = 5
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _eager_allowed(engine, peer, nbytes, mode):  # type: ignore[no-untyped-def]
+def is_eager_allowed(engine, peer, nbytes, mode):  # type: ignore[no-untyped-def]
     """Small enough, and the receiver does not already hold too many bytes that nobody asked for."""
-    if mode == SYNCHRONOUS or nbytes > load64(engine + ENGINE.eager_max):
+    if mode == SYNCHRONOUS or nbytes > load64(peer + PEER.max_eager):
         return 0
     credit, sent = load64(engine + ENGINE.eager_credit), load64(peer + PEER.sent)
     if sent + nbytes - load64(peer + PEER.seen_released) <= credit:
         return 1
-    released = load_relaxed(load64(peer + PEER.outbox) + RING.released)
+    released = credited(peer)
     store64(peer + PEER.seen_released, released)
     return 1 if sent + nbytes - released <= credit else 0
 
@@ -93,15 +90,12 @@ def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # t
     engine = load64(comm + COMM.engine)
     fill_send(comm, request, offset, address, nbytes, dest, tag, mode)
     peer = peer_of(engine, load64(request + REQUEST.peer))
-    if _eager_allowed(engine, peer, nbytes, mode) != 0:
+    if is_eager_allowed(engine, peer, nbytes, mode) != 0:
         store64(request + REQUEST.action, EAGER)
     else:
-        store64(request + REQUEST.action, ANNOUNCE)
-        if load64(engine + ENGINE.heap_first) <= address < load64(engine + ENGINE.heap_last):
-            store64(request + REQUEST.direct, address - load64(engine + ENGINE.arena))
-        elif is_reached(engine, peer) != 0:
-            store64(request + REQUEST.far, address)
-    push_or_queue(engine, peer, request)
+        store64(request + REQUEST.action, RTS)
+        call_three(load64(peer + PEER.offer), engine, peer, request)
+    send_or_queue(engine, peer, request)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
@@ -289,7 +283,7 @@ def cancel_request(engine, request, serial):  # type: ignore[no-untyped-def]
     lock(engine)
     if load64(request + REQUEST.serial) == serial and load64(request + REQUEST.state) == PENDING:
         if load64(request + REQUEST.kind) == SEND:
-            if load64(request + REQUEST.action) == 0 and load64(request + REQUEST.bulk) == 0:
+            if load64(request + REQUEST.action) == 0 and load64(request + REQUEST.granted) == 0:
                 tell(engine, peer_of(engine, load64(request + REQUEST.peer)), CANCEL, request, 0, 0)
         elif _is_posted(request):
             unpost(engine, request)
@@ -323,14 +317,14 @@ def withdraw(engine, request):  # type: ignore[no-untyped-def]
         unpost(engine, request)
         release_request(engine, request)
     elif load64(request + REQUEST.landing) == ASKED:
-        finish_offer(engine, request)
+        send_ats(engine, request)
         release_request(engine, request)
     else:
         store64(request + REQUEST.nbytes, 0)
         store64(request + REQUEST.window, 0)
         store64(request + REQUEST.detached, 1)
-        if load64(request + REQUEST.far) != 0 and load64(request + REQUEST.bulk) != 0:
-            free = revoke(engine, request)
+        peer = peer_of(engine, load64(request + REQUEST.peer))
+        free = call_three(load64(peer + PEER.revoke), engine, peer, request)
     unlock(engine)
     return free
 

@@ -1,78 +1,300 @@
-"""The conformance class of transports: subclass it, give it a pair of ends, and pytest proves the flags."""
+"""The conformance class of transports: subclass it, give it a pair of transports, and pytest proves the contract.
+
+An :class:`End` is what stands in for the matching engine: it keeps what the transport hands up, or refuses it, and announces and fetches
+large messages as the engine does (RTS, CTS, ATS).
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from transports.base import Transport
+from numba_kernels.atomics import load64, store64
+from numba_kernels.calls import call_message
+from numba_kernels.jit import c_address, kernel
+from numba_kernels.layout import LINE, WORD, words
+from numba_kernels.memory import copy
+from transports.base import Calls, Transport
+from transports.messages import ATS, CANCEL, CREDIT, CTS, EAGER, ENGINE_WORDS, PEER_WORDS, REQUEST, REQUEST_FIELDS, RTS
+
+RECORDER = words("Recorder", f"own*{ENGINE_WORDS} refuses count messages payload send")
+"""``messages``, ``payload``: addresses of the next record and of the room for the next payload; ``send``: the transport's function."""
+HALF = words("Half", f"{REQUEST_FIELDS} remote finished")
+"""One end of a large message: a request as a transport sees it, the request of the other end, and whether it is over."""
+RECORD = words("Record", "peer kind context tag nbytes first second third")
+_MOST = 4096
+_ROOM = 8 << 20
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def _record(engine, peer, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
+    """Keep a message that is handed up, as an engine would; or refuse it."""
+    if load64(engine + RECORDER.refuses) != 0:
+        return 0
+    record, payload = load64(engine + RECORDER.messages), load64(engine + RECORDER.payload)
+    store64(record + RECORD.peer, peer)
+    store64(record + RECORD.kind, kind)
+    store64(record + RECORD.context, context)
+    store64(record + RECORD.tag, tag)
+    store64(record + RECORD.nbytes, nbytes)
+    if kind == EAGER:
+        beginning = min(nbytes, second)
+        copy(payload, first, beginning)
+        copy(payload + beginning, third, nbytes - beginning)
+        store64(record + RECORD.first, payload)
+        store64(engine + RECORDER.payload, payload + nbytes)
+    else:
+        store64(record + RECORD.first, first)
+        store64(record + RECORD.second, second)
+        store64(record + RECORD.third, third)
+    store64(engine + RECORDER.messages, record + RECORD.total)
+    store64(engine + RECORDER.count, load64(engine + RECORDER.count) + 1)
+    return 1
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def _clear_to_send(engine, peer, request):  # type: ignore[no-untyped-def]
+    """Send the CTS that a transport asks for; a test leaves room for it."""
+    remote, second, third = load64(request + HALF.remote), load64(request + REQUEST.second), load64(request + REQUEST.third)
+    return call_message(load64(engine + RECORDER.send), engine, peer, CTS, 0, 0, 0, remote, second, third)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def _finish(engine, request, error):  # type: ignore[no-untyped-def]
+    """Note that the transfer of a request has ended."""
+    store64(request + HALF.finished, 1)
+    return 1
+
+
+class Seen(NamedTuple):
+    """A message that was handed up; `words` are those of a message without a payload."""
+
+    peer: int
+    kind: int
+    context: int
+    tag: int
+    nbytes: int
+    words: tuple[int, int, int]
+    payload: bytes
+
+
+class End:
+    """One end of a transport, attached to a recorder in place of an engine, and connected with every rank."""
+
+    def __init__(self, transport: Transport, endpoints: list[bytes]) -> None:
+        self.transport = transport
+        self._block, self.address = _aligned(RECORDER.total)
+        self._blocks, first = _aligned(len(endpoints) * PEER_WORDS * WORD)
+        self._records, records = _aligned(_MOST * RECORD.total)
+        self._payloads, payloads = _aligned(_ROOM)
+        self._block[RECORDER.messages // WORD], self._block[RECORDER.payload // WORD] = records, payloads
+        self.peers = [first + peer * PEER_WORDS * WORD for peer in range(len(endpoints))]
+        transport.attach(self.address, self.peers, Calls(c_address(_record), c_address(_clear_to_send), c_address(_finish)))
+        for peer, endpoint in enumerate(endpoints):
+            transport.connect(peer, endpoint)
+        functions, message = transport.functions, [ctypes.c_int64] * 9
+        self._send = ctypes.CFUNCTYPE(ctypes.c_int64, *message)(functions.send)
+        of_a_request = ctypes.CFUNCTYPE(ctypes.c_int64, *message[:3])
+        self._credit, self._offer = of_a_request(functions.credit), of_a_request(functions.offer)
+        self._fetch, self._serve = of_a_request(functions.fetch), of_a_request(functions.serve)
+        of_the_engine = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+        self._poll, self._step = of_the_engine(functions.poll), of_the_engine(functions.step)
+        self._block[RECORDER.send // WORD] = functions.send
+        self._read = 0
+
+    def send(self, peer: int, payload: bytes | bytearray, context: int = 4, tag: int = 0) -> bool:
+        """Send an eager message; whether there was room for it."""
+        data = np.frombuffer(payload, np.uint8)
+        return bool(self._send(self.address, self.peers[peer], EAGER, context, tag, data.size, data.ctypes.data, 0, 0))
+
+    def tell(self, peer: int, kind: int, nbytes: int, first: int, second: int, third: int) -> bool:
+        """Send a message without a payload; whether there was room for it."""
+        return bool(self._send(self.address, self.peers[peer], kind, 4, 7, nbytes, first, second, third))
+
+    def credit(self, peer: int, released: int) -> None:
+        """Let a peer know how many of its eager bytes have found their receive."""
+        self._credit(self.address, self.peers[peer], released)
+
+    def offer(self, peer: int, address: int, nbytes: int) -> Half:
+        """Announce a large message."""
+        half = Half(address, nbytes, nbytes)
+        self._offer(self.address, self.peers[peer], half.at)
+        assert self.tell(peer, RTS, nbytes, half.at, half["second"], half["third"])
+        return half
+
+    def fetch(self, seen: Seen, address: int, nbytes: int) -> Half:
+        """Have a message that was announced come to a buffer."""
+        half = Half(address, nbytes, seen.nbytes)
+        half["remote"], half["second"], half["third"] = seen.words
+        if self._fetch(self.address, self.peers[seen.peer], half.at):
+            half["finished"] = self.tell(seen.peer, ATS, 0, half["remote"], 0, 0)
+        return half
+
+    def go_on(self, sent: Half) -> None:
+        """Answer what has come for a message that was announced here, and move transfers on."""
+        for seen in self.received():
+            assert seen.words[0] == sent.at
+            if seen.kind == CTS:
+                sent["second"], sent["third"] = seen.words[1:]
+                sent["finished"] = self._serve(self.address, self.peers[seen.peer], sent.at)
+            else:
+                assert seen.kind == ATS
+                sent["finished"] = 1
+        self._step(self.address)
+
+    def refuse(self, refuses: bool) -> None:
+        """Refuse what is handed up from now on, or take it again."""
+        self._block[RECORDER.refuses // WORD] = refuses
+
+    def received(self) -> list[Seen]:
+        """Have the transport hand up what has come: what is new since the last time."""
+        self._poll(self.address)
+        count = int(self._block[RECORDER.count // WORD])
+        new = [self._seen(index) for index in range(self._read, count)]
+        self._read = count
+        return new
+
+    def _seen(self, index: int) -> Seen:
+        row = self._records.reshape(-1, RECORD.total // WORD)[index].tolist()
+        peer, kind, context, tag, nbytes, first, second, third = row
+        is_eager = kind == EAGER
+        given, payload = ((0, 0, 0), ctypes.string_at(first, nbytes)) if is_eager else ((first, second, third), b"")
+        return Seen(self.peers.index(peer), kind, context, tag, nbytes, given, payload)
+
+
+class Half:
+    """The words :data:`HALF` of one end of a large message."""
+
+    def __init__(self, address: int, nbytes: int, message_bytes: int) -> None:
+        self._words, self.at = _aligned(HALF.total)
+        self["address"], self["nbytes"], self["message_bytes"] = address, nbytes, message_bytes
+
+    def __getitem__(self, field: str) -> int:
+        return int(self._words[getattr(HALF, field) // WORD])
+
+    def __setitem__(self, field: str, value: int) -> None:
+        self._words[getattr(HALF, field) // WORD] = value
+
+
+def _aligned(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Zeroed words that begin a cache line, and their address."""
+    raw = np.zeros(nbytes // WORD + LINE // WORD, np.int64)
+    skip = -raw.ctypes.data % LINE // WORD
+    return raw[skip : skip + nbytes // WORD], raw.ctypes.data + skip * WORD
+
+
+def _payload(number: int, nbytes: int) -> bytes:
+    """Bytes that tell which message they belong to."""
+    return ((np.arange(nbytes) * 7 + number * 13) % 251).astype(np.uint8).tobytes()
 
 
 class TransportTests:
-    """What every transport must do; a flag that is not set skips its tests, one that is set must be true.
+    """What every transport must do.
 
-    A subclass gives the fixture ``pair``: the transport's ends at ranks 0 and 1, and ``shared_memory``, memory of a rank that
-    ``register`` accepts, allocated past the code under test.
+    A subclass gives the fixture ``pair``: the transports of ranks 0 and 1 of two, in this process.
     """
 
-    def shared_memory(self, rank: int, nbytes: int) -> int:
-        """Address of `nbytes` zeroed bytes that `rank` can register."""
-        raise AssertionError("a subclass that sets rma, atomics or direct must provide memory")
+    @pytest.fixture
+    def ends(self, pair: tuple[Transport, Transport]) -> Iterator[tuple[End, End]]:
+        """Both ends, connected with each other and with themselves."""
+        endpoints = [transport.endpoint() for transport in pair]
+        zero, one = (End(transport, endpoints) for transport in pair)
+        yield zero, one
+        for transport in pair:
+            transport.close()
 
     def test_reaches_its_peers_and_itself(self, pair: tuple[Transport, Transport]) -> None:
         for end in pair:
             assert [end.why_not(peer) for peer in (0, 1)] == ["", ""]
             assert end.why_not(2)
 
-    def test_lanes_meet(self, pair: tuple[Transport, Transport]) -> None:
-        zero, one = pair
-        assert zero.connect(1).outbox == one.connect(0).inbox
-        assert zero.connect(1).inbox == one.connect(0).outbox
-        assert zero.connect(1) == zero.connect(1)
-
     def test_unreachable_peer_is_an_error_that_says_why(self, pair: tuple[Transport, Transport]) -> None:
         with pytest.raises(ConnectionError, match="rank 7"):
-            pair[0].connect(7)
+            pair[0].connect(7, pair[1].endpoint())
 
-    def test_private_memory_is_not_registered(self, pair: tuple[Transport, Transport]) -> None:
-        private = np.zeros(100)
-        assert pair[0].register(private.ctypes.data, private.nbytes) is None
+    def test_nothing_comes_of_nothing(self, ends: tuple[End, End]) -> None:
+        assert [end.received() for end in ends] == [[], []]
 
-    @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 4097])
-    def test_put_and_get(self, pair: tuple[Transport, Transport], nbytes: int) -> None:
-        zero, one = pair
-        self._need(zero.caps.rma, "rma")
-        memory = self.shared_memory(1, 8192)
-        key = one.register(memory, 8192)
-        assert key is not None
-        data, back = np.arange(nbytes, dtype=np.uint8), np.zeros(nbytes, np.uint8)
-        zero.put(1, key, 5, data.ctypes.data, nbytes)
-        assert ctypes.string_at(memory + 5, nbytes) == data.tobytes()
-        assert ctypes.string_at(memory, 5) == bytes(5)
-        zero.get(1, key, 5, back.ctypes.data, nbytes)
-        np.testing.assert_array_equal(back, data)
+    @pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (0, 0)])
+    def test_payloads_arrive_whole(self, ends: tuple[End, End], source: int, target: int) -> None:
+        for nbytes in (0, 1, 31, 32, 33, 1000, ends[source].transport.caps.max_eager):
+            payload = _payload(nbytes, nbytes)
+            assert ends[source].send(target, payload, context=nbytes * 4, tag=nbytes)
+            assert ends[target].received() == [Seen(source, EAGER, nbytes * 4, nbytes, nbytes, (0, 0, 0), payload)]
 
-    def test_put_outside_of_the_peers_memory_is_refused(self, pair: tuple[Transport, Transport]) -> None:
-        zero, one = pair
-        self._need(zero.caps.rma, "rma")
-        key = one.register(self.shared_memory(1, 64), 64)
-        assert key is not None
-        source = np.zeros(8)
-        for offset, nbytes in ((-1 << 50, 8), (1 << 50, 8), (0, -1)):
-            with pytest.raises(ValueError, match="rank 1"):
-                zero.put(1, key, offset, source.ctypes.data, nbytes)
+    @pytest.mark.parametrize("kind", [RTS, CTS, ATS, CANCEL])
+    def test_words_arrive_as_they_are(self, ends: tuple[End, End], kind: int) -> None:
+        given = (1 << 62, -5, 0)
+        assert ends[0].tell(1, kind, 1 << 40, *given)
+        assert ends[1].received() == [Seen(0, kind, 4, 7, 1 << 40, given, b"")]
 
-    def test_fetch_add_from_both_ends(self, pair: tuple[Transport, Transport]) -> None:
-        zero, one = pair
-        self._need(zero.caps.atomics, "atomics")
-        key = one.register(self.shared_memory(1, 64), 64)
-        assert key is not None
-        assert [zero.fetch_add(1, key, 8, 3), one.fetch_add(1, key, 8, 4), zero.fetch_add(1, key, 8, 0)] == [0, 3, 7]
-        with pytest.raises(ValueError, match="multiple"):
-            zero.fetch_add(1, key, 4, 1)
+    def test_messages_arrive_in_order_and_none_is_lost_where_there_is_no_room(self, ends: tuple[End, End]) -> None:
+        zero, one = ends
+        sizes = [0, 5, 100, 31, zero.transport.caps.max_eager, 64]
+        sent, seen = 0, []
+        while sent < 600:
+            payload = _payload(sent, sizes[sent % len(sizes)])
+            went = zero.send(1, payload, tag=sent) if sent % 7 else zero.tell(1, RTS, sent, sent, 1, 2)
+            sent += went
+            if not went:
+                seen += one.received()
+        while new := one.received():
+            seen += new
+        assert len(seen) == sent
+        for number, message in enumerate(seen):
+            if number % 7:
+                assert (message.tag, message.payload) == (number, _payload(number, sizes[number % len(sizes)]))
+            else:
+                assert (message.kind, message.words) == (RTS, (number, 1, 2))
 
-    def _need(self, flag: bool, name: str) -> None:
-        if not flag:
-            pytest.skip(f"the transport does not claim {name}")
+    def test_what_is_refused_stays_and_so_does_what_follows(self, ends: tuple[End, End]) -> None:
+        zero, one = ends
+        one.refuse(True)
+        assert zero.send(1, b"first") and zero.tell(1, ATS, 0, 1, 2, 3) and zero.send(1, b"last")
+        assert one.received() == one.received() == []
+        assert one.send(1, b"own") and one.received() == []
+        one.refuse(False)
+        seen = one.received()
+        assert [message.payload for message in seen if message.peer == 0] == [b"first", b"", b"last"]
+        assert [message.payload for message in seen if message.peer == 1] == [b"own"]
+
+    @pytest.mark.parametrize("nbytes", [1, 16_000, 100_001, 3_000_000])
+    @pytest.mark.parametrize("missing", [0, 1, 100_000])
+    def test_large_messages_arrive_whole_or_as_far_as_the_buffer_goes(
+        self, ends: tuple[End, End], nbytes: int, missing: int
+    ) -> None:
+        zero, one = ends
+        data, room = np.frombuffer(_payload(1, nbytes), np.uint8), np.full(nbytes + 8, 255, np.uint8)
+        taken = max(0, nbytes - missing)
+        sent = zero.offer(1, data.ctypes.data, nbytes)
+        (seen,) = one.received()
+        assert (seen.kind, seen.nbytes) == (RTS, nbytes)
+        fetched = one.fetch(seen, room.ctypes.data, taken)
+        for _ in range(10_000):
+            zero.go_on(sent)
+            one.go_on(fetched)
+            if sent["finished"] and fetched["finished"]:
+                break
+        assert sent["finished"] and fetched["finished"] and not fetched["error"]
+        assert (room[:taken] == data[:taken]).all() and (room[taken:] == 255).all()
+        assert not zero.transport.is_busy and not one.transport.is_busy
+
+    def test_a_buffer_is_the_callers_again_after_send(self, ends: tuple[End, End]) -> None:
+        data = bytearray(b"before")
+        assert ends[0].send(1, data)
+        data[:] = b"after!"
+        assert [message.payload for message in ends[1].received()] == [b"before"]
+
+    def test_credit_reaches_the_sender(self, ends: tuple[End, End]) -> None:
+        for released in (1, 100_000, 1 << 40):
+            ends[1].credit(0, released)
+            assert self.credited(ends[0], 1) == released
+
+    def credited(self, end: End, peer: int) -> int:
+        """What `peer` has let this end know of its eager bytes that found their receive."""
+        return [message.words[0] for message in end.received() if (message.peer, message.kind) == (peer, CREDIT)][-1]

@@ -23,6 +23,30 @@ def call_five(typingctx: Any, function: Any, first: Any, second: Any, third: Any
     return types.int64(*[types.int64] * 6), _call
 
 
+@intrinsic
+def call_three(typingctx: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
+    """Call a C function of three words, which returns one, by its address."""
+    return types.int64(*[types.int64] * 4), _call
+
+
+@intrinsic
+def call_message(
+    typingctx: Any,
+    function: Any,
+    engine: Any,
+    peer: Any,
+    kind: Any,
+    context: Any,
+    tag: Any,
+    nbytes: Any,
+    first: Any,
+    second: Any,
+    third: Any,
+) -> Any:
+    """Call a C function that takes a message, from or to a transport (:mod:`transports.messages`), by its address."""
+    return types.int64(*[types.int64] * 10), _call
+
+
 def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     kind = ir.FunctionType(I64, [I64] * (len(args) - 1))
     return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])

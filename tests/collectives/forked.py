@@ -10,11 +10,11 @@ from multiprocessing import get_context
 from typing import Any
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.store_kind import choose_copies
 from numba_kernels.jit import entry
 from transports.shm import slots
 from transports.shm.arena import Arena
 from transports.shm.layout import SLOTS
+from transports.shm.transport import SharedMemory
 
 _JOIN_SECONDS = 60.0
 
@@ -77,8 +77,9 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, copies: str, fu
     code = 1
     try:
         arena.join(rank)
-        engine = Engine(arena, rank, timeout)
-        choose_copies(engine, copies)
+        shared_memory = SharedMemory(arena, rank)
+        engine = Engine(arena, [shared_memory], rank, arena.nranks, timeout)
+        shared_memory.choose_copies(copies)
         comm = engine.new_comm(0, range(arena.nranks), slot)
         arena.wait_all_joined(_JOIN_SECONDS)
         function(comm, *args)

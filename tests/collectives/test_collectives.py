@@ -10,9 +10,9 @@ import pytest
 
 from ncclx_mpi import collectives
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.trial import TRIALS
 from tests.collectives.cases import CASES
 from tests.collectives.forked import run_ranks
+from transports.shm.trial import TRIALS
 
 LENGTHS = (0, 1, 2, 12, 13, 100, 512, 1000, 4097, 20_001)
 RANKS = (1, 2, 3, 5, 8)

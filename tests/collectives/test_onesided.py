@@ -19,6 +19,7 @@ from tests.collectives.forked import Signals, give_up_in_the_middle, run_ranks
 from tests.collectives.test_failures import raises
 from tests.collectives.test_nonblocking import receive, send, start_allreduce, started
 from tests.secret import secret_memory
+from transports.shm.lane import LANE
 
 LARGE = {"bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "reduce_scatter_block"}
 LENGTHS = (20_000, 200_001, 600_001)
@@ -145,7 +146,7 @@ def one_cannot_reach_the_others(comm: NativeComm, raised: Signals) -> None:
     pending, block = Pending(comm), np.full(100_000, 1.0)
     if comm.rank == 1:
         table = comm.engine._peers.reshape(comm.size, PEER.total // 8)
-        table[:, PEER.reach // 8] = 1  # the kernel does not let it
+        table[:, LANE.reach // 8] = 1  # the kernel does not let it
         assert start_allreduce(pending, block) == 0
         raised.wait()
     else:

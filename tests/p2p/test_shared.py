@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, runtime
-from ncclx_mpi.p2p.layout import AUTO, DIRECT, PIPED
 from tests.secret import secret_memory
+from transports.shm.shared import AUTO, DIRECT, PIPED
 
 CONTEXT = 1 << 40
 WAYS = pytest.mark.parametrize("way", [AUTO, DIRECT, PIPED])
@@ -23,7 +23,7 @@ def pattern(nbytes: int, rank: int) -> Any:
 
 def choose(way: int) -> Any:
     engine = runtime.engine()
-    engine.set_word("copies", way)
+    engine.transport.set_word("copies", way)
     return engine
 
 
@@ -99,7 +99,7 @@ def test_withdrawn_receive_is_written_no_more(comm: Any, way: int) -> None:
                 engine.progress()
             engine.withdraw(request)
             after = room.copy()
-            while engine.word("active_count"):
+            while engine.transport.is_busy:
                 engine.progress()
             assert (room == after).all()
             withdrawn += 0 < np.count_nonzero(room == data) < nbytes

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ncclx_mpi.testing.transport import TransportTests
+from ncclx_mpi.testing.transport import End, TransportTests
 from transports.base import Transport
+from transports.messages import EAGER, RTS
 from transports.shm.arena import MAX_RANKS, Arena
-from transports.shm.layout import ArenaPlan
+from transports.shm.lane import LANE
+from transports.shm.layout import RING, ArenaPlan
 from transports.shm.transport import SharedMemory
 
 
@@ -17,14 +21,37 @@ class TestSharedMemory(TransportTests):
     @pytest.fixture
     def pair(self) -> tuple[Transport, Transport]:
         """Both ends live in this process: the arena does not care."""
-        self.arena = Arena.create(2)
-        return SharedMemory(self.arena, 0), SharedMemory(self.arena, 1)
+        arena = Arena.create(2)
+        return SharedMemory(arena, 0), SharedMemory(arena, 1)
 
-    def shared_memory(self, rank: int, nbytes: int) -> int:
-        from transports.shm.heap import Heap
+    def credited(self, end: End, peer: int) -> int:
+        """It stands in the ring, where the sender looks for it when it needs some."""
+        outbox = ctypes.c_int64.from_address(end.peers[peer] + LANE.outbox).value
+        return ctypes.c_int64.from_address(outbox + RING.released).value
 
-        start = self.arena.plan.heap(rank)
-        return Heap(self.arena.base, start, 1 << 30).allocate(nbytes)
+
+def test_a_ring_that_is_full_takes_no_more_until_some_of_it_was_read() -> None:
+    arena = Arena.create(2)
+    zero, one = (End(SharedMemory(arena, rank), [b"", b""]) for rank in (0, 1))
+    payload, count = bytes(1000), 0
+    while zero.send(1, payload, tag=count):
+        count += 1
+    assert 60 <= count <= 64
+    assert not zero.tell(1, RTS, 0, 0, 0, 0) or not zero.send(1, payload)
+    assert [message.tag for message in one.received() if message.kind == EAGER] == list(range(count))
+    assert zero.send(1, payload)
+
+
+def test_what_lies_in_the_arena_is_read_where_it_is() -> None:
+    arena = Arena.create(2)
+    zero, one = (End(SharedMemory(arena, rank), [b"", b""]) for rank in (0, 1))
+    address, room = arena.open_heap(0).allocate(100_000), np.zeros(100_000, np.uint8)
+    ctypes.memset(address, 7, 100_000)
+    sent = zero.offer(1, address, 100_000)
+    (seen,) = one.received()
+    assert one.fetch(seen, room.ctypes.data, 100_000)["finished"] and (room == 7).all()
+    zero.go_on(sent)
+    assert sent["finished"]
 
 
 @pytest.mark.parametrize("nranks", [1, 2, 512, 513, MAX_RANKS])

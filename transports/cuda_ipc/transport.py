@@ -17,11 +17,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from numba_kernels.cuda.driver import HANDLE_BYTES, Driver, DriverError, Memory
 from numba_kernels.layout import words
-from transports.base import Capabilities
 
 MAPPINGS = 256
 """Allocations of peers that a process keeps mapped. What is mapped stays allocated after its owner has freed it."""
@@ -97,7 +96,7 @@ class Unreachable(Exception):
 
 
 class CudaIpc:
-    """Exports this process's device memory, and maps that of its peers.
+    """Exports this process's device memory, and maps that of its peers. It moves no messages: it is no :class:`~transports.base.Transport`.
 
     Parameters
     ----------
@@ -106,9 +105,6 @@ class CudaIpc:
     mappings
         How many allocations of peers to keep mapped.
     """
-
-    name: ClassVar[str] = "cuda_ipc"
-    caps: ClassVar[Capabilities] = Capabilities(max_eager=0, rma=False, atomics=False, direct=True, device_memory=True)
 
     def __init__(self, driver: Driver, mappings: int = MAPPINGS) -> None:
         self._driver = driver

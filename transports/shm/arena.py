@@ -14,6 +14,7 @@ import resource
 import secrets
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from transports.shm.layout import (
     FINALIZED,
     HEADER,
     MAGIC,
+    TRACE_BYTES,
     VERSION,
     ArenaPlan,
 )
@@ -37,6 +39,24 @@ from transports.shm.layout import (
 MAX_RANKS = 4096
 _WORD = 8
 _MAP_NORESERVE, _MAP_FIXED = 0x4000, 0x10  # Linux; in the mmap module only from Python 3.13 on, or not at all
+
+
+class EngineWords(NamedTuple):
+    """Addresses of what an engine reads and writes in the arena for others to see.
+
+    Attributes
+    ----------
+    death, abort
+        Words that are not 0 once a rank of the node has died, and once the job is to end.
+    records, trace
+        The word that counts the records of what this rank does, and where these begin; `trace_bytes` of them.
+    """
+
+    death: int
+    abort: int
+    records: int
+    trace: int
+    trace_bytes: int
 
 
 class Arena:
@@ -138,6 +158,17 @@ class Arena:
         """A word of the control block of `rank`: ``pid``, ``state``, ``turns`` ..."""
         return self.word(self.plan.control(rank) + getattr(CONTROL, field))
 
+    def set_control_word(self, rank: int, field: str, value: int) -> None:
+        """Write a word of the control block of `rank`, which is this process's."""
+        self.set_word(self.plan.control(rank) + getattr(CONTROL, field), value)
+
+    def engine_words(self, rank: int) -> EngineWords:
+        """What the engine of `rank` reads and writes."""
+        records = self.base + self.plan.control(rank) + CONTROL.records
+        return EngineWords(
+            self.base + HEADER.death, self.base + HEADER.abort, records, self.base + self.plan.trace(rank), TRACE_BYTES
+        )
+
     def join(self, rank: int) -> None:
         """Enter this process as `rank`.
 
@@ -184,9 +215,18 @@ class Arena:
         value = self.word(HEADER.abort)
         return value - 1 if value else None
 
+    @property
+    def has_dead_ranks(self) -> bool:
+        """Whether a rank died."""
+        return self.word(HEADER.death) != 0
+
+    def has_others(self, rank: int) -> bool:
+        """Whether a rank other than `rank` is, or may still come, alive."""
+        return any(self.state(other) in (ABSENT, ALIVE) for other in range(self.nranks) if other != rank)
+
     def dead_ranks(self) -> list[int]:
-        """World ranks that died."""
-        if not self.word(HEADER.death):
+        """Ranks that died."""
+        if not self.has_dead_ranks:
             return []
         return [rank for rank in range(self.nranks) if self.state(rank) == DEAD]
 
@@ -206,6 +246,10 @@ class Arena:
             if time.monotonic() > end:
                 raise TimeoutError(f"ranks {absent} of {self.nranks} did not start within {seconds:g} s")
             time.sleep(0.002)
+
+    def is_shared(self, address: int) -> bool:
+        """Whether peers can read what lies at `address` in this process: whether it is in a heap of the arena."""
+        return self.plan.heaps <= address - self.base < self.plan.nbytes
 
     def open_heap(self, rank: int) -> Heap:
         """The part of the arena from which `rank` allocates memory that its peers read without a copy."""

@@ -8,7 +8,7 @@ The file is sparse: a page exists once somebody has touched it. Every shared wor
 by a single atomic operation, so that a rank killed at any instruction blocks nobody.
 
 Header words
-    ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
+    ``death``      1 + rank in the node of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
     ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
     ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
                    2 = streamed; ``bounce_0``, ``bounce_1``: the words it is measured with
@@ -18,9 +18,9 @@ Control words (writer: the rank; ``state`` also whoever declares it dead)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
-    ``copies``     whether the rank takes part in direct copies (``ncclx_mpi.p2p.store_kind``), after ``token_at``; 0 = not yet
+    ``copies``     whether the rank takes part in direct copies (``transports.shm.store_kind``), after ``token_at``; 0 = not yet
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
-    ``records``    number of trace records written; record k is at ``trace + k % TRACE_RECORDS * TRACE.total``
+    ``records``    number of trace records written, which follow the block; their form is the engine's (``ncclx_mpi.p2p.layout``)
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ HEADER = words(
     "magic version nranks nbytes creator key l2_bytes heap_bytes | death | dead_count | abort | stores | bounce_0 | bounce_1",
 )
 CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
-TRACE = words("Trace", "kind context peer tag nbytes start end sequence")
-TRACE_RECORDS = 1024
+TRACE_BYTES = 64 << 10
 
 ABSENT, ALIVE, FINALIZED, DEAD = range(4)
 
@@ -49,7 +48,7 @@ RING = words("Ring", "consumed | released | data")
 
 BULK = words("Bulk", "posted | consumed | claimed | read | written | target wanted | data")
 """``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver). The others serve transfers
-without a pipe between the buffers: see :mod:`ncclx_mpi.p2p.shared`."""
+without a pipe between the buffers: see :mod:`transports.shm.shared`."""
 BULK_BYTES = 1 << 20
 BULK_SLOTS = 4
 SLOTS = 128
@@ -82,7 +81,7 @@ class ArenaPlan:
 
     @property
     def control_bytes(self) -> int:
-        return PAGE + TRACE_RECORDS * int(TRACE.total)
+        return PAGE + TRACE_BYTES
 
     def control(self, rank: int) -> int:
         return PAGE + rank * self.control_bytes

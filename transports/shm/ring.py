@@ -18,7 +18,7 @@ stamp of a line       sender       receiver     release after the whole message 
 ``RING.released``     receiver     sender       relaxed: eager bytes that found their receive, a credit only
 ====================  ===========  ===========  ===========================================================
 
-Everything else about a ring (tail, head, cached counters) is private to its two ends, in ``PEER`` blocks.
+Everything else about a ring (tail, head, cached counters) is private to its two ends, in the words of a lane (:mod:`transports.shm.lane`).
 Cost: one line transfer a message up to 32 bytes; copies at memory speed beyond.
 """
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 from numba_kernels.atomics import load64, load_acquire, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import LINE, words
-from numba_kernels.memory import copy, write_shared
+from numba_kernels.memory import write_shared
 from transports.shm.layout import RING
 
 MESSAGE = words("Message", "stamp context tag nbytes payload*4")
@@ -90,19 +90,6 @@ def peek(ring, ring_lines, key, head):  # type: ignore[no-untyped-def]
     if load_acquire(line + MESSAGE.stamp) == key + head:
         return line
     return 0
-
-
-@kernel("void(int64, int64, int64, int64, int64)")
-def copy_payload(ring, ring_lines, line, target, length):  # type: ignore[no-untyped-def]
-    """Copy the first `length` payload bytes of the message at `line` out of the ring."""
-    if length <= 0:
-        return
-    data = ring + RING.data
-    source = line + MESSAGE.payload
-    first = min(length, data + ring_lines * LINE - source)
-    copy(target, source, first)
-    if first < length:
-        copy(target + first, data, length - first)
 
 
 @kernel("int64(int64, int64, int64, int64)")

@@ -1,19 +1,24 @@
-"""Ranks of one node: rings, pipes and registered memory in the arena."""
+"""Ranks of one node: rings and bulk pipes in the arena."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from numba_kernels.atomics import fetch_add, full_fence
-from numba_kernels.jit import entry, kernel
-from numba_kernels.memory import copy
-from transports.base import Capabilities, Lane, Transport
+from numba_kernels.clock import ticks_per_us
+from numba_kernels.jit import c_address
+from numba_kernels.layout import LINE, WORD
+from transports.base import Calls, Capabilities, Functions, Transport
+from transports.shm import bulk, lane
 from transports.shm.arena import Arena
-from transports.shm.layout import ring_bytes
+from transports.shm.cma import allow_peers
+from transports.shm.lane import LANE, SHM
+from transports.shm.layout import BULK_SLOTS, HEADER, ring_bytes
 from transports.shm.ring import INLINE, MESSAGE
-
-_WORD = 8
-_LINE = 64
+from transports.shm.shared import AUTO, DIRECT, PIPED
+from transports.shm.store_kind import MAY_BE_DIRECT, MUST_BE_PIPED, measured
 
 
 class SharedMemory(Transport):
@@ -24,79 +29,129 @@ class SharedMemory(Transport):
     arena
         The node's arena; the transport does not own it.
     rank
-        This process's rank.
+        This process's world rank.
+    near
+        World ranks of the node, in the order in which the arena knows them; they follow each other. None: all.
+
+    Attributes
+    ----------
+    is_crowded : bool
+        Whether there are more ranks than cores.
     """
 
     name: ClassVar[str] = "shm"
+    is_inlined: ClassVar[bool] = True
 
-    def __init__(self, arena: Arena, rank: int) -> None:
+    def __init__(self, arena: Arena, rank: int, near: Sequence[int] | None = None) -> None:
+        self._near = range(arena.nranks) if near is None else range(near[0], near[0] + len(near))
+        if near is not None and list(near) != list(self._near):
+            raise ValueError(f"the ranks of a node must follow each other, not be {list(near)}; start them node by node")
+        self.is_crowded = arena.nranks > len(os.sched_getaffinity(0))
         self._arena = arena
-        self._rank = rank
+        self._rank = self._near.index(rank)
+        self._key = arena.word(HEADER.key)
+        self._engine = 0
+        self._peers: Sequence[int] = ()
 
     @property
     def ring_lines(self) -> int:
         """Lines of one ring, a power of two."""
-        return ring_bytes(self._arena.nranks) // _LINE
+        return ring_bytes(self._arena.nranks) // LINE
 
     @property
     def caps(self) -> Capabilities:
         """A message may take a quarter of a ring, so that the receiver's quarterly notes always leave room for it."""
-        max_eager = self.ring_lines * _LINE // 4 - (MESSAGE.total - INLINE)
-        return Capabilities(max_eager=max_eager, rma=True, atomics=True, direct=True, device_memory=False)
+        return Capabilities(max_eager=self.ring_lines * LINE // 4 - (MESSAGE.total - INLINE))
+
+    @property
+    def functions(self) -> Functions:
+        return Functions(
+            send=c_address(lane.send),
+            credit=c_address(lane.credit),
+            offer=c_address(bulk.offer),
+            fetch=c_address(bulk.fetch),
+            serve=c_address(bulk.serve),
+            revoke=c_address(bulk.revoke),
+            poll=c_address(lane.take_in),
+            step=c_address(bulk.step),
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.word("active_count"))
 
     def why_not(self, peer: int) -> str:
-        if 0 <= peer < self._arena.nranks:
-            return ""
-        return f"rank {peer} is not one of the {self._arena.nranks} ranks of this node"
+        return "" if peer in self._near else f"rank {peer} is not one of the {len(self._near)} ranks of this node"
 
-    def connect(self, peer: int) -> Lane:
+    def endpoint(self) -> bytes:
+        """Nothing: where everything lies in the arena follows from the ranks."""
+        return b""
+
+    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> None:
+        self._engine, self._peers = engine, peers
+        base, plan = self._arena.base, self._arena.plan
+        for field, value in (
+            *calls._asdict().items(),
+            ("first_lane", peers[self._near[0]]),
+            ("lanes", len(self._near)),
+            ("lane_stride", peers[1] - peers[0] if len(peers) > 1 else 0),
+            ("arena", base),
+            ("heap_first", base + plan.heaps),
+            ("heap_last", base + plan.nbytes),
+            ("key", self._key),
+            ("ring_lines", self.ring_lines),
+            ("streamed", int(not self.is_crowded)),
+            ("ticks_per_us", int(ticks_per_us())),
+            ("token", self._key + self._rank),
+            ("copies", AUTO),
+        ):
+            self.set_word(field, value)
+        for index in range(BULK_SLOTS):
+            _word_at(engine + SHM.bulk_free + WORD * index).value = base + plan.bulk(self._rank, index)
+
+    def connect(self, peer: int, endpoint: bytes) -> None:
         reason = self.why_not(peer)
         if reason:
             raise ConnectionError(f"shm: {reason}")
-        base, plan = self._arena.base, self._arena.plan
-        return Lane(outbox=base + plan.ring(self._rank, peer), inbox=base + plan.ring(peer, self._rank))
+        base, plan, its_rank = self._arena.base, self._arena.plan, self._near.index(peer)
+        for field, value in (
+            ("outbox", base + plan.ring(self._rank, its_rank)),
+            ("inbox", base + plan.ring(its_rank, self._rank)),
+            ("control", base + plan.control(its_rank)),
+            ("token", self._key + its_rank),
+        ):
+            _word_at(self._peers[peer] + getattr(LANE, field)).value = value
 
-    def register(self, address: int, nbytes: int) -> int | None:
-        base, plan = self._arena.base, self._arena.plan
-        if base + plan.heaps <= address and address + nbytes <= base + plan.nbytes:
-            return address - base
-        return None
+    def choose_copies(self, copies: str = "auto") -> None:
+        """Choose how this rank moves bulk data between private buffers, and let peers copy to and from them if it may be direct."""
+        self.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
+        if copies != "piped":
+            if self._arena.nranks > 1:
+                allow_peers()
+            self._arena.set_control_word(self._rank, "token_at", self._engine + SHM.token)
+        self._arena.set_control_word(self._rank, "copies", MAY_BE_DIRECT if copies != "piped" else MUST_BE_PIPED)
 
-    def put(self, peer: int, key: int, offset: int, source: int, nbytes: int) -> None:
-        entry(_copy_fenced)(self._reach(peer, key, offset, nbytes), source, nbytes)
+    def choose_stores(self, stores: str = "auto") -> None:
+        """Choose how this rank writes what its peers read: as `stores` says, or by what :func:`~transports.shm.store_kind.measured` finds."""
+        if stores != "auto":
+            self.set_word("streamed", int(stores == "streamed"))
+            self.set_word("stores_fixed", 1)
+        elif self._arena.nranks > 1 and not self.is_crowded:
+            self.set_word("streamed", measured(self._arena, self._rank))
 
-    def get(self, peer: int, key: int, offset: int, target: int, nbytes: int) -> None:
-        entry(_copy_fenced)(target, self._reach(peer, key, offset, nbytes), nbytes)
+    def word(self, field: str) -> int:
+        """A word of :data:`transports.shm.lane.SHM`."""
+        value: int = _word_at(self._engine + getattr(SHM, field)).value
+        return value
 
-    def fetch_add(self, peer: int, key: int, offset: int, value: int) -> int:
-        address = self._reach(peer, key, offset, _WORD)
-        if address % _WORD:
-            raise ValueError(f"fetch_add on rank {peer}: offset {offset} is not a multiple of {_WORD} bytes")
-        return int(entry(_fetch_add)(address, value))
+    def set_word(self, field: str, value: int) -> None:
+        """Write a word of :data:`transports.shm.lane.SHM`."""
+        _word_at(self._engine + getattr(SHM, field)).value = value
 
     def close(self) -> None:
         """Lanes are parts of the arena and end with it."""
 
-    def _reach(self, peer: int, key: int, offset: int, nbytes: int) -> int:
-        """Address here of a range of registered memory of `peer`."""
-        reason = self.why_not(peer)
-        if reason:
-            raise ConnectionError(f"shm: {reason}")
-        first, last = self._arena.plan.heap(peer), self._arena.plan.heap(peer + 1)
-        if offset < 0 or nbytes < 0 or not first <= key + offset <= key + offset + nbytes <= last:
-            raise ValueError(
-                f"bytes {offset} to {offset + nbytes} under key {key:#x} are not within the shared memory of rank {peer}; "
-                "use a key that this rank registered"
-            )
-        return self._arena.base + key + offset
 
-
-@kernel("void(int64, int64, int64)", is_entry=True)
-def _copy_fenced(target, source, nbytes):  # type: ignore[no-untyped-def]
-    copy(target, source, nbytes)
-    full_fence()
-
-
-@kernel("int64(int64, int64)", is_entry=True)
-def _fetch_add(address, value):  # type: ignore[no-untyped-def]
-    return fetch_add(address, value)
+def _word_at(address: int) -> Any:
+    assert address % WORD == 0
+    return ctypes.c_int64.from_address(address)

@@ -30,10 +30,11 @@ from ncclx_mpi.collectives.shm_pipelined import (
     put_shared,
     take_shared,
 )
-from ncclx_mpi.p2p.layout import COMM, DIRECT
+from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import call_reduce, load64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import release
+from transports.shm.shared import DIRECT
 
 SWAP_BELOW = 128 << 10
 """Bytes below which two ranks swap their elements."""

@@ -29,11 +29,12 @@ from ncclx_mpi.collectives.shm_pipelined import (
     take_split,
 )
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import COMM, DIRECT
+from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import release
+from transports.shm.shared import DIRECT
 from transports.shm.slots import split_chunk_bytes
 
 ROW = words("Row", "send send_bytes recv recv_bytes")

@@ -47,10 +47,11 @@ from ncclx_mpi.collectives.shm_oneshot import (
 )
 from ncclx_mpi.collectives.shm_pipelined import land, note_bulk
 from ncclx_mpi.p2p.gil import enter_gil
-from ncclx_mpi.p2p.layout import COMM, DIRECT, PIPED
+from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, release
+from transports.shm.shared import DIRECT, PIPED
 from transports.shm.slots import BIG
 
 _INLINE = -1

@@ -11,10 +11,11 @@ from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.bcast import cma
 from ncclx_mpi.collectives.cma import UNREACHED
 from ncclx_mpi.collectives.shm_oneshot import BCAST, NO_MEMORY, sign, working_memory
-from ncclx_mpi.p2p.layout import COMM, DIRECT
+from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import release
+from transports.shm.shared import DIRECT
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)

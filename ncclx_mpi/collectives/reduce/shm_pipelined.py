@@ -22,10 +22,11 @@ from ncclx_mpi.collectives.shm_pipelined import (
     chunks_of,
     put_split,
 )
-from ncclx_mpi.p2p.layout import COMM, DIRECT
+from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import release
+from transports.shm.shared import DIRECT
 
 
 @kernel("void(int64, int64, int64, int64)")

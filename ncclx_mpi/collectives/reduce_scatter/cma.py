@@ -14,10 +14,11 @@ from __future__ import annotations
 from ncclx_mpi.collectives.autotune import WAYS
 from ncclx_mpi.collectives.cma import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, pull, show
 from ncclx_mpi.collectives.shm_pipelined import chunks_of
-from ncclx_mpi.p2p.layout import COMM, ENGINE
+from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import call_reduce, load64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, copy, release
+from transports.shm.lane import SHM
 from transports.shm.layout import HEADER
 
 _WORDS = 2
@@ -62,7 +63,7 @@ def chunk_items(comm, count, itemsize):  # type: ignore[no-untyped-def]
 
     It is nothing that ranks have to know of each other.
     """
-    cached = load64(load64(load64(comm + COMM.engine) + ENGINE.header) + HEADER.l2_bytes) // _CACHE_CHUNKS
+    cached = load64(load64(load64(comm + COMM.engine) + SHM.arena) + HEADER.l2_bytes) // _CACHE_CHUNKS
     nbytes = min(max(min(cached, count * itemsize // _FEWEST), LEAST_CHUNK), MOST_CHUNK)
     items = max(nbytes // itemsize, 1)
     return items // _LINE_ITEMS * _LINE_ITEMS if items >= _LINE_ITEMS else items

@@ -26,10 +26,11 @@ from ncclx_mpi.collectives.shm_pipelined import (
     take_shared,
     take_split,
 )
-from ncclx_mpi.p2p.layout import COMM, DIRECT
+from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import call_reduce, load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, release
+from transports.shm.shared import DIRECT
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")

@@ -25,12 +25,19 @@ T = alpha + m * beta / 2 + m / c * 0.5 us for chunks of c bytes.
 
 from __future__ import annotations
 
-from ncclx_mpi.p2p.layout import ENGINE, PEER, PIPED, REQUEST
 from numba_kernels.atomics import compare_exchange, load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
 from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from transports.messages import REQUEST
 from transports.shm.cma import can_reach, read_peer, write_peer
+from transports.shm.lane import LANE, SHM
 from transports.shm.layout import BULK, CONTROL, DEAD
 
+AUTO, PIPED, DIRECT = -1, 0, 1
+"""How bulk data between private buffers moves: through the arena, or copied once by the kernel; AUTO: what is faster."""
+TRANSFER = words("Transfer", "lane sending pipe chunk chunks done_chunks next far wanted grant trial began")
+"""A transfer, in the first words of its request: the peer's lane, the direction, the pipe and how it is cut, and its neighbour in a list of
+them. Of one that both ranks copy: address in the other process (0: it goes through the pipe), bytes, number of the grant, trial."""
 RUNNING, FINISHED, REFUSED = 0, 1, 2
 _COUNT_BITS = 24
 _COUNT = (1 << _COUNT_BITS) - 1
@@ -41,19 +48,18 @@ _PATIENCE_US = 1_000_000
 
 
 @kernel("int64(int64, int64)")
-def is_reached(engine, peer):  # type: ignore[no-untyped-def]
-    """Whether the kernel copies between this process and `peer`; found out at the first message."""
-    known = load64(peer + PEER.reach)
+def is_reached(engine, lane):  # type: ignore[no-untyped-def]
+    """Whether the kernel copies between this process and the peer of a lane; found out at the first message."""
+    known = load64(lane + LANE.reach)
     if known == _UNKNOWN:
-        control = load64(peer + PEER.control)
+        control = load64(lane + LANE.control)
         token_at = load_acquire(control + CONTROL.token_at)
         if token_at == 0:
             return 0
         known = _NO
-        if load64(engine + ENGINE.copies) != PIPED:
-            token = load64(engine + ENGINE.key) + load64(peer + PEER.world)
-            known = _YES if can_reach(control, token_at, token) != 0 else _NO
-        store64(peer + PEER.reach, known)
+        if load64(engine + SHM.copies) != PIPED:
+            known = _YES if can_reach(control, token_at, load64(lane + LANE.token)) != 0 else _NO
+        store64(lane + LANE.reach, known)
     return 1 if known == _YES else 0
 
 
@@ -62,10 +68,10 @@ def cut_shared(request, wanted):  # type: ignore[no-untyped-def]
     """Cut a shared transfer of `wanted` bytes; both sides cut alike."""
     chunk = (wanted + 1) // 2 if wanted <= _HALVES_UPTO else min(max(wanted // 4, _SMALLEST_CHUNK), _LARGEST_CHUNK)
     chunk = (chunk + 63) & ~63
-    store64(request + REQUEST.wanted, wanted)
-    store64(request + REQUEST.chunk, chunk)
-    store64(request + REQUEST.chunks, (wanted + chunk - 1) // chunk)
-    store64(request + REQUEST.done_chunks, 0)
+    store64(request + TRANSFER.wanted, wanted)
+    store64(request + TRANSFER.chunk, chunk)
+    store64(request + TRANSFER.chunks, (wanted + chunk - 1) // chunk)
+    store64(request + TRANSFER.done_chunks, 0)
 
 
 @kernel("int64(int64, int64, int64)")
@@ -86,8 +92,8 @@ def accept_shared(request, pipe, grant):  # type: ignore[no-untyped-def]
     target, wanted = load_acquire(pipe + BULK.target), load_acquire(pipe + BULK.wanted)
     if load_acquire(pipe + BULK.claimed) >> _COUNT_BITS != grant:
         return 0
-    store64(request + REQUEST.far, target)
-    store64(request + REQUEST.grant, grant)
+    store64(request + TRANSFER.far, target)
+    store64(request + TRANSFER.grant, grant)
     cut_shared(request, wanted)
     return 1
 
@@ -95,7 +101,7 @@ def accept_shared(request, pipe, grant):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def _claim(request, pipe):  # type: ignore[no-untyped-def]
     """Take a chunk, if there is one: 1, else 0."""
-    grant, chunks = load64(request + REQUEST.grant), load64(request + REQUEST.chunks)
+    grant, chunks = load64(request + TRANSFER.grant), load64(request + TRANSFER.chunks)
     seen = load_acquire(pipe + BULK.claimed)
     while seen >> _COUNT_BITS == grant and seen & _COUNT < chunks:
         before = compare_exchange(pipe + BULK.claimed, seen, seen + 1)
@@ -105,55 +111,59 @@ def _claim(request, pipe):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel("void(int64, int64, int64)")
-def _copy_chunk(request, peer, sending):  # type: ignore[no-untyped-def]
-    pipe, done = load64(request + REQUEST.bulk), load64(request + REQUEST.done_chunks)
-    chunk, wanted = load64(request + REQUEST.chunk), load64(request + REQUEST.wanted)
-    offset = (load64(request + REQUEST.chunks) - 1 - done if sending else done) * chunk
+@kernel("void(int64)")
+def _copy_chunk(request):  # type: ignore[no-untyped-def]
+    pipe, done, sending = (
+        load64(request + TRANSFER.pipe),
+        load64(request + TRANSFER.done_chunks),
+        load64(request + TRANSFER.sending) != 0,
+    )
+    chunk, wanted = load64(request + TRANSFER.chunk), load64(request + TRANSFER.wanted)
+    offset = (load64(request + TRANSFER.chunks) - 1 - done if sending else done) * chunk
     length = min(chunk, wanted - offset)
-    near, far = load64(request + REQUEST.address) + offset, load64(request + REQUEST.far) + offset
-    control = load64(peer + PEER.control)
+    near, far = load64(request + REQUEST.address) + offset, load64(request + TRANSFER.far) + offset
+    control = load64(load64(request + TRANSFER.lane) + LANE.control)
     copied = write_peer(control, far, near, length) if sending else read_peer(control, far, near, length)
     word = pipe + (BULK.written if sending else BULK.read)
-    store64(request + REQUEST.done_chunks, done + 1)
+    store64(request + TRANSFER.done_chunks, done + 1)
     store_release(word, (load64(word) + 1) | (0 if copied else _REFUSED))
 
 
-@kernel("int64(int64, int64, int64)")
-def share(request, peer, sending):  # type: ignore[no-untyped-def]
+@kernel("int64(int64)")
+def share(request):  # type: ignore[no-untyped-def]
     """Copy a chunk, if one is left, and say how the transfer is: RUNNING, FINISHED, or REFUSED by the kernel."""
-    pipe = load64(request + REQUEST.bulk)
+    pipe = load64(request + TRANSFER.pipe)
     if _claim(request, pipe) != 0:
-        _copy_chunk(request, peer, sending)
+        _copy_chunk(request)
     done = load_acquire(pipe + BULK.read) + load_acquire(pipe + BULK.written)
-    if load_acquire(pipe + BULK.claimed) >> _COUNT_BITS != load64(request + REQUEST.grant):
+    if load_acquire(pipe + BULK.claimed) >> _COUNT_BITS != load64(request + TRANSFER.grant):
         return FINISHED
-    if done & _COUNT < load64(request + REQUEST.chunks):
+    if done & _COUNT < load64(request + TRANSFER.chunks):
         return RUNNING
     return FINISHED if done < _REFUSED else REFUSED
 
 
-@kernel("int64(int64, int64)")
-def revoke(engine, receive):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64)")
+def revoke_shared(engine, lane, receive):  # type: ignore[no-untyped-def]
     """Take the receiver's buffer back from a shared transfer: nobody can claim a chunk any more.
 
     Waits for the one chunk that the sender may be copying, until it is done, the sender has died, or a second has passed.
     Returns whether the buffer is free.
     """
-    pipe, chunks = load64(receive + REQUEST.bulk), load64(receive + REQUEST.chunks)
-    full = (load64(receive + REQUEST.grant) << _COUNT_BITS) | chunks
+    pipe, chunks = load64(receive + TRANSFER.pipe), load64(receive + TRANSFER.chunks)
+    full = (load64(receive + TRANSFER.grant) << _COUNT_BITS) | chunks
     seen = load_acquire(pipe + BULK.claimed)
     while seen != full:
         before = compare_exchange(pipe + BULK.claimed, seen, full)
         if before == seen:
             break
         seen = before
-    its = (seen & _COUNT) - load64(receive + REQUEST.done_chunks)
+    its = (seen & _COUNT) - load64(receive + TRANSFER.done_chunks)
     store_release(pipe + BULK.read, (chunks - its) | (load64(pipe + BULK.read) & _REFUSED))
-    control = load64(load64(engine + ENGINE.peers) + load64(receive + REQUEST.peer) * PEER.total + PEER.control)
+    control = load64(lane + LANE.control)
     started = ticks()
     while load_acquire(pipe + BULK.written) & _COUNT < its and load_relaxed(control + CONTROL.state) != DEAD:
         pause()
-        if ticks() - started > _PATIENCE_US * load64(engine + ENGINE.ticks_per_us):
+        if ticks() - started > _PATIENCE_US * load64(engine + SHM.ticks_per_us):
             return 0
     return 1

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import time
 
-from ncclx_mpi.p2p.clock import ticks_per_us
-from ncclx_mpi.p2p.engine import Engine
-from ncclx_mpi.p2p.layout import AUTO, DIRECT, ENGINE, PIPED
 from numba_kernels.atomics import load_acquire, pause, store_release, ticks
+from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import entry, kernel
 from numba_kernels.memory import allocate, copy, fill, release, write_shared
-from transports.shm.cma import allow_peers
-from transports.shm.layout import BULK, CONTROL, HEADER
+from transports.shm.arena import Arena
+from transports.shm.layout import BULK, HEADER
 
 BLOCK = 32 << 10
 """Bytes that are written and read to compare the kinds of store."""
@@ -101,40 +99,20 @@ def better_stores(mine, theirs, count, patience, blocks, its_blocks):  # type: i
     return -1 if streamed < 0 else 1 if streamed < plain else 0
 
 
-def choose_copies(engine: Engine, copies: str = "auto") -> None:
-    """Choose how this rank moves bulk data between private buffers, and let peers copy to and from them if it may be direct."""
-    engine.set_word("copies", {"auto": AUTO, "direct": DIRECT, "piped": PIPED}[copies])
-    control = engine.arena.plan.control(engine.rank)
-    if copies != "piped":
-        if engine.size > 1:
-            allow_peers()
-        engine.arena.set_word(control + CONTROL.token_at, engine.address + ENGINE.token)
-    engine.arena.set_word(control + CONTROL.copies, MAY_BE_DIRECT if copies != "piped" else MUST_BE_PIPED)
+def measured(arena: Arena, rank: int) -> int:
+    """Compare the kinds of store (ranks 0 and 1) or wait for the verdict (others): 1 if streamed ones are to be used, else 0.
 
-
-def choose_stores(engine: Engine, stores: str = "auto") -> None:
-    """Choose how this rank writes what its peers read: as `stores` says, or by what :func:`_measure` finds."""
-    if stores == "auto":
-        _measure(engine)
-    else:
-        engine.set_word("streamed", int(stores == "streamed"))
-        engine.set_word("stores_fixed", 1)
-
-
-def _measure(engine: Engine) -> None:
-    """Compare the kinds of store (ranks 0 and 1) or wait for the verdict (others). Pipes serve as the memory: none is lent yet."""
-    arena, base = engine.arena, engine.arena.base
-    if engine.size == 1 or not engine.word("spins") > 1:
-        return
-    if engine.rank < 2:
+    Pipes serve as the memory: none is lent yet.
+    """
+    base = arena.base
+    if rank < 2:
         words = base + HEADER.bounce_0, base + HEADER.bounce_1
         blocks = [base + arena.plan.bulk(owner, 0) + BULK.data for owner in (0, 1)]
-        mine, other = engine.rank, 1 - engine.rank
         patience = int(_PATIENCE_US * ticks_per_us())
-        found = entry(better_stores)(words[mine], words[other], 0, patience, blocks[mine], blocks[other])
-        if engine.rank == 0:
+        found = entry(better_stores)(words[rank], words[1 - rank], 0, patience, blocks[rank], blocks[1 - rank])
+        if rank == 0:
             arena.set_word(HEADER.stores, _STREAMED if found else _PLAIN)
     end = time.monotonic() + 2 * _PATIENCE_US / 1e6
     while not arena.word(HEADER.stores) and time.monotonic() < end:
         time.sleep(0.0002)
-    engine.set_word("streamed", int(arena.word(HEADER.stores) != _PLAIN))
+    return int(arena.word(HEADER.stores) != _PLAIN)

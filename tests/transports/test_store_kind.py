@@ -9,9 +9,9 @@ import pytest
 
 from ncclx_mpi import collectives
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.store_kind import BLOCK, COUNTED, better_stores, choose_stores
 from numba_kernels.jit import entry
 from tests.collectives.forked import run_ranks
+from transports.shm.store_kind import BLOCK, COUNTED, better_stores
 
 
 def test_nobody_answers() -> None:
@@ -25,8 +25,8 @@ def test_nobody_answers() -> None:
 
 def chosen(comm: NativeComm, stores: str) -> None:
     engine = comm.engine
-    choose_stores(engine, stores)
-    first = engine.word("streamed")
+    engine.transport.choose_stores(stores)
+    first = engine.transport.word("streamed")
     assert first in ((0, 1) if stores == "auto" else (int(stores == "streamed"),))
     data = np.full(20_000, comm.rank, np.uint8)
     for call in range(600):
@@ -34,7 +34,7 @@ def chosen(comm: NativeComm, stores: str) -> None:
         collectives.bcast(comm, data.ctypes.data, data.size, call % 2)
         assert (data == (call % 2 + call) % 256).all()
     if stores != "auto":
-        assert engine.word("streamed") == first
+        assert engine.transport.word("streamed") == first
 
 
 @pytest.mark.parametrize("stores", ["auto", "plain", "streamed"])

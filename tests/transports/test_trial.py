@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ncclx_mpi.p2p import trial
-from ncclx_mpi.p2p.trial import FEW_FROM, FEW_TRIALS, PERIOD, STARTS, TRIALS
+from transports.shm import trial
+from transports.shm.trial import FEW_FROM, FEW_TRIALS, PERIOD, STARTS, TRIALS
 
 
 def ways(nbytes: int, count: int, ticks: dict[int, tuple[int, int]]) -> list[tuple[int, bool]]:

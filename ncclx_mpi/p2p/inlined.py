@@ -1,0 +1,65 @@
+"""The transport that is compiled into the engine: shared memory, whose words every wait polls and where a small message is written inline.
+
+Any other transport has its functions in the ``PEER`` blocks of the peers that it reaches, by C address. An address of 0 there means:
+the one that is named here. The test of it costs a load of a line that a send loads anyway.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.p2p.layout import PEER
+from numba_kernels.atomics import load64
+from numba_kernels.calls import call_message, call_three
+from numba_kernels.jit import kernel
+from transports.messages import EAGER
+from transports.shm import lane
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def send_eager(engine, peer, context, tag, nbytes, address):  # type: ignore[no-untyped-def]
+    """Send a small message with its payload; 1, or 0 if its transport has no room for it now."""
+    function = load64(peer + PEER.send)
+    if function != 0:
+        return call_message(function, engine, peer, EAGER, context, tag, nbytes, address, 0, 0)
+    return lane.send_eager(engine, peer, context, tag, nbytes, address)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def send(engine, peer, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
+    """Send a message of any kind (:mod:`transports.messages`); 1, or 0 if its transport has no room for it now."""
+    function = load64(peer + PEER.send)
+    if function != 0:
+        return call_message(function, engine, peer, kind, context, tag, nbytes, first, second, third)
+    return lane.send(engine, peer, kind, context, tag, nbytes, first, second, third)
+
+
+@kernel("void(int64, int64, int64)")
+def credit(engine, peer, released):  # type: ignore[no-untyped-def]
+    """Let a peer know that `released` eager bytes of its have found their receive."""
+    function = load64(peer + PEER.credit)
+    if function != 0:
+        call_three(function, engine, peer, released)
+    else:
+        lane.credit(engine, peer, released)
+
+
+@kernel("int64(int64)")
+def credited(peer):  # type: ignore[no-untyped-def]
+    """Eager bytes sent to a peer that have found their receive, as far as is known here."""
+    return lane.credited(peer) if load64(peer + PEER.credit) == 0 else load64(peer + PEER.seen_released)
+
+
+@kernel("int64(int64)")
+def has_transfers(engine):  # type: ignore[no-untyped-def]
+    """Whether transfers are under way."""
+    return load64(engine + lane.SHM.active_count)
+
+
+@kernel("int64(int64)")
+def has_arrivals(engine):  # type: ignore[no-untyped-def]
+    """Whether a peer of this node has sent something that was not taken yet."""
+    peer = load64(engine + lane.SHM.first_lane)
+    for _ in range(load64(engine + lane.SHM.lanes)):
+        if lane.is_next_here(engine, peer) != 0:
+            return 1
+        peer += PEER.total
+    return 0

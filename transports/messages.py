@@ -1,0 +1,44 @@
+"""Messages between the matching engine and its transports, as compiled code hands them over, and a transport's room in the engine's blocks.
+
+Both directions have one signature, so that one call by address (:func:`numba_kernels.atomics.call_message`) serves both::
+
+    send(engine, peer, kind, context, tag, nbytes, first, second, third)      1: it is on its way    0: there is no room, try again
+    arrive(engine, peer, kind, context, tag, nbytes, first, second, third)    1: it is taken         0: keep it, and hand it up again
+
+=========  ====================  ==========================================================================================
+kind       bytes                 first, second, third
+=========  ====================  ==========================================================================================
+EAGER      of the payload        to ``send``: address of the payload, which is the caller's again on return; to ``arrive``: address of
+                                 the payload's beginning, bytes there, address of its rest (the wrap of a ring; unused otherwise)
+RTS        of the message        request of the sender, two words of the transport (a request to send, "ready to send")
+CTS        any                   request of the sender, two words of the transport (the receiver has met it, "clear to send")
+ATS        any                   request of the sender: its memory is not needed any more ("acknowledged to sender")
+CANCEL     any                   request of the sender, which takes its RTS back
+CANCELLED  any                   request of the sender: no receive had met it
+CREDIT     any                   eager bytes that found their receive so far; of transports that have no word for it in shared memory
+=========  ====================  ==========================================================================================
+
+Messages of one peer arrive in the order in which they were sent. The engine's lock is held in both directions. Addresses of blocks
+(``engine``, ``peer``) are opaque to the other side but for the words at their beginning, which are the transport's own.
+"""
+
+from __future__ import annotations
+
+from numba_kernels.layout import words
+
+EAGER, RTS, CTS, ATS, CANCEL, CANCELLED, CREDIT = range(1, 8)
+
+ENGINE_WORDS, PEER_WORDS, REQUEST_WORDS = 96, 16, 12
+"""Words of a transport at the beginning of the block of the engine (of the one that is compiled in), of each peer, and of each request."""
+
+REQUEST_FIELDS = f"own*{REQUEST_WORDS} second third address nbytes message_bytes window moved error"
+REQUEST = words("Request", REQUEST_FIELDS)
+"""What a transport sees of a request: two words of its RTS or CTS, the buffer with its bytes, the bytes of the message, the error at its end.
+
+A buffer of fewer bytes than the message is a window of it if ``window`` says how many: byte b is at b % window, and ``moved`` bytes have been
+filled in by the owner of a send, or taken out by that of a receive, so far.
+"""
+ON_DEVICE = -1
+"""The third word of an RTS: no CPU can read the message; the second says where the arena describes it."""
+ERR_OTHER = 15
+"""The error of a transfer that cannot be carried on: an MPI error class."""
