@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from collections.abc import Callable
 
@@ -36,14 +37,10 @@ def tell(listener: Callable[[str, int], None]) -> None:
 
 def find(name: str) -> int:
     """The address of a name, 0 if this process has none."""
-    known = _ours.get(name, 0)
-    if not known:
-        known = _exported("abort" if name in _NEVER_CALLED else name)
-        if known:
-            _ours[name] = known
-    return known
+    return _ours.get(name) or _exported("abort" if name in _NEVER_CALLED else name)
 
 
+@functools.cache
 def _exported(name: str) -> int:
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(_process, name))

@@ -126,6 +126,29 @@ def test_every_entry_can_be_linked() -> None:
     assert not missing
 
 
+AND_THE_USERS = PROGRAM + """
+from numba_kernels import compiling  # tells LLVM what we know
+import numba
+@numba.njit
+def guarded(value):
+    if value < 0:
+        raise ValueError("negative")
+    return value
+try:
+    guarded(-1)
+except ValueError:
+    print("raised")
+"""
+
+
+def test_functions_of_the_user_may_raise(cache: Path) -> None:
+    """What stands for Numba's helpers in images must not reach Numba."""
+    run(cache)
+    settings = os.environ | {"PYTHONPATH": str(ROOT), cache_files.CACHE_VARIABLE: str(cache)}
+    done = subprocess.run([sys.executable, "-c", AND_THE_USERS], env=settings, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["linked", "raised"], done.stderr
+
+
 @pytest.mark.parametrize("extra", ["constant", "initializer", "lifted", "globals"])
 def test_more_than_machine_code_makes_no_image(extra) -> None:
     environment = SimpleNamespace(consts=[object()] if extra == "constant" else [])
