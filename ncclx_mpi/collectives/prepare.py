@@ -8,7 +8,8 @@ then read is said in each function. The buffers are borrowed until the collectiv
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+
+import numpy as np
 
 from ncclx_mpi.collectives import select, shm_oneshot
 from ncclx_mpi.collectives.allgather import ring
@@ -19,14 +20,13 @@ from ncclx_mpi.collectives.barrier import dissemination
 from ncclx_mpi.collectives.bcast import binomial
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.gather import linear as gather_linear
+from ncclx_mpi.collectives.plan import Counts
 from ncclx_mpi.collectives.reduce import gather_reduce
 from ncclx_mpi.collectives.reduce import reduce_scatter_gather as reduce_scattered
 from ncclx_mpi.collectives.reduce_scatter import pairwise as reduce_scatter_pairwise
 from ncclx_mpi.collectives.scan import chain
 from ncclx_mpi.collectives.scatter import linear as scatter_linear
 from ncclx_mpi.p2p.engine import NativeComm
-
-Counts = Sequence[int]
 
 
 def prepare_barrier(comm: NativeComm) -> Collective:
@@ -49,8 +49,8 @@ def prepare_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: in
 def prepare_gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> Collective:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
-        counts = offsets = (nbytes,) * comm.size
-    plan = gather_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, send == 0)
+        counts, offsets = equal_blocks(nbytes, comm.size)
+    plan = gather_linear.plan(comm.rank, comm.size, counts, offsets, root, send == 0)
     return Collective(comm, "gather", shm_oneshot.GATHER, plan, (send, recv), root=root)
 
 
@@ -63,8 +63,8 @@ def prepare_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: i
 def prepare_scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> Collective:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
-        counts = offsets = (nbytes,) * comm.size
-    plan = scatter_linear.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), root, recv == 0)
+        counts, offsets = equal_blocks(nbytes, comm.size)
+    plan = scatter_linear.plan(comm.rank, comm.size, counts, offsets, root, recv == 0)
     return Collective(comm, "scatter", shm_oneshot.SCATTER, plan, (send, recv), root=root)
 
 
@@ -76,7 +76,7 @@ def prepare_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Co
 
 def prepare_allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    plan = ring.plan(comm.rank, comm.size, tuple(counts), tuple(offsets), send == 0)
+    plan = ring.plan(comm.rank, comm.size, counts, offsets, send == 0)
     return Collective(comm, "allgather", shm_oneshot.ALLGATHER, plan, (send, recv))
 
 
@@ -96,9 +96,7 @@ def prepare_alltoallv(
     offsets: Counts,
 ) -> Collective:
     """As alltoall, with bytes and byte offsets of each block."""
-    in_place = send == 0
-    outgoing = ((), ()) if in_place else (tuple(send_counts), tuple(send_offsets))
-    plan = pairwise.plan(comm.rank, comm.size, *outgoing, tuple(counts), tuple(offsets), in_place)
+    plan = pairwise.plan(comm.rank, comm.size, send_counts, send_offsets, counts, offsets, send == 0)
     return Collective(comm, "alltoall", shm_oneshot.ALLTOALL, plan, (send, recv))
 
 
@@ -129,7 +127,7 @@ def prepare_reduce_scatter(
 
     In place: the contribution is in `recv`, and the result replaces its start.
     """
-    plan = reduce_scatter_pairwise.plan(comm.rank, tuple(count * itemsize for count in counts))
+    plan = reduce_scatter_pairwise.plan(comm.rank, comm.size, np.multiply(counts, itemsize))
     return Collective(comm, "reduce_scatter", shm_oneshot.REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
 
 
@@ -153,6 +151,6 @@ def prepare_exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize:
 
 
 @functools.lru_cache(maxsize=64)
-def equal_blocks(nbytes: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Counts and offsets of `size` blocks of `nbytes`."""
-    return (nbytes,) * size, tuple(range(0, nbytes * size, nbytes)) if nbytes else (0,) * size
+def equal_blocks(nbytes: int, size: int) -> tuple[Counts, Counts]:
+    """Counts and offsets of `size` blocks of `nbytes`; nobody may change them."""
+    return np.full(size, nbytes), np.arange(size) * nbytes

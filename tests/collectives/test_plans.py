@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ncclx_mpi.collectives.allgather import ring
@@ -15,7 +16,7 @@ from ncclx_mpi.collectives.alltoall import pairwise
 from ncclx_mpi.collectives.barrier import dissemination
 from ncclx_mpi.collectives.bcast import binomial
 from ncclx_mpi.collectives.gather import linear as gather_linear
-from ncclx_mpi.collectives.plan import Builder, Plan
+from ncclx_mpi.collectives.plan import RECV, SEND, Builder, Plan
 from ncclx_mpi.collectives.reduce import gather_reduce
 from ncclx_mpi.collectives.reduce import reduce_scatter_gather as reduce_scattered
 from ncclx_mpi.collectives.reduce_scatter import pairwise as reduce_scatter_pairwise
@@ -206,7 +207,7 @@ def test_reduce_scatter(size: int, in_place: bool, seed: int) -> None:
     counts = tuple((rank * 3 + 1) % 4 for rank in range(size))
     firsts = [0, *accumulate(counts)]
     buffers = operands(size, sum(counts), in_place, output=4)
-    outputs = run(size, lambda rank: reduce_scatter_pairwise.plan(rank, counts), buffers, seed)
+    outputs = run(size, lambda rank: reduce_scatter_pairwise.plan(rank, size, counts), buffers, seed)
     for rank in range(size):
         wanted = [reduced(range(size), index) for index in range(firsts[rank], firsts[rank + 1])]
         assert outputs[rank][: counts[rank]] == wanted
@@ -222,6 +223,29 @@ def test_scan_and_exscan(size: int, in_place: bool) -> None:
     assert outputs[0] == (contribution(0, length) if in_place else [None] * length)
     for rank in range(1, size):
         assert outputs[rank] == [reduced(range(rank), index) for index in range(length)]
+
+
+def test_counts_are_filled_into_steps_that_are_written_once() -> None:
+    size, rank = 61, 7
+    dice = np.random.default_rng(0)
+    made = pairwise._shape.cache_info().misses
+    for _ in range(3):
+        send_counts, counts = dice.integers(0, 3, size), dice.integers(0, 3, size)
+        steps = pairwise.plan(rank, size, send_counts, send_counts * 2, counts, counts * 3, False).steps
+        for kind, sizes, step in ((SEND, send_counts, 2), (RECV, counts, 3)):
+            messages = steps[steps["kind"] == kind]
+            assert sorted(messages["peer"]) == [peer for peer in range(size) if sizes[peer] and peer != rank], (
+                "empty ones are not sent"
+            )
+            assert (messages["nbytes"] == sizes[messages["peer"]]).all() and (messages["number"] == 1).all()
+            assert (messages["offset"] == step * sizes[messages["peer"]]).all()
+    assert pairwise._shape.cache_info().misses == made + 1
+
+
+def test_the_same_counts_are_the_same_plan() -> None:
+    first = ring.plan(0, 3, [1, 0, 2], [0, 1, 1], False)
+    assert ring.plan(0, 3, np.array([1, 0, 2]), (0, 1, 1), False) is first
+    assert ring.plan(0, 3, [1, 0, 2], [0, 2, 2], False) is not first
 
 
 def test_a_step_may_wait_for_any_number_of_steps() -> None:
