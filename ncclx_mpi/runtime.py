@@ -58,7 +58,7 @@ def start() -> Engine:
     if _job.finalized:
         errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
     from ncclx_mpi import bootstrap, rc
-    from ncclx_mpi.algorithms import ALGORITHMS
+    from ncclx_mpi.algorithms import ALGORITHMS, ORDER
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.store_kind import choose_copies, choose_stores
@@ -67,10 +67,11 @@ def start() -> Engine:
 
     membership = bootstrap.join()
     arena, rank = membership.arena, membership.rank
-    forced.publish(arena, rank, {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS})
+    named = {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS}
+    forced.publish(arena, rank, {**named, ORDER: getattr(rc, ORDER)})
     arena.join(rank)
     _job.membership = membership
-    _job.engine = Engine(arena, rank, getattr(rc, "timeout", None), forced.agreed(arena, rank))
+    _job.engine = Engine(arena, rank, getattr(rc, "timeout", None), *forced.agreed(arena, rank))
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
     choose_copies(_job.engine, getattr(rc, "copies", "auto"))

@@ -86,6 +86,8 @@ class NativeComm:
         World rank of each rank.
     forced : tuple of int
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
+    reduction_order : str
+        The setting of that name.
     owner : weakref
         To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
     """
@@ -100,6 +102,7 @@ class NativeComm:
         self.rank = self.world_ranks.index(engine.rank)
         self.slot = slot
         self.forced = engine.forced
+        self.reduction_order = engine.reduction_order
         self._world = np.array(self.world_ranks, dtype=np.int64)
         self._local = np.full(engine.size, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
@@ -143,14 +146,22 @@ class Engine:
         Seconds after which a wait raises (``NCCLX_MPI_TIMEOUT``); None or 0: never.
     forced
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
+    reduction_order
+        The setting of that name.
     """
 
     def __init__(
-        self, arena: Arena, rank: int, timeout: float | None = None, forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS)
+        self,
+        arena: Arena,
+        rank: int,
+        timeout: float | None = None,
+        forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS),
+        reduction_order: str = "auto",
     ) -> None:
         self.arena = arena
         self.rank = rank
         self.forced = tuple(forced)
+        self.reduction_order = reduction_order
         self.pid = os.getpid()
         self.size = arena.nranks
         self.transport = SharedMemory(arena, rank)

@@ -16,6 +16,7 @@ from ncclx_mpi.collectives.plan import OUTPUT, TEMP, Builder, Plan, Shape, colum
 from ncclx_mpi.collectives.reduce_scatter.pairwise import even_blocks, exchange_and_reduce, rooms_of
 
 
+@functools.lru_cache(maxsize=16)
 def plan(rank: int, size: int, count: int, itemsize: int, root: int) -> Plan:
     """Steps of `rank`. In place at the root, INPUT is OUTPUT."""
     values, temp = even_blocks(count, itemsize, size, rank)

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Numbers, Plan, Shape, columns, rooms_for
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Numbers, Plan, Shape, columns
 
 
 def plan(rank: int, size: int, counts: Counts) -> Plan:
     """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
     blocks = np.asarray(counts, dtype=np.int64)
-    rooms, temp = rooms_for(np.full(rooms_of(size), blocks[rank]))
+    rooms, temp = _rooms(size, int(blocks[rank]))
     return _shape(rank, size).fill(blocks, np.cumsum(blocks) - blocks, rooms, temp=temp)
 
 
@@ -56,11 +56,17 @@ def exchange_and_reduce(
     return done, steps.join(sends)
 
 
+def _rooms(size: int, nbytes: int) -> tuple[Numbers, int]:
+    """Offsets in TEMP of so many rooms for a block of `nbytes`, and the bytes of all."""
+    aligned = (nbytes + 63) // 64 * 64
+    return np.arange(rooms_of(size)) * aligned, rooms_of(size) * aligned
+
+
 def even_blocks(count: int, itemsize: int, size: int, rank: int) -> tuple[list[Numbers], int]:
     """Values of a shape for `count` elements cut into `size` nearly equal blocks, and bytes in TEMP.
 
     Values: bytes and byte offset of each block, and the rooms for that of `rank`.
     """
     edges = np.arange(size + 1) * count // size * itemsize
-    rooms, temp = rooms_for(np.full(rooms_of(size), edges[rank + 1] - edges[rank]))
+    rooms, temp = _rooms(size, int(edges[rank + 1] - edges[rank]))
     return [np.diff(edges), edges[:-1], rooms], temp
