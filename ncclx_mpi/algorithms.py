@@ -219,6 +219,11 @@ ROWS: tuple[Algorithm, ...] = (
         lambda n, m, link: (n - 1) * (link.message + m * (link.byte + link.reduced)),
         chosen=_always,
     ),
+    Algorithm(
+        "allreduce", "recursive_doubling", PLAN,
+        lambda n, m, link: (_rounds(n) + (n & (n - 1) > 0)) * (link.message + m * (link.byte + link.reduced)),
+        order=GROUPS,
+    ),
     *_on_slot("gather", ONESHOT_UPTO, _from_others, _from_others),
     Algorithm("gather", "linear", PLAN, lambda n, m, link: link.message + (n - 1) * m * link.byte, chosen=_always),
     *_on_slot("scatter", ONESHOT_UPTO, _once, _once),
