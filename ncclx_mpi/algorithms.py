@@ -224,6 +224,11 @@ ROWS: tuple[Algorithm, ...] = (
         lambda n, m, link: (_rounds(n) + (n & (n - 1) > 0)) * (link.message + m * (link.byte + link.reduced)),
         order=GROUPS,
     ),
+    Algorithm(
+        "allreduce", "ring", PLAN,
+        lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
+        order=ANY,
+    ),
     *_on_slot("gather", ONESHOT_UPTO, _from_others, _from_others),
     Algorithm("gather", "linear", PLAN, lambda n, m, link: link.message + (n - 1) * m * link.byte, chosen=_always),
     *_on_slot("scatter", ONESHOT_UPTO, _once, _once),

@@ -61,6 +61,34 @@ def test_an_unknown_name():
     )
 
 
+def test_what_a_forced_algorithm_cannot_do():
+    code = (
+        "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD; a = np.arange(4.0)\n"
+        "op = MPI.Op.Create(lambda a, b, t: None, commute=False)\n"
+        "try: comm.Allreduce(MPI.IN_PLACE, a, op)\n"
+        "except MPI.Exception as error: print(error.Get_error_class() == MPI.ERR_UNSUPPORTED_OPERATION, error)\n"
+        "comm.Allreduce(MPI.IN_PLACE, a); assert (a == comm.size * np.arange(4)).all()"
+    )
+    result = run_code(3, code, NCCLX_MPI_ALGO_ALLREDUCE="ring")
+    lines = sorted(result.stdout.splitlines())
+    assert [line[:12] for line in lines] == [f"True rank {rank}:" for rank in range(3)], result.stderr
+    assert all(
+        "allreduce cannot go by ring, which NCCLX_MPI_ALGO_ALLREDUCE asks for: the operation does not commute" in line
+        for line in lines
+    )
+
+
+def test_the_order_of_reductions():
+    code = (
+        "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD; a = np.float32([1e8, -1e8, 1, 1][comm.rank:comm.rank + 1])\n"
+        "comm.Allreduce(MPI.IN_PLACE, a); assert a[0] == 2 or comm.size < 4, a"
+    )
+    assert run_code(4, code, NCCLX_MPI_REDUCTION_ORDER="rank").returncode == 0
+    refused = run_code(4, code, NCCLX_MPI_REDUCTION_ORDER="rank", NCCLX_MPI_ALGO_ALLREDUCE="recursive_doubling")
+    assert refused.returncode != 0 and "reduction_order=rank asks for ((0 op 1) op 2) ..." in refused.stderr
+    assert "reduction_order: rank" in run("info", NCCLX_MPI_REDUCTION_ORDER="rank").stdout
+
+
 def test_what_a_program_sets():
     code = "from ncclx_mpi import rc; rc.algo_bcast = 'binomial'; " + PROGRAM
     assert run_code(2, code).stdout == "both\n"
