@@ -235,6 +235,7 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("scatter", "linear", PLAN, lambda n, m, link: link.message + (n - 1) / n * m * link.byte, chosen=_always),
     *_on_slot("allgather", ONESHOT_UPTO, _from_others, _from_others),
     Algorithm("allgather", "ring", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte), chosen=_always),
+    Algorithm("allgather", "bruck", PLAN, lambda n, m, link: _rounds(n) * link.message + (n - 1) * m * link.byte),
     *_on_slot("alltoall", ONESHOT_UPTO, _once, _once),
     Algorithm("alltoall", "pairwise", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), chosen=_always),
     *_on_slot("reduce_scatter", ONESHOT_UPTO, _once, _once, reduces=True),
