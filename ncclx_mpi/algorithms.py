@@ -238,6 +238,7 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("allgather", "bruck", PLAN, lambda n, m, link: _rounds(n) * link.message + (n - 1) * m * link.byte),
     *_on_slot("alltoall", ONESHOT_UPTO, _once, _once),
     Algorithm("alltoall", "pairwise", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), chosen=_always),
+    Algorithm("alltoall", "bruck", PLAN, lambda n, m, link: _rounds(n) * (link.message + m / 2 * link.byte), equal_blocks=True),
     *_on_slot("reduce_scatter", ONESHOT_UPTO, _once, _once, reduces=True),
     Algorithm(
         "reduce_scatter", "pairwise", PLAN,
