@@ -1,4 +1,4 @@
-"""Fill the pages of this folder and the README: snippets from their files, the table of settings from the code.
+"""Fill the pages of this folder and the README: snippets from their files, the tables of settings and algorithms from the code.
 
 python docs/build.py [--check]
 """
@@ -7,11 +7,17 @@ import re
 import sys
 from pathlib import Path
 
-from ncclx_mpi import rc
+from ncclx_mpi import algorithms, rc
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```python\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
+ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
+REDUCES = {
+    algorithms.RANK: "((0 op 1) op 2) ...",
+    algorithms.GROUPS: "neighbours first: (0 op 1) op (2 op 3)",
+    algorithms.ANY: "operations that commute",
+}
 
 
 def snippet(match: re.Match[str]) -> str:
@@ -29,9 +35,32 @@ def settings(match: re.Match[str]) -> str:
     return match[1] + "\n".join(rows) + "\n" + match[2]
 
 
+def rows(match: re.Match[str]) -> str:
+    """Return the table of all algorithms."""
+    lines = [
+        "| collective | algorithm | kind | where none is forced | reduces | 8 ranks: 1 KiB, 1 MiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in algorithms.ROWS:
+        costs = ", ".join(f"{row.cost(8, nbytes, algorithms.SHARED_MEMORY):,.0f} us" for nbytes in (1 << 10, 1 << 20))
+        reduces = REDUCES[row.order] if "reduce" in row.collective or row.collective == "scan" else ""
+        lines.append(f"| {row.collective} | `{row.name}` | {algorithms.KINDS[row.kind]} | {_chosen(row)} | {reduces} | {costs} |")
+    return match[1] + "\n".join(lines) + "\n" + match[2]
+
+
+def _chosen(row: algorithms.Algorithm) -> str:
+    """Say when an algorithm is chosen, as a search over sizes finds it."""
+    if row.kind == algorithms.ONESHOT:
+        return f"up to {row.upto >> 10} KiB" if row.upto else "always"
+    if row.kind != algorithms.PLAN:
+        return "more, if it is the faster"
+    sizes = [n for n in (1, *(1 << k for k in range(10, 30))) if algorithms.choose(row.collective, algorithms.Case(8, n)) is row]
+    return "no" if not sizes else "no slot" if sizes[0] == 1 else f"no slot, from {sizes[0] >> 10} KiB"
+
+
 def filled(page: Path) -> str:
     """Return what a page should be."""
-    return TABLE.sub(settings, BLOCK.sub(snippet, page.read_text()))
+    return ALGORITHMS.sub(rows, TABLE.sub(settings, BLOCK.sub(snippet, page.read_text())))
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ncclx_mpi.algorithms import ALGORITHMS
+from ncclx_mpi.algorithms import ALGORITHMS, ORDER, ORDERS
 
 _YES, _NO = ("1", "yes", "true", "on", "y"), ("0", "no", "false", "off", "n")
 
@@ -90,6 +90,13 @@ SETTINGS: dict[str, Setting] = dict(
         *(
             _ours(f"algo_{name}", "auto", str, (), f"algorithm of {name}: auto, {', '.join(names)}")
             for name, names in ALGORITHMS.items()
+        ),
+        _ours(
+            ORDER,
+            "auto",
+            str,
+            ORDERS,
+            "how arrays are reduced: rank: ((0 op 1) op 2) ...; auto: as the algorithm does, with the same bits on all ranks and in all runs",
         ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),

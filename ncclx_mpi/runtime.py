@@ -58,7 +58,7 @@ def start() -> Engine:
     if _job.finalized:
         errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
     from ncclx_mpi import bootstrap, rc
-    from ncclx_mpi.algorithms import ALGORITHMS
+    from ncclx_mpi.algorithms import ALGORITHMS, ORDER
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
     from numba_kernels.cuda import cache
@@ -67,7 +67,8 @@ def start() -> Engine:
 
     membership = bootstrap.join()
     arena, rank, local_rank = membership.arena, membership.rank, membership.local_rank
-    forced.publish(arena, local_rank, {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS})
+    named = {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS}
+    forced.publish(arena, local_rank, {**named, ORDER: getattr(rc, ORDER)})
     arena.join(local_rank)
     _job.membership = membership
     shared_memory = SharedMemory(arena, rank, membership.near)
@@ -77,7 +78,7 @@ def start() -> Engine:
         rank,
         membership.size,
         getattr(rc, "timeout", None),
-        forced.agreed(arena, local_rank),
+        *forced.agreed(arena, local_rank),
         membership.near,
     )
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclx_mpi import rc
-from ncclx_mpi.algorithms import unpack
+from ncclx_mpi.algorithms import ALGORITHMS, unpack
 from ncclx_mpi.cli.main import program_name
 
 _PACKAGES = (
@@ -26,10 +26,28 @@ def main(args: list[str]) -> int:
     """Print the facts, as text or JSON; under a launcher rank 0 does."""
     parser = argparse.ArgumentParser(prog=f"{program_name()} info", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--plans", metavar="COLLECTIVE", choices=ALGORITHMS, help="instead: the algorithms of a collective, and which one runs"
+    )
+    parser.add_argument("--ranks", type=int, default=8, help="for --plans: ranks (default: 8)")
+    parser.add_argument("--bytes", default="1M", help="for --plans: what each rank gives, such as 8, 64K (default: 1M)")
     options = parser.parse_args(args)
+    if options.plans:
+        return _print_plans(parser, options)
     facts, rank = collect()
     if rank == 0:
         print(json.dumps(facts, indent=1) if options.json else _as_text(facts))
+    return 0
+
+
+def _print_plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from ncclx_mpi.bench.points import parse_size
+    from ncclx_mpi.cli import plans
+
+    try:
+        print(plans.table(options.plans, max(1, options.ranks), parse_size(options.bytes)))
+    except ValueError as error:
+        parser.error(str(error))
     return 0
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import threading
 from collections import deque
 from typing import Any
 
@@ -44,7 +45,8 @@ _COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER =
     for name in ("comm", "state", "error", "tag", "fn", "itemsize", "buffers", "failed_peer", "stranger")
 )
 """Indices of words."""
-_MOST_SPARE = 4
+_MOST_SPARE, _LARGEST_SPARE, _SPARE_BYTES = 4, 1 << 20, 16 << 20
+"""Spare rooms of a plan, bytes of one, and of all in this process."""
 IDLE, RUNNING, FINISHED = 0, 1, 2
 _WAITING, _STARTED, _DONE = 0, 1, 2
 _CONTEXT_OFFSET = 1
@@ -284,29 +286,71 @@ class _Room:
     ----------
     plan
         Whose steps they are.
-    address, words
-        Where it is, and its words.
+    address, words, nbytes
+        Where it is, its words, and how much memory it takes.
     """
 
-    __slots__ = ("_block", "_temp", "address", "plan", "words")
+    __slots__ = ("_block", "_temp", "address", "nbytes", "plan", "words")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._temp = np.empty(plan.temp + 64, dtype=np.uint8)
         self._block = np.zeros((PLAN.total + plan.steps.nbytes) // WORD, dtype=np.int64)
         self._block[PLAN.total // WORD :] = plan.steps.view(np.int64).reshape(-1)
+        self.nbytes = self._temp.nbytes + self._block.nbytes
         self.address = int(self._block.ctypes.data)
         self.words: memoryview[int] = self._block.data
         self.words[PLAN.count // WORD] = len(plan.steps)
         self.words[_BUFFERS + TEMP] = (self._temp.ctypes.data + 63) // 64 * 64
 
 
-def _room_for(plan: Plan) -> _Room:
-    """Return room that a collective by the same plan has left, or new one."""
-    try:
-        return plan.spare.pop()  # type: ignore[no-any-return]
-    except IndexError:
+class SpareRooms:
+    """Rooms of collectives that are complete, for the next ones by the same plan: a small one takes less time than making room for it.
+
+    All of them together are bounded in bytes: those that were left longest ago go first. Finalizers leave rooms, wherever they
+    happen to run, so nobody waits here: who finds another one at it does without.
+
+    Attributes
+    ----------
+    nbytes
+        Of all rooms.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rooms: dict[int, list[_Room]] = {}
+        self.nbytes = 0
+
+    def take(self, plan: Plan) -> _Room:
+        """Return a room that a collective by the same plan has left, or a new one."""
+        if self._rooms.get(id(plan)) and self._lock.acquire(blocking=False):
+            try:
+                if rooms := self._rooms.pop(id(plan), None):
+                    room = rooms.pop()
+                    self.nbytes -= room.nbytes
+                    if rooms:
+                        self._rooms[id(plan)] = rooms
+                    return room
+            finally:
+                self._lock.release()
         return _Room(plan)
+
+    def leave(self, room: _Room) -> None:
+        """Keep a room, if it is small enough."""
+        if room.nbytes > _LARGEST_SPARE or not self._lock.acquire(blocking=False):
+            return
+        try:
+            rooms = self._rooms.setdefault(id(room.plan), [])  # the rooms keep the plan alive, and nobody else has its id
+            if len(rooms) < _MOST_SPARE:
+                rooms.append(room)
+                self.nbytes += room.nbytes
+            while self.nbytes > _SPARE_BYTES:
+                self.nbytes -= sum(oldest.nbytes for oldest in self._rooms.pop(next(iter(self._rooms))))
+        finally:
+            self._lock.release()
+
+
+spare_rooms = SpareRooms()
 
 
 class Collective:
@@ -347,7 +391,7 @@ class Collective:
         self._kind = kind
         self._call = kind | (root & ((1 << _ROOT_BITS) - 1)) << _KIND_BITS
         self._engine = comm.engine
-        self._room = _room_for(plan)
+        self._room = spare_rooms.take(plan)
         self._words = words = self._room.words
         self._address = self._room.address
         self._is_given_up = False
@@ -422,8 +466,8 @@ class Collective:
         if getattr(self, "_address", 0):
             if self.running:
                 _forgotten.append(self)
-            elif not self._is_given_up and len(self._room.plan.spare) < _MOST_SPARE:
-                self._room.plan.spare.append(self._room)
+            elif not self._is_given_up:
+                spare_rooms.leave(self._room)
 
     def _finish(self) -> None:
         """Raise what went wrong, once it is complete."""

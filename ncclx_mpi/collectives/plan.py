@@ -6,13 +6,18 @@ that must be complete first. Nothing else orders steps, so whatever can go on at
 
 Messages between two ranks match by number: the k-th send to a peer meets the k-th receive on its side, in the order in which the two
 plans list them, whenever they start.
+
+What a plan costs in Python is its steps, thousands of them on a thousand ranks. Where each rank has counts of its own, which differ from call
+to call, an algorithm therefore writes its steps once, as a :class:`Shape`, and only the sizes are filled in when a collective starts.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -41,17 +46,70 @@ Place = tuple[int, int]
 """(buffer, byte offset)."""
 
 
-@dataclass(frozen=True)
+Counts = npt.ArrayLike
+"""Bytes, or byte offsets, of the block of each rank."""
+Numbers = npt.NDArray[np.int64]
+_MOST_FILLED = 4
+_SIZES = ("nbytes", "offset", "low_offset", "high_offset")
+
+
+@dataclass(frozen=True, eq=False)
 class Plan:
     """The steps of one rank, and how many bytes of temporary memory they use.
 
-    ``spare`` is native memory in which collectives by this plan have run, kept by the executor for the next ones: algorithms return the
-    same plan for the same arguments, and a small collective takes less time than making room for it.
+    Algorithms return the same plan for the same arguments: the executor keeps native memory for it (:mod:`ncclx_mpi.collectives.executor`).
     """
 
     steps: npt.NDArray[Any]
     temp: int
-    spare: list[Any] = field(default_factory=list, compare=False, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """The steps of one rank, in which sizes and offsets are numbers of values that are known when a collective starts. Value 0 is 0.
+
+    Messages have the same numbers whatever the sizes are, so the two ends of each agree on them, and a step of no bytes, which
+    both know to be empty, becomes a JOIN: nothing is sent for it. So a shape has no signals.
+    """
+
+    steps: npt.NDArray[Any]
+    filled: dict[bytes, Plan] = field(default_factory=dict, repr=False)
+    """Plans of the last few values: programs repeat their calls."""
+
+    def fill(self, *values: Counts, temp: int = 0) -> Plan:
+        """Return the plan for values 1, 2, ... and `temp` bytes of temporary memory, which must follow from the values."""
+        numbers = np.concatenate((_ZERO, *values))
+        key = numbers.tobytes()
+        plan = self.filled.get(key)
+        if plan is None:
+            if len(self.filled) >= _MOST_FILLED:
+                self.filled.clear()
+            plan = self.filled[key] = Plan(self._steps_for(numbers), temp)
+        return plan
+
+    def _steps_for(self, numbers: Numbers) -> npt.NDArray[Any]:
+        steps = self.steps.copy()
+        for column in _SIZES:
+            steps[column] = numbers[self.steps[column]]
+        steps["kind"][steps["nbytes"] == 0] = JOIN
+        steps.setflags(write=False)
+        return steps
+
+
+_ZERO = np.zeros(1, dtype=np.int64)
+
+
+def columns(*lengths: int) -> list[range]:
+    """Return the numbers of the values of a shape that is filled with vectors of these lengths."""
+    ends = list(accumulate(lengths, initial=1))
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
+
+
+def rooms_for(counts: Counts) -> tuple[Numbers, int]:
+    """Lay blocks of `counts` bytes out in temporary memory: the offset of each, aligned to 64 bytes, and the bytes of all."""
+    aligned = (np.asarray(counts, dtype=np.int64) + 63) // 64 * 64
+    ends = np.cumsum(aligned)
+    return ends - aligned, int(ends[-1])
 
 
 class Builder:
@@ -128,12 +186,16 @@ class Builder:
 
     def build(self) -> Plan:
         """The finished plan."""
-        steps = np.zeros(len(self._rows), dtype=STEP_TYPE)
-        for index, row in enumerate(self._rows):
-            for column, value in row.items():
-                steps[index][column] = value
+        return Plan(self._table(), self._temp)
+
+    def shape(self) -> Shape:
+        """What was written with numbers of values in the place of sizes and offsets."""
+        return Shape(self._table())
+
+    def _table(self) -> npt.NDArray[Any]:
+        steps = np.array([tuple(row.get(field, 0) for field in FIELDS) for row in self._rows], dtype=STEP_TYPE)
         steps.setflags(write=False)
-        return Plan(steps, self._temp)
+        return steps
 
     def _message(self, kind: int, peer: int, place: Place, nbytes: int, after: Iterable[int], count: Counter[int]) -> int:
         count[peer] += 1
@@ -148,8 +210,3 @@ class Builder:
         first, second = (*waits, -1, -1)[:2]
         self._rows.append({**fields, "first": first, "second": second})
         return len(self._rows) - 1
-
-
-def block_range(total: int, size: int, index: int) -> tuple[int, int]:
-    """First and end of block `index` when `total` elements are cut into `size` nearly equal blocks."""
-    return total * index // size, total * (index + 1) // size

@@ -1,73 +1,61 @@
 """Which algorithm carries out a collective: a function of what all ranks know, so that all choose alike.
 
 What all ranks know: the collective, the number of ranks, the bytes that every rank gave (never one rank's counts of a v-variant),
-whether the communicator has a slot in the arena, and what the settings force (:mod:`ncclx_mpi.algorithms`). :func:`on_lines` is
-compiled too, :func:`is_planned` and :func:`chunk_items`, so that calls which never leave compiled code choose by the very same table.
+whether the communicator has a slot in the arena, and what the settings force. The rows of :mod:`ncclx_mpi.algorithms` say which algorithm is
+chosen for what; :func:`on_lines` is compiled, :func:`is_planned` and :func:`chunk_items`, so that calls which never leave compiled code
+choose by the very same rows.
 
-====================  =======================================================  ========================================================
-algorithm             chosen for                                               what runs where it is forced and cannot serve the call
-====================  =======================================================  ========================================================
-``shm_oneshot``       up to ``LINES_UPTO`` bytes; one rank; nothing to move    more than ``BIG`` bytes: as if none was forced
-``shm_pipelined``     more, if it is the faster                                elements over ``LARGEST_ITEM`` to reduce: a plan
-``cma``               more, if it is the faster                                buffers that the kernel does not copy: ``shm_pipelined``
-the first plan        no slot in the arena; non-blocking and persistent calls  serves all
+A forced plan runs, or the call is refused with what its row says. A forced algorithm of the slot that cannot serve a call leaves it to
+another one, alike on all ranks (why: ``design/011-plans-and-rows.md``):
+
+====================  =======================================================  ==============================================
+forced                cannot serve                                             then
+====================  =======================================================  ==============================================
+``shm_oneshot``       more than ``BIG`` bytes                                  as if none was forced
+``shm_pipelined``     elements over ``LARGEST_ITEM`` to reduce                 a plan
+``cma``               buffers that the kernel does not copy                    ``shm_pipelined``
+any of the three      no slot in the arena; non-blocking and persistent calls  a plan
                       with counts or operations in Python, large scans
-``reduce_scatter_*``  as that, from ``SCATTERED_FROM`` bytes                   serves all
-====================  =======================================================  ========================================================
+====================  =======================================================  ==============================================
 
-Where a communicator has no slot, forced algorithms of the slot are a plan, and so is ``shm_pipelined`` in non-blocking and persistent calls,
-which otherwise go directly beyond lines, without trials, where all ranks let the kernel copy, and else as a plan. Alltoallv, alltoallw,
-gatherv and scatterv have one algorithm on the slot, ``shm_vector``, whichever of its algorithms is forced. Forced algorithms are
-the host's: arrays on devices are copied there for them.
+What is empty, and a rank that is alone, passes by lines whatever is forced. Non-blocking and persistent calls go directly beyond lines,
+without trials, where all ranks let the kernel copy, and else as a plan. Alltoallv, alltoallw, gatherv and scatterv have one algorithm on
+the slot, ``shm_vector``, whichever of its algorithms is forced. Forced algorithms are the host's: arrays on devices are copied there.
 """
 
 from __future__ import annotations
 
-from ncclx_mpi.algorithms import FIRST_PLAN, ONESHOT, SHARED_WORK, UNFORCED
-from ncclx_mpi.collectives.shm_oneshot import (
-    ALLGATHER,
-    ALLREDUCE,
-    ALLTOALL,
-    BARRIER,
-    BCAST,
-    EXSCAN,
-    GATHER,
-    REDUCE,
-    REDUCE_SCATTER,
-    SCAN,
-    SCATTER,
-)
+import functools
+import importlib
+from collections.abc import Callable
+
+from ncclx_mpi import algorithms, errors
+from ncclx_mpi.algorithms import ONESHOT, UNFORCED, Algorithm, Case
+from ncclx_mpi.collectives.plan import Plan
+from ncclx_mpi.collectives.shm_oneshot import BARRIER, EXSCAN
 from ncclx_mpi.collectives.shm_pipelined import piece_of
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.layout import COMM
+from ncclx_mpi.p2p.layout import COMM, OPERATIONS
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from transports.shm.slots import BIG, LEAST_CHUNK, split_chunk_bytes
 
+FIRST_PLAN = algorithms.PLAN
+"""The number of the first plan."""
 PLAN, SMALL, LARGE = "plan", "small", "large"
 """A plan over messages; lines of the slot; streams of the slot."""
 
-LINES_UPTO = {
-    BARRIER: 0,
-    BCAST: BIG,
-    REDUCE: BIG,
-    ALLREDUCE: 4 << 10,
-    GATHER: BIG,
-    SCATTER: BIG,
-    ALLGATHER: BIG,
-    ALLTOALL: BIG,
-    REDUCE_SCATTER: BIG,
-    SCAN: BIG,
-    EXSCAN: BIG,
-}
+COLLECTIVES = {kind: "scan" if OPERATIONS[kind] == "exscan" else OPERATIONS[kind] for kind in range(BARRIER, EXSCAN + 1)}
+"""The collective of each kind, as rows name it."""
+
+LINES_UPTO = {kind: algorithms.row_of(collective, "shm_oneshot").upto for kind, collective in COLLECTIVES.items()}
 """Bytes that one rank publishes up to which lines are used; never more than `BIG`."""
-_UPTO = tuple(LINES_UPTO.get(kind, 0) for kind in range(max(LINES_UPTO) + 1))
+_UPTO = tuple(LINES_UPTO.get(kind, 0) for kind in range(EXSCAN + 1))
+assert BIG == algorithms.ONESHOT_UPTO
 
-SCATTERED_FROM = {REDUCE: 64 << 10, ALLREDUCE: 32 << 10}
-"""Bytes of one contribution from which the plans of reductions share the work between all ranks."""
-
-LARGEST_ITEM = LEAST_CHUNK
+LARGEST_ITEM = algorithms.LARGEST_ITEM
 """Bytes of an element up to which reductions are cut into chunks of whole elements."""
+assert LARGEST_ITEM == LEAST_CHUNK
 
 
 @kernel("int64(int64, int64)")
@@ -111,9 +99,39 @@ def chunk_items(size, nbytes, itemsize):  # type: ignore[no-untyped-def]
     return items // 64 * 64 if items >= 64 else items
 
 
-def is_scattered(comm: NativeComm, kind: int, count: int, itemsize: int) -> bool:
-    """Whether a reduction of `count` elements as a plan is cut into blocks, one for each rank."""
-    forced, size = comm.forced[kind], comm.size
+def plan_for(
+    comm: NativeComm, kind: int, nbytes: int, itemsize: int = 1, commutes: bool = True, has_counts: bool = False
+) -> Callable[..., Plan]:
+    """Return the function that makes the plan of a collective, of the algorithm that is forced or of the one that is chosen.
+
+    Raises
+    ------
+    Exception
+        ERR_UNSUPPORTED_OPERATION: an algorithm is forced that cannot carry the call out. All ranks raise it.
+    """
+    case = Case(comm.size, nbytes, itemsize, commutes, comm.reduction_order, has_counts)
+    row = choose_plan(kind, comm.forced[kind], case)
+    reason = row.why_not(case)
+    if reason:
+        name = algorithms.variable(row.collective)
+        errors.fail(
+            errors.ERR_UNSUPPORTED_OPERATION,
+            f"rank {comm.rank}: {OPERATIONS[kind]} cannot go by {row.name}, which {name} asks for: {reason}; set {name} to another one, "
+            "or to auto",
+        )
+    return function_of(row)
+
+
+@functools.lru_cache(maxsize=1024)
+def choose_plan(kind: int, forced: int, case: Case) -> Algorithm:
+    """The row of a plan: the forced one, or the first that is chosen for a case, if none is or one of the slot."""
     if forced >= FIRST_PLAN:
-        return forced in SHARED_WORK
-    return size > 2 and count >= size and count * itemsize >= SCATTERED_FROM[kind]
+        return algorithms.row_of(COLLECTIVES[kind], algorithms.NAMES[forced])
+    return algorithms.choose(COLLECTIVES[kind], case._replace(has_slot=False))
+
+
+@functools.cache
+def function_of(row: Algorithm) -> Callable[..., Plan]:
+    """The function of a plan's row: that of the file whose name it has."""
+    found: Callable[..., Plan] = importlib.import_module(f"ncclx_mpi.collectives.{row.collective}.{row.name}").plan
+    return found

@@ -90,6 +90,8 @@ class NativeComm:
         World rank of each rank.
     forced : tuple of int
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
+    reduction_order : str
+        The setting of that name.
     owner : weakref
         To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
     """
@@ -104,6 +106,7 @@ class NativeComm:
         self.rank = self.world_ranks.index(engine.rank)
         self.slot = slot
         self.forced = engine.forced
+        self.reduction_order = engine.reduction_order
         self._world = np.array(self.world_ranks, dtype=np.int64)
         self._local = np.full(engine.size, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
@@ -149,6 +152,8 @@ class Engine:
         Seconds after which a wait raises (``NCCLX_MPI_TIMEOUT``); None or 0: never.
     forced
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
+    reduction_order
+        The setting of that name.
     near
         World ranks of this node, in the order in which the arena knows them; None: all.
     endpoints
@@ -168,6 +173,7 @@ class Engine:
         size: int,
         timeout: float | None = None,
         forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS),
+        reduction_order: str = "auto",
         near: Sequence[int] | None = None,
         endpoints: Mapping[str, Sequence[bytes]] | None = None,
     ) -> None:
@@ -176,6 +182,7 @@ class Engine:
         self.near = tuple(range(size)) if near is None else tuple(near)
         self.local_rank = self.near.index(rank)
         self.forced = tuple(forced)
+        self.reduction_order = reduction_order
         self.pid = os.getpid()
         self.size = size
         self.transports = tuple(transports)

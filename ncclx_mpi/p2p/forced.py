@@ -1,4 +1,4 @@
-"""Forced algorithms of collectives: the same on all ranks, which is made sure of when they start.
+"""Forced algorithms of collectives, and the order of reductions: the same on all ranks, which is made sure of when they start.
 
 Every rank publishes what its settings force before it joins, and looks at what the others have published after it has joined. Of two
 ranks that differ, the one that publishes later sees it: nobody waits for anybody.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ncclx_mpi import errors
-from ncclx_mpi.algorithms import NAMES, pack, unpack, variable
+from ncclx_mpi.algorithms import NAMES, ORDER, pack, unpack, variable
 from ncclx_mpi.p2p.layout import OPERATIONS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def publish(arena: Arena, rank: int, forced: Mapping[str, str]) -> None:
-    """Publish what this rank forces: an algorithm for each collective, or ``auto``. To be called before it joins.
+    """Publish what this rank forces: an algorithm for each collective, or ``auto``, and the order. To be called before it joins.
 
     Raises
     ------
@@ -28,8 +28,8 @@ def publish(arena: Arena, rank: int, forced: Mapping[str, str]) -> None:
     arena.set_control_word(rank, "forced", pack(forced))
 
 
-def agreed(arena: Arena, rank: int) -> tuple[int, ...]:
-    """The number of the forced algorithm of each kind of operation, ``AUTO`` for none. To be called after the rank has joined.
+def agreed(arena: Arena, rank: int) -> tuple[tuple[int, ...], str]:
+    """The number of the forced algorithm of each kind of operation, 0 for none, and the order. To be called after the rank has joined.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def agreed(arena: Arena, rank: int) -> tuple[int, ...]:
             _raise_difference(rank, unpack(own), other, unpack(its))
     names = unpack(own)
     names["exscan"] = names.get("scan", "auto")
-    return tuple(NAMES.index(names.get(operation, "auto")) for operation in OPERATIONS)
+    return tuple(NAMES.index(names.get(operation, "auto")) for operation in OPERATIONS), names.get(ORDER, "auto")
 
 
 def _raise_difference(rank: int, own: Mapping[str, str], other: int, its: Mapping[str, str]) -> None:

@@ -45,6 +45,9 @@ class Simulation:
         self.ranks = [Rank(plan, pair) for plan, pair in zip(plans, buffers, strict=True)]
         self.sent: dict[tuple[int, int, int], tuple[int, Cells | None]] = {}
         self.awaited: dict[tuple[int, int, int], int] = {}
+        self.known: dict[tuple[int, int, int], set[int]] = {}
+        self.heard = [{me} for me in range(len(self.ranks))]
+        """Of which ranks each has heard, itself or through others."""
         self.random = random.Random(seed)
 
     def run(self) -> None:
@@ -68,6 +71,7 @@ class Simulation:
         if step["kind"] == SEND:
             eager = self.random.random() < 0.5
             cells = rank.view(step["buffer"], step["offset"], step["nbytes"])
+            self.known[me, step["peer"], step["number"]] = set(self.heard[me])
             self.sent[me, step["peer"], step["number"]] = (index, cells if eager else None)
             if eager:
                 rank.done.add(index)
@@ -92,6 +96,7 @@ class Simulation:
         source, target, _ = key
         (send, cells), receive = self.sent.pop(key), self.awaited.pop(key)
         sender, receiver = self.ranks[source], self.ranks[target]
+        self.heard[target] |= self.known.pop(key)
         if cells is None:
             step = sender.steps[send]
             cells = sender.view(step["buffer"], step["offset"], step["nbytes"])

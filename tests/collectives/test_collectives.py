@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives
+from ncclx_mpi.collectives.executor import spare_rooms
 from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels import reduce as reductions
 from tests.collectives.cases import CASES
 from tests.collectives.forked import run_ranks
 from transports.shm.trial import TRIALS
@@ -72,6 +74,30 @@ def many_at_once(comm: NativeComm) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_many_at_once_complete_in_any_order(size: int) -> None:
     run_ranks(size, many_at_once)
+
+
+def summed(comm: NativeComm, nbytes: int) -> None:
+    data = np.ones(nbytes, np.uint8)
+    collectives.allreduce(comm, 0, data.ctypes.data, nbytes, 1, reductions.address("sum", "u8"), True)
+    assert (data == comm.size).all()
+
+
+def many_sizes(comm: NativeComm) -> None:
+    summed(comm, 100)
+    kept = spare_rooms.nbytes
+    assert 0 < kept < 64 << 10
+    summed(comm, 100)
+    assert spare_rooms.nbytes == kept, "the same call runs in the same memory"
+    summed(comm, 3 << 20)
+    assert spare_rooms.nbytes == kept, "large ones are given back at once"
+    for size in range(40):
+        summed(comm, (440 << 10) + 64 * size)
+        assert spare_rooms.nbytes <= 16 << 20
+    assert spare_rooms.nbytes > 15 << 20
+
+
+def test_memory_of_plans_that_are_complete_is_bounded() -> None:
+    run_ranks(2, many_sizes, with_slot=False)
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.algorithms import ALGORITHMS, NAMES, SHARED_WORK, pack, unpack
+from ncclx_mpi.algorithms import ALGORITHMS, NAMES, ON_SLOT, ORDER, PLAN, RANK, ROWS, Algorithm, Case, choose, pack, rows_of, unpack
 from ncclx_mpi.api.communicator import duplicate, return_slot
-from ncclx_mpi.collectives import prepare, select
+from ncclx_mpi.collectives import select
 from ncclx_mpi.collectives.autotune import WAYS
-from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, REDUCE, SCRATCH
+from ncclx_mpi.collectives.plan import Plan
+from ncclx_mpi.collectives.shm_oneshot import SCRATCH
 from ncclx_mpi.p2p import forced
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
@@ -46,7 +48,9 @@ ELEMENTS = (
     ("maxloc", "i32,i32"),
 )  # fmt: skip
 """Operations and element types: all sizes of element, some whose order of operands and of additions shows."""
-SLOT = ("shm_oneshot", "shm_pipelined", "cma")
+ROUNDED = ("f16", "bf16", "f32", "f64", "c64", "c128")
+"""Elements of which sums and products depend on the order."""
+WITH_COUNTS = ("gatherv", "scatterv", "allgatherv", "alltoallv", "reduce_scatter")
 
 
 def word_of(**names: str) -> int:
@@ -60,19 +64,37 @@ def numbers(collective: str, name: str) -> tuple[int, ...]:
 
 
 class Ran(NamedTuple):
-    """What a communicator has carried out: meetings on lines, collectives on streams, agreements about ways, plans."""
+    """What a communicator has carried out: meetings on lines, collectives on streams, agreements about ways, plans, and by which rows."""
 
     meetings: int
     streams: int
     agreements: int
     plans: int
+    rows: frozenset[Algorithm] = frozenset()
 
     @classmethod
-    def on(cls, comm: NativeComm) -> Ran:
+    def on(cls, comm: NativeComm, rows: frozenset[Algorithm] = frozenset()) -> Ran:
         streams, agreed = (
             ctypes.c_int64.from_address(comm.address + word).value for word in (int(SCRATCH.streams), int(WAYS.agreed))
         )
-        return cls(comm.word("sequence"), streams, int(agreed != 0), comm.word("plans"))
+        return cls(comm.word("sequence"), streams, int(agreed != 0), comm.word("plans"), rows)
+
+
+@contextlib.contextmanager
+def noted_rows() -> Iterator[set[Algorithm]]:
+    """The rows whose plans are made meanwhile."""
+    rows: set[Algorithm] = set()
+    original = select.function_of
+
+    def noting(row: Algorithm) -> Callable[..., Plan]:
+        rows.add(row)
+        return original(row)
+
+    select.function_of = noting  # type: ignore[assignment]
+    try:
+        yield rows
+    finally:
+        select.function_of = original
 
 
 def forcing(comm: NativeComm, collective: str, name: str) -> NativeComm:
@@ -89,42 +111,61 @@ def blocking(name: str) -> Callable[..., None]:
     return function
 
 
-def run_forced(
-    comm: NativeComm, collective: str, name: str, variant: str, lengths: tuple[int, ...], start: Start = blocking
-) -> Ran:
+def exact(row: Algorithm, variant: str) -> tuple[str, ...]:
+    """Operation and elements for a reduction in any order, if the row does not reduce in that of ranks; the cases compare bits."""
+    return () if row.order == RANK else ("sum", "i64")
+
+
+def run_forced(comm: NativeComm, row: Algorithm, variant: str, lengths: tuple[int, ...], start: Start = blocking) -> Ran:
     """Run the case of a collective with an algorithm forced; returns what ran."""
-    mine = forcing(comm, collective, name)
+    mine = forcing(comm, row.collective, row.name)
     try:
-        for length in lengths:
-            CASE[variant](mine, start, length)
+        with noted_rows() as rows:
+            for length in lengths:
+                CASE[variant](mine, start, length, *exact(row, variant))
         collectives.barrier(mine)
-        return Ran.on(mine)
+        return Ran.on(mine, frozenset(rows))
     except BaseException as error:
-        error.add_note(f"{variant} by {name}, rank {comm.rank} of {comm.size}, lengths {lengths}")
+        error.add_note(f"{variant} by {row.name}, rank {comm.rank} of {comm.size}, lengths {lengths}")
         raise
     finally:
         return_slot(mine)
 
 
-def check_ran(ran: Ran, name: str, variant: str, is_alone: bool) -> None:
+def check_refused(comm: NativeComm, row: Algorithm, variant: str, reason: str) -> None:
+    """Assert that a call is refused by all ranks, that nothing is left of it, and that the communicator goes on."""
+    mine = forcing(comm, row.collective, row.name)
+    with pytest.raises(errors.Exception, match=f"cannot go by {row.name}") as caught:
+        CASE[variant](mine, blocking, 13)
+    assert caught.value.Get_error_class() == errors.ERR_UNSUPPORTED_OPERATION
+    assert reason in str(caught.value) and f"NCCLX_MPI_ALGO_{row.collective.upper()}" in str(caught.value)
+    collectives.barrier(mine)
+    return_slot(mine)
+
+
+def check_ran(ran: Ran, row: Algorithm, variant: str, is_alone: bool) -> None:
     """Assert that the algorithm ran, and no other; a rank that is alone has no slot."""
-    what = f"{variant} by {name}: {ran}"
-    if name not in SLOT or is_alone:
+    what = f"{variant} by {row.name}: {ran}"
+    if row.kind == PLAN:
+        assert ran.rows == {row}, what
+    if row.kind == PLAN or is_alone:
         assert ran.plans > 0 and ran.streams == ran.agreements == 0 and ran.meetings <= 1, what
         return
     assert ran.plans == 0 and ran.meetings > 1, what
     if variant in DECIDE_THEMSELVES:
         return
-    assert (ran.streams > 0) == (name == "shm_pipelined"), what
-    assert (ran.agreements > 0) == (name == "cma"), what
+    assert (ran.streams > 0) == (row.name == "shm_pipelined"), what
+    assert (ran.agreements > 0) == (row.name == "cma"), what
 
 
 def every_algorithm(comm: NativeComm, lengths: tuple[int, ...]) -> None:
-    for collective, names in ALGORITHMS.items():
-        for name in names:
-            for variant in VARIANTS.get(collective, (collective,)):
-                ran = run_forced(comm, collective, name, variant, lengths)
-                check_ran(ran, name, variant, comm.size == 1)
+    for row in ROWS:
+        for variant in VARIANTS.get(row.collective, (row.collective,)):
+            reason = row.why_not(Case(comm.size, 1, has_counts=variant in WITH_COUNTS, has_slot=True))
+            if row.kind == PLAN and reason:
+                check_refused(comm, row, variant, reason)
+            else:
+                check_ran(run_forced(comm, row, variant, lengths), row, variant, comm.size == 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
@@ -135,13 +176,17 @@ def test_every_algorithm(size: int) -> None:
 def every_operation(comm: NativeComm, length: int) -> None:
     for case in REDUCTIONS:
         collective = next((name for name, variants in VARIANTS.items() if case.__name__ in variants), case.__name__)
-        for name in ALGORITHMS[collective]:
-            mine = forcing(comm, collective, name)
+        for row in ROWS:
+            if row.collective != collective:
+                continue
+            mine = forcing(comm, collective, row.name)
             for op, kind in ELEMENTS:
+                if row.order != RANK and kind in ROUNDED and op in ("sum", "prod"):
+                    continue
                 try:
                     case(mine, blocking, length, op, kind)
                 except BaseException as error:
-                    error.add_note(f"{op} of {kind} by {name}, rank {comm.rank} of {comm.size}")
+                    error.add_note(f"{op} of {kind} by {row.name}, rank {comm.rank} of {comm.size}")
                     raise
             collectives.barrier(mine)
             return_slot(mine)
@@ -156,8 +201,9 @@ def arbitrary(comm: NativeComm, seed: int) -> None:
     """All ranks throw the same dice: communicators, on which all algorithms are drawn, live at the same time."""
     dice = random.Random(seed)
     made = []
+    names = {name: [row.name for row in rows_of(name) if row.order == RANK and not row.equal_blocks] for name in ALGORITHMS}
     for _ in range(4):
-        comm.engine.forced = tuple(map(max, *(numbers(name, dice.choice(names)) for name, names in ALGORITHMS.items())))
+        comm.engine.forced = tuple(map(max, *(numbers(name, dice.choice(names[name])) for name in names)))
         made.append(duplicate(comm))
     comm.engine.forced = (0,) * len(OPERATIONS)
     for _ in range(60):
@@ -174,14 +220,15 @@ def test_any_collective_on_any_communicator_in_any_order(size: int, seed: int) -
 def long_ones(comm: NativeComm) -> None:
     """More than lines hold: the others serve it, and ``shm_oneshot`` leaves it to whatever is chosen for it."""
     assert LONG > BIG
-    for collective, names in ALGORITHMS.items():
-        for name in names:
-            for variant in VARIANTS.get(collective, (collective,)):
-                ran = run_forced(comm, collective, name, variant, (LONG,))
-                if name != "shm_oneshot":
-                    check_ran(ran, name, variant, comm.size == 1)
-                elif variant not in ("barrier", *DECIDE_THEMSELVES):
-                    assert ran.plans == 0 and ran.streams + ran.agreements > 0, f"{variant}: {ran}"
+    for row in ROWS:
+        for variant in VARIANTS.get(row.collective, (row.collective,)):
+            if row.equal_blocks and variant in WITH_COUNTS:
+                continue
+            ran = run_forced(comm, row, variant, (LONG,))
+            if row.name != "shm_oneshot":
+                check_ran(ran, row, variant, comm.size == 1)
+            elif variant not in ("barrier", *DECIDE_THEMSELVES):
+                assert ran.plans == 0 and ran.streams + ran.agreements > 0, f"{variant}: {ran}"
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -190,13 +237,15 @@ def test_every_algorithm_with_more_than_lines_hold(size: int) -> None:
 
 
 def without(comm: NativeComm, has_slot: bool) -> None:
-    for collective, names in ALGORITHMS.items():
-        for name in set(names) & set(SLOT):
-            ran = run_forced(comm, collective, name, VARIANTS.get(collective, (collective,))[0], (LONG,))
-            if not has_slot:
-                assert ran.plans > 0 and ran.meetings == 0, f"{collective} by {name}: {ran}"
-            elif name == "cma" and collective not in DECIDE_THEMSELVES:
-                assert ran.streams > 0, f"{collective}: {ran}"
+    for row in ROWS:
+        if row.kind == PLAN:
+            continue
+        collective = row.collective
+        ran = run_forced(comm, row, VARIANTS.get(collective, (collective,))[0], (LONG,))
+        if not has_slot:
+            assert ran.plans > 0 and ran.meetings == 0, f"{collective} by {row.name}: {ran}"
+        elif row.name == "cma" and collective not in DECIDE_THEMSELVES:
+            assert ran.streams > 0, f"{collective}: {ran}"
 
 
 def test_without_a_slot_plans_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +259,7 @@ def test_where_the_kernel_may_not_copy_streams_run() -> None:
 
 def large_elements(comm: NativeComm) -> None:
     itemsize = select.LARGEST_ITEM + 8
-    for name in SLOT:
+    for name in ON_SLOT:
         for count in (2, 4):
             mine = forcing(comm, "allreduce", name)
             data = np.zeros(count * itemsize, np.uint8)
@@ -223,25 +272,108 @@ def test_elements_that_no_chunk_holds_are_left_to_plans() -> None:
     run_ranks(2, large_elements)
 
 
-def which_plan(comm: NativeComm) -> None:
-    """Reductions have two plans: of few bytes and of many."""
-    for kind, prepared in ((REDUCE, prepare.prepare_reduce), (ALLREDUCE, prepare.prepare_allreduce)):
-        name = OPERATIONS[kind]
-        for count in (1, 100_000):
-            for number in ("auto", *ALGORITHMS[name]):
-                mine = forcing(comm, name, number)
-                is_scattered = select.is_scattered(mine, kind, count, 4)
-                wanted = number.startswith("reduce_scatter") or (number in ("auto", *SLOT) and count > 1)
-                assert is_scattered == wanted, f"{name} of {count}, forced {number}"
-                root = (0,) if kind == REDUCE else ()
-                made = prepared(mine, 8, 8, count, 4, 0, True, *root)  # type: ignore[operator]
-                assert len(made._room.plan.steps) > 0
-                return_slot(mine)
+def test_which_plan_is_chosen() -> None:
+    """Reductions have two plans where none is forced: of few bytes and of many."""
+    for collective, names in (
+        ("reduce", ("gather_reduce", "reduce_scatter_gather")),
+        ("allreduce", ("allgather_reduce", "reduce_scatter_allgather")),
+    ):
+        assert tuple(choose(collective, Case(3, nbytes, 4)).name for nbytes in (4, 400_000)) == names
+        assert choose(collective, Case(2, 400_000, 4)).name == choose(collective, Case(3, 400_000, 200_000)).name == names[0]
+    for row in ROWS:
+        for size, nbytes in ((1, 0), (2, 1), (3, 100), (8, 1 << 20)):
+            assert choose(row.collective, Case(size, nbytes)).kind == PLAN, "there is one for every case without a slot"
+            assert choose(row.collective, Case(size, nbytes, has_slot=True, order=RANK)).order == RANK
 
 
-def test_which_of_two_plans_runs() -> None:
-    assert all(NAMES[number].startswith("reduce_scatter_") for number in SHARED_WORK)
-    run_ranks(3, which_plan)
+def bits_of_all(comm: NativeComm, data: np.ndarray) -> np.ndarray:
+    """What each rank has, a row each."""
+    rows = np.empty((comm.size, data.nbytes), np.uint8)
+    collectives.allgather(comm, data.ctypes.data, data.nbytes, rows.ctypes.data)
+    return rows
+
+
+def the_same_bits(comm: NativeComm, count: int) -> None:
+    for row in rows_of("allreduce"):
+        mine = forcing(comm, "allreduce", row.name)
+        results = []
+        for _ in range(3):
+            dice = np.random.default_rng(comm.rank)
+            data = (dice.standard_normal(count) * 10.0 ** dice.integers(-6, 6, count)).astype(np.float32)
+            total = np.zeros_like(data)
+            function = reductions.address("sum", "f32")
+            collectives.allreduce(mine, data.ctypes.data, total.ctypes.data, count, 4, function, True)
+            results.append(bits_of_all(comm, total))
+            assert (results[-1] == results[0][0]).all(), f"{row.name}: bits differ between ranks, or between runs"
+        return_slot(mine)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 8])
+def test_sums_have_the_same_bits_on_all_ranks_and_in_all_runs(size: int) -> None:
+    run_ranks(size, the_same_bits, 3_000 if size < 8 else 100)
+
+
+AFFINE = np.dtype([("a", np.int64), ("b", np.int64)])
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+def compose(out: int, low: int, high: int, count: int) -> None:
+    """x -> a x + b, first the low one, then the high one: associative, and it does not commute."""
+    result, first, then = (np.ctypeslib.as_array((ctypes.c_int64 * (2 * count)).from_address(at)) for at in (out, low, high))
+    b = then[0::2] * first[1::2] + then[1::2]
+    result[0::2] = first[0::2] * then[0::2]
+    result[1::2] = b
+
+
+def maps(rank: int, count: int) -> np.ndarray:
+    dice = np.random.default_rng(rank)
+    made = np.empty(count, AFFINE)
+    made["a"], made["b"] = dice.integers(2, 5, count), dice.integers(-9, 9, count)
+    return made
+
+
+def in_the_order_of_ranks(comm: NativeComm, count: int) -> None:
+    address = ctypes.cast(compose, ctypes.c_void_p).value
+    wanted = maps(0, count)
+    for rank in range(1, comm.size):
+        at, its = wanted.ctypes.data, maps(rank, count)
+        compose(at, at, its.ctypes.data, count)
+    for row in rows_of("allreduce") + rows_of("reduce"):
+        mine, given, total = forcing(comm, row.collective, row.name), maps(comm.rank, count), np.zeros(count, AFFINE)
+        arguments = (given.ctypes.data, total.ctypes.data, count, AFFINE.itemsize, address, False)
+        function = getattr(collectives, row.collective)
+        reason = row.why_not(Case(comm.size, 0, commutes=False)) if row.kind == PLAN else ""
+        if reason:
+            with pytest.raises(errors.Exception, match=r"does not commute"):
+                function(mine, *arguments)
+        else:
+            function(mine, *arguments, *((comm.size - 1,) if row.collective == "reduce" else ()))
+            if row.collective == "allreduce" or comm.rank == comm.size - 1:
+                assert (total == wanted).all(), row.name
+        collectives.barrier(mine)
+        return_slot(mine)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 8])
+def test_what_does_not_commute_is_in_the_order_of_ranks(size: int) -> None:
+    run_ranks(size, in_the_order_of_ranks, 5_000 if size < 8 else 40)
+
+
+def ordered(comm: NativeComm) -> None:
+    comm.engine.reduction_order = RANK
+    for row in ROWS:
+        if "reduce" not in row.collective or row.kind != PLAN:
+            continue
+        variant = VARIANTS.get(row.collective, (row.collective,))[0]
+        if row.order == RANK:
+            check_ran(run_forced(comm, row, variant, (500,)), row, variant, False)
+        else:
+            check_refused(comm, row, variant, "reduction_order=rank")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_order_of_ranks_refuses_algorithms_of_another(size: int) -> None:
+    run_ranks(size, ordered)
 
 
 def test_names_are_those_of_files() -> None:
@@ -253,6 +385,9 @@ def test_names_are_those_of_files() -> None:
     files = {(path.parent.name, path.stem) for path in Path(root).glob("*/*.py") if path.stem != "__init__"}
     names = {(collective, name) for collective, found in ALGORITHMS.items() for name in found}
     assert names - elsewhere == files - not_for_choice
+    for row in ROWS:
+        if row.kind == PLAN:
+            assert select.function_of(row).__module__ == f"ncclx_mpi.collectives.{row.collective}.{row.name}"
 
 
 def test_words_hold_what_was_packed() -> None:
@@ -260,6 +395,7 @@ def test_words_hold_what_was_packed() -> None:
         for name in names:
             assert unpack(word_of(**{collective: f" {name.upper()} "})) == {collective: name}
     assert unpack(word_of()) == {} and word_of() != 0
+    assert unpack(word_of(scan="chain", reduction_order="rank")) == {"scan": "chain", ORDER: "rank"}
     most = {collective: names[-1] for collective, names in ALGORITHMS.items()}
     assert unpack(pack(most)) == most
 
@@ -274,9 +410,12 @@ def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
 def test_ranks_that_force_different_algorithms_are_told() -> None:
     arena = Arena.create(3)
     forced.publish(arena, 0, {**dict.fromkeys(ALGORITHMS, "auto"), "scan": "chain"})
-    assert forced.agreed(arena, 0) == numbers("scan", "chain")  # the others have not come yet
+    assert forced.agreed(arena, 0) == (numbers("scan", "chain"), "auto")  # the others have not come yet
     forced.publish(arena, 2, dict.fromkeys(ALGORITHMS, ""))
     with pytest.raises(errors.Exception, match=r"rank 2: NCCLX_MPI_ALGO_SCAN is auto here and chain on rank 0") as caught:
         forced.agreed(arena, 2)
     assert caught.value.Get_error_class() == errors.ERR_OTHER
+    forced.publish(arena, 1, {**dict.fromkeys(ALGORITHMS, "auto"), "scan": "chain", ORDER: "rank"})
+    with pytest.raises(errors.Exception, match=r"rank 1: NCCLX_MPI_REDUCTION_ORDER is rank here and auto on rank 0"):
+        forced.agreed(arena, 1)
     arena.close()

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any
 
+import numpy as np
 import pytest
 
+from ncclx_mpi.algorithms import GROUPS, PLAN, RANK, ROWS, Algorithm
 from ncclx_mpi.collectives.allgather import ring
-from ncclx_mpi.collectives.allreduce import allgather_reduce
-from ncclx_mpi.collectives.allreduce import reduce_scatter_allgather as allreduce_scattered
 from ncclx_mpi.collectives.alltoall import pairwise
-from ncclx_mpi.collectives.barrier import dissemination
-from ncclx_mpi.collectives.bcast import binomial
-from ncclx_mpi.collectives.gather import linear as gather_linear
-from ncclx_mpi.collectives.plan import Builder, Plan
-from ncclx_mpi.collectives.reduce import gather_reduce
-from ncclx_mpi.collectives.reduce import reduce_scatter_gather as reduce_scattered
-from ncclx_mpi.collectives.reduce_scatter import pairwise as reduce_scatter_pairwise
-from ncclx_mpi.collectives.scan import chain
-from ncclx_mpi.collectives.scatter import linear as scatter_linear
+from ncclx_mpi.collectives.plan import RECV, SEND, Builder, Plan
+from ncclx_mpi.collectives.select import function_of
 from tests.collectives.simulator import Cells, Simulation
 
 SMALL = range(1, 18)
 SIZES = [*SMALL, 31, 32, 33, 63, 64]
 IN_PLACE = pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in_place"])
+
+
+def plans(*collectives: str) -> pytest.MarkDecorator:
+    """Every algorithm of a collective that is a plan."""
+    rows = [row for row in ROWS if row.kind == PLAN and row.collective in collectives]
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
 
 
 def run(size: int, plan: Callable[[int], Plan], buffers: list[tuple[Cells, Cells]], seed: int = 0) -> list[Cells]:
@@ -39,11 +38,21 @@ def contribution(rank: int, length: int) -> Cells:
 
 
 def reduced(ranks: range, index: int) -> str:
-    """((0 1) 2) ...: the one association order."""
+    """((0 1) 2) ...: the association in the order of ranks."""
     total = f"{ranks[0]}.{index} "
     for rank in ranks[1:]:
         total = f"({total}{rank}.{index} )"
     return total
+
+
+def check_reduced(row: Algorithm, found: list[object], ranks: range, first: int = 0) -> None:
+    """Assert that each element is the reduction of all ranks' in the order that the row tells."""
+    for index, value in enumerate(found, first):
+        operands = str(value).replace("(", "").replace(")", "").split()
+        in_order = [f"{rank}.{index}" for rank in ranks]
+        if row.order == RANK:
+            assert value == reduced(ranks, index)
+        assert (operands if row.order == GROUPS else sorted(operands)) == (in_order if row.order == GROUPS else sorted(in_order))
 
 
 def operands(size: int, length: int, in_place: bool, output: int | None = None) -> list[tuple[Cells, Cells]]:
@@ -56,34 +65,37 @@ def operands(size: int, length: int, in_place: bool, output: int | None = None) 
 
 
 @pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of two bytes, so that short messages have several."""
-    monkeypatch.setattr(binomial, "SEGMENT", 2)
-    monkeypatch.setattr(chain, "SEGMENT", 2)
-    for cached in (binomial.plan, chain.scan_plan, chain.exscan_plan):
-        cached.cache_clear()
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Segments and chunks of two bytes, so that short messages have several."""
+    cut = []
+    for function in [function_of(row) for row in ROWS if row.kind == PLAN]:
+        module = sys.modules[function.__module__]
+        for name in {"SEGMENT", "CHUNK"} & set(vars(module)):
+            monkeypatch.setattr(module, name, 2)
+            cut.append(function)
+    for function in cut:
+        function.cache_clear()  # type: ignore[attr-defined]
+    yield
+    for function in cut:
+        function.cache_clear()  # type: ignore[attr-defined]
 
 
+@plans("barrier")
 @pytest.mark.parametrize("size", SIZES)
-def test_barrier_waits_for_every_rank(size: int) -> None:
-    plans = [dissemination.plan(rank, size) for rank in range(size)]
-    Simulation(plans, [([], [])] * size, 0).run()
-    heard = {rank: {rank} for rank in range(size)}
-    distance = 1
-    while distance < size:
-        heard = {rank: heard[rank] | heard[(rank - distance) % size] for rank in heard}
-        distance *= 2
-    assert all(ranks == set(range(size)) for ranks in heard.values())
-    if size > 1:
-        assert all(len(plan.steps) >= 2 for plan in plans)
+def test_barrier_waits_for_every_rank(size: int, row: Algorithm) -> None:
+    made = [function_of(row)(rank, size) for rank in range(size)]
+    simulation = Simulation(made, [([], [])] * size, 0)
+    simulation.run()
+    assert simulation.heard == [set(range(size))] * size
 
 
+@plans("bcast")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("nbytes", [0, 1, 5])
-def test_bcast(size: int, nbytes: int) -> None:
+def test_bcast(size: int, nbytes: int, row: Algorithm) -> None:
     for root in {0, size // 2, size - 1}:
         buffers = [(cells := contribution(rank, nbytes), cells) for rank in range(size)]
-        outputs = run(size, lambda rank, root=root: binomial.plan(rank, size, nbytes, root), buffers)  # type: ignore[misc]
+        outputs = run(size, lambda rank, root=root: function_of(row)(rank, size, nbytes, root), buffers)  # type: ignore[misc]
         assert outputs == [contribution(root, nbytes)] * size
 
 
@@ -103,8 +115,9 @@ def scattered_blocks(size: int, make: Callable[[int], Cells]) -> Cells:
 
 
 @IN_PLACE
+@plans("gather")
 @pytest.mark.parametrize("size", SIZES)
-def test_gather(size: int, in_place: bool) -> None:
+def test_gather(size: int, in_place: bool, row: Algorithm) -> None:
     counts, offsets = ragged(size)
     root = size // 2
     whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
@@ -112,26 +125,28 @@ def test_gather(size: int, in_place: bool) -> None:
     if in_place:
         outputs[root][offsets[root] : offsets[root] + counts[root]] = contribution(root, counts[root])
     buffers = [(contribution(rank, counts[rank]), outputs[rank]) for rank in range(size)]
-    run(size, lambda rank: gather_linear.plan(rank, size, counts, offsets, root, in_place and rank == root), buffers)
+    run(size, lambda rank: function_of(row)(rank, size, counts, offsets, root, in_place and rank == root), buffers)
     assert outputs[root] == whole
 
 
 @IN_PLACE
+@plans("scatter")
 @pytest.mark.parametrize("size", SIZES)
-def test_scatter(size: int, in_place: bool) -> None:
+def test_scatter(size: int, in_place: bool, row: Algorithm) -> None:
     counts, offsets = ragged(size)
     root = size - 1
     whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
     buffers: list[tuple[Cells, Cells]] = [(list(whole), [None] * counts[rank]) for rank in range(size)]
-    run(size, lambda rank: scatter_linear.plan(rank, size, counts, offsets, root, in_place and rank == root), buffers)
+    run(size, lambda rank: function_of(row)(rank, size, counts, offsets, root, in_place and rank == root), buffers)
     for rank in range(size):
         kept = in_place and rank == root
         assert buffers[rank][1] == ([None] * counts[rank] if kept else contribution(rank, counts[rank]))
 
 
 @IN_PLACE
+@plans("allgather")
 @pytest.mark.parametrize("size", SIZES)
-def test_allgather(size: int, in_place: bool) -> None:
+def test_allgather(size: int, in_place: bool, row: Algorithm) -> None:
     counts, offsets = ragged(size)
     whole = scattered_blocks(size, lambda rank: contribution(rank, counts[rank]))
     buffers: list[tuple[Cells, Cells]] = []
@@ -140,88 +155,107 @@ def test_allgather(size: int, in_place: bool) -> None:
         if in_place:
             output[offsets[rank] : offsets[rank] + counts[rank]] = contribution(rank, counts[rank])
         buffers.append((contribution(rank, counts[rank]), output))
-    assert run(size, lambda rank: ring.plan(rank, size, counts, offsets, in_place), buffers) == [whole] * size
+    assert run(size, lambda rank: function_of(row)(rank, size, counts, offsets, in_place), buffers) == [whole] * size
 
 
 @IN_PLACE
+@plans("alltoall")
 @pytest.mark.parametrize("size", SMALL)
 @pytest.mark.parametrize("seed", range(3))
-def test_alltoall(size: int, in_place: bool, seed: int) -> None:
+def test_alltoall(size: int, in_place: bool, seed: int, row: Algorithm) -> None:
     def count(source: int, target: int) -> int:
         low, high = sorted((source, target))
-        return (low * 5 + high * 3 + 1) % 4  # symmetric, as in-place calls require
+        return seed if row.equal_blocks else (low * 5 + high * 3 + 1) % 4  # symmetric, as in-place calls require
 
     def block(source: int, target: int) -> Cells:
         return [f"{source}>{target}.{index}" for index in range(count(source, target))]
 
     counts = [tuple(count(rank, other) for other in range(size)) for rank in range(size)]
-    offsets = [(0, *accumulate(row))[:-1] for row in counts]
+    offsets = [(0, *accumulate(counts_of_one))[:-1] for counts_of_one in counts]
     buffers: list[tuple[Cells, Cells]] = []
     for rank in range(size):
         cells = [cell for other in range(size) for cell in block(rank, other)]
         buffers.append((cells, cells) if in_place else (cells, [None] * sum(counts[rank])))
 
     def plan(rank: int) -> Plan:
-        return pairwise.plan(rank, size, counts[rank], offsets[rank], counts[rank], offsets[rank], in_place)
+        return function_of(row)(rank, size, counts[rank], offsets[rank], counts[rank], offsets[rank], in_place)
 
     outputs = run(size, plan, buffers, seed)
     for rank in range(size):
         assert outputs[rank] == [cell for other in range(size) for cell in block(other, rank)]
 
 
-REDUCTIONS: dict[str, Any] = {
-    "gather_reduce": lambda rank, size, length, root: gather_reduce.plan(rank, size, length, root),
-    "reduce_scatter_gather": lambda rank, size, length, root: reduce_scattered.plan(rank, size, length, 1, root),
-}
-ALLREDUCTIONS: dict[str, Any] = {
-    "allgather_reduce": allgather_reduce.plan,
-    "reduce_scatter_allgather": lambda rank, size, length: allreduce_scattered.plan(rank, size, length, 1),
-}
-
-
 @IN_PLACE
+@plans("reduce")
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_reduce_associates_in_rank_order(name: str, size: int, in_place: bool) -> None:
+def test_reduce(row: Algorithm, size: int, in_place: bool) -> None:
     length = 5
     for root in {0, size - 1}:
         buffers = operands(size, length, in_place)
-        outputs = run(size, lambda rank, root=root: REDUCTIONS[name](rank, size, length, root), buffers)  # type: ignore[misc]
-        assert outputs[root] == [reduced(range(size), index) for index in range(length)]
+        outputs = run(size, lambda rank, root=root: function_of(row)(rank, size, length, 1, root), buffers)  # type: ignore[misc]
+        check_reduced(row, outputs[root], range(size))
 
 
 @IN_PLACE
+@plans("allreduce")
 @pytest.mark.parametrize("size", [*SMALL, 33])
-@pytest.mark.parametrize("name", ALLREDUCTIONS)
-def test_allreduce_associates_in_rank_order(name: str, size: int, in_place: bool) -> None:
-    length = size + 3
-    outputs = run(size, lambda rank: ALLREDUCTIONS[name](rank, size, length), operands(size, length, in_place))
-    assert outputs == [[reduced(range(size), index) for index in range(length)]] * size
+@pytest.mark.parametrize("length", ["few", "many"])
+def test_allreduce(row: Algorithm, size: int, in_place: bool, length: str) -> None:
+    """Of fewer elements than there are ranks, and of more."""
+    count = size // 2 if length == "few" else 3 * size + 4
+    outputs = run(size, lambda rank: function_of(row)(rank, size, count, 1), operands(size, count, in_place), count)
+    check_reduced(row, outputs[0], range(size))
+    assert outputs == [outputs[0]] * size, "all ranks compute the same"
 
 
 @IN_PLACE
+@plans("reduce_scatter")
 @pytest.mark.parametrize("size", SMALL)
 @pytest.mark.parametrize("seed", range(3))
-def test_reduce_scatter(size: int, in_place: bool, seed: int) -> None:
+def test_reduce_scatter(size: int, in_place: bool, seed: int, row: Algorithm) -> None:
     counts = tuple((rank * 3 + 1) % 4 for rank in range(size))
     firsts = [0, *accumulate(counts)]
     buffers = operands(size, sum(counts), in_place, output=4)
-    outputs = run(size, lambda rank: reduce_scatter_pairwise.plan(rank, counts), buffers, seed)
+    outputs = run(size, lambda rank: function_of(row)(rank, size, counts), buffers, seed)
     for rank in range(size):
-        wanted = [reduced(range(size), index) for index in range(firsts[rank], firsts[rank + 1])]
-        assert outputs[rank][: counts[rank]] == wanted
+        check_reduced(row, outputs[rank][: counts[rank]], range(size), firsts[rank])
 
 
 @IN_PLACE
+@plans("scan")
 @pytest.mark.parametrize("size", SIZES)
-def test_scan_and_exscan(size: int, in_place: bool) -> None:
+def test_scan_and_exscan(size: int, in_place: bool, row: Algorithm) -> None:
     length = 5
-    scans = run(size, lambda rank: chain.scan_plan(rank, size, length, 1), operands(size, length, in_place))
-    assert scans == [[reduced(range(rank + 1), index) for index in range(length)] for rank in range(size)]
-    outputs = run(size, lambda rank: chain.exscan_plan(rank, size, length, 1), operands(size, length, in_place))
+    scans = run(size, lambda rank: function_of(row)(rank, size, length, 1, False), operands(size, length, in_place))
+    for rank in range(size):
+        check_reduced(row, scans[rank], range(rank + 1))
+    outputs = run(size, lambda rank: function_of(row)(rank, size, length, 1, True), operands(size, length, in_place))
     assert outputs[0] == (contribution(0, length) if in_place else [None] * length)
     for rank in range(1, size):
-        assert outputs[rank] == [reduced(range(rank), index) for index in range(length)]
+        check_reduced(row, outputs[rank], range(rank))
+
+
+def test_counts_are_filled_into_steps_that_are_written_once() -> None:
+    size, rank = 61, 7
+    dice = np.random.default_rng(0)
+    made = pairwise._shape.cache_info().misses
+    for _ in range(3):
+        send_counts, counts = dice.integers(0, 3, size), dice.integers(0, 3, size)
+        steps = pairwise.plan(rank, size, send_counts, send_counts * 2, counts, counts * 3, False).steps
+        for kind, sizes, step in ((SEND, send_counts, 2), (RECV, counts, 3)):
+            messages = steps[steps["kind"] == kind]
+            assert sorted(messages["peer"]) == [peer for peer in range(size) if sizes[peer] and peer != rank], (
+                "empty ones are not sent"
+            )
+            assert (messages["nbytes"] == sizes[messages["peer"]]).all() and (messages["number"] == 1).all()
+            assert (messages["offset"] == step * sizes[messages["peer"]]).all()
+    assert pairwise._shape.cache_info().misses == made + 1
+
+
+def test_the_same_counts_are_the_same_plan() -> None:
+    first = ring.plan(0, 3, [1, 0, 2], [0, 1, 1], False)
+    assert ring.plan(0, 3, np.array([1, 0, 2]), (0, 1, 1), False) is first
+    assert ring.plan(0, 3, [1, 0, 2], [0, 2, 2], False) is not first
 
 
 def test_a_step_may_wait_for_any_number_of_steps() -> None:

@@ -126,7 +126,9 @@ def test_every_entry_can_be_linked() -> None:
     assert not missing
 
 
-AND_THE_USERS = PROGRAM + """
+AND_THE_USERS = (
+    PROGRAM
+    + """
 from numba_kernels import compiling  # tells LLVM what we know
 import numba
 @numba.njit
@@ -139,6 +141,7 @@ try:
 except ValueError:
     print("raised")
 """
+)
 
 
 def test_functions_of_the_user_may_raise(cache: Path) -> None:

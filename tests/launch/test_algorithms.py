@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from programs import run, run_code
 
-from ncclx_mpi.algorithms import ALGORITHMS
+from ncclx_mpi.algorithms import ALGORITHMS, rows_of
 
 PROGRAM = """
 import numpy as np
@@ -44,10 +44,11 @@ if rank == 0:
 """
 
 
-@pytest.mark.parametrize(("index", "ran"), [(0, "slot"), (1, "both"), (-1, "plans")])
+@pytest.mark.parametrize(("index", "ran"), [(0, "slot"), (1, "both"), (3, "plans"), (9, "plans")])
 def test_a_program_with_all_algorithms_forced(index, ran):
-    """The first of each collective is on lines, the last a plan; the second of a barrier is one."""
-    forced = {f"NCCLX_MPI_ALGO_{name.upper()}": names[index] for name, names in ALGORITHMS.items()}
+    """The first of each collective is on lines, the last ones are plans; the second of a barrier is one."""
+    names = {name: [row.name for row in rows_of(name) if not row.equal_blocks] for name in ALGORITHMS}
+    forced = {f"NCCLX_MPI_ALGO_{name.upper()}": found[min(index, len(found) - 1)] for name, found in names.items()}
     result = run_code(3, PROGRAM, **forced)
     assert (result.stdout, result.returncode) == (f"{ran}\n", 0), result.stderr
 
@@ -58,6 +59,34 @@ def test_an_unknown_name():
     assert (
         "NCCLX_MPI_ALGO_BCAST=tree: bcast has no such algorithm; it has shm_oneshot, shm_pipelined, cma, binomial" in result.stderr
     )
+
+
+def test_what_a_forced_algorithm_cannot_do():
+    code = (
+        "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD; a = np.arange(4.0)\n"
+        "op = MPI.Op.Create(lambda a, b, t: None, commute=False)\n"
+        "try: comm.Allreduce(MPI.IN_PLACE, a, op)\n"
+        "except MPI.Exception as error: print(error.Get_error_class() == MPI.ERR_UNSUPPORTED_OPERATION, error)\n"
+        "comm.Allreduce(MPI.IN_PLACE, a); assert (a == comm.size * np.arange(4)).all()"
+    )
+    result = run_code(3, code, NCCLX_MPI_ALGO_ALLREDUCE="ring")
+    lines = sorted(result.stdout.splitlines())
+    assert [line[:12] for line in lines] == [f"True rank {rank}:" for rank in range(3)], result.stderr
+    assert all(
+        "allreduce cannot go by ring, which NCCLX_MPI_ALGO_ALLREDUCE asks for: the operation does not commute" in line
+        for line in lines
+    )
+
+
+def test_the_order_of_reductions():
+    code = (
+        "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD; a = np.float32([1e8, -1e8, 1, 1][comm.rank:comm.rank + 1])\n"
+        "comm.Allreduce(MPI.IN_PLACE, a); assert a[0] == 2 or comm.size < 4, a"
+    )
+    assert run_code(4, code, NCCLX_MPI_REDUCTION_ORDER="rank").returncode == 0
+    refused = run_code(4, code, NCCLX_MPI_REDUCTION_ORDER="rank", NCCLX_MPI_ALGO_ALLREDUCE="recursive_doubling")
+    assert refused.returncode != 0 and "reduction_order=rank asks for ((0 op 1) op 2) ..." in refused.stderr
+    assert "reduction_order: rank" in run("info", NCCLX_MPI_REDUCTION_ORDER="rank").stdout
 
 
 def test_what_a_program_sets():
@@ -83,6 +112,24 @@ def test_info_shows_what_is_forced():
         in run("info", NCCLX_MPI_ALGO_ALLREDUCE="reduce_scatter_allgather").stdout
     )
     assert "algorithms:\n  none is forced\n" in run("info").stdout
+
+
+@pytest.mark.parametrize("collective", ALGORITHMS)
+def test_info_lists_the_candidates(collective):
+    """Every row, with one that is chosen on a slot and one that is without."""
+    lines = run("info", "--plans", collective, "--ranks", "5", "--bytes", "64K").stdout.splitlines()
+    rows = [line for line in lines[3:] if line[2:3].strip() and line[:1] in "*+ "]
+    found = {line[2:].split()[0]: line for line in rows}
+    assert [name for name in found if name in ALGORITHMS[collective]] == list(ALGORITHMS[collective])
+    chosen = {name for name, line in found.items() if line[0] == "*"} & set(ALGORITHMS[collective])
+    assert chosen == {"shm_oneshot" if collective == "barrier" else "shm_pipelined"}
+    for row in rows_of(collective):
+        assert ("a rank gives more than 16 KiB" in found[row.name]) == (row.name == "shm_oneshot" and collective != "barrier")
+
+
+def test_info_refuses_a_size_that_is_none():
+    result = run("info", "--plans", "bcast", "--bytes", "many")
+    assert result.returncode == 2 and "'many' is no size" in result.stderr
 
 
 def test_the_end_of_a_program_names_roots_that_differed():

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import functools
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Counts, Plan, Shape, columns
+
+
+def plan(rank: int, size: int, counts: Counts, offsets: Counts, in_place: bool) -> Plan:
+    """Steps of `rank`. `counts` and `offsets` are bytes of each rank's block in OUTPUT."""
+    return _shape(rank, size, in_place).fill(counts, offsets)
 
 
 @functools.lru_cache(maxsize=64)
-def plan(rank: int, size: int, counts: tuple[int, ...], offsets: tuple[int, ...], in_place: bool) -> Plan:
-    """Steps of `rank`. `counts` and `offsets` are bytes of each rank's block in OUTPUT."""
-    steps = Builder()
-    have = -1
+def _shape(rank: int, size: int, in_place: bool) -> Shape:
+    steps, have = Builder(), -1
+    counts, offsets = columns(size, size)
     if not in_place:
         have = steps.copy((OUTPUT, offsets[rank]), (INPUT, 0), counts[rank])
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -26,4 +30,4 @@ def plan(rank: int, size: int, counts: tuple[int, ...], offsets: tuple[int, ...]
         passed, coming = (rank - step) % size, (rank - step - 1) % size
         steps.send(right, (OUTPUT, offsets[passed]), counts[passed], [have])
         have = steps.recv(left, (OUTPUT, offsets[coming]), counts[coming])
-    return steps.build()
+    return steps.shape()

@@ -11,9 +11,9 @@ from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Plan
 
 
 @functools.lru_cache(maxsize=128)
-def plan(rank: int, size: int, nbytes: int) -> Plan:
+def plan(rank: int, size: int, count: int, itemsize: int) -> Plan:
     """Steps of `rank`. In place, INPUT is OUTPUT: it is written after everything in it has been sent."""
-    steps = Builder()
+    steps, nbytes = Builder(), count * itemsize
     parts, ready, sends = [(INPUT, 0)] * size, [-1] * size, []
     for turn in range(1, size):
         origin, target = (rank - turn) % size, (rank + turn) % size

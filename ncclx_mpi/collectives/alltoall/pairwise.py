@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import functools
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Plan
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, columns, rooms_for
 
 
-@functools.lru_cache(maxsize=64)
 def plan(
     rank: int,
     size: int,
-    send_counts: tuple[int, ...],
-    send_offsets: tuple[int, ...],
-    counts: tuple[int, ...],
-    offsets: tuple[int, ...],
+    send_counts: Counts,
+    send_offsets: Counts,
+    counts: Counts,
+    offsets: Counts,
     in_place: bool,
 ) -> Plan:
     """Steps of `rank`; all in bytes, one entry for each peer.
@@ -29,24 +28,26 @@ def plan(
     In place, OUTPUT holds what is sent too, and the send arguments are ignored: it is copied away first, since blocks
     arrive where others still wait to be sent.
     """
+    temp = 0
+    if in_place:
+        send_counts = counts
+        send_offsets, temp = rooms_for(counts)
+    return _shape(rank, size, in_place).fill(send_counts, send_offsets, counts, offsets, temp=temp)
+
+
+@functools.lru_cache(maxsize=64)
+def _shape(rank: int, size: int, in_place: bool) -> Shape:
     steps = Builder()
+    send_counts, send_offsets, counts, offsets = columns(size, size, size, size)
     ready, source = -1, INPUT
     if in_place:
-        ready, source, send_counts, send_offsets = _copy_away(steps, counts, offsets)
+        source = TEMP
+        copies = [steps.copy((TEMP, send_offsets[peer]), (OUTPUT, offsets[peer]), counts[peer]) for peer in range(size)]
+        ready = steps.join(copies)
     for turn in range(1, size):
         origin, target = (rank - turn) % size, (rank + turn) % size
         steps.recv(origin, (OUTPUT, offsets[origin]), counts[origin], [ready])
         steps.send(target, (source, send_offsets[target]), send_counts[target], [ready])
     if not in_place:
         steps.copy((OUTPUT, offsets[rank]), (source, send_offsets[rank]), send_counts[rank])
-    return steps.build()
-
-
-def _copy_away(
-    steps: Builder, counts: tuple[int, ...], offsets: tuple[int, ...]
-) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    places = tuple(steps.temp(count) for count in counts)
-    copies = [
-        steps.copy((TEMP, place), (OUTPUT, offset), count) for place, offset, count in zip(places, offsets, counts, strict=True)
-    ]
-    return steps.join(copies), TEMP, counts, places
+    return steps.shape()

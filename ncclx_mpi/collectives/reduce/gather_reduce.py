@@ -15,9 +15,9 @@ from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Plan
 
 
 @functools.lru_cache(maxsize=128)
-def plan(rank: int, size: int, nbytes: int, root: int) -> Plan:
+def plan(rank: int, size: int, count: int, itemsize: int, root: int) -> Plan:
     """Steps of `rank`. In place at the root, INPUT is OUTPUT."""
-    steps = Builder()
+    steps, nbytes = Builder(), count * itemsize
     if rank != root:
         steps.send(root, (INPUT, 0), nbytes)
         return steps.build()

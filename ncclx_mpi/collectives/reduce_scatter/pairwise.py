@@ -11,24 +11,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from itertools import accumulate
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Place, Plan, block_range
+import numpy as np
+
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Numbers, Plan, Shape, columns
+
+
+def plan(rank: int, size: int, counts: Counts) -> Plan:
+    """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
+    blocks = np.asarray(counts, dtype=np.int64)
+    rooms, temp = _rooms(size, int(blocks[rank]))
+    return _shape(rank, size).fill(blocks, np.cumsum(blocks) - blocks, rooms, temp=temp)
 
 
 @functools.lru_cache(maxsize=64)
-def plan(rank: int, counts: tuple[int, ...]) -> Plan:
-    """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
+def _shape(rank: int, size: int) -> Shape:
     steps = Builder()
-    offsets = [0, *accumulate(counts)][:-1]
-    place = (TEMP, steps.temp(counts[rank]))
-    done, sent = exchange_and_reduce(steps, rank, counts, offsets, place)
-    steps.copy((OUTPUT, 0), place, counts[rank], [done, sent])
-    return steps.build()
+    counts, offsets, rooms = columns(size, size, rooms_of(size))
+    done, sent = exchange_and_reduce(steps, rank, counts, offsets, rooms)
+    steps.copy((OUTPUT, 0), (TEMP, rooms[0]), counts[rank], [done, sent])
+    return steps.shape()
 
 
-def exchange_and_reduce(steps: Builder, rank: int, counts: Sequence[int], offsets: Sequence[int], target: Place) -> tuple[int, int]:
-    """Add the steps after which `target` holds the reduction of block `rank`.
+def rooms_of(size: int) -> int:
+    """How many blocks in TEMP :func:`exchange_and_reduce` needs: the result, what comes from the others, and partial results."""
+    return size + 1
+
+
+def exchange_and_reduce(
+    steps: Builder, rank: int, counts: Sequence[int], offsets: Sequence[int], rooms: Sequence[int]
+) -> tuple[int, int]:
+    """Add the steps after which the first of `rooms`, which are offsets in TEMP, holds the reduction of block `rank`.
 
     Returns the last of them, and one after which messages do not read INPUT any more.
     """
@@ -36,14 +49,24 @@ def exchange_and_reduce(steps: Builder, rank: int, counts: Sequence[int], offset
     parts, ready, sends = [(INPUT, offsets[rank])] * size, [-1] * size, []
     for turn in range(1, size):
         origin, owner = (rank - turn) % size, (rank + turn) % size
-        parts[origin] = (TEMP, steps.temp(nbytes))
+        parts[origin] = (TEMP, rooms[turn])
         ready[origin] = steps.recv(origin, parts[origin], nbytes)
         sends.append(steps.send(owner, (INPUT, offsets[owner]), counts[owner]))
-    done = steps.reduce_in_order(target, parts, ready, steps.temp(nbytes), nbytes)
+    done = steps.reduce_in_order((TEMP, rooms[0]), parts, ready, rooms[size], nbytes)
     return done, steps.join(sends)
 
 
-def even_blocks(count: int, itemsize: int, size: int) -> tuple[list[int], list[int]]:
-    """Bytes and byte offsets of `count` elements cut into `size` nearly equal blocks."""
-    ranges = [block_range(count, size, index) for index in range(size)]
-    return [(end - first) * itemsize for first, end in ranges], [first * itemsize for first, _ in ranges]
+def _rooms(size: int, nbytes: int) -> tuple[Numbers, int]:
+    """Offsets in TEMP of so many rooms for a block of `nbytes`, and the bytes of all."""
+    aligned = (nbytes + 63) // 64 * 64
+    return np.arange(rooms_of(size)) * aligned, rooms_of(size) * aligned
+
+
+def even_blocks(count: int, itemsize: int, size: int, rank: int) -> tuple[list[Numbers], int]:
+    """Values of a shape for `count` elements cut into `size` nearly equal blocks, and bytes in TEMP.
+
+    Values: bytes and byte offset of each block, and the rooms for that of `rank`.
+    """
+    edges = np.arange(size + 1) * count // size * itemsize
+    rooms, temp = _rooms(size, int(edges[rank + 1] - edges[rank]))
+    return [np.diff(edges), edges[:-1], rooms], temp

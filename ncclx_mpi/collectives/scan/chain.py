@@ -17,10 +17,22 @@ SEGMENT = 128 << 10
 
 
 @functools.lru_cache(maxsize=128)
-def scan_plan(rank: int, size: int, count: int, itemsize: int) -> Plan:
-    """Steps of `rank`. In place, INPUT is OUTPUT."""
-    steps = Builder()
-    for start, length in _segments(count, itemsize):
+def plan(rank: int, size: int, count: int, itemsize: int, is_exclusive: bool) -> Plan:
+    """Steps of `rank` of a scan or exscan, which leaves OUTPUT of rank 0 as it is. In place, INPUT is OUTPUT."""
+    steps, segments = Builder(), _segments(count, itemsize)
+    if is_exclusive:
+        _exscan(steps, rank, size, segments)
+    else:
+        _scan(steps, rank, size, segments)
+    return steps.build()
+
+
+_Segments = list[tuple[int, int]]
+"""(first byte, bytes)."""
+
+
+def _scan(steps: Builder, rank: int, size: int, segments: _Segments) -> None:
+    for start, length in segments:
         if rank == 0:
             have = steps.copy((OUTPUT, start), (INPUT, start), length)
         else:
@@ -29,14 +41,10 @@ def scan_plan(rank: int, size: int, count: int, itemsize: int) -> Plan:
             have = steps.reduce((OUTPUT, start), prefix, (INPUT, start), length, [came])
         if rank < size - 1:
             steps.send(rank + 1, (OUTPUT, start), length, [have])
-    return steps.build()
 
 
-@functools.lru_cache(maxsize=128)
-def exscan_plan(rank: int, size: int, count: int, itemsize: int) -> Plan:
-    """Steps of `rank`: OUTPUT of rank 0 is left as it is. In place, INPUT is OUTPUT."""
-    steps = Builder()
-    for start, length in _segments(count, itemsize):
+def _exscan(steps: Builder, rank: int, size: int, segments: _Segments) -> None:
+    for start, length in segments:
         place, have = (INPUT, start), -1
         came, prefix = -1, (OUTPUT, start)
         if rank > 0:
@@ -49,10 +57,9 @@ def exscan_plan(rank: int, size: int, count: int, itemsize: int) -> Plan:
             steps.send(rank + 1, place, length, [have])
         if rank > 0:
             steps.copy((OUTPUT, start), prefix, length, [came, have])
-    return steps.build()
 
 
-def _segments(count: int, itemsize: int) -> list[tuple[int, int]]:
-    """(first byte, bytes) of segments of whole elements."""
+def _segments(count: int, itemsize: int) -> _Segments:
+    """Segments of whole elements."""
     total, length = count * itemsize, max(1, SEGMENT // itemsize) * itemsize
     return [(start, min(length, total - start)) for start in range(0, total, length)]
