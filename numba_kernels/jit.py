@@ -67,6 +67,10 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<Kernel {self.name}>"
 
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it as Numba does, compiled if need be; what is called often is called by its :func:`entry`."""
+        return self.dispatcher(*arguments)
+
     @functools.cached_property
     def dispatcher(self) -> Any:
         """What it is to Numba."""
@@ -113,7 +117,8 @@ class Kernel:
     def image(self) -> Path:
         """Where its machine code is kept; the line tells functions of one name apart, such as those of a factory."""
         code = self.py_func.__code__
-        return _image(digests.folder_name(code.co_filename), f"{self.py_func.__qualname__}-{code.co_firstlineno}")
+        module = self.py_func.__module__.rpartition(".")[2]
+        return _image(digests.folder_name(code.co_filename), f"{module}.{self.py_func.__qualname__}-{code.co_firstlineno}")
 
     def link(self) -> linking.Linked | None:
         """Link it from its image, if it has one that can be."""
