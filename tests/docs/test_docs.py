@@ -40,3 +40,18 @@ def test_python_in_the_docs_comes_from_files(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_every_folder_is_in_the_table_for_contributors() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text[text.index("## Where things are") : text.index("## Words")]
+    named = {
+        name.split("/")[-1] for name in re.findall(r"`([\w/.]+)`", "\n".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
+    }
+    folders = {
+        path.parent.name
+        for package in ("ncclx_mpi", "numba_kernels", "transports")
+        for path in (ROOT / package).glob("*/__init__.py")
+    }
+    modules = {path.name for path in (ROOT / "ncclx_mpi").glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert named >= folders | modules, (folders | modules) - named
