@@ -86,7 +86,7 @@ class Transport(ABC):
 
     name: ClassVar[str]
     is_inlined: ClassVar[bool] = False
-    """Whether the engine has the functions of this transport compiled in, and calls only ``poll`` by address; of one transport they are."""
+    """Whether the engine has ``send``, ``credit`` and ``poll`` of this transport compiled in; of one transport it has."""
 
     @property
     @abstractmethod

@@ -40,7 +40,28 @@ from transports.messages import ATS, CANCEL, CANCELLED, CREDIT, CTS, EAGER, RTS
 def arrive(engine, peer, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
     """Take a message that a transport hands up: 1, or 0 if it has to keep it. For the words of each kind see :mod:`transports.messages`."""
     if kind == EAGER:
-        return _arrive_eager(engine, peer, context, tag, nbytes, first, second, third)
+        return arrive_eager(engine, peer, context, tag, nbytes, first, second, third)
+    return arrive_control(engine, peer, kind, context, tag, nbytes, first, second, third)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def arrive_eager(engine, peer, context, tag, nbytes, first, first_bytes, rest):  # type: ignore[no-untyped-def]
+    """Take a small message in: 1; or 0 if it finds neither a receive nor memory."""
+    source = load64(peer + PEER.world)
+    receive = take_posted(engine, context, source, tag)
+    if receive == 0:
+        return _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest)
+    capacity = load64(receive + REQUEST.nbytes)
+    set_status(receive, source, tag, nbytes)
+    _copy_payload(load64(receive + REQUEST.address), min(nbytes, capacity), first, first_bytes, rest)
+    _release_credit(engine, peer, nbytes)
+    complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
+    return 1
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def arrive_control(engine, peer, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
+    """Take a message without a payload in: 1; or 0 as above."""
     if kind == RTS:
         return _arrive_rts(engine, load64(peer + PEER.world), context, tag, nbytes, first, second, third)
     if kind == CTS:
@@ -86,17 +107,8 @@ def _copy_payload(target, length, first, first_bytes, rest):  # type: ignore[no-
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def _arrive_eager(engine, peer, context, tag, nbytes, first, first_bytes, rest):  # type: ignore[no-untyped-def]
-    """Take a small message in: 1; or 0 if it finds neither a receive nor memory."""
-    source = load64(peer + PEER.world)
-    receive = take_posted(engine, context, source, tag)
-    if receive != 0:
-        capacity = load64(receive + REQUEST.nbytes)
-        set_status(receive, source, tag, nbytes)
-        _copy_payload(load64(receive + REQUEST.address), min(nbytes, capacity), first, first_bytes, rest)
-        _release_credit(engine, peer, nbytes)
-        complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
-        return 1
+def _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest):  # type: ignore[no-untyped-def]
+    """Keep a small message that no receive has asked for: 1; or 0 if there is no memory for it."""
     message = _new_unexpected(engine, context, source, tag, nbytes)
     if message != 0 and nbytes > 0:
         payload = allocate(nbytes)

@@ -16,6 +16,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
+from ncclx_mpi.p2p.inlined_arrivals import take_in
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
@@ -229,7 +230,7 @@ class Engine:
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
             ("current", shared.trace),
-            ("take_in", self.transport.functions.poll),
+            ("take_in", c_address(take_in)),
             ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
             ("step", self.transport.functions.step),
             ("move_on", c_address(move_on)),

@@ -59,7 +59,7 @@ def has_arrivals(engine):  # type: ignore[no-untyped-def]
     """Whether a peer of this node has sent something that was not taken yet."""
     peer = load64(engine + lane.SHM.first_lane)
     for _ in range(load64(engine + lane.SHM.lanes)):
-        if lane.is_next_here(engine, peer) != 0:
+        if lane.next_line(engine, peer) != 0:
             return 1
         peer += PEER.total
     return 0

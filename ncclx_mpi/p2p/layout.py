@@ -27,7 +27,7 @@ ENGINE = words(
     "announced "
     # 1: a message has come that there is no memory for; it stays with its transport, which hands it up again (arrivals.py)
     "short_of_memory "
-    # what progress does when there is something to do, by C address: have what has come handed up, send what waited for room, step transfers;
+    # what progress does when there is something to do, by C address: take in what has come, send what waited for room, step transfers;
     # and have a transport that is not compiled in hand up what has come, 0 where there is none
     "take_in move_on step poll_other "
     # trace: the record of the operation that this rank is in

@@ -15,16 +15,20 @@ from ncclx_mpi.p2p.layout import PEER
 
 @contextmanager
 def called_by_address() -> Iterator[None]:
-    """Let this rank send by the addresses of the transport's functions."""
+    """Let this rank send and poll by the addresses of the transport's functions."""
     engine = runtime.engine()
     table = engine._peers.reshape(engine.size, PEER.total // 8)
     columns = [PEER.send // 8, PEER.credit // 8]
     assert not table[:, columns].any()
-    table[:, PEER.send // 8] = engine.transport.functions.send
-    table[:, PEER.credit // 8] = engine.transport.functions.credit
+    functions = engine.transport.functions
+    table[:, PEER.send // 8] = functions.send
+    table[:, PEER.credit // 8] = functions.credit
+    take_in = engine.word("take_in")
+    engine.set_word("take_in", functions.poll)
     try:
         yield
     finally:
+        engine.set_word("take_in", take_in)
         table[:, columns] = 0
 
 

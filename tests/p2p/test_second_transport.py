@@ -38,11 +38,12 @@ class Message(NamedTuple):
 
 
 class Network(Transport):
-    """Reaches rank 1, which is whoever reads `sent` and fills `coming`."""
+    """Reaches rank 1, which is whoever reads `sent` and fills `coming`, and such others as nothing is sent to."""
 
     name: ClassVar[str] = "network"
 
-    def __init__(self) -> None:
+    def __init__(self, reaches: Sequence[int] = (1,)) -> None:
+        self.reaches = reaches
         self.sent: list[Message] = []
         self.coming: deque[Message] = deque()
         self.room = 1000
@@ -70,7 +71,7 @@ class Network(Transport):
         return bool(self.serving or self.fetching)
 
     def why_not(self, peer: int) -> str:
-        return "" if peer == 1 else f"rank {peer} has no address in this network"
+        return "" if peer in self.reaches else f"rank {peer} has no address in this network"
 
     def endpoint(self) -> bytes:
         return b"rank 0"
@@ -332,6 +333,18 @@ def test_a_peer_that_no_transport_reaches_is_named(world: World) -> None:
     arena = Arena.create(1)
     with pytest.raises(errors.Exception, match="rank 0 cannot reach rank 2; shm: .*; network: rank 2 has no address"):
         Engine(arena, [SharedMemory(arena, 0, [0]), Network()], 0, 3, near=[0])
+
+
+def test_the_ranks_of_a_node_are_named_by_their_world_ranks() -> None:
+    arena, ranks = Arena.create(2), [2, 3]
+    arena.join(0)
+    arena.join(1)
+    engine = Engine(arena, [SharedMemory(arena, 3, ranks), Network([0, 1])], 3, 4, near=ranks)
+    assert engine.local_rank == 1
+    assert [line.split(":")[0] for line in engine.who_waits().splitlines()] == ["  rank 2", "  rank 3"]
+    arena.declare_dead(0)
+    with pytest.raises(errors.Exception, match="rank 3: a test was given up because rank 2 died"):
+        engine.check_peers("a test")
 
 
 def test_ranks_of_a_node_follow_each_other() -> None:

@@ -6,10 +6,11 @@ A *lane* is both directions between this rank and a peer of its node. Its words 
       tail, seen_consumed -> outbox === ring 0 to 1 ===> inbox <- head, published
       head, published     -> inbox <=== ring 1 to 0 === outbox <- tail, seen_consumed
 
-:data:`SHM` is the beginning of the engine's block, :data:`LANE` that of a peer's. The matching engine has the functions without an underscore
-compiled into itself (:mod:`ncclx_mpi.p2p.inlined`), all but ``take_in``, which it calls by address.
+:data:`SHM` is the beginning of the engine's block, :data:`LANE` that of a peer's. The matching engine has the functions without an
+underscore compiled into itself (:mod:`ncclx_mpi.p2p.inlined`), but for ``poll``, in place of which
+:mod:`ncclx_mpi.p2p.inlined_arrivals` has a loop of its own that calls nothing by address.
 
-Cost: see :mod:`transports.shm.ring`; a call by address for each message that arrives.
+Cost: see :mod:`transports.shm.ring`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ LANE = words("Lane", "outbox tail seen_consumed control token reach | inbox head
 the two processes, once that is known."""
 assert SHM.total <= ENGINE_WORDS * WORD and LANE.total <= PEER_WORDS * WORD
 
-_MESSAGES_A_TURN = 64
+MESSAGES_A_TURN = 64
+"""Of one peer, before the next one has its turn."""
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
@@ -90,47 +92,52 @@ def credited(lane):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def is_next_here(engine, lane):  # type: ignore[no-untyped-def]
-    """Whether the peer has sent something that was not handed up yet."""
-    line = peek(load64(lane + LANE.inbox), load64(engine + SHM.ring_lines), load64(engine + SHM.key), load64(lane + LANE.head))
-    return 1 if line != 0 else 0
+def next_line(engine, lane):  # type: ignore[no-untyped-def]
+    """The message that the peer has sent and that was not consumed yet: address of its line; 0 if there is none."""
+    return peek(load64(lane + LANE.inbox), load64(engine + SHM.ring_lines), load64(engine + SHM.key), load64(lane + LANE.head))
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def _hand_up(engine, lane, ring, line):  # type: ignore[no-untyped-def]
-    """Hand the message at `line` up; returns the lines that it takes, 0 if it has to stay."""
-    arrive, kind, nbytes = load64(engine + SHM.arrive), kind_of(line), load64(line + MESSAGE.nbytes)
-    payload, beginning = line + MESSAGE.payload, ring + RING.data
-    length, first, second, third = 0, payload, 0, beginning
-    if kind == EAGER:
-        length, second = nbytes, min(nbytes, beginning + load64(engine + SHM.ring_lines) * LINE - payload)
-    else:
+@kernel("int64(int64, int64, int64)")
+def bytes_before_the_wrap(engine, lane, line):  # type: ignore[no-untyped-def]
+    """Bytes of the payload of the message at `line` that lie there; the rest is at the ring's beginning, :func:`beginning_of`."""
+    end = beginning_of(lane) + load64(engine + SHM.ring_lines) * LINE
+    return min(load64(line + MESSAGE.nbytes), end - line - MESSAGE.payload)
+
+
+@kernel("int64(int64)")
+def beginning_of(lane):  # type: ignore[no-untyped-def]
+    """Address of the first line of the ring in which the peer's messages come."""
+    return load64(lane + LANE.inbox) + RING.data
+
+
+@kernel("void(int64, int64, int64)")
+def consume_line(engine, lane, line):  # type: ignore[no-untyped-def]
+    """Go on behind the message at `line`, which was taken."""
+    lines = lines_for(load64(line + MESSAGE.nbytes) if kind_of(line) == EAGER else 0)
+    ring, head = load64(lane + LANE.inbox), load64(lane + LANE.head) + lines
+    store64(lane + LANE.head, head)
+    store64(lane + LANE.published, consume(ring, load64(engine + SHM.ring_lines), head, load64(lane + LANE.published)))
+
+
+@kernel("int64(int64, int64, int64)")
+def _hand_up(engine, lane, line):  # type: ignore[no-untyped-def]
+    """Hand the message at `line` up; whether it was taken."""
+    kind, payload = kind_of(line), line + MESSAGE.payload
+    first, second, third = payload, bytes_before_the_wrap(engine, lane, line), beginning_of(lane)
+    if kind != EAGER:
         first, second, third = load64(payload), load64(payload + 8), load64(payload + 16)
-    taken = call_message(arrive, engine, lane, kind, load64(line + MESSAGE.context), tag_of(line), nbytes, first, second, third)
-    return lines_for(length) if taken != 0 else 0
-
-
-@kernel("void(int64, int64)")
-def _poll(engine, lane):  # type: ignore[no-untyped-def]
-    """Hand up what the peer has sent."""
-    ring, ring_lines, key = load64(lane + LANE.inbox), load64(engine + SHM.ring_lines), load64(engine + SHM.key)
-    for _ in range(_MESSAGES_A_TURN):
-        head = load64(lane + LANE.head)
-        line = peek(ring, ring_lines, key, head)
-        if line == 0:
-            return
-        taken = _hand_up(engine, lane, ring, line)
-        if taken == 0:
-            return
-        head += taken
-        store64(lane + LANE.head, head)
-        store64(lane + LANE.published, consume(ring, ring_lines, head, load64(lane + LANE.published)))
+    context, tag, nbytes = load64(line + MESSAGE.context), tag_of(line), load64(line + MESSAGE.nbytes)
+    return call_message(load64(engine + SHM.arrive), engine, lane, kind, context, tag, nbytes, first, second, third)
 
 
 @kernel("void(int64)", is_entry=True)
-def take_in(engine):  # type: ignore[no-untyped-def]
+def poll(engine):  # type: ignore[no-untyped-def]
     """Hand up what all peers have sent."""
     lane, stride = load64(engine + SHM.first_lane), load64(engine + SHM.lane_stride)
     for _ in range(load64(engine + SHM.lanes)):
-        _poll(engine, lane)
+        for _ in range(MESSAGES_A_TURN):
+            line = next_line(engine, lane)
+            if line == 0 or _hand_up(engine, lane, line) == 0:
+                break
+            consume_line(engine, lane, line)
         lane += stride

@@ -72,7 +72,7 @@ class SharedMemory(Transport):
             fetch=c_address(bulk.fetch),
             serve=c_address(bulk.serve),
             revoke=c_address(bulk.revoke),
-            poll=c_address(lane.take_in),
+            poll=c_address(lane.poll),
             step=c_address(bulk.step),
         )
 
