@@ -106,11 +106,6 @@ class Algorithm(NamedTuple):
     order: str = RANK
     equal_blocks: bool = False
 
-    @property
-    def number(self) -> int:
-        """What stands for the name in words of communicators and of the arena."""
-        return NAMES.index(self.name)
-
     def why_not(self, case: Case) -> str:
         """Why a call cannot go by it; empty if it can."""
         return self._why_not_as_plan(case) if self.kind == PLAN else self._why_not_on_slot(case)
@@ -297,9 +292,14 @@ def pack(forced: Mapping[str, str]) -> int:
     Raises
     ------
     ValueError
-        A collective has no algorithm of that name.
+        A collective has no algorithm of that name, or there is no such order.
     """
-    word = _PUBLISHED | ORDERS.index(forced.get(ORDER, "auto")) << _ORDER_SHIFT
+    order = str(forced.get(ORDER, "")).strip().lower() or "auto"
+    if order not in ORDERS:
+        raise ValueError(
+            f"{variable(ORDER)}={forced[ORDER]}: there is no such order of reductions; it may be {' or '.join(ORDERS)}"
+        )
+    word = _PUBLISHED | ORDERS.index(order) << _ORDER_SHIFT
     for index, (collective, names) in enumerate(ALGORITHMS.items()):
         name = str(forced[collective]).strip().lower() or "auto"
         if name != "auto" and name not in names:

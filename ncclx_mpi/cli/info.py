@@ -44,8 +44,10 @@ def _print_plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     from ncclx_mpi.bench.points import parse_size
     from ncclx_mpi.cli import plans
 
+    if options.ranks < 1:
+        parser.error(f"--ranks {options.ranks}: there is at least one rank")
     try:
-        print(plans.table(options.plans, max(1, options.ranks), parse_size(options.bytes)))
+        print(plans.table(options.plans, options.ranks, parse_size(options.bytes)))
     except ValueError as error:
         parser.error(str(error))
     return 0

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, rows_of
+from ncclx_mpi import rc
+from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, rows_of, variable
 from ncclx_mpi.bench.points import size_text
 
 _ITEMSIZE = 4
@@ -27,7 +28,10 @@ def table(collective: str, ranks: int, nbytes: int) -> str:
         cost = row.cost(ranks, case.nbytes, SHARED_MEMORY)
         lines.append(f"{mark:2}{row.name:26}{KINDS[row.kind]:11}{steps:>7}{cost:>12.1f}  {row.why_not(case) or 'runs'}")
     lines += ["", f"* runs if none is forced{'; shm_pipelined and cma are tried in turn' * (on_slot.name == 'shm_pipelined')}"]
-    lines.append("+ runs where there is no slot in shared memory; steps are those of rank 0")
+    lines.append("+ runs where there is no slot in shared memory; steps are those of rank 0; calls are blocking")
+    forced = getattr(rc, f"algo_{collective}")
+    if forced != "auto":
+        lines.append(f"{variable(collective)}={forced} is set: that runs, unless its line says why not")
     return "\n".join(lines)
 
 

@@ -127,9 +127,18 @@ def test_info_lists_the_candidates(collective):
         assert ("a rank gives more than 16 KiB" in found[row.name]) == (row.name == "shm_oneshot" and collective != "barrier")
 
 
-def test_info_refuses_a_size_that_is_none():
-    result = run("info", "--plans", "bcast", "--bytes", "many")
-    assert result.returncode == 2 and "'many' is no size" in result.stderr
+def test_info_says_which_one_is_forced():
+    text = run("info", "--plans", "allgather", NCCLX_MPI_ALGO_ALLGATHER="ring").stdout
+    assert "NCCLX_MPI_ALGO_ALLGATHER=ring is set" in text
+    assert "is set" not in run("info", "--plans", "allgather").stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"), [("--bytes", "many", "'many' is no size"), ("--ranks", "0", "at least one rank")]
+)
+def test_info_refuses_what_is_no_call(option, value, said):
+    result = run("info", "--plans", "bcast", option, value)
+    assert result.returncode == 2 and said in result.stderr
 
 
 def test_the_end_of_a_program_names_roots_that_differed():
