@@ -26,7 +26,7 @@ from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.cuda.copy import COPY, pack_rows
 from numba_kernels.cuda.reduce_rows import pack_reductions, rows_kernel
-from transports.cuda_ipc.transport import Place
+from transports.cuda_ipc.mappings import Place
 from transports.shm.slots import DEVICE_RANKS
 
 

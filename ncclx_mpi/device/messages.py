@@ -13,7 +13,7 @@
       device -> window -> pipe, by chunks  ===============>  pipe -> array, or pipe -> window -> device by chunks
 
 The description stays in pinned memory of the arena until the message is over. It holds the array's place
-(:class:`~transports.cuda_ipc.transport.Place`), whose buffer id tells the receiver whether a mapping that it has kept still shows the
+(:class:`~transports.cuda_ipc.mappings.Place`), whose buffer id tells the receiver whether a mapping that it has kept still shows the
 array. Only what the arrays' streams hold when a
 call is made comes before the copies; these run in streams of their own, and the call is complete when they have run.
 
@@ -58,7 +58,7 @@ from ncclx_mpi.p2p.engine import NativeComm, Result
 from numba_kernels.cuda.driver import WRITE, Step
 from numba_kernels.jit import entry
 from numba_kernels.layout import WORD, words
-from transports.cuda_ipc.transport import PLACE, CudaIpc, Mapping, Place, Unreachable
+from transports.cuda_ipc.mappings import PLACE, CudaIpc, Mapping, Place, Unreachable
 from transports.shm.layout import DEAD
 
 WINDOW = 4 << 20

@@ -10,7 +10,7 @@ from ncclx_mpi import runtime
 from ncclx_mpi.device.executor import Executor
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda.driver import Driver, DriverError
-from transports.cuda_ipc.transport import CudaIpc
+from transports.cuda_ipc.mappings import CudaIpc
 
 _PAGE = 4096
 

@@ -29,7 +29,7 @@ from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.cuda.driver import WRITE, Driver, DriverError, Step
 from numba_kernels.cuda.ptx import CompilerMissing
 from numba_kernels.layout import WORD
-from transports.cuda_ipc.transport import CudaIpc, Mapping, Place, Unreachable
+from transports.cuda_ipc.mappings import CudaIpc, Mapping, Place, Unreachable
 from transports.shm.slots import DEVICE, device_words
 
 _KEPT = 1024

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from numba_kernels.cuda.driver import HANDLE_BYTES, DriverError, Memory
-from transports.cuda_ipc.transport import CudaIpc, Place, Unreachable
+from transports.cuda_ipc.mappings import CudaIpc, Place, Unreachable
 
 GPU = bytes(range(16))
 PEER = 4711

@@ -38,7 +38,7 @@ from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.alltoallv.layout import offer_bytes
 from numba_kernels.alltoallv.plan_and_copy import BLOCK, PLAN_AND_COPY
 from numba_kernels.cuda.driver import Driver
-from transports.cuda_ipc.transport import Place
+from transports.cuda_ipc.mappings import Place
 from transports.shm.slots import DEVICE_RANKS
 
 KIND = OPERATIONS.index(faults.NAME)

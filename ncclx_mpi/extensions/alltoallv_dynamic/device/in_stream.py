@@ -38,7 +38,7 @@ from ncclx_mpi.extensions.alltoallv_dynamic.device.segments import ARRAYS, Shown
 from ncclx_mpi.extensions.alltoallv_dynamic.operands import Operands
 from numba_kernels.alltoallv.layout import offer_bytes
 from numba_kernels.cuda.driver import DriverError, Launch
-from transports.cuda_ipc.transport import Unreachable
+from transports.cuda_ipc.mappings import Unreachable
 
 
 class Enqueued:

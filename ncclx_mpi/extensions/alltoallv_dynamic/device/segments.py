@@ -24,7 +24,7 @@ from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import INCOMING, OUTG
 from ncclx_mpi.extensions.alltoallv_dynamic.operands import Operands
 from numba_kernels.alltoallv.layout import CALL, PAIRING, workspace_bytes
 from numba_kernels.layout import LINE, WORD, words
-from transports.cuda_ipc.transport import Place
+from transports.cuda_ipc.mappings import Place
 
 _NUMBERS = (
     "segments", "form", "itemsize", "splits_kind", "row_step", "indices_kind", "most_indices", "blocklengths_kind", "first",
