@@ -33,9 +33,39 @@ warm.warm_up()
 """
 
 
+EVERYTHING = """
+n, r = comm.size, comm.rank
+one, many, back = np.ones(4), np.ones(4 * n), np.zeros(4 * n)
+alike = ([4] * n, [4 * k for k in range(n)])
+comm.Bcast(one); comm.Reduce(one, back[:4]); comm.Allreduce(one, back[:4]); comm.Scan(one, back[:4]); comm.Exscan(one, back[:4])
+comm.Gather(one, many); comm.Scatter(many, one); comm.Allgather(one, many); comm.Alltoall(many, back)
+comm.Gatherv(one, [many, alike]); comm.Scatterv([many, alike], one); comm.Allgatherv(one, [many, alike])
+comm.Alltoallv([many, alike], [back, alike])
+comm.Alltoallw(
+    [many, ([4] * n, [32 * k for k in range(n)]), [MPI.DOUBLE] * n], [back, ([4] * n, [32 * k for k in range(n)]), [MPI.DOUBLE] * n]
+)
+comm.Reduce_scatter(many, one, [4] * n); comm.Reduce_scatter_block(many, one)
+for large in (np.ones(30_000), np.ones(300_000)):
+    comm.Allreduce(MPI.IN_PLACE, large); comm.Bcast(large)
+if r == 0:
+    comm.Send(one, 1); comm.Ssend(one, 1)
+elif r == 1:
+    comm.Recv(one, 0); comm.Recv(one, 0)
+comm.Sendrecv(one, r, recvbuf=many[:4], source=r)
+comm.Barrier()
+"""
+NO_COMPILER = "import sys; print([name for name in ('numba', 'llvmlite', 'numba_kernels.emit') if name in sys.modules])"
+
+
 def test_a_warm_start_needs_no_compiler():
-    result = run_code(2, WORLD + USE + "from numba.core.runtime import rtsys; print(rtsys._init)")
-    assert result.stdout == "False\n" * 2, result.stderr
+    result = run_code(2, WORLD + USE + NO_COMPILER)
+    assert result.stdout == "[]\n" * 2, result.stderr
+
+
+def test_every_blocking_call_on_arrays_needs_no_compiler_once_it_is_cached():
+    run_code(2, WORLD + EVERYTHING)
+    result = run_code(2, WORLD + EVERYTHING + NO_COMPILER)
+    assert result.stdout == "[]\n" * 2, result.stderr
 
 
 def test_a_program_with_numba_functions_of_its_own():
