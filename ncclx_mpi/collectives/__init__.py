@@ -2,7 +2,7 @@
 
 ``name(comm, ...)`` blocks; ``start_name(...)`` returns a running :class:`Collective`; ``prepare_name(...)`` returns one that can be
 started again and again. Arguments and in-place rules: :mod:`ncclx_mpi.collectives.prepare`. An algorithm is one file in
-the folder of its collective: ``slot_*`` are compiled kernels on the arena, all others are plans.
+the folder of its collective: ``shm_*`` and ``cma*`` are compiled kernels on the arena, all others are plans.
 """
 
 from __future__ import annotations
