@@ -69,7 +69,7 @@ class Shape:
     """The steps of one rank, in which sizes and offsets are numbers of values that are known when a collective starts. Value 0 is 0.
 
     Messages have the same numbers whatever the sizes are, so the two ends of each agree on them, and a step of no bytes, which
-    both know to be empty, becomes a JOIN: nothing is sent for it. So a shape has no signals.
+    both know to be empty, becomes a JOIN, or is left out if no step waits for it: nothing is sent for it. So a shape has no signals.
     """
 
     steps: npt.NDArray[Any]
@@ -78,7 +78,7 @@ class Shape:
 
     def fill(self, *values: Counts, temp: int = 0) -> Plan:
         """Return the plan for values 1, 2, ... and `temp` bytes of temporary memory, which must follow from the values."""
-        numbers = np.concatenate((_ZERO, *values))
+        numbers: Numbers = np.concatenate((_ZERO, *values), dtype=np.int64)
         key = numbers.tobytes()
         plan = self.filled.get(key)
         if plan is None:
@@ -91,9 +91,22 @@ class Shape:
         steps = self.steps.copy()
         for column in _SIZES:
             steps[column] = numbers[self.steps[column]]
-        steps["kind"][steps["nbytes"] == 0] = JOIN
+        is_empty = steps["nbytes"] == 0
+        steps["kind"][is_empty] = JOIN
+        steps = _without_idle(steps, is_empty)
         steps.setflags(write=False)
         return steps
+
+
+def _without_idle(steps: npt.NDArray[Any], is_empty: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Leave out the empty steps that no other one waits for: a sparse exchange among many ranks is a few steps."""
+    is_kept = np.append(~is_empty, False)
+    is_kept[steps["first"]] = is_kept[steps["second"]] = True  # -1, which stands for none, is the entry behind the last step
+    numbers = np.cumsum(is_kept[:-1]) - 1
+    left: npt.NDArray[Any] = steps[is_kept[:-1]]
+    for column in ("first", "second"):
+        left[column] = np.append(numbers, -1)[left[column]]
+    return left
 
 
 _ZERO = np.zeros(1, dtype=np.int64)

@@ -252,6 +252,14 @@ def test_counts_are_filled_into_steps_that_are_written_once() -> None:
     assert pairwise._shape.cache_info().misses == made + 1
 
 
+def test_a_sparse_exchange_has_few_steps() -> None:
+    counts = np.zeros(1024, np.int64)
+    counts[[6, 8]] = 3
+    steps = pairwise.plan(7, 1024, counts, counts, counts, counts, False).steps
+    assert sorted(zip(steps["kind"], steps["peer"], strict=True)) == [(SEND, 6), (SEND, 8), (RECV, 6), (RECV, 8)]
+    assert len(pairwise.plan(7, 1024, 0 * counts, counts, 0 * counts, counts, False).steps) == 0
+
+
 def test_the_same_counts_are_the_same_plan() -> None:
     first = ring.plan(0, 3, [1, 0, 2], [0, 1, 1], False)
     assert ring.plan(0, 3, np.array([1, 0, 2]), (0, 1, 1), False) is first
