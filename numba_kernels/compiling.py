@@ -93,9 +93,23 @@ def callback(function: Callable[..., Any], signature: str, name: str, digest: st
     return made
 
 
+_contexts = [cpu_target.typing_context]
+"""What types what a function names, the last of them: another machine may have another one."""
+
+
+@contextmanager
+def typed_by(context: Any) -> Iterator[None]:
+    """Have what functions name typed by another machine's typing context meanwhile: a kernel is a function of that machine to it."""
+    _contexts.append(context)
+    try:
+        yield
+    finally:
+        _contexts.pop()
+
+
 def type_of(value: Any) -> Any:
     """Return the type of a value that a function names: an intrinsic, a type to convert to, or a function of C."""
-    context = cpu_target.typing_context
+    context = _contexts[-1]
     try:
         return context.resolve_value_type(value)
     except ValueError:

@@ -81,7 +81,9 @@ class Kernel:
     @property
     def _numba_type_(self) -> Any:
         """Its type to Numba, which looks for it by this name."""
-        return self.dispatcher._numba_type_
+        from numba_kernels import compiling
+
+        return compiling.type_of(self.dispatcher)
 
     def compile(self) -> Callable[..., Any]:
         """Return the compiled C entry point: exact argument types, no dispatch (72-128 ns a call)."""

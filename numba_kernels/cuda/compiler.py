@@ -57,10 +57,12 @@ def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tu
 def _without_gpu(arch: tuple[int, int]) -> Iterator[None]:
     """Let Numba compile for `arch`: for functions that a kernel calls, it asks the current GPU what to compile for."""
     from numba.cuda import dispatcher
+    from numba.cuda.descriptor import cuda_target
 
     saved = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=arch)
     try:
-        yield
+        with compiling.typed_by(cuda_target.typing_context):
+            yield
     finally:
         dispatcher.get_current_device = saved
