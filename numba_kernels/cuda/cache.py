@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from numba_kernels import cache_files
@@ -83,6 +82,8 @@ def _user_folder() -> Path:
 @functools.cache
 def _versions() -> str:
     """Digest of the versions of all that takes part in compiling."""
+    from importlib.metadata import PackageNotFoundError, version  # parses mail: 15 ms
+
     found = []
     for package in _COMPILERS:
         try:
