@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Callable
 
 _ours: dict[str, int] = {}
@@ -44,13 +43,5 @@ def find(name: str) -> int:
 def _exported(name: str) -> int:
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(_process, name))
-    except ValueError:
-        return _in_libraries(name)
-
-
-def _in_libraries(name: str) -> int:
-    """In the interpreter, where that does not export its functions to all that the process loads."""
-    try:
-        return ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, name)) if sys.platform == "linux" else 0
     except ValueError:
         return 0
