@@ -33,7 +33,10 @@ from ncclx_mpi.testing.guarded_arrays import guarded_arrays
 
 _TIMEOUT_SECONDS = 30.0
 _GRACE_SECONDS = 3.0
-_PRELOADED = ("numpy", "hypothesis", "hypothesis.strategies", "hypothesis.extra.numpy")
+_PRELOADED = (
+    "numpy", "hypothesis", "hypothesis.strategies", "hypothesis.extra.numpy",
+    "numba_kernels.compiling", "numba_kernels.cuda.symmetric", "numba_kernels.cuda.copy", "numba_kernels.cuda.pack",
+)  # fmt: skip
 """Imported once by the fork server if the tests use them."""
 
 _SIZE = "nranks_of_this_run"
