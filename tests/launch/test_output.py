@@ -151,7 +151,7 @@ def test_ranks_that_do_not_heed_a_signal_are_killed_in_the_end(ignoring):
 
 
 NO_FORK = (
-    "import errno, os, sys; from ncclx_mpi.launch import process\n"
+    "import errno, os, sys; from ncclx_mpi import process\n"
     "real, made = process.fork, []\n"
     "def fork():\n"
     "    if len(made) == {allowed}: raise BlockingIOError(errno.EAGAIN, 'Resource temporarily unavailable')\n"
@@ -177,7 +177,7 @@ def test_ranks_that_cannot_be_forked(python, allowed, what):
 
 
 NO_FORK_IN_SERVER = (
-    "import errno; from ncclx_mpi.launch import process\n"
+    "import errno; from ncclx_mpi import process\n"
     "def refuse(): raise BlockingIOError(errno.EAGAIN, 'Resource temporarily unavailable')\n"
     "process.fork = refuse\n"
 )

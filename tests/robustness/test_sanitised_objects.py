@@ -107,7 +107,7 @@ class Codec:
 
     def write(self, value: Any, limit: int = LARGEST) -> bytes:
         """The pickle of a plain value, nothing of any other, or if it needs more than `limit` bytes."""
-        nbytes = entry(pickling._write)(id(value), self._room.ctypes.data, self._end - limit, limit)
+        nbytes = entry(pickling.write)(id(value), self._room.ctypes.data, self._end - limit, limit)
         return ctypes.string_at(self._end - limit, nbytes)
 
     def read(self, data: bytes) -> list[Any]:
