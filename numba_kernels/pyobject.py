@@ -155,10 +155,11 @@ def _is_object_as_assumed(sample: Any) -> bool:
 
 
 def _are_references_as_assumed() -> bool:
-    """Whether an object begins with the number of references to it."""
-    sample: list[Any] = []
-    before, more = _word(sample, 0), [sample, sample]
-    return _word(sample, 0) == before + len(more)
+    """Whether an object begins with the number of references to it; this one is in no container, where other threads could find it."""
+    sample = object()
+    before = _word(sample, 0)
+    another = sample
+    return _word(another, 0) == before + 1
 
 
 def _word(sample: Any, offset: int) -> int:
