@@ -102,7 +102,7 @@ def test_what_compiled_code_leaves_to_python_is_safe(monkeypatch: pytest.MonkeyP
 
 
 def test_a_thread_that_looks_at_all_objects_is_no_mismatch() -> None:
-    """It refers to parts of what is written, which compiled code then leaves to Python: found in one rank, that would part it from the others."""
+    """It refers to parts of what is written, which compiled code then leaves to Python; a mismatch in one rank would part it from the others."""
     is_over, interval = threading.Event(), sys.getswitchinterval()
 
     def walk() -> None:
