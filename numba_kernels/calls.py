@@ -6,6 +6,10 @@ from typing import Any
 
 from numba_kernels.deferred import emitted
 
+call_step = emitted("calls", "call_step")
+"""``call_step(function, state)``: call a C function of a word, which returns nothing."""
+call_reduce = emitted("calls", "call_reduce")
+"""``call_reduce(function, out, low, high, count)``: call a reduction (:mod:`numba_kernels.reduce`)."""
 call_three = emitted("calls", "call_three")
 """``call_three(function, a, b, c)``: call a C function of three words, which returns one."""
 call_four = emitted("calls", "call_four")

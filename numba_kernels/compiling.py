@@ -19,6 +19,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -93,23 +94,23 @@ def callback(function: Callable[..., Any], signature: str, name: str, digest: st
     return made
 
 
-_contexts = [cpu_target.typing_context]
-"""What types what a function names, the last of them: another machine may have another one."""
+_typing: ContextVar[Any] = ContextVar("typing", default=cpu_target.typing_context)
+"""What types what a function names, in this thread: another machine has another one."""
 
 
 @contextmanager
 def typed_by(context: Any) -> Iterator[None]:
     """Have what functions name typed by another machine's typing context meanwhile: a kernel is a function of that machine to it."""
-    _contexts.append(context)
+    before = _typing.set(context)
     try:
         yield
     finally:
-        _contexts.pop()
+        _typing.reset(before)
 
 
 def type_of(value: Any) -> Any:
     """Return the type of a value that a function names: an intrinsic, a type to convert to, or a function of C."""
-    context = _contexts[-1]
+    context = _typing.get()
     try:
         return context.resolve_value_type(value)
     except ValueError:

@@ -20,6 +20,8 @@ from typing import NamedTuple
 from numba_kernels import cache_files
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
+LIST = "sources-"
+"""How names of lists of what has been read begin: one an installation and Python."""
 
 
 class Source(NamedTuple):
@@ -65,10 +67,12 @@ def folder_of(digest: str) -> str:
 
 
 def keep() -> None:
-    """Keep what has been read of the sources for later starts."""
-    if _read:
+    """Keep what has been read of this installation's sources for later starts."""
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = {path: read for path, read in _read.items() if path.startswith(home + os.sep)}
+    if found:
         with contextlib.suppress(OSError):
-            cache_files.write(_list_path(), marshal.dumps(_known() | _read))
+            cache_files.write(_list_path(), marshal.dumps(_known() | found))
 
 
 def forget() -> None:
@@ -94,7 +98,7 @@ def _known() -> dict[str, tuple[tuple[int, int], tuple[str, bytes, tuple[str, ..
 def _list_path() -> Path:
     """The list of this installation: several may share a cache."""
     home = hashlib.sha256(__file__.encode()).hexdigest()[:16]
-    return cache_files.cache_root() / f"sources-{sys.implementation.cache_tag}-{home}"
+    return cache_files.cache_root() / f"{LIST}{sys.implementation.cache_tag}-{home}"
 
 
 @functools.cache

@@ -30,7 +30,7 @@ import marshal
 import mmap
 import platform
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ def write_image(path: Path, image: Image) -> None:
 
 
 def link(path: Path, name: str) -> Linked | None:
-    """Link the function `name` from its image; None if there is none, or something that it refers to is not in this process.
+    """Link the function `name` from its image; None if there is none that can be linked here, and Numba has to load it.
 
     Raises
     ------
@@ -102,22 +102,44 @@ def link(path: Path, name: str) -> Linked | None:
     OSError
         It cannot be read, or there is no memory for it.
     """
+    if not _CAN_LINK:
+        return None
     try:
         image = Image(*marshal.loads(cache_files.read(path)))
     except FileNotFoundError:
         return None
     except (EOFError, TypeError, ValueError) as error:
         raise cache_files.UnusableFile(f"{path} is no image") from error
-    if not _CAN_LINK or not all(map(symbols.find, image.imports)):
+    if not all(map(symbols.find, image.imports)):
         return None
     try:
         found = _Object(image.code).load()
-    except (IndexError, struct.error) as error:
-        raise cache_files.UnusableFile(f"{path} holds no machine code") from error
-    if image.environment:
-        ctypes.c_void_p.from_address(found[image.environment]).value = id(None)
-    point = _python_function(name, found[image.wrapper]) if image.wrapper else None
-    return Linked(point, found[image.c_wrapper] if image.c_wrapper else 0)
+        wrapper, c_wrapper, environment = (found[symbol] if symbol else 0 for symbol in image[1:4])
+    except (LookupError, ValueError, struct.error):
+        return None  # its checksum is right: the compiler has written what is not known here
+    if environment:
+        ctypes.c_void_p.from_address(environment).value = id(None)
+    return Linked(_python_function(name, wrapper) if wrapper else None, c_wrapper)
+
+
+class _Section(NamedTuple):
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+class _Symbol(NamedTuple):
+    name: str
+    section: int
+    value: int
+    size: int
 
 
 class _Object:
@@ -127,29 +149,20 @@ class _Object:
         self._content = content
         magic, sections_at, count, _names = _HEADER.unpack_from(content, 0)
         if magic != b"\x7fELF":
-            raise IndexError("no ELF object")
-        self._sections = [_SECTION.unpack_from(content, sections_at + _SECTION.size * k) for k in range(count)]
-        self._symbols: list[tuple[str, int, int, int]] = []
-        for _name, kind, _flags, _address, offset, size, strings, *_ in self._sections:
-            if kind == _SYMBOLS:
-                self._symbols = list(self._read_symbols(content[offset : offset + size], self._sections[strings][4]))
-
-    def _read_symbols(self, table: bytes, strings: int) -> Any:
-        """Name, section, value, and size of every symbol."""
-        content = self._content
-        for name, _info, _other, section, value, size in _SYMBOL.iter_unpack(table):
-            at = strings + name
-            yield content[at : content.index(b"\0", at)].decode(), section, value, size
+            raise ValueError("no ELF object")
+        self._sections = [_Section(*_SECTION.unpack_from(content, sections_at + _SECTION.size * k)) for k in range(count)]
+        table = next(section for section in self._sections if section.kind == _SYMBOLS)
+        self._symbols = list(self._read_symbols(table))
 
     def load(self) -> dict[str, int]:
         """Put it into memory of this process; returns where each name is."""
         fixed, variable, code_bytes, variable_bytes = self._lay_out()
         base = _pages(code_bytes + variable_bytes)
-        places = {section: base + offset for section, offset in fixed.items()}
-        for section, place in places.items():
-            _name, kind, _flags, _address, offset, size, *_ = self._sections[section]
-            if kind != _NO_BITS:
-                ctypes.memmove(place, self._content[offset : offset + size], size)
+        places = {number: base + offset for number, offset in fixed.items()}
+        for number, place in places.items():
+            section = self._sections[number]
+            if section.kind != _NO_BITS:
+                ctypes.memmove(place, self._bytes_of(section), section.size)
         addresses = [
             self._address(symbol, places, base + code_bytes + variable.get(number, 0))
             for number, symbol in enumerate(self._symbols)
@@ -157,40 +170,48 @@ class _Object:
         self._relocate(places, addresses)
         if _libc.mprotect(base, code_bytes, mmap.PROT_READ | mmap.PROT_EXEC):
             raise OSError(ctypes.get_errno(), "code cannot be made executable here")
-        return {symbol[0]: address for symbol, address in zip(self._symbols, addresses, strict=True) if symbol[1]}
+        return {symbol.name: address for symbol, address in zip(self._symbols, addresses, strict=True) if symbol.section}
+
+    def _bytes_of(self, section: _Section) -> bytes:
+        return self._content[section.offset : section.offset + section.size]
+
+    def _read_symbols(self, table: _Section) -> Iterator[_Symbol]:
+        names = self._sections[table.link].offset
+        for name, _info, _other, section, value, size in _SYMBOL.iter_unpack(self._bytes_of(table)):
+            at = names + name
+            yield _Symbol(self._content[at : self._content.index(b"\0", at)].decode(), section, value, size)
 
     def _lay_out(self) -> tuple[dict[int, int], dict[int, int], int, int]:
         """Offsets of sections, offsets of variables behind them by symbol, and bytes of both."""
         fixed, end = {}, 0
-        for number, (_name, kind, flags, _address, _offset, size, _link, _info, alignment, _entry) in enumerate(self._sections):
-            if flags & _ALLOCATED and kind != _UNWINDING and size:
-                if flags & _WRITE:
-                    raise IndexError("a section of variables")
-                fixed[number] = -(-end // max(alignment, 1)) * max(alignment, 1)
-                end = fixed[number] + size
+        for number, section in enumerate(self._sections):
+            if section.flags & _ALLOCATED and section.kind != _UNWINDING and section.size:
+                if section.flags & _WRITE:
+                    raise ValueError("a section of variables")
+                fixed[number] = _round_up(end, max(section.alignment, 1))
+                end = fixed[number] + section.size
         variable, behind = {}, 0
-        for number, (_name, section, _value, size) in enumerate(self._symbols):
-            if section == _COMMON:
-                variable[number] = behind
-                behind += -(-size // 64) * 64 if size > 8 else 8
-        return fixed, variable, _page_up(end), _page_up(behind)
+        for number, symbol in enumerate(self._symbols):
+            if symbol.section == _COMMON:  # its value is the alignment
+                variable[number] = _round_up(behind, max(symbol.value, 1))
+                behind = variable[number] + symbol.size
+        return fixed, variable, _round_up(end, mmap.PAGESIZE), _round_up(behind, mmap.PAGESIZE)
 
-    def _address(self, symbol: tuple[str, int, int, int], places: dict[int, int], variable: int) -> int:
-        name, section, value, _size = symbol
-        if section == _UNDEFINED:
-            return symbols.find(name) if name else 0
-        if section == _COMMON:
+    def _address(self, symbol: _Symbol, places: dict[int, int], variable: int) -> int:
+        if symbol.section == _UNDEFINED:
+            return symbols.find(symbol.name) if symbol.name else 0
+        if symbol.section == _COMMON:
             return variable
-        return value if section == _ABSOLUTE else places.get(section, 0) + value
+        return symbol.value if symbol.section == _ABSOLUTE else places.get(symbol.section, 0) + symbol.value
 
     def _relocate(self, places: dict[int, int], addresses: list[int]) -> None:
-        for _name, kind, _flags, _address, offset, size, _link, target, *_ in self._sections:
-            if kind != _RELOCATIONS or target not in places:
+        for section in self._sections:
+            if section.kind != _RELOCATIONS or section.info not in places:
                 continue
-            base = places[target]
-            for at, info, addend in _RELOCATION.iter_unpack(self._content[offset : offset + size]):
+            base = places[section.info]
+            for at, info, addend in _RELOCATION.iter_unpack(self._bytes_of(section)):
                 if info & 0xFFFFFFFF != _ADDRESS_OF_64_BITS:
-                    raise IndexError("not in the large code model")
+                    raise ValueError("not in the large code model")
                 ctypes.c_uint64.from_address(base + at).value = addresses[info >> 32] + addend
 
 
@@ -223,5 +244,5 @@ def _pages(nbytes: int) -> int:
     return int(base)
 
 
-def _page_up(nbytes: int) -> int:
-    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+def _round_up(nbytes: int, unit: int) -> int:
+    return -(-nbytes // unit) * unit

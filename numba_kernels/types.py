@@ -12,17 +12,12 @@ class Type(Deferred):
 
     def __call__(self, *arguments: Any) -> Deferred:
         """Return the signature of a function that takes `arguments` and returns this type."""
-        return signature(self, *arguments)
+        return Deferred(lambda: self.real(*map(real, arguments)), f"{self}({', '.join(map(str, arguments))})")
 
 
 def emitted_type(module: str, name: str) -> Type:
     """Return a type that :mod:`numba_kernels.emit` makes, see :func:`numba_kernels.deferred.emitted`."""
     return Type(lambda: emitted(module, name).real, name)
-
-
-def signature(result: Any, *arguments: Any) -> Deferred:
-    """Return the signature of a function."""
-    return Deferred(lambda: real(result)(*map(real, arguments)), f"{result}({', '.join(map(str, arguments))})")
 
 
 def external(name: str, of: Deferred) -> Any:

@@ -1,6 +1,6 @@
 """Messages between the matching engine and its transports, as compiled code hands them over, and a transport's room in the engine's blocks.
 
-Both directions have one signature, so that one call by address (:func:`numba_kernels.atomics.call_message`) serves both::
+Both directions have one signature, so that one call by address (:func:`numba_kernels.calls.call_message`) serves both::
 
     send(engine, peer, kind, context, tag, nbytes, first, second, third)      1: it is on its way    0: there is no room, try again
     arrive(engine, peer, kind, context, tag, nbytes, first, second, third)    1: it is taken         0: keep it, and hand it up again

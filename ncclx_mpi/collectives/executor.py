@@ -30,7 +30,8 @@ from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.requests import post_receive, post_send, withdraw
 from ncclx_mpi.p2p.waiting import wait_word
-from numba_kernels.atomics import call_reduce, load64, load_acquire, store64, store_release
+from numba_kernels.atomics import load64, load_acquire, store64, store_release
+from numba_kernels.calls import call_reduce
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD, words

@@ -71,7 +71,8 @@ from ncclx_mpi.p2p.layout import BROKEN, COLLECTIVE, COMM, COMPLETE, ENGINE, REQ
 from ncclx_mpi.p2p.matching import release_request, reset_request
 from ncclx_mpi.p2p.progress import lock, progress, sched_yield, trace_end, trouble, unlock
 from ncclx_mpi.p2p.waiting import keep_waiting
-from numba_kernels.atomics import call_step, load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
+from numba_kernels.calls import call_step
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, move

@@ -28,7 +28,8 @@ from ncclx_mpi.p2p.gil import leave_gil
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER, REFUSED
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
 from ncclx_mpi.p2p.waiting import wait_word
-from numba_kernels.atomics import call_reduce, full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
+from numba_kernels.atomics import full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
+from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, copy, move, write_shared

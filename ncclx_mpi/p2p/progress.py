@@ -16,17 +16,8 @@ from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
 from ncclx_mpi.p2p.layout import ABORTED, AGAIN, DEADLINE, ENGINE, FAILED, PEER, PEER_DEAD, TRACE, TRACE_RECORDS
 from ncclx_mpi.p2p.rendezvous import flush_queue
 from numba_kernels import types
-from numba_kernels.atomics import (
-    call_step,
-    compare_exchange,
-    load64,
-    load_relaxed,
-    pause,
-    store64,
-    store_relaxed,
-    store_release,
-    ticks,
-)
+from numba_kernels.atomics import compare_exchange, load64, load_relaxed, pause, store64, store_relaxed, store_release, ticks
+from numba_kernels.calls import call_step
 from numba_kernels.jit import kernel
 
 sched_yield = types.external("sched_yield", types.int32())

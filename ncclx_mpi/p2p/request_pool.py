@@ -30,8 +30,8 @@ from ncclx_mpi.p2p.progress import lock, progress_locked, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import begin_landing, begin_message
 from numba_kernels import symbols, types
-from numba_kernels.atomics import call_step, load64, store64
-from numba_kernels.calls import make_symbol
+from numba_kernels.atomics import load64, store64
+from numba_kernels.calls import call_step, make_symbol
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate

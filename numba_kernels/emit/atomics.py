@@ -156,27 +156,3 @@ def ticks(typingctx: Any) -> Any:
         return builder.call(builder.module.declare_intrinsic("llvm.readcyclecounter", (), kind), [])
 
     return types.int64(), codegen
-
-
-@intrinsic
-def call_reduce(typingctx: Any, function: Any, out: Any, low: Any, high: Any, count: Any) -> Any:
-    """Call a C function ``void(int64 out, int64 low, int64 high, int64 count)`` by its address."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [I64] * 4)
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 5), codegen
-
-
-@intrinsic
-def call_step(typingctx: Any, function: Any, state: Any) -> Any:
-    """Call a C function ``void(int64 state)`` by its address."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [I64])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen

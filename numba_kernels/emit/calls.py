@@ -24,6 +24,18 @@ def call_five(typingctx: Any, function: Any, first: Any, second: Any, third: Any
 
 
 @intrinsic
+def call_step(typingctx: Any, function: Any, state: Any) -> Any:
+    """Call a C function of a word, which returns nothing, by its address."""
+    return types.void(*[types.int64] * 2), _call_for_nothing
+
+
+@intrinsic
+def call_reduce(typingctx: Any, function: Any, out: Any, low: Any, high: Any, count: Any) -> Any:
+    """Call a C function of four words, which returns nothing, by its address."""
+    return types.void(*[types.int64] * 5), _call_for_nothing
+
+
+@intrinsic
 def call_three(typingctx: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
     """Call a C function of three words, which returns one, by its address."""
     return types.int64(*[types.int64] * 4), _call
@@ -48,7 +60,16 @@ def call_message(
 
 
 def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    kind = ir.FunctionType(I64, [I64] * (len(args) - 1))
+    return _emit_call(builder, I64, args)
+
+
+def _call_for_nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    _emit_call(builder, ir.VoidType(), args)
+    return context.get_dummy_value()
+
+
+def _emit_call(builder: Any, result: Any, args: Any) -> Any:
+    kind = ir.FunctionType(result, [I64] * (len(args) - 1))
     return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
 
 

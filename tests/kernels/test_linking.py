@@ -63,6 +63,7 @@ def test_what_is_cached_needs_no_compiler(cache: Path) -> None:
         pytest.param(
             lambda content: sealed(marshal.dumps((*marshal.loads(content)[:4], ("nowhere_to_be_found",)))), id="unresolved"
         ),
+        pytest.param(lambda content: sealed(marshal.dumps((b"\x7fELF", *marshal.loads(content)[1:]))), id="no code"),
     ],
 )
 def test_what_cannot_be_linked_is_loaded_by_numba(cache, damage) -> None:

@@ -31,7 +31,8 @@ from ncclx_mpi.collectives.shm_pipelined import (
     take_shared,
 )
 from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import call_reduce, load64, ticks
+from numba_kernels.atomics import load64, ticks
+from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.memory import release
 from transports.shm.shared import DIRECT

@@ -15,7 +15,8 @@ from ncclx_mpi.collectives.autotune import WAYS
 from ncclx_mpi.collectives.cma import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, pull, show
 from ncclx_mpi.collectives.shm_pipelined import chunks_of
 from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import call_reduce, load64
+from numba_kernels.atomics import load64
+from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, copy, release
 from transports.shm.lane import SHM

@@ -27,7 +27,8 @@ from ncclx_mpi.collectives.shm_pipelined import (
     take_split,
 )
 from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import call_reduce, load64, store64, ticks
+from numba_kernels.atomics import load64, store64, ticks
+from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, release
 from transports.shm.shared import DIRECT

@@ -16,7 +16,8 @@ from ncclx_mpi.collectives.cma import UNREACHED, copy_shared
 from ncclx_mpi.collectives.shm_oneshot import EXSCAN, NO_MEMORY, SCAN, end, sign, working_memory
 from ncclx_mpi.collectives.shm_pipelined import LEAST_ADDRESS, begin_streams, drop_split, put_split, take_split
 from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import call_reduce, load64, ticks
+from numba_kernels.atomics import load64, ticks
+from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy, move, release
 from transports.shm.shared import DIRECT, PIPED
