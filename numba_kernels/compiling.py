@@ -35,6 +35,8 @@ from numba_kernels import cache_files, digests, jit, linking, symbols
 from numba_kernels.deferred import real
 
 _DIGEST = "numba_kernels_digest"
+_EXCEPTION = ".const.picklebuf"
+"""How names of constants that hold an exception begin."""
 _PINNED = {"DISABLE_JIT": 0, "BOUNDSCHECK": 0, "OPT": numba.core.config._OptLevel(3), "DEBUGINFO_DEFAULT": 0}
 
 
@@ -223,13 +225,18 @@ class _NamedCache(_Cache):
 
 
 def image_of(result: Any) -> linking.Image | None:
-    """Return the image of a function that has just been compiled; None if there is more to it than machine code."""
+    """Return the image of a function that has just been compiled; None if there is more to it than machine code, or if it can raise.
+
+    Images have no way to raise (:mod:`numba_kernels.symbols`).
+    """
     library, described = result.library, result.fndesc
     environments = [result.environment, *result._find_referenced_environments()]
     if result.reload_init or result.lifted or library.has_dynamic_globals or any(each.consts for each in environments):
         return None
     module = library._final_module
     found = [*module.functions, *module.global_variables]
+    if any(symbol.name.startswith(_EXCEPTION) for symbol in found):
+        return None
     defined = {symbol.name for symbol in found if not symbol.is_declaration}
     imports = {symbol.name for symbol in found if symbol.is_declaration and not symbol.name.startswith("llvm.")}
     wrapper, c_wrapper, environment = (

@@ -17,7 +17,7 @@ _NEVER_CALLED = (
     "numba_runtime_build_excinfo_struct",
     "numba_unpickle",
 )
-"""What Numba's wrappers refer to for a function that raises. Ours return codes, so that the end of the process may stand there."""
+"""What Numba's wrappers refer to for a function that raises: one that does has no image, so that the end of the process may stand there."""
 
 
 def add(name: str, address: int) -> None:

@@ -29,6 +29,8 @@ import functools
 import importlib
 from collections.abc import Callable
 
+import numpy as np
+
 from ncclx_mpi import algorithms, errors
 from ncclx_mpi.algorithms import ONESHOT, UNFORCED, Algorithm, Case
 from ncclx_mpi.collectives.plan import Plan
@@ -50,7 +52,8 @@ COLLECTIVES = {kind: "scan" if OPERATIONS[kind] == "exscan" else OPERATIONS[kind
 
 LINES_UPTO = {kind: algorithms.row_of(collective, "shm_oneshot").upto for kind, collective in COLLECTIVES.items()}
 """Bytes that one rank publishes up to which lines are used; never more than `BIG`."""
-_UPTO = tuple(LINES_UPTO.get(kind, 0) for kind in range(EXSCAN + 1))
+_UPTO = np.array([LINES_UPTO.get(kind, 0) for kind in range(EXSCAN + 1)])
+"""The same for compiled code: an array, as the index of a tuple is checked by something that raises."""
 assert BIG == algorithms.ONESHOT_UPTO
 
 LARGEST_ITEM = algorithms.LARGEST_ITEM

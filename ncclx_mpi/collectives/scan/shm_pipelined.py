@@ -55,7 +55,8 @@ def _chain(comm, kind, send, recv, count, itemsize, fn, chunk):  # type: ignore[
     temp, code = working_memory(comm, chunk * itemsize), 0
     if temp == 0:
         return NO_MEMORY
-    for at in range(0, count, chunk):
+    for turn in range((count + chunk - 1) // chunk):
+        at = turn * chunk
         part, own, out = min(chunk, count - at), send + at * itemsize, recv + at * itemsize
         passed = _passed(kind, rank, size, own, out, temp)
         if rank > 0:
