@@ -1,6 +1,7 @@
 """Kernels for the GPU: the same body on the CPU, compiled without a GPU where numba-cuda is installed, cached on disk."""
 
 import configparser
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -218,7 +219,7 @@ def test_machine_code_can_be_shipped(tmp_path, monkeypatch):
 def test_another_compiler_has_a_folder_of_its_own(monkeypatch):
     folders = set()
     for release in ("1.0", "1.1"):
-        monkeypatch.setattr(cache, "version", lambda package, release=release: release)
+        monkeypatch.setattr(importlib.metadata, "version", lambda package, release=release: release)
         monkeypatch.setattr(cache, "_versions", getattr(cache._versions, "__wrapped__", cache._versions))
         folders.add(cache._user_folder())
     assert len(folders) == 2
