@@ -6,7 +6,10 @@ import ctypes
 import operator
 from typing import Any
 
+from ncclx_mpi.gpu_memory.streams import library_of
+
 _CPU = 1
+_VERSIONED, _UNVERSIONED = b"dltensor_versioned", b"dltensor"
 _READ_ONLY, _IS_PADDED = 1, 4
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _FORMATS = {
@@ -73,11 +76,11 @@ def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None
     """Address, bytes, read-only flag, format, item size, owner and device type of an object's tensor."""
     device, device_number = map(operator.index, obj.__dlpack_device__())
     del device_number  # which of several devices: the address says that too
-    capsule, is_versioned = _capsule(obj, device)
-    name = b"dltensor_versioned" if is_versioned else b"dltensor"
-    if not _is_valid(capsule, name):
+    capsule = _capsule(obj, device)
+    name = next((name for name in (_VERSIONED, _UNVERSIONED) if _is_valid(capsule, name)), None)
+    if name is None:
         raise BufferError("dlpack: invalid capsule object")
-    tensor, flags = _tensor(_get_pointer(capsule, name), is_versioned)
+    tensor, flags = _tensor(_get_pointer(capsule, name), name is _VERSIONED)
     readonly = bool(flags & _READ_ONLY)
     shape, strides = _checked_shape(tensor)
     if strides is not None and not _is_contiguous(shape, strides):
@@ -92,13 +95,16 @@ def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None
     return (tensor.data or 0) + tensor.byte_offset, nbytes, readonly, code, itemsize, capsule, device
 
 
-def _capsule(obj: Any, device: int) -> tuple[Any, bool]:
-    """Ask for a capsule of version 1, and for one of version 0 where the object does not know that."""
-    stream = {} if device == _CPU else {"stream": -1}
+def _capsule(obj: Any, device: int) -> Any:
+    """Ask for a capsule of version 1, which an object may answer with one of version 0, or not know of.
+
+    No stream is to be made to wait for the array: who copies it asks for its stream. JAX, which shows none, would take -1 for a handle.
+    """
+    stream = {} if device == _CPU or library_of(type(obj)) == "jax" else {"stream": -1}
     try:
-        return obj.__dlpack__(**stream, max_version=(1, 0), copy=False), True
+        return obj.__dlpack__(**stream, max_version=(1, 0), copy=False)
     except TypeError:
-        return obj.__dlpack__(**stream), False
+        return obj.__dlpack__(**stream)
 
 
 def _tensor(pointer: int, is_versioned: bool) -> tuple[_Tensor, int]:
