@@ -344,7 +344,7 @@ def show_decode(rows: list[Facts], mode: str) -> None:
 
 def moved(call: str, ranks: int, nbytes: int) -> int:
     """Bytes that must be read and written on the GPU."""
-    return nbytes * {"Allreduce": 2 * ranks, "Alltoall": 2 * ranks * ranks, "Bcast": ranks}[call]
+    return nbytes * {"Allreduce": 2 * ranks, "Alltoall": 2 * ranks * ranks, "Bcast": ranks, "Sendrecv": 2 * ranks}[call]
 
 
 # Ranks
@@ -398,6 +398,7 @@ CALLS: dict[str, Callable[[Any, int], tuple[int, int]]] = {
     "Allreduce": lambda comm, count: (count, count),
     "Alltoall": lambda comm, count: (comm.size * count, comm.size * count),
     "Bcast": lambda comm, count: (count, 0),
+    "Sendrecv": lambda comm, count: (count, count),
 }
 """How many elements a rank gives and gets, of `count` from one rank to another."""
 
@@ -427,7 +428,10 @@ def timed(comm: Any, call: Callable[[], None]) -> float:
 
 
 def direct(comm: Any, library: Any, name: str, sent: Any, received: Any) -> Callable[[], None]:
-    """The call on device arrays."""
+    """The call on device arrays; a Sendrecv goes round the ring."""
+    if name == "Sendrecv":
+        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        return lambda: comm.Sendrecv(sent, after, recvbuf=received, source=before)
     arguments = (sent,) if name == "Bcast" else (sent, received)
     return lambda: getattr(comm, name)(*arguments)
 
@@ -436,11 +440,12 @@ def staged(comm: Any, library: Any, name: str, sent: Any, received: Any) -> Call
     """The call on pinned host arrays, with the copies that a program makes around it."""
     out, back = library.pinned(sent.size), library.pinned(received.size)
     is_bcast = name == "Bcast"
+    on_host = direct(comm, library, name, out, back)
 
     def call() -> None:
         if not is_bcast or comm.rank == 0:
             library.to_host(out, sent)
-        getattr(comm, name)(*((out,) if is_bcast else (out, back)))
+        on_host()
         if not is_bcast or comm.rank != 0:
             library.to_device(sent if is_bcast else received, out if is_bcast else back)
 
@@ -452,7 +457,8 @@ def check(comm: Any, library: Any, name: str, received: Any) -> None:
     found = np.zeros(received.size, np.float32)
     library.to_host(found, received)
     ranks = np.arange(1, comm.size + 1, dtype=np.float32)
-    wanted = {"Allreduce": ranks.sum(), "Bcast": 1.0, "Alltoall": np.repeat(ranks, found.size // comm.size)}[name]
+    blocks = np.repeat(ranks, found.size // comm.size)
+    wanted = {"Allreduce": ranks.sum(), "Bcast": 1.0, "Alltoall": blocks, "Sendrecv": ranks[comm.rank - 1]}[name]
     if not (found == wanted).all():
         raise ValueError(f"rank {comm.rank}: {name} of {found.size} elements gives wrong values")
 

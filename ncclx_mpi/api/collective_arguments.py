@@ -25,7 +25,9 @@ from ncclx_mpi.collectives import Described
 from ncclx_mpi.gpu_memory import streams
 
 if TYPE_CHECKING:
+    from ncclx_mpi.device.parts import Cut, Parts
     from ncclx_mpi.device.pieces import Bind, Binding
+    from ncclx_mpi.device.station import Work
 
 Blocks = VBuffer | WBuffer
 Operand = Buffer | Blocks
@@ -178,10 +180,43 @@ _FLAVOURS = {
 }
 
 
-def run(state: CommState, call: Call) -> None:
-    """Carry a call out."""
-    if call.is_on_device and _run_on_devices(state, call):
+def carry_out(state: CommState, resolve: Callable[..., Call], *arguments: Any) -> None:
+    """Carry a call out; `resolve` is the function of this module that takes `arguments`."""
+    key = None if state.repeats is None else _values(resolve, arguments)
+    cut = None if key is None or state.repeats is None else state.repeats.carry_out(key, arguments)
+    if cut is not None and not cut.pieces:
         return
+    call = resolve(state, *arguments)
+    if cut is None and call.is_on_device:
+        cut = _run_on_devices(state, call, resolve, arguments)
+    if cut is None or cut.pieces:
+        _run_on_host(state, call, cut)
+
+
+def _run_on_devices(state: CommState, call: Call, resolve: Callable[..., Call], arguments: Sequence[Any]) -> Cut:
+    """Carry a call out on the devices of all ranks, or find out how else. Kernels are declared when one is first asked for."""
+    from ncclx_mpi.device import collectives as on_devices
+    from ncclx_mpi.device.repeats import Repeats
+
+    def keep(work: Work) -> None:
+        key = _values(resolve, arguments)
+        if key is not None:
+            state.repeats = state.repeats or Repeats(state.native)
+            state.repeats.keep(key, work, arguments)
+
+    operands = call.sent, call.received, call.root, _operation_name(call.op)
+    return on_devices.carry_out(state.native, call.name, *operands, lambda: _parts(state, call), keep)
+
+
+def _run_on_host(state: CommState, call: Call, cut: Cut | None) -> None:
+    """Carry a call out by way of the host, piece by piece if the ranks have agreed on pieces."""
+    brought = None if cut is None or cut.pieces == 1 else _parts(state, call)
+    if cut is not None and brought is not None:
+        from ncclx_mpi.device import pieces
+
+        return pieces.carry_out(
+            state.native, _FLAVOURS[call.name].run, call.bind, (call.sent, call.received), call.counts, brought, cut
+        )
     arguments = call.bind(call)
     for copy in call.before:
         copy()
@@ -190,21 +225,11 @@ def run(state: CommState, call: Call) -> None:
         finish()
 
 
-def _run_on_devices(state: CommState, call: Call) -> bool:
-    """Whether all ranks have carried a call out, on their devices or piece by piece. Kernels are declared when one is first asked for."""
-    from ncclx_mpi.device import collectives as on_devices
-    from ncclx_mpi.device import parts, pieces
+def _parts(state: CommState, call: Call) -> Parts | None:
+    """What a call has on devices, as blocks that can be cut."""
+    from ncclx_mpi.device import parts
 
-    comm, operands = state.native, (call.sent, call.received)
-
-    def bring() -> parts.Parts | None:
-        return parts.bring(state.rank, state.size, call.name, *operands, call.root, call.counts)
-
-    cut = on_devices.carry_out(comm, call.name, *operands, call.root, _operation_name(call.op), bring)
-    brought = bring() if cut.pieces > 1 else None
-    if brought is not None:
-        pieces.carry_out(comm, _FLAVOURS[call.name].run, call.bind, operands, call.counts, brought, cut)
-    return cut.pieces != 1
+    return parts.bring(state.rank, state.size, call.name, call.sent, call.received, call.root, call.counts)
 
 
 def enqueue(state: CommState, stream: Any, resolve: Callable[..., Call], *arguments: Any) -> None:
@@ -229,16 +254,16 @@ def enqueue(state: CommState, stream: Any, resolve: Callable[..., Call], *argume
 
 
 def _values(resolve: Callable[..., Call], arguments: Sequence[Any]) -> tuple[Any, ...] | None:
-    """All that a call in a stream can depend on, None if that is not only operations, numbers and arrays that tell it quickly.
+    """All that a call on devices can depend on, None if that is not only operations, numbers and arrays that tell it quickly.
 
-    A loop makes the same calls again and again, and to resolve their arguments costs more than to enqueue them. An address that was
-    freed meanwhile, and is another array's, is as good.
+    A loop makes the same calls again and again, and to resolve their arguments costs more than to carry them out. To a call in a stream,
+    an address that was freed meanwhile, and is another array's, is as good.
     """
     found: list[Any] = [resolve]
     for argument in arguments:
         if isinstance(argument, Op):
             found.append(argument._state)
-        elif is_in_place(argument) or type(argument) is int:
+        elif argument is None or is_in_place(argument) or type(argument) is int:
             found.append(argument)
         else:
             facts = streams.facts_of(argument)

@@ -30,7 +30,7 @@ class Collectives:
             return collective_arguments.enqueue(state, stream, collective_arguments.barrier)
         code = fast.barrier_now(state.address)
         if code and fast.settle(state, code, "barrier"):
-            collective_arguments.run(state, collective_arguments.barrier(state))
+            collective_arguments.carry_out(state, collective_arguments.barrier)
 
     def barrier(self) -> None:
         """Barrier synchronization."""
@@ -43,35 +43,35 @@ class Collectives:
             return collective_arguments.enqueue(state, stream, collective_arguments.bcast, buf, root)
         code = fast.bcast_array(state.address, buf, root)
         if code and fast.settle(state, code, "bcast"):
-            collective_arguments.run(state, collective_arguments.bcast(state, buf, root))
+            collective_arguments.carry_out(state, collective_arguments.bcast, buf, root)
 
     def Gather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> None:
         """Gather data to one member of a group."""
         state = self._state
         code = fast.gather_arrays(state.address, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gather"):
-            collective_arguments.run(state, collective_arguments.gather(state, sendbuf, recvbuf, root))
+            collective_arguments.carry_out(state, collective_arguments.gather, sendbuf, recvbuf, root)
 
     def Gatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> None:
         """Gather vector data to one member of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, GATHER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "gatherv"):
-            collective_arguments.run(state, collective_arguments.gatherv(state, sendbuf, recvbuf, root))
+            collective_arguments.carry_out(state, collective_arguments.gatherv, sendbuf, recvbuf, root)
 
     def Scatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter data from one member to all members of a group."""
         state = self._state
         code = fast.scatter_arrays(state.address, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatter"):
-            collective_arguments.run(state, collective_arguments.scatter(state, sendbuf, recvbuf, root))
+            collective_arguments.carry_out(state, collective_arguments.scatter, sendbuf, recvbuf, root)
 
     def Scatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> None:
         """Scatter vector data from one member to all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
         if code and fast.settle(state, code, "scatterv"):
-            collective_arguments.run(state, collective_arguments.scatterv(state, sendbuf, recvbuf, root))
+            collective_arguments.carry_out(state, collective_arguments.scatterv, sendbuf, recvbuf, root)
 
     def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, stream: Stream = None) -> None:
         """Gather data to all members of a group."""
@@ -80,14 +80,14 @@ class Collectives:
             return collective_arguments.enqueue(state, stream, collective_arguments.allgather, sendbuf, recvbuf)
         code = fast.allgather_arrays(state.address, sendbuf, recvbuf)
         if code and fast.settle(state, code, "allgather"):
-            collective_arguments.run(state, collective_arguments.allgather(state, sendbuf, recvbuf))
+            collective_arguments.carry_out(state, collective_arguments.allgather, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> None:
         """Gather vector data to all members of a group."""
         state = self._state
         code = fast.allgatherv_arrays(state.address, sendbuf, recvbuf)
         if code and fast.settle(state, code, "allgatherv"):
-            collective_arguments.run(state, collective_arguments.allgatherv(state, sendbuf, recvbuf))
+            collective_arguments.carry_out(state, collective_arguments.allgatherv, sendbuf, recvbuf)
 
     def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, stream: Stream = None) -> None:
         """Exchange a block of data between all members of a group."""
@@ -96,28 +96,28 @@ class Collectives:
             return collective_arguments.enqueue(state, stream, collective_arguments.alltoall, sendbuf, recvbuf)
         code = fast.alltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
         if code and fast.settle(state, code, "alltoall"):
-            collective_arguments.run(state, collective_arguments.alltoall(state, sendbuf, recvbuf))
+            collective_arguments.carry_out(state, collective_arguments.alltoall, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> None:
         """Exchange vector data between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallv"):
-            collective_arguments.run(state, collective_arguments.alltoallv(state, sendbuf, recvbuf))
+            collective_arguments.carry_out(state, collective_arguments.alltoallv, sendbuf, recvbuf)
 
     def Alltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> None:
         """Exchange data of different types between all members of a group."""
         state = self._state
         code = fast.exchange_vectors(state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0)
         if code and fast.settle(state, code, "alltoallw"):
-            collective_arguments.run(state, collective_arguments.alltoallw(state, sendbuf, recvbuf))
+            collective_arguments.carry_out(state, collective_arguments.alltoallw, sendbuf, recvbuf)
 
     def Reduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> None:
         """Reduce to one member of a group."""
         state = self._state
         code = fast.reduce_arrays(state.address, sendbuf, recvbuf, fast.table_of(op), root)
         if code and fast.settle(state, code, "reduce", op, sendbuf):
-            collective_arguments.run(state, collective_arguments.reduce(state, sendbuf, recvbuf, op, root))
+            collective_arguments.carry_out(state, collective_arguments.reduce, sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, stream: Stream = None) -> None:
         """Reduce to all members of a group."""
@@ -127,7 +127,7 @@ class Collectives:
         given = recvbuf if sendbuf is IN_PLACE else sendbuf
         code = fast.allreduce_arrays(state.address, given, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "allreduce", op, recvbuf):
-            collective_arguments.run(state, collective_arguments.allreduce(state, sendbuf, recvbuf, op))
+            collective_arguments.carry_out(state, collective_arguments.allreduce, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM, stream: Stream = None
@@ -138,7 +138,7 @@ class Collectives:
             return collective_arguments.enqueue(state, stream, collective_arguments.reduce_scatter_block, sendbuf, recvbuf, op)
         code = fast.reduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "reduce_scatter_block", op, recvbuf):
-            collective_arguments.run(state, collective_arguments.reduce_scatter_block(state, sendbuf, recvbuf, op))
+            collective_arguments.carry_out(state, collective_arguments.reduce_scatter_block, sendbuf, recvbuf, op)
 
     def Reduce_scatter(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM
@@ -147,7 +147,7 @@ class Collectives:
         state = self._state
         code = fast.reduce_scatter_arrays(state.address, sendbuf, recvbuf, recvcounts, fast.table_of(op))
         if code and fast.settle(state, code, "reduce_scatter", op, recvbuf):
-            collective_arguments.run(state, collective_arguments.reduce_scatter(state, sendbuf, recvbuf, recvcounts, op))
+            collective_arguments.carry_out(state, collective_arguments.reduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
 
 class Scans:
@@ -161,11 +161,11 @@ class Scans:
         state = self._state
         code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 0)
         if code and fast.settle(state, code, "scan", op, recvbuf):
-            collective_arguments.run(state, collective_arguments.scan(state, sendbuf, recvbuf, op))
+            collective_arguments.carry_out(state, collective_arguments.scan, sendbuf, recvbuf, op)
 
     def Exscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
         """Exclusive scan."""
         state = self._state
         code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1)
         if code and fast.settle(state, code, "exscan", op, recvbuf):
-            collective_arguments.run(state, collective_arguments.exscan(state, sendbuf, recvbuf, op))
+            collective_arguments.carry_out(state, collective_arguments.exscan, sendbuf, recvbuf, op)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.api.errhandler import Errhandler
     from ncclx_mpi.api.intracomm import Intracomm
     from ncclx_mpi.device.prepared import Prepared
+    from ncclx_mpi.device.repeats import Repeats
 
 WORLD_CONTEXT = 0
 _STEP = 4
@@ -66,6 +67,7 @@ class CommState(State):
         "pending",
         "prepared",
         "rank",
+        "repeats",
         "retired",
         "send_buffer",
         "size",
@@ -85,6 +87,7 @@ class CommState(State):
     send_buffer: SendBuffer | None
     hidden: Intracomm | None
     prepared: Prepared | None
+    repeats: Repeats | None
     retired: NativeComm
 
     def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "") -> CommState:
@@ -103,6 +106,7 @@ class CommState(State):
         self.send_buffer = None
         self.hidden = None
         self.prepared = None
+        self.repeats = None
         _living.add(self)
         return self
 

@@ -31,12 +31,20 @@ from transports.shm.slots import DEVICE_RANKS
 
 
 def carry_out(
-    comm: NativeComm, name: str, sent: Operand, received: Operand, root: int, op: str | None, bring: Callable[[], Parts | None]
+    comm: NativeComm,
+    name: str,
+    sent: Operand,
+    received: Operand,
+    root: int,
+    op: str | None,
+    bring: Callable[[], Parts | None],
+    keep: Callable[[Work], None] | None = None,
 ) -> Cut:
     """Carry a blocking collective out on the devices if all ranks can; else nothing has been done.
 
-    Every rank that has an array on a device calls it, with what :func:`ncclx_mpi.device.offers.offer` takes, and what finds its
-    parts. The arrays are borrowed until it returns; what they hold counts as of the point that their streams have reached.
+    Every rank that has an array on a device calls it, with what :func:`ncclx_mpi.device.offers.offer` takes, what finds its
+    parts, and what keeps a call that was carried out for the next time. The arrays are borrowed until it returns; what they hold
+    counts as of the point that their streams have reached.
 
     Returns
     -------
@@ -59,10 +67,21 @@ def carry_out(
         if parts is None or not _is_long(name, comm.size, parts):
             return WHOLE
         work = _Hidden(name, comm.size, parts)
-    plan = station(comm, work.driver).carry_out(work)
+    cut = cut_of(station(comm, work.driver).carry_out(work))
+    if keep is not None and made is not None and cut is DONE:
+        keep(_Collective(name, made, _gone))
+    return cut
+
+
+def cut_of(plan: Plan | None) -> Cut:
+    """How all ranks carry out on the host what came of a plan on the devices."""
     if plan is None:
         return WHOLE
     return DONE if plan.executors else cast("Cut", plan.keep)
+
+
+def _gone() -> None:
+    """Parts of a call that is kept: it was described when it was first made, and arrays are not kept."""
 
 
 def _is_long(name: str, size: int, parts: Parts) -> bool:

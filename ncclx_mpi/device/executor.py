@@ -7,12 +7,13 @@ when it is first used, and stays there until the room is needed for others.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from numba_kernels.cuda.driver import WRITE, Driver, DriverError, Launchable, Step
+from numba_kernels.cuda.driver import Driver, DriverError, Launchable
+from numba_kernels.cuda.driver import Launch as BoundLaunch
 from numba_kernels.cuda.limits import GROUP
 
 TABLE_BYTES = 4 << 20
@@ -38,7 +39,7 @@ class Launch:
         Words that are uploaded before the first launch.
     """
 
-    __slots__ = ("address", "arguments", "blocks", "kernel", "round", "table", "threads")
+    __slots__ = ("arguments", "blocks", "enqueue", "kernel", "round", "table", "threads")
 
     def __init__(
         self, kernel: Launchable, blocks: int, threads: int, arguments: tuple[int, ...], table: npt.NDArray[np.int64] | None = None
@@ -46,7 +47,7 @@ class Launch:
         self.kernel, self.blocks, self.threads = kernel, blocks, threads
         self.arguments = arguments
         self.table = table
-        self.address = 0
+        self.enqueue: Callable[[], None] | None = None
         self.round = -1
 
 
@@ -98,6 +99,7 @@ class Executor:
         self._round = self._used = 0
         self._loaded: set[str] = set()
         self._idle: dict[int, list[int]] = {}
+        self._writers: dict[int, Callable[[int, int], None]] = {}
         self._guard = threading.Lock()
 
     def piece(self, nbytes: int) -> int:
@@ -137,23 +139,34 @@ class Executor:
         """Enqueue launches, and behind them the write of `number` to the word at `done`."""
         with self._guard:
             for launch in launches:
-                arguments = launch.arguments
-                if launch.table is not None:
-                    if launch.round != self._round:
-                        self._upload(launch, launch.table)
-                    arguments = launch.address, *arguments
-                self._driver.launch(launch.kernel, self._stream, min(self.blocks, launch.blocks), launch.threads, arguments)
-            self._driver.batch(self._stream, [Step(WRITE, done, number)])
+                if launch.enqueue is None or launch.round != self._round:
+                    launch.enqueue = self._bind(launch)
+                launch.enqueue()
+            self._writer(done)(self._stream, number)
+
+    def _bind(self, launch: Launch) -> Callable[[], None]:
+        """What enqueues a launch, for as long as its table stays where it is."""
+        arguments = launch.arguments
+        if launch.table is not None:
+            arguments = self._upload(launch.table), *arguments
+        launch.round = self._round
+        bound = BoundLaunch(launch.kernel, min(self.blocks, launch.blocks), launch.threads, arguments)
+        return self._driver.bind(self._stream, [bound])
+
+    def _writer(self, address: int) -> Callable[[int, int], None]:
+        """What writes a word, one for each."""
+        return self._writers.get(address) or self._writers.setdefault(address, self._driver.writer(address))
 
     def drain(self) -> None:
         """Wait until nothing is under way: no kernel waits for anybody, so that does not take long."""
         self._driver.synchronize(self._stream)
 
-    def _upload(self, launch: Launch, table: npt.NDArray[np.int64]) -> None:
-        """Find room for a table; where that of others is taken, their last launches come before the copy in the stream."""
+    def _upload(self, table: npt.NDArray[np.int64]) -> int:
+        """Find room for a table: its address. Where that of others is taken, their last launches come before the copy in the stream."""
         nbytes = -(-table.nbytes // _ALIGNMENT) * _ALIGNMENT
         if self._used + nbytes > TABLE_BYTES:
             self._round, self._used = self._round + 1, 0
-        launch.address, launch.round = self._tables + self._used, self._round
+        address = self._tables + self._used
         self._used += nbytes
-        self._driver.copy(launch.address, table.ctypes.data, table.nbytes, self._stream)
+        self._driver.copy(address, table.ctypes.data, table.nbytes, self._stream)
+        return address

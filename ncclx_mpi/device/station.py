@@ -9,11 +9,10 @@ What is carried out is a :class:`Work`; who waits for what is in :mod:`ncclx_mpi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from ncclx_mpi.device.members import Words
 from ncclx_mpi.device.offers import Array
 from ncclx_mpi.device.process import Process, current, process
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels.cuda.driver import WRITE, Driver, DriverError, Step
+from numba_kernels.cuda.driver import Driver, DriverError
 from numba_kernels.cuda.ptx import CompilerMissing
 from numba_kernels.layout import WORD
 from transports.cuda_ipc.mappings import CudaIpc, Mapping, Place, Unreachable
@@ -123,7 +122,9 @@ class Station:
         self._process = process(driver)
         self._page = entry(device_words)(slot, 0)
         self._words = entry(device_words)(slot, comm.rank)
-        self._tables: dict[int, Words] = {}
+        self._meet, self._await_done = entry(board.meet), entry(board.await_done)
+        self._write_ready = driver.writer(self._words + DEVICE.ready)
+        self._tables: dict[int, Shown] = {}
         self._descriptors: dict[Hashable, Words] = {}
         self._plans: dict[tuple[int, int, bytes], Plan] = {}
 
@@ -132,23 +133,20 @@ class Station:
         if any(map(self.driver.is_capturing, work.streams)):
             return None
         with current(self.driver, work.device):
-            descriptor = self._describe(work)
-            if descriptor is None:
-                return None
-            table, nbytes = self._table(descriptor.nbytes), descriptor.nbytes
-            number = entry(board.meet)(
-                self._comm.address, work.kind, work.root, work.nbytes, descriptor.ctypes.data, nbytes, table.ctypes.data
-            )
-            check(self._comm, -min(number, 0), work.name)
-            return self._follow(work, number, table) if number > 0 else None
+            descriptor = self.describe(work)
+            return None if descriptor is None else self.meet(work, Shown(descriptor))
 
-    def _table(self, nbytes: int) -> Words:
-        """Room for the descriptors of all ranks."""
-        if nbytes not in self._tables:
-            self._tables[nbytes] = np.zeros((self._comm.size, nbytes // WORD), dtype=np.int64)
-        return self._tables[nbytes]
+    def meet(self, work: Work, shown: Shown) -> Plan | None:
+        """As :meth:`carry_out`, with what this rank shows to the others; its device is current, no stream is captured."""
+        if shown.nbytes not in self._tables:
+            self._tables[shown.nbytes] = Shown(np.zeros((self._comm.size, shown.nbytes // WORD), dtype=np.int64))
+        table = self._tables[shown.nbytes]
+        number = self._meet(self._comm.address, work.kind, work.root, work.nbytes, shown.address, shown.nbytes, table.address)
+        if number < 0:
+            check(self._comm, -number, work.name)
+        return self._follow(work, number, table.words) if number > 0 else None
 
-    def _describe(self, work: Work) -> Words | None:
+    def describe(self, work: Work) -> Words | None:
         """What the others need to know of this rank's arrays; None if they cannot be shown to them."""
         if self.reason:
             return work.describe_hidden()
@@ -169,60 +167,70 @@ class Station:
 
     def _follow(self, work: Work, number: int, shown: Words) -> Plan | None:
         """Do this rank's part of a call that all have proposed."""
+        plan = None
         try:
-            with self._plan(work, shown) as plan:
-                if plan is None:
-                    entry(board.refuse)(self._comm.address, number)
-                    return None
-                if plan.executors:
-                    self.driver.batch(_joined(self.driver, work.streams), [Step(WRITE, self._words + DEVICE.ready, number)])
-                code = self._execute(work, plan, number)
+            plan = self._borrow_plan(work, shown)
+            if plan is None:
+                entry(board.refuse)(self._comm.address, number)
+                return None
+            if plan.executors:
+                self._write_ready(_joined(self.driver, work.streams), number)
+            code = self._execute(work, plan, number)
         except DriverError as error:
             entry(board.abandon)(self._comm.address)
             errors.fail(errors.ERR_OTHER, f"rank {self._comm.rank}: {work.name} on GPU arrays failed: {error}")
         except BaseException:
             entry(board.abandon)(self._comm.address)
             raise
+        finally:
+            if plan is not None and plan.mappings:
+                self._process.ipc.give_back(plan.mappings)
         if code == board.ON_HOST:
             return None
-        check(self._comm, code, work.name)
+        if code:
+            check(self._comm, code, work.name)
         return plan
 
     def _execute(self, work: Work, plan: Plan, number: int) -> int:
         """Run this rank's share, and wait for the end: 0, ON_HOST, or the code of a failure."""
         code = 0
         if plan.launches is None:
-            return int(entry(board.await_done)(self._comm.address, number, plan.executors))
+            return int(self._await_done(self._comm.address, number, plan.executors))
         executor = self._process.executor(work.device)
         code = entry(board.await_ready)(self._comm.address, number)
         if code == 0:
             try:
                 executor.run(plan.launches, self._words + DEVICE.done, number)
-                code = entry(board.await_done)(self._comm.address, number, plan.executors)
+                code = self._await_done(self._comm.address, number, plan.executors)
             finally:
                 if code != 0:
                     executor.drain()  # nobody's memory is written after the call has failed
         return int(code)
 
-    @contextlib.contextmanager
-    def _plan(self, work: Work, shown: Words) -> Iterator[Plan | None]:
-        """Lend the plan for what the ranks have shown; None if this rank has to refuse."""
+    def _borrow_plan(self, work: Work, shown: Words) -> Plan | None:
+        """The plan for what the ranks have shown, with its mappings borrowed; None if this rank has to refuse."""
         key, ipc = (work.kind, work.root, shown.tobytes()), self._process.ipc
         found = self._plans.get(key)
         try:
-            while found is None or not ipc.borrow(found.mappings):
+            while found is None or (found.mappings and not ipc.borrow(found.mappings)):
                 found = work.plan(shown, self._comm.rank, self._process)
                 if len(self._plans) >= _KEPT:
                     self._plans.clear()
                 self._plans[key] = found
         except (Unreachable, CompilerMissing, DriverError) as error:
             self.reason = str(error)
-            yield None
-            return
-        try:
-            yield found
-        finally:
-            ipc.give_back(found.mappings)
+            return None
+        return found
+
+
+class Shown:
+    """Descriptors, and where they are: to ask NumPy for an address takes as long as a call of compiled code."""
+
+    __slots__ = ("address", "nbytes", "words")
+
+    def __init__(self, words: Words) -> None:
+        self.words, self.address = words, words.ctypes.data
+        self.nbytes = words.shape[-1] * WORD
 
 
 class Reach:
@@ -271,7 +279,6 @@ _stations: weakref.WeakKeyDictionary[NativeComm, Station] = weakref.WeakKeyDicti
 
 def _joined(driver: Driver, streams: Sequence[int]) -> int:
     """One of several streams, which waits for what the others hold."""
-    first, *others = streams
-    for other in others:
-        driver.wait(first, driver.record(other))
-    return first
+    for other in streams[1:]:
+        driver.wait(streams[0], driver.record(other))
+    return streams[0]

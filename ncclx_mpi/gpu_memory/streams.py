@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -64,6 +64,14 @@ def stream_of(array: Any, device: int) -> Stream:
         array.__dlpack__(stream=LEGACY_STREAM)
         return LEGACY
     return _named(array)
+
+
+def handles_of(arrays: Sequence[Any], device: int) -> tuple[int, ...]:
+    """Handles of the streams in which arrays of one device are used now, each once."""
+    first, kind = arrays[0], type(arrays[0])
+    if all(type(array) is kind for array in arrays[1:]) and library_of(kind) in _FACTS:  # it has one current stream
+        return (stream_of(first, device).handle,)
+    return tuple(dict.fromkeys(stream_of(array, device).handle for array in arrays))
 
 
 def facts_of(array: Any) -> Hashable:
@@ -124,12 +132,12 @@ def _named(array: Any) -> Stream:
 
 def _cupy(array: Any, device: int) -> Stream:
     stream = sys.modules["cupy"].cuda.get_current_stream(device)
-    return Stream(handle_of(stream), stream)
+    return Stream(int(stream.ptr) or LEGACY_STREAM, stream)
 
 
 def _torch(array: Any, device: int) -> Stream:
     stream = sys.modules["torch"].cuda.current_stream(device)
-    return Stream(handle_of(stream), stream)
+    return Stream(int(stream.cuda_stream) or LEGACY_STREAM, stream)
 
 
 def _numba(array: Any, device: int) -> Stream:

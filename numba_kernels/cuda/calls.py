@@ -12,7 +12,8 @@ them. The GIL is released while they run: the driver may wait for room in a stre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,24 +52,29 @@ def _make_call(count: int) -> Any:
 _call_few, _call_many = _make_call(_FEW), _make_call(_MANY)
 
 
-def _make_query(has_handle: bool) -> Any:
+def _make_query(before: int, after: int) -> Any:
+    """A call with so many words before the one that says where the result goes, and behind it."""
+
     @intrinsic
-    def query(typingctx: Any, function: Any, handle: Any) -> Any:
-        """What a function writes to its last argument; -1 if it fails."""
+    def query(typingctx: Any, function: Any, one: Any, other: Any) -> Any:
+        """What a function writes to where it is told; -1 if it fails."""
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            kind = ir.FunctionType(_I32, [_I64, _I64.as_pointer()] if has_handle else [_I64.as_pointer()])
+            kind = ir.FunctionType(_I32, [*[_I64] * before, _I64.as_pointer(), *[_I64] * after])
             found = cgutils.alloca_once_value(builder, _I64(0))
-            given = [args[1], found] if has_handle else [found]
+            given = [*args[1 : 1 + before], found, *args[1 + before : 1 + before + after]]
             status = builder.call(builder.inttoptr(args[0], kind.as_pointer()), given)
             return builder.select(builder.icmp_signed("==", status, _I32(0)), builder.load(found), _I64(-1))
 
-        return types.int64(types.int64, types.int64), codegen
+        return types.int64(types.int64, types.int64, types.int64), codegen
 
     return query
 
 
-_query, _query_of = _make_query(False), _make_query(True)
+_query, _query_of, _query_attribute = _make_query(0, 0), _make_query(1, 0), _make_query(0, 2)
+
+BEFORE = words("Before", "current capturing attribute context buffer_id streams known")
+"""Addresses of three functions, what is expected, and how many streams, and pairs of an address and a number, follow."""
 
 
 @kernel("int64(int64, int64)", is_entry=True)
@@ -86,12 +92,29 @@ def _call_all(table, count):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def examine(current, of_stream, capturing, stream, context):  # type: ignore[no-untyped-def]
     """What :meth:`numba_kernels.cuda.driver.Driver.examine` finds, by three functions of the driver; -1 if one of them fails."""
-    here, there, is_captured = _query(current, 0), _query_of(of_stream, stream), _query_of(capturing, stream)
+    here, there, is_captured = _query(current, 0, 0), _query_of(of_stream, stream, 0), _query_of(capturing, stream, 0)
     if here == -1 or there == -1 or is_captured == -1:
         return -1
     found = NOT_CURRENT if here != context else 0
     found |= FOREIGN if there != context else 0
     return found | (CAPTURED if is_captured != 0 else 0)
+
+
+@kernel("int64(int64)", is_entry=True, nogil=False)
+def _is_as_before(table):  # type: ignore[no-untyped-def]
+    """1 if :meth:`numba_kernels.cuda.driver.Driver.watch` finds everything as before; 0 if not, or if a function of the driver fails."""
+    if _query(load64(table + BEFORE.current), 0, 0) != load64(table + BEFORE.context):
+        return 0
+    at, capturing, attribute = table + BEFORE.total, load64(table + BEFORE.capturing), load64(table + BEFORE.attribute)
+    for _ in range(load64(table + BEFORE.streams)):
+        if _query_of(capturing, load64(at), 0) != 0:
+            return 0
+        at += WORD
+    for _ in range(load64(table + BEFORE.known)):
+        if _query_attribute(attribute, load64(table + BEFORE.buffer_id), load64(at)) != load64(at + WORD):
+            return 0
+        at += 2 * WORD
+    return 1
 
 
 class Row(NamedTuple):
@@ -125,3 +148,33 @@ class Calls:
         """Make them: status and number of the first that fails, 0 and 0 if none does."""
         found = self._point(self._address, self._count)
         return (found & 0xFFFFFFFF, found >> 32) if found else (0, 0)
+
+
+class Watch:
+    """What looks whether all is as before, in one call of compiled code.
+
+    Parameters
+    ----------
+    functions
+        Addresses of ``cuCtxGetCurrent``, ``cuStreamIsCapturing`` and ``cuPointerGetAttribute``.
+    context
+        The context that is to be current.
+    buffer_id
+        The driver's number of the attribute by which allocations are told apart.
+    streams
+        Those that must not be captured.
+    known
+        Addresses, and the number of the allocation of each.
+    """
+
+    def __init__(
+        self, functions: Iterable[int], context: int, buffer_id: int, streams: Sequence[int], known: Sequence[tuple[int, int]]
+    ) -> None:
+        counts = len(streams), len(known)
+        words = [*functions, context, buffer_id, *counts, *streams, *itertools.chain(*known)]
+        self._table = np.array(words, np.uint64)
+        self._look, self._address = entry(_is_as_before), self._table.ctypes.data
+
+    def __call__(self) -> bool:
+        """Whether it is so."""
+        return bool(self._look(self._address))

@@ -233,6 +233,25 @@ class Driver(ABC):
     def batch(self, stream: int, steps: Any) -> None:
         """Enqueue stream memory operations, in order, in one call: steps, or what :meth:`pack` made of them."""
 
+    def writer(self, address: int) -> Callable[[int, int], None]:
+        """What enqueues in a stream that a value is written to the 64-bit word at `address`; used by one thread at a time."""
+        return lambda stream, value: self.batch(stream, [Step(WRITE, address, value)])
+
+    def watch(self, streams: Sequence[int], known: Sequence[tuple[int, int]]) -> Callable[[], bool]:
+        """What tells whether all is as before: the thread's context is the one of now, no stream is being captured, and memory is the same.
+
+        `known` are addresses, and the ``buffer_id`` of each.
+        """
+        context = self.context()
+
+        def is_as_before() -> bool:
+            if self.context() != context or any(map(self.is_capturing, streams)):
+                return False
+            found = [self.memory(address) for address, _ in known]
+            return all(memory is not None and memory.buffer_id == each[1] for memory, each in zip(found, known, strict=True))
+
+        return is_as_before
+
     @abstractmethod
     def launch(self, kernel: Launchable, stream: int, blocks: int, threads: int, arguments: Sequence[int]) -> None:
         """Enqueue a kernel on `blocks` blocks of `threads` threads; loads it into the current context at first use."""

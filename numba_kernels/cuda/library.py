@@ -15,10 +15,11 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, 
 from typing import Any
 
 from numba_kernels import jit
-from numba_kernels.cuda.calls import Calls, Row, examine
+from numba_kernels.cuda.calls import Calls, Row, Watch, examine
 from numba_kernels.cuda.driver import (
     HANDLE_BYTES,
     WAIT_AT_LEAST,
+    WRITE,
     Batch,
     Copy,
     Driver,
@@ -75,6 +76,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxGetDevice": (POINTER(c_int),),
     "cuCtxSynchronize": (),
+    "cuPointerGetAttribute": (c_void_p, c_int, c_uint64),
     "cuPointerGetAttributes": (c_uint, c_void_p, c_void_p, c_uint64),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
     "cuMemFree_v2": (c_uint64,),
@@ -293,6 +295,24 @@ class Library(Driver):
         """Enqueue stream memory operations, in order, in one call."""
         table = steps if isinstance(steps, ctypes.Array) else self.pack(steps)
         self._call("cuStreamBatchMemOp_v2", stream, len(table), table, 0)
+
+    def writer(self, address: int) -> Callable[[int, int], None]:
+        """What enqueues in a stream that a value is written to the word at `address`; the table is the same in all calls."""
+        table = self.pack([Step(WRITE, address, 0)])
+        row, enqueue = table[0], self._functions["cuStreamBatchMemOp_v2"]
+
+        def write(stream: int, value: int) -> None:
+            row.value = value
+            status = enqueue(stream, 1, table, 0)
+            if status:
+                raise self._error("cuStreamBatchMemOp_v2", status)
+
+        return write
+
+    def watch(self, streams: Sequence[int], known: Sequence[tuple[int, int]]) -> Callable[[], bool]:
+        """What tells whether the context, the streams and the memory are as before, in one call of compiled code."""
+        functions = map(self._address, ("cuCtxGetCurrent", "cuStreamIsCapturing", "cuPointerGetAttribute"))
+        return Watch(functions, self.context(), _BUFFER_ID, streams, known)
 
     def record(self, stream: int) -> Any:
         """An event that is done when what the stream holds now has run; it goes with the object."""
