@@ -30,7 +30,7 @@ from ncclx_mpi.collectives.alltoall import shm_object as alltoall_blob
 from ncclx_mpi.collectives.bcast import shm_object as bcast_blob
 from ncclx_mpi.collectives.gather import shm_object as gather_blob
 from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
-from ncclx_mpi.gpu_memory.streams import library_of
+from ncclx_mpi.gpu_memory.streams import are_quickly_told
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
@@ -186,7 +186,7 @@ def learn_from(op: Any, argument: Any) -> None:
 
     The table is for arrays that compiled code reads: those of a GPU's libraries never are.
     """
-    if isinstance(op, Op) and not library_of(type(argument)):
+    if isinstance(op, Op) and not are_quickly_told(type(argument)):
         element = entry(pyobject.read_argument)(argument, _words().ctypes.data)
         if element != pyobject.NONE:
             learn(op, element)

@@ -99,8 +99,7 @@ class DeviceMemory:
 
     def check_alive(self) -> None:
         """Raise ERR_BUFFER if the array was freed since it was given to the call."""
-        known = self.driver.memory(self.address)
-        if known is None or known.buffer_id != self.known.buffer_id:
+        if self.driver.buffer_id(self.address) != self.known.buffer_id:
             errors.fail(
                 errors.ERR_BUFFER,
                 f"the GPU memory at {self.address:#x} was freed since it was given to this call; "

@@ -157,6 +157,11 @@ class Driver(ABC):
     def memory(self, address: int) -> Memory | None:
         """What an address is; None for memory that the driver does not know: plain host memory."""
 
+    def buffer_id(self, address: int) -> int:
+        """Number of the allocation that an address lies in; 0 for memory that the driver does not know."""
+        found = self.memory(address)
+        return 0 if found is None else found.buffer_id
+
     @abstractmethod
     def allocate(self, nbytes: int) -> int:
         """Exportable memory on the current device (``cuMemAlloc``)."""

@@ -31,7 +31,8 @@ from numba_kernels.cuda.driver import (
 )
 
 _NOT_READY = 600
-_NOT_A_POINTER = (1, 3, 4, 201)
+_NO_CONTEXT = 201
+_NOT_A_POINTER = (1, 3, 4, _NO_CONTEXT)
 """What the driver says of an address that is none of its own: invalid value, not (any more) initialised, invalid context."""
 
 _MAJOR, _MINOR, _MULTIPROCESSORS = 75, 76, 16
@@ -152,9 +153,13 @@ class Library(Driver):
 
     def current_device(self) -> int | None:
         """Device of the calling thread's context, None if it has none."""
-        if not self._pointer("cuCtxGetCurrent"):
+        found = c_int()
+        status = self._functions["cuCtxGetDevice"](byref(found))
+        if status == _NO_CONTEXT:
             return None
-        return self._devices.index(self._int("cuCtxGetDevice"))
+        if status:
+            raise self._error("cuCtxGetDevice", status)
+        return self._devices.index(found.value)
 
     def use(self, device: int) -> None:
         """Make the primary context of `device` current in the calling thread; it is retained for good at first use."""
@@ -186,6 +191,14 @@ class Library(Driver):
         is_host = kind == _HOST and not is_managed
         device = -1 if is_host else c_int32(ordinal).value
         return Memory(not is_host and not is_managed, device, base, nbytes, buffer_id, bool(is_exportable))
+
+    def buffer_id(self, address: int) -> int:
+        """Number of the allocation that an address lies in, 0 for none: a third of what all of :meth:`memory` takes."""
+        found = c_uint64()
+        status = self._functions["cuPointerGetAttribute"](byref(found), _BUFFER_ID, address)
+        if status and status not in _NOT_A_POINTER:
+            raise self._error("cuPointerGetAttribute", status)
+        return 0 if status else found.value
 
     def allocate(self, nbytes: int) -> int:
         """Exportable memory on the current device."""

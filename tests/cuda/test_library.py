@@ -59,7 +59,7 @@ class Functions:
             self.calls.append((name, *map(plain, arguments)))
             status = self.statuses.get(name, 0)
             if not status and answer is not None:
-                answer(*arguments)
+                status = answer(*arguments) or 0
             return status
 
         return called
@@ -97,8 +97,13 @@ class Functions:
     def _cuCtxSetCurrent(self, context: int) -> None:
         self.current = context
 
-    def _cuCtxGetDevice(self, found: Any) -> None:
+    def _cuCtxGetDevice(self, found: Any) -> int:
         found[0] = self.current - 0x1000
+        return 0 if self.current else 201
+
+    def _cuPointerGetAttribute(self, found: int, attribute: int, _address: int) -> int:
+        ctypes.c_uint64.from_address(found).value = self.attributes[attribute]
+        return 0 if self.attributes[2] else 1
 
     def _cuPointerGetAttributes(self, count: int, wanted: int, values: int, _address: int) -> None:
         """Write each attribute as narrow as the driver may: one byte for booleans, four for numbers."""
@@ -190,6 +195,44 @@ def test_contexts_are_primary_and_retained_once(real: Library, functions: Functi
         real.use(device)
         assert real.current_device() == device
     assert functions.count("cuDevicePrimaryCtxRetain") == 2
+
+
+def test_the_number_of_an_allocation(real: Library, functions: Functions) -> None:
+    assert real.buffer_id(BASE + 5) == 77
+    functions.attributes[2] = 0  # none of the driver's
+    assert real.buffer_id(BASE + 5) == 0
+    functions.statuses["cuPointerGetAttribute"] = 700
+    with pytest.raises(DriverError, match="cuPointerGetAttribute returned CUDA_ERROR_NAME"):
+        real.buffer_id(BASE + 5)
+
+
+def test_a_watch_sees_what_changes(real: Library, functions: Functions) -> None:
+    real.use(1)
+    is_as_before = real.watch([driver.LEGACY_STREAM], [(BASE, 77), (BASE + 64, 77)])
+    assert is_as_before() and is_as_before()
+    real.use(0)
+    assert not is_as_before()
+    real.use(1)
+    assert not real.watch([driver.LEGACY_STREAM, STREAM], [])(), "one that is being captured"
+    functions.attributes[7] = 78
+    assert not is_as_before()
+    functions.attributes[7] = 77
+    assert is_as_before()
+    for name in ("cuCtxGetCurrent", "cuStreamIsCapturing", "cuPointerGetAttribute"):
+        functions.statuses[name] = 700
+        assert not is_as_before()
+        functions.statuses[name] = 0
+
+
+def test_a_writer_writes_its_word(real: Library, functions: Functions) -> None:
+    write = real.writer(BASE)
+    for value in (5, 1 << 40):
+        write(STREAM, value)
+        assert functions.steps[-1][1:3] == (BASE, value), functions.steps
+        assert functions.last("cuStreamBatchMemOp_v2")[:2] == (STREAM, 1)
+    functions.statuses["cuStreamBatchMemOp_v2"] = 700
+    with pytest.raises(DriverError, match="cuStreamBatchMemOp_v2"):
+        write(STREAM, 6)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,67 @@ def test_what_a_call_depends_on_is_read_from_arrays_of_every_library() -> None:
     assert facts_of(SimpleNamespace(__cuda_array_interface__={"mask": array})) is None
 
 
+def test_a_tensor_that_is_only_seen_conjugated_is_another_one() -> None:
+    """It has the address, the shape and the type of what is in memory."""
+    methods = {name: lambda self: False for name in ("is_conj", "is_neg")} | {
+        "data_ptr": lambda self: 64,
+        "stride": lambda self: (8,),
+    }
+    tensor = type(
+        "Tensor", (), {"__module__": "torch", **methods, "shape": (6,), "dtype": "c64", "device": 0, "requires_grad": False}
+    )
+    as_it_is = facts_of(tensor())
+    assert facts_of(tensor()) == as_it_is
+    for name in ("is_conj", "is_neg"):
+        assert facts_of(type("Tensor", (tensor,), {name: lambda self: True})()) != as_it_is
+    assert facts_of(type("Tensor", (tensor,), {"requires_grad": True})()) != as_it_is
+
+
+class Late(DeviceArray):
+    """A tensor of a library that takes every stream for a handle, and answers with capsules of version 0."""
+
+    __module__ = "jaxlib"
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, copy: Any = None) -> Any:
+        assert stream is None, "no stream is asked for"
+        return super().__dlpack__()
+
+    def block_until_ready(self) -> None:
+        self.driver.finish(0)
+
+
+def test_older_capsules_where_newer_ones_were_asked_for() -> None:
+    with Double(1):
+        array = Late(10)
+        assert arguments.send(array).address == array.address
+
+
+def test_arrays_of_a_library_that_tells_facts_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(DeviceArray):
+        __module__ = "cupy"
+        asked = 0
+
+        @property
+        def data(self) -> Any:
+            return SimpleNamespace(ptr=self.address)
+
+        def __dlpack__(self, **options: Any) -> Any:
+            Told.asked += 1
+            return super().__dlpack__(**options)
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(get_current_stream=lambda device: SimpleNamespace(ptr=0)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    with Double(1):
+        array = Told(10)
+        found = [arguments.send(each) for each in (array, array, array[:], array[2:], array)]
+        assert [each.nbytes for each in found] == [80, 80, 80, 64, 80]
+        assert [each.address - array.address for each in found] == [0, 0, 0, 16, 0]
+        assert Told.asked == 2
+        array.free()
+        with pytest.raises(BufferError, match="was the array freed"):
+            arguments.send(array)
+
+
 @pytest.mark.parametrize(("bound", "per_thread", "expected"), [(None, 0, 1), (None, 1, PER_THREAD_STREAM), (99, 1, 99)])
 def test_numba_arrays_are_used_in_their_stream(
     bound: int | None, per_thread: int, expected: int, monkeypatch: pytest.MonkeyPatch
