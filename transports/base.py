@@ -47,9 +47,9 @@ class Functions(NamedTuple):
         ``int64(engine, peer, request)``: take the buffer of a receive back whose ``nbytes`` have become 0. 1: nobody writes there any
         more; 0: a peer may.
     poll
-        ``void(engine)``: hand up what has come; one that is not compiled in also moves its transfers on.
+        ``void(state)``: hand up what has come; one that is not compiled in also moves its transfers on.
     step
-        ``void(engine)``: move transfers on; of the one that is compiled in.
+        ``void(state)``: move transfers on; called of the one that is compiled in. `state` is what ``attach`` returned.
     """
 
     send: int
@@ -112,8 +112,8 @@ class Transport(ABC):
         """What a peer must know to connect with this rank."""
 
     @abstractmethod
-    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> None:
-        """Learn where the blocks of the engine and of its peers, by world rank, are, and what to call there.
+    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
+        """Learn where the blocks of the engine and of its peers, by world rank, are, and what to call there. Returns what to poll with.
 
         The first words of these blocks are the transport's: of the engine's if it is compiled in, of a peer's if it is connected with it.
         """

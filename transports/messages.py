@@ -31,12 +31,12 @@ EAGER, RTS, CTS, ATS, CANCEL, CANCELLED, CREDIT = range(1, 8)
 ENGINE_WORDS, PEER_WORDS, REQUEST_WORDS = 96, 16, 12
 """Words of a transport at the beginning of the block of the engine (of the one that is compiled in), of each peer, and of each request."""
 
-REQUEST_FIELDS = f"own*{REQUEST_WORDS} second third address nbytes message_bytes window moved error"
+REQUEST_FIELDS = f"own*{REQUEST_WORDS} second third address nbytes message_bytes window moved passed error"
 REQUEST = words("Request", REQUEST_FIELDS)
 """What a transport sees of a request: two words of its RTS or CTS, the buffer with its bytes, the bytes of the message, the error at its end.
 
 A buffer of fewer bytes than the message is a window of it if ``window`` says how many: byte b is at b % window, and ``moved`` bytes have been
-filled in by the owner of a send, or taken out by that of a receive, so far.
+filled in by the owner of a send, or taken out by that of a receive, so far; ``passed``, which the transport writes, have been sent or come.
 """
 ON_DEVICE = -1
 """The third word of an RTS: no CPU can read the message; the second says where the arena describes it."""

@@ -46,7 +46,7 @@ from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from transports.messages import ERR_OTHER, ON_DEVICE, RTS
-from transports.shm.bulk import break_off, bytes_passed
+from transports.shm.bulk import break_off
 from transports.shm.lane import SHM
 
 
@@ -134,7 +134,7 @@ def look(engine, request, seen):  # type: ignore[no-untyped-def]
     store64(seen + LOOK.nbytes, load64(request + REQUEST.message_bytes))
     store64(seen + LOOK.is_offer, 1 if load64(request + REQUEST.third) == ON_DEVICE else 0)
     store64(seen + LOOK.description, load64(engine + SHM.arena) + load64(request + REQUEST.second))
-    store64(seen + LOOK.passed, bytes_passed(request))
+    store64(seen + LOOK.passed, load64(request + REQUEST.passed))
     unlock(engine)
 
 

@@ -243,7 +243,9 @@ class Engine:
         addresses = [self._peers_address + peer * PEER.total for peer in range(self.size)]
         calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
         for transport in self.transports:
-            transport.attach(self.address, addresses, calls)
+            state = transport.attach(self.address, addresses, calls)
+            if not transport.is_inlined:
+                self.set_word("other_state", state)
         functions = {transport: transport.functions for transport in self.transports}
         for peer in range(self.size):
             transport = self._way_to(peer)
@@ -272,6 +274,14 @@ class Engine:
     def set_word(self, field: str, value: int) -> None:
         """Write a word of the native block."""
         self._block[getattr(ENGINE, field) // WORD] = value
+
+    def is_near(self, rank: int) -> bool:
+        """Whether a world rank is on this node."""
+        return self.near[0] <= rank <= self.near[-1]
+
+    def local(self, rank: int) -> int:
+        """The rank in this node, by which the arena knows it, of a world rank that is on it."""
+        return self.near.index(rank)
 
     def new_comm(self, context: int, world_ranks: Sequence[int], slot: int = -1) -> NativeComm:
         """The native side of a communicator; `context` is unique in the job and a multiple of 4."""

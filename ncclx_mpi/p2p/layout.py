@@ -28,8 +28,8 @@ ENGINE = words(
     # 1: a message has come that there is no memory for; it stays with its transport, which hands it up again (arrivals.py)
     "short_of_memory "
     # what progress does when there is something to do, by C address: take in what has come, send what waited for room, step transfers;
-    # and have a transport that is not compiled in hand up what has come, 0 where there is none
-    "take_in move_on step poll_other "
+    # and have a transport that is not compiled in hand up what has come, 0 where there is none; what that one is polled with
+    "take_in move_on step poll_other other_state "
     # trace: the record of the operation that this rank is in
     "current "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)

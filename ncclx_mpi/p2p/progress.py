@@ -73,7 +73,7 @@ def progress_locked(engine):  # type: ignore[no-untyped-def]
     Whatever there is to do is done in functions called by address: as a part of every call that waits, they would be most of its code.
     """
     if load64(engine + ENGINE.poll_other) != 0:
-        call_step(load64(engine + ENGINE.poll_other), engine)
+        call_step(load64(engine + ENGINE.poll_other), load64(engine + ENGINE.other_state))
     if has_arrivals(engine) != 0:
         call_step(load64(engine + ENGINE.take_in), engine)
     if load64(engine + ENGINE.queued) != 0 or has_transfers(engine) != 0:

@@ -6,7 +6,10 @@ large messages as the engine does (RTS, CTS, ATS).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+import signal
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -94,7 +97,8 @@ class End:
         self._payloads, payloads = _aligned(_ROOM)
         self._block[RECORDER.messages // WORD], self._block[RECORDER.payload // WORD] = records, payloads
         self.peers = [first + peer * PEER_WORDS * WORD for peer in range(len(endpoints))]
-        transport.attach(self.address, self.peers, Calls(c_address(_record), c_address(_clear_to_send), c_address(_finish)))
+        calls = Calls(c_address(_record), c_address(_clear_to_send), c_address(_finish))
+        self._state = transport.attach(self.address, self.peers, calls)
         for peer, endpoint in enumerate(endpoints):
             transport.connect(peer, endpoint)
         functions, message = transport.functions, [ctypes.c_int64] * 9
@@ -102,10 +106,12 @@ class End:
         of_a_request = ctypes.CFUNCTYPE(ctypes.c_int64, *message[:3])
         self._credit, self._offer = of_a_request(functions.credit), of_a_request(functions.offer)
         self._fetch, self._serve = of_a_request(functions.fetch), of_a_request(functions.serve)
-        of_the_engine = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-        self._poll, self._step = of_the_engine(functions.poll), of_the_engine(functions.step)
+        self._revoke = of_a_request(functions.revoke)
+        of_the_state = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+        self._poll, self._step = of_the_state(functions.poll), of_the_state(functions.step)
         self._block[RECORDER.send // WORD] = functions.send
         self._read = 0
+        self.has_served = False
 
     def send(self, peer: int, payload: bytes | bytearray, context: int = 4, tag: int = 0) -> bool:
         """Send an eager message; whether there was room for it."""
@@ -135,6 +141,11 @@ class End:
             half["finished"] = self.tell(seen.peer, ATS, 0, half["remote"], 0, 0)
         return half
 
+    def revoke(self, peer: int, receive: Half) -> bool:
+        """Take the buffer of a receive back; whether nobody writes there any more."""
+        receive["nbytes"] = 0
+        return bool(self._revoke(self.address, self.peers[peer], receive.at))
+
     def go_on(self, sent: Half) -> None:
         """Answer what has come for a message that was announced here, and move transfers on."""
         for seen in self.received():
@@ -142,10 +153,11 @@ class End:
             if seen.kind == CTS:
                 sent["second"], sent["third"] = seen.words[1:]
                 sent["finished"] = self._serve(self.address, self.peers[seen.peer], sent.at)
+                self.has_served = True
             else:
                 assert seen.kind == ATS
                 sent["finished"] = 1
-        self._step(self.address)
+        self._step(self._state)
 
     def refuse(self, refuses: bool) -> None:
         """Refuse what is handed up from now on, or take it again."""
@@ -153,7 +165,7 @@ class End:
 
     def received(self) -> list[Seen]:
         """Have the transport hand up what has come: what is new since the last time."""
-        self._poll(self.address)
+        self._poll(self._state)
         count = int(self._block[RECORDER.count // WORD])
         new = [self._seen(index) for index in range(self._read, count)]
         self._read = count
@@ -289,6 +301,61 @@ class TransportTests:
         assert ends[0].send(1, data)
         data[:] = b"after!"
         assert [message.payload for message in ends[1].received()] == [b"before"]
+
+    def test_a_flood_ends_where_there_is_no_room_and_nothing_of_it_is_lost(self, ends: tuple[End, End]) -> None:
+        zero, one = ends
+        count = 0
+        while count < _MOST // 2 and zero.send(1, _payload(count, 100), tag=count):
+            count += 1
+        assert 0 < count < _MOST // 2 and not zero.send(1, _payload(count, 100))
+        assert one.send(0, b"the other way") and [message.payload for message in zero.received()] == [b"the other way"]
+        seen: list[bytes] = []
+        while new := one.received():
+            seen += [message.payload for message in new]
+        assert seen == [_payload(number, 100) for number in range(count)]
+        assert zero.send(1, b"room again") and [message.payload for message in one.received()] == [b"room again"]
+
+    def test_a_buffer_that_is_taken_back_is_not_written_to(self, ends: tuple[End, End]) -> None:
+        zero, one = ends
+        data, room = np.full(3_000_000, 7, np.uint8), np.zeros(3_000_000, np.uint8)
+        sent = zero.offer(1, data.ctypes.data, data.size)
+        (seen,) = one.received()
+        fetched = one.fetch(seen, room.ctypes.data, room.size)
+        zero.go_on(sent)
+        one.go_on(fetched)
+        assert not fetched["finished"] and one.revoke(0, fetched)
+        before = room.copy()
+        for _ in range(10_000):
+            zero.go_on(sent)
+            one.go_on(fetched)
+            if sent["finished"] and fetched["finished"]:
+                break
+        assert sent["finished"] and fetched["finished"] and (room == before).all() and not room.all()
+
+    def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
+        zero, one = ends
+        data, room = np.full(3_000_000, 7, np.uint8), np.zeros(3_000_000, np.uint8)
+        child = os.fork()
+        if child == 0:  # rank 1, which ends in the middle of a large message
+            with contextlib.suppress(BaseException):
+                one.send(0, b"before")
+                sent = one.offer(0, data.ctypes.data, data.size)
+                while not sent["finished"]:
+                    one.go_on(sent)
+                    if one.has_served:
+                        os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(1)
+        seen: list[Seen] = []
+        while len(seen) < 2:
+            seen += zero.received()
+        fetched = zero.fetch(seen[1], room.ctypes.data, room.size)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        for _ in range(1000):
+            zero.go_on(fetched)
+        assert seen[0].payload == b"before" and not fetched["finished"]
+        assert zero.send(0, b"to itself") and [message.payload for message in zero.received()] == [b"to itself"]
+        while zero.send(1, b"to nobody"):
+            pass
 
     def test_credit_reaches_the_sender(self, ends: tuple[End, End]) -> None:
         for released in (1, 100_000, 1 << 40):

@@ -24,6 +24,7 @@ MESSAGE = ctypes.CFUNCTYPE(WORD, *[WORD] * 9)
 OF_A_REQUEST = ctypes.CFUNCTYPE(WORD, *[WORD] * 3)
 OF_THE_ENGINE = ctypes.CFUNCTYPE(None, WORD)
 LARGE = 5_000
+STATE = 4711
 
 
 class Message(NamedTuple):
@@ -76,10 +77,11 @@ class Network(Transport):
     def endpoint(self) -> bytes:
         return b"rank 0"
 
-    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> None:
+    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
         self.engine, self.peer = engine, peers[1]
         self._arrive = MESSAGE(calls.arrive)
         self._clear_to_send, self._finish = OF_A_REQUEST(calls.clear_to_send), OF_A_REQUEST(calls.finish)
+        return STATE
 
     def connect(self, peer: int, endpoint: bytes) -> None:
         self.endpoint_of_peer = endpoint
@@ -129,12 +131,13 @@ class Network(Transport):
         self.revoked.append(receive)
         return 0
 
-    def _poll(self, engine: int) -> None:
+    def _poll(self, state: int) -> None:
+        assert state == STATE
         while self.coming:
             message = self.coming[0]
             data = np.frombuffer(message.payload, np.uint8)
             words = (data.ctypes.data, data.size, 0) if message.kind == EAGER else message.words
-            if not self._arrive(engine, self.peer, message.kind, message.context, message.tag, message.nbytes, *words):
+            if not self._arrive(self.engine, self.peer, message.kind, message.context, message.tag, message.nbytes, *words):
                 return
             self.coming.popleft()
 

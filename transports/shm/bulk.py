@@ -139,7 +139,7 @@ def _cut(request, nbytes):  # type: ignore[no-untyped-def]
     store64(request + REQUEST.message_bytes, nbytes)
     store64(request + TRANSFER.chunk, chunk)
     store64(request + TRANSFER.chunks, (nbytes + chunk - 1) // chunk)
-    store64(request + TRANSFER.done_chunks, 0)
+    _note_progress(request, 0)
 
 
 @kernel("void(int64, int64, int64)")
@@ -218,7 +218,7 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
         done += 1
         budget -= 1
         store_release(pipe + BULK.posted, done)
-    store64(request + TRANSFER.done_chunks, done)
+    _note_progress(request, done)
     return 1 if done == chunks else 0
 
 
@@ -249,10 +249,17 @@ def _drain(request):  # type: ignore[no-untyped-def]
         done += 1
         budget -= 1
         store_release(pipe + BULK.consumed, done)
-    store64(request + TRANSFER.done_chunks, done)
+    _note_progress(request, done)
     if done == chunks and load_acquire(pipe + BULK.posted) >= _BROKEN_OFF:
         store64(request + REQUEST.error, ERR_OTHER)
     return 1 if done == chunks else 0
+
+
+@kernel("void(int64, int64)")
+def _note_progress(request, done):  # type: ignore[no-untyped-def]
+    """So many chunks of a message have gone into the pipe, or come out of it."""
+    store64(request + TRANSFER.done_chunks, done)
+    store64(request + REQUEST.passed, min(done * load64(request + TRANSFER.chunk), load64(request + REQUEST.message_bytes)))
 
 
 @kernel("void(int64)")
@@ -260,12 +267,6 @@ def break_off(request):  # type: ignore[no-untyped-def]
     """End a send that has been granted a pipe, and cannot be read any more: its receiver gets an error."""
     store64(request + TRANSFER.done_chunks, load64(request + TRANSFER.chunks))
     store_release(load64(request + TRANSFER.pipe) + BULK.posted, _BROKEN_OFF)
-
-
-@kernel("int64(int64)")
-def bytes_passed(request):  # type: ignore[no-untyped-def]
-    """Bytes of a message that have gone into the pipe, or come out of it."""
-    return min(load64(request + TRANSFER.done_chunks) * load64(request + TRANSFER.chunk), load64(request + REQUEST.message_bytes))
 
 
 @kernel("int64(int64)")

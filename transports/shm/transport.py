@@ -87,7 +87,7 @@ class SharedMemory(Transport):
         """Nothing: where everything lies in the arena follows from the ranks."""
         return b""
 
-    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> None:
+    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
         self._engine, self._peers = engine, peers
         base, plan = self._arena.base, self._arena.plan
         for field, value in (
@@ -108,6 +108,7 @@ class SharedMemory(Transport):
             self.set_word(field, value)
         for index in range(BULK_SLOTS):
             _word_at(engine + SHM.bulk_free + WORD * index).value = base + plan.bulk(self._rank, index)
+        return engine
 
     def connect(self, peer: int, endpoint: bytes) -> None:
         reason = self.why_not(peer)

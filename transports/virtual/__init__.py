@@ -1,0 +1,1 @@
+"""A simulated network between ranks of one machine, for tests, tutorials and laptops: nodes that share nothing but packets."""

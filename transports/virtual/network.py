@@ -1,0 +1,132 @@
+"""The simulated network of a job: an anonymous memory file that all ranks map, and which ends with the last of them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from transports.virtual.layout import DEFAULT_CREDITS, HEADER, MAGIC, MEMBER, MOST_CREDITS, VERSION, NetworkPlan
+
+_WORD = 8
+_MAP_NORESERVE = 0x4000  # Linux; in the mmap module from Python 3.13 on only
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the network behaves.
+
+    Attributes
+    ----------
+    credits
+        Packets of 4 KiB that may be under way from a rank to another.
+    """
+
+    credits: int = DEFAULT_CREDITS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.credits <= MOST_CREDITS:
+            raise ValueError(f"a simulated network has 1 to {MOST_CREDITS} credits, not {self.credits}")
+
+
+class Network:
+    """One mapping of it.
+
+    Attributes
+    ----------
+    fd : int
+        The memory file; the network owns it.
+    base : int
+        Address of the mapping in this process.
+    plan : NetworkPlan
+        Offsets of all regions.
+    """
+
+    def __init__(self, fd: int, plan: NetworkPlan) -> None:
+        self.fd = fd
+        self.plan = plan
+        try:
+            self._map = mmap.mmap(fd, plan.nbytes, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
+        except OSError:
+            os.close(fd)
+            raise
+        with contextlib.suppress(OSError):
+            self._map.madvise(mmap.MADV_DONTDUMP)
+        self._anchor = ctypes.c_char.from_buffer(self._map)
+        self.base = ctypes.addressof(self._anchor)
+
+    @classmethod
+    def create(cls, nranks: int, settings: Settings | None = None) -> Network:
+        """Make the network of a job of `nranks` ranks.
+
+        Raises
+        ------
+        OSError
+            The limits of this process are too low for it.
+        """
+        settings = settings or Settings()
+        plan = NetworkPlan(nranks, settings.credits)
+        fd = os.memfd_create("ncclx_mpi-network", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, plan.nbytes)
+        except OSError:
+            os.close(fd)
+            raise
+        network = cls(fd, plan)
+        for field, value in (
+            ("version", VERSION),
+            ("nranks", nranks),
+            ("credits", settings.credits),
+            ("nbytes", plan.nbytes),
+            ("magic", MAGIC),
+        ):
+            network._set_word(getattr(HEADER, field), value)
+        return network
+
+    @classmethod
+    def attach(cls, fd: int) -> Network:
+        """Map a network that another process of the job made; takes over `fd`.
+
+        Raises
+        ------
+        ValueError
+            The file is no network, or one of another version of this package.
+        """
+        head = np.frombuffer(os.pread(fd, HEADER.total, 0), dtype=np.int64)
+        if head.size * _WORD < HEADER.total or (head[HEADER.magic // _WORD], head[HEADER.version // _WORD]) != (MAGIC, VERSION):
+            raise ValueError("the descriptor is not the network of a job of this version of ncclx_mpi")
+        return cls(fd, NetworkPlan(int(head[HEADER.nranks // _WORD]), int(head[HEADER.credits // _WORD])))
+
+    @property
+    def nranks(self) -> int:
+        return self.plan.nranks
+
+    def join(self, rank: int, pid: int, start_time: int) -> None:
+        """Say which process `rank` is."""
+        self._set_word(self.plan.member(rank) + MEMBER.start_time, start_time)
+        self._set_word(self.plan.member(rank) + MEMBER.pid, pid)
+
+    def process_of(self, rank: int) -> tuple[int, int]:
+        """Process of `rank` and its start time; zeros as long as it has not joined."""
+        at = self.plan.member(rank)
+        return self._word(at + MEMBER.pid), self._word(at + MEMBER.start_time)
+
+    def silence(self, rank: int, is_silent: bool = True) -> None:
+        """Let nothing of `rank` arrive any more, or again."""
+        self._set_word(self.plan.member(rank) + MEMBER.silent, int(is_silent))
+
+    def close(self) -> None:
+        """Unmap. Addresses inside the network become invalid."""
+        del self._anchor
+        self._map.close()
+        os.close(self.fd)
+
+    def _word(self, offset: int) -> int:
+        return int.from_bytes(self._map[offset : offset + _WORD], "little", signed=True)
+
+    def _set_word(self, offset: int, value: int) -> None:
+        self._map[offset : offset + _WORD] = value.to_bytes(_WORD, "little", signed=True)

@@ -1,0 +1,102 @@
+"""Ranks of other nodes of a job whose nodes are simulated on one machine."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from numba_kernels.jit import c_address
+from numba_kernels.layout import LINE, WORD
+from transports.base import Calls, Capabilities, Functions, Transport
+from transports.virtual import channel, transfers
+from transports.virtual.channel import LINK, STATE
+from transports.virtual.layout import PAYLOAD_BYTES
+from transports.virtual.network import Network
+
+
+class VirtualNetwork(Transport):
+    """Every rank that maps the same network.
+
+    Parameters
+    ----------
+    network
+        The job's network; the transport does not own it.
+    rank
+        This process's world rank.
+    """
+
+    name: ClassVar[str] = "virtual"
+
+    def __init__(self, network: Network, rank: int) -> None:
+        self._network = network
+        self._rank = rank
+        self._peers: Sequence[int] = ()
+        self._connected: list[int] = []
+        self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
+        self._links = np.zeros(network.nranks, dtype=np.int64)
+        self._state = -(-self._block.ctypes.data // LINE) * LINE
+
+    @property
+    def caps(self) -> Capabilities:
+        return Capabilities(max_eager=PAYLOAD_BYTES)
+
+    @property
+    def functions(self) -> Functions:
+        return Functions(
+            send=c_address(channel.send),
+            credit=c_address(channel.credit),
+            offer=c_address(transfers.offer),
+            fetch=c_address(transfers.fetch),
+            serve=c_address(transfers.serve),
+            revoke=c_address(transfers.revoke),
+            poll=c_address(transfers.poll),
+            step=c_address(transfers.step),
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(_word_at(self._state + STATE.active_count).value)
+
+    def why_not(self, peer: int) -> str:
+        return "" if peer < self._network.nranks else f"rank {peer} is not one of the {self._network.nranks} of this network"
+
+    def endpoint(self) -> bytes:
+        """Nothing: where wires are follows from the ranks."""
+        return b""
+
+    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
+        self._peers = peers
+        for field, value in (
+            *calls._asdict().items(),
+            ("engine", engine),
+            ("links", self._links.ctypes.data),
+            ("credits", self._network.plan.credits),
+        ):
+            _word_at(self._state + getattr(STATE, field)).value = value
+        return self._state
+
+    def connect(self, peer: int, endpoint: bytes) -> None:
+        reason = self.why_not(peer)
+        if reason:
+            raise ConnectionError(f"virtual: {reason}")
+        base, plan = self._network.base, self._network.plan
+        for field, value in (
+            ("state", self._state),
+            ("outbox", base + plan.wire(self._rank, peer)),
+            ("inbox", base + plan.wire(peer, self._rank)),
+            ("member", base + plan.member(peer)),
+        ):
+            _word_at(self._peers[peer] + getattr(LINK, field)).value = value
+        self._links[len(self._connected)] = self._peers[peer]
+        self._connected.append(peer)
+        _word_at(self._state + STATE.count).value = len(self._connected)
+
+    def close(self) -> None:
+        """Wires are parts of the network and end with it."""
+
+
+def _word_at(address: int) -> Any:
+    return ctypes.c_int64.from_address(address)
