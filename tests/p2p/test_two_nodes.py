@@ -56,7 +56,9 @@ class Nodes(NamedTuple):
         return result
 
 
-@pytest.fixture(params=[Settings(), Settings(credits=2)], ids=str)
+@pytest.fixture(
+    params=[Settings(), Settings(credits=2), Settings(jitter_us=20, is_shuffled=True)], ids=["quick", "narrow", "disorderly"]
+)
 def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     network = Network.create(2, request.param)
     arenas = [Arena.create(1), Arena.create(1)]

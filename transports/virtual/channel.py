@@ -6,8 +6,8 @@
       a place of the wire that is empty: packet s,       the packet with the next number, wherever it is: handed up,
       full = 1, sent = s + 1  ------------------------>  full = 0, next + 1
 
-A packet may be in any place of its wire, so numbers restore the order. Where all places are full, the sender has no credit left and tries
-again later, so a receiver that takes nothing costs no memory.
+A packet may be in any place of its wire and be due later than one behind it (:mod:`transports.virtual.delays`), so numbers restore the
+order. Where all places are full, the sender has no credit left and tries again later, so a receiver that takes nothing costs no memory.
 
 :data:`STATE` is the transport's own memory, :data:`LINK` the beginning of a peer's block.
 
@@ -16,12 +16,13 @@ Cost: alpha a message of up to `PAYLOAD_BYTES`, one copy in and one out; whoever
 
 from __future__ import annotations
 
-from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_release
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_release, ticks
 from numba_kernels.calls import call_message
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import copy
 from transports.messages import CREDIT, EAGER, PEER_WORDS
+from transports.virtual.delays import DELAYS, due_time, first_place
 from transports.virtual.layout import MEMBER, PACKET, PACKET_BYTES, PAGE, WIRE
 
 STATE = words(
@@ -33,7 +34,7 @@ STATE = words(
     # sends that are under way (transfers.py)
     "active_first active_last active_count",
 )
-LINK = words("Link", "state outbox inbox member sent next released owed")
+LINK = words("Link", f"state outbox inbox member sent next released owed delays*{DELAYS.total // WORD}")
 """``member``: the peer's ``MEMBER`` block; ``owed``: whether it has to be told of ``released``, for which there was no room."""
 assert LINK.total <= PEER_WORDS * WORD
 
@@ -46,9 +47,13 @@ PACKETS_A_TURN = 64
 @kernel("int64(int64, int64)")
 def find_place(state, link):  # type: ignore[no-untyped-def]
     """An empty place on the way to a peer; 0 if there is none."""
-    first, count = load64(link + LINK.outbox) + PAGE, load64(state + STATE.credits)
-    place = first + load64(link + LINK.sent) % count * PACKET_BYTES
-    return place if load_acquire(place + PACKET.full) == 0 else 0
+    places, count = load64(link + LINK.outbox) + PAGE, load64(state + STATE.credits)
+    first = first_place(link + LINK.delays, load64(link + LINK.sent), count)
+    for turn in range(count):
+        place = places + (first + turn) % count * PACKET_BYTES
+        if load_acquire(place + PACKET.full) == 0:
+            return place
+    return 0
 
 
 @kernel("void(int64, int64)")
@@ -56,6 +61,7 @@ def post(link, packet):  # type: ignore[no-untyped-def]
     """Send the packet that was written to a place."""
     sent = load64(link + LINK.sent)
     store64(packet + PACKET.sequence, sent)
+    store64(packet + PACKET.due, due_time(link + LINK.delays))
     store_release(packet + PACKET.full, 1)
     store64(link + LINK.sent, sent + 1)
     store_release(load64(link + LINK.outbox) + WIRE.sent, sent + 1)
@@ -97,7 +103,7 @@ def next_packet(state, link):  # type: ignore[no-untyped-def]
     packet = inbox + PAGE
     for _ in range(load64(state + STATE.credits)):
         if load_acquire(packet + PACKET.full) != 0 and load64(packet + PACKET.sequence) == sequence:
-            return packet
+            return packet if ticks() >= load64(packet + PACKET.due) else 0
         packet += PACKET_BYTES
     return 0
 

@@ -26,11 +26,11 @@ MAGIC = 0x6E63636C782D6E65
 VERSION = 1
 PAGE = 4096
 
-HEADER = words("Header", "magic version nranks credits nbytes")
+HEADER = words("Header", "magic version nranks credits nbytes delay_us jitter_us shuffled seed")
 MEMBER = words("Member", "pid start_time silent |")
 """What the network knows of a rank: its process, and whether its packets arrive."""
 WIRE = words("Wire", "sent |")
-PACKET = words("Packet", "full sequence kind context tag nbytes first second | third length | data")
+PACKET = words("Packet", "full sequence kind context tag nbytes first second | third length due | data")
 PACKET_BYTES = PAGE
 PAYLOAD_BYTES = PACKET_BYTES - PACKET.data
 DEFAULT_CREDITS, MOST_CREDITS = 16, 256

@@ -24,11 +24,23 @@ class Settings:
     ----------
     credits
         Packets of 4 KiB that may be under way from a rank to another.
+    delay_us, jitter_us
+        A packet may be read `delay_us` after it was sent, and up to `jitter_us` later, as is drawn for each.
+    is_shuffled
+        Whether packets overtake each other.
+    seed
+        Of all that is drawn.
     """
 
     credits: int = DEFAULT_CREDITS
+    delay_us: int = 0
+    jitter_us: int = 0
+    is_shuffled: bool = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        if min(self.delay_us, self.jitter_us) < 0:
+            raise ValueError(f"packets cannot arrive before they are sent: delay {self.delay_us} us, jitter {self.jitter_us} us")
         if not 1 <= self.credits <= MOST_CREDITS:
             raise ValueError(f"a simulated network has 1 to {MOST_CREDITS} credits, not {self.credits}")
 
@@ -44,11 +56,14 @@ class Network:
         Address of the mapping in this process.
     plan : NetworkPlan
         Offsets of all regions.
+    settings : Settings
+        How it behaves.
     """
 
-    def __init__(self, fd: int, plan: NetworkPlan) -> None:
+    def __init__(self, fd: int, nranks: int, settings: Settings) -> None:
         self.fd = fd
-        self.plan = plan
+        self.settings = settings
+        self.plan = plan = NetworkPlan(nranks, settings.credits)
         try:
             self._map = mmap.mmap(fd, plan.nbytes, flags=mmap.MAP_SHARED | _MAP_NORESERVE)
         except OSError:
@@ -76,12 +91,16 @@ class Network:
         except OSError:
             os.close(fd)
             raise
-        network = cls(fd, plan)
+        network = cls(fd, nranks, settings)
         for field, value in (
             ("version", VERSION),
             ("nranks", nranks),
             ("credits", settings.credits),
             ("nbytes", plan.nbytes),
+            ("delay_us", settings.delay_us),
+            ("jitter_us", settings.jitter_us),
+            ("shuffled", int(settings.is_shuffled)),
+            ("seed", settings.seed),
             ("magic", MAGIC),
         ):
             network._set_word(getattr(HEADER, field), value)
@@ -96,10 +115,17 @@ class Network:
         ValueError
             The file is no network, or one of another version of this package.
         """
-        head = np.frombuffer(os.pread(fd, HEADER.total, 0), dtype=np.int64)
-        if head.size * _WORD < HEADER.total or (head[HEADER.magic // _WORD], head[HEADER.version // _WORD]) != (MAGIC, VERSION):
+        head = np.frombuffer(os.pread(fd, HEADER.total, 0), dtype=np.int64).tolist()
+        if len(head) * _WORD < HEADER.total or (head[HEADER.magic // _WORD], head[HEADER.version // _WORD]) != (MAGIC, VERSION):
             raise ValueError("the descriptor is not the network of a job of this version of ncclx_mpi")
-        return cls(fd, NetworkPlan(int(head[HEADER.nranks // _WORD]), int(head[HEADER.credits // _WORD])))
+        settings = Settings(
+            head[HEADER.credits // _WORD],
+            head[HEADER.delay_us // _WORD],
+            head[HEADER.jitter_us // _WORD],
+            bool(head[HEADER.shuffled // _WORD]),
+            head[HEADER.seed // _WORD],
+        )
+        return cls(fd, head[HEADER.nranks // _WORD], settings)
 
     @property
     def nranks(self) -> int:

@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
 from transports.base import Calls, Capabilities, Functions, Transport
 from transports.virtual import channel, transfers
 from transports.virtual.channel import LINK, STATE
+from transports.virtual.delays import DELAYS, first_number
 from transports.virtual.layout import PAYLOAD_BYTES
 from transports.virtual.network import Network
 
@@ -90,6 +92,14 @@ class VirtualNetwork(Transport):
             ("member", base + plan.member(peer)),
         ):
             _word_at(self._peers[peer] + getattr(LINK, field)).value = value
+        settings, rate = self._network.settings, ticks_per_us()
+        for field, value in (
+            ("delay", int(settings.delay_us * rate)),
+            ("jitter", int(settings.jitter_us * rate)),
+            ("shuffled", int(settings.is_shuffled)),
+            ("random", first_number(settings.seed, self._rank, peer)),
+        ):
+            _word_at(self._peers[peer] + LINK.delays + getattr(DELAYS, field)).value = value
         self._links[len(self._connected)] = self._peers[peer]
         self._connected.append(peer)
         _word_at(self._state + STATE.count).value = len(self._connected)
