@@ -72,14 +72,27 @@ def step() -> bool:
         is_any = look() or is_any
     for operation in list(_pending) if _pending else ():
         try:
-            if operation.poll():
-                _pending.discard(operation)
+            is_done = _poll(operation)
         except errors.Exception:  # another thread has just finished this one
             continue
-        except Exception:
+        if is_done:
             _pending.discard(operation)
-            _report("an operation that nobody waits for failed in the background, and is given up")
     return is_any or bool(_pending)
+
+
+def _poll(operation: Stepped) -> bool:
+    """Poll an operation; whether it needs no more of that. It fails again if it fails: what does not was a signal handler's exception."""
+    try:
+        return operation.poll()
+    except errors.Exception:
+        raise
+    except Exception as first:
+        try:
+            operation.poll()
+        except Exception:
+            _report("an operation that nobody waits for failed in the background, and is given up")
+            return True
+        raise first
 
 
 def _report(what: str) -> None:

@@ -152,9 +152,36 @@ def start_dumped(
         return Transfer(comm, data).send(address_of(data), len(data), dest, tag, mode, offset)
     number = next(_numbers) % _NUMBERS
     lead, follow = _frame(data, frames, number)
-    first = Transfer(comm, lead).send(address_of(lead), len(lead), dest, tag, mode, offset)
     rest = [Transfer(comm, part).send(address_of(part), len(part), dest, number, STANDARD, FRAMES) for part in follow]
-    return Together([first, *rest])
+    return _Framed([*rest, Transfer(comm, lead).send(address_of(lead), len(lead), dest, tag, mode, offset)])
+
+
+class _Framed(Together):
+    """The frames of an object, and its lead, which goes last: an object that was interrupted before is not sent, and later is whole.
+
+    So the lead alone decides whether it is cancelled: nobody else asks for the frames.
+    """
+
+    __slots__ = ()
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+        self.parts[-1].cancel()
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        lead = self.parts[-1]
+        if not lead.poll():
+            return False
+        if isinstance(lead, Transfer) and lead.engine.result(lead.request).cancelled:
+            super().cancel()
+        return super().poll()
+
+    def wait(self) -> None:
+        """Return when it is done."""
+        self.parts[-1].wait()
+        self.poll()
+        super().wait()
 
 
 def _frame(data: bytes, frames: list[memoryview], number: int) -> tuple[bytes, list[bytes | memoryview]]:

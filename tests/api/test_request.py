@@ -150,6 +150,32 @@ def test_cancel(comm: Any) -> None:
     assert status.Is_cancelled() and not comm.Iprobe(0, 5)
 
 
+@pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("start", ["isend", "issend"])
+@pytest.mark.parametrize("is_met", [False, True])
+def test_an_object_of_several_parts_is_cancelled_whole_or_not_at_all(comm: Any, start: str, is_met: bool) -> None:
+    sent, status = [bytes(100_000), "end"], MPI.Status()
+    if comm.rank == 0:
+        request = getattr(comm, start)(sent, 1, 5)
+        if is_met:
+            comm.recv(source=1)
+        request.Cancel()
+        if not is_met:
+            comm.send(None, 1, 6)
+        request.Wait(status)
+        assert status.Is_cancelled() == (start == "issend" and not is_met)
+        comm.send(status.Is_cancelled(), 1, 7)
+    else:
+        message = comm.mprobe(0, 5) if is_met else None
+        comm.send(None, 0) if is_met else comm.recv(source=0, tag=6)
+        if message is not None:
+            assert message.recv() == sent
+        elif start == "isend":
+            assert comm.recv(source=0, tag=5) == sent
+        assert comm.recv(source=0, tag=7) == (start == "issend" and not is_met)
+        assert not comm.Iprobe(0, 5)
+
+
 @pytest.mark.ranks(2)
 def test_forgotten_requests_go_on(comm: Any) -> None:
     other = 1 - comm.rank

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copyreg
 import gc
+import pickle
 import sys
 import threading
+import types
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,22 @@ def test_references_that_are_counted_otherwise_are_seen(monkeypatch: pytest.Monk
 def test_pickles_of_something_else_are_seen(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, kernel: Any) -> None:
     monkeypatch.setattr(module, name, kernel)
     assert round_trip.mismatch() == ("bool True" if kernel is write_none else "NoneType None")
+
+
+def test_a_signal_handler_s_exception_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would make every object of this process go the slow way, and the program would never see it."""
+    calls: list[bytes] = []
+
+    def loads(data: bytes) -> Any:
+        calls.append(data)
+        if len(calls) == 5:
+            raise TimeoutError("rung")
+        return pickle.loads(data)
+
+    monkeypatch.setattr(round_trip, "pickle", types.SimpleNamespace(loads=loads))
+    with pytest.raises(TimeoutError, match="rung"):
+        round_trip.mismatch()
+    assert round_trip.mismatch() == ""
 
 
 @pytest.mark.parametrize("value", [1 << 64, {1, 2}, bytearray(b"x"), 1j, np.float64(1.5)])

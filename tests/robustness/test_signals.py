@@ -183,3 +183,35 @@ def test_whenever_a_send_is_interrupted_its_buffer_lives_until_it_is_read(comm, 
             comm.Recv(data, source=0, tag=5)
             assert (data == np.arange(600_000.0)).all()
         comm.send("received", dest=0, tag=8)
+
+
+@pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("nth", range(1, 4))
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_object_interrupted_between_its_parts_is_sent_whole_or_not_at_all(comm, nth, when, monkeypatch):
+    """Two arrays and what says where they belong: three messages, and an exception before or after each."""
+    from ncclx_mpi.api import operations
+
+    begin, calls = operations.Transfer.send, []
+
+    def interrupted(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == nth and when == "before":
+            raise Alarm
+        begin(self, *arguments)
+        if len(calls) == nth:
+            raise Alarm
+        return self
+
+    arrays = [np.arange(600_000.0), np.arange(30_000)]
+    if comm.rank == 0:
+        with monkeypatch.context() as patched, pytest.raises(Alarm):
+            patched.setattr(operations.Transfer, "send", interrupted)
+            comm.send(arrays, 1, 5)
+        comm.send("interrupted", 1, 6)
+    else:
+        comm.recv(source=0, tag=6)
+        assert comm.Iprobe(0, 5) == (nth == 3 and when == "after")
+        if nth == 3 and when == "after":
+            assert all(map(np.array_equal, comm.recv(source=0, tag=5), arrays))
+    assert comm.sendrecv(arrays, 1 - comm.rank, source=1 - comm.rank)[0][-1] == 599_999

@@ -158,6 +158,38 @@ def test_the_background_thread_says_what_failed_and_goes_on(comm: Any) -> None:
     assert request.wait()[1][-1] == 8_999
 
 
+class _Polled:
+    """An operation whose first polls raise."""
+
+    is_owed = False
+
+    def __init__(self, nfailures: int) -> None:
+        self.nfailures, self.npolls = nfailures, 0
+
+    def poll(self) -> bool:
+        self.npolls += 1
+        if self.npolls <= self.nfailures:
+            raise TimeoutError("rung")
+        return self.npolls > 2
+
+
+@pytest.mark.ranks(1)
+def test_a_signal_handler_s_exception_ends_no_operation_of_others(comm: Any) -> None:
+    """A blocking call steps what others have pending: what its signal handler raises there is the caller's, and the operation goes on."""
+    interrupted, failing = _Polled(1), _Polled(1_000)
+    said = io.StringIO()
+    for operation in (interrupted, failing):
+        background_progress._pending.add(operation)
+        with contextlib.redirect_stderr(said):
+            if operation is interrupted:
+                with pytest.raises(TimeoutError, match="rung"):
+                    background_progress.step()
+                assert operation in background_progress._pending
+            background_progress.step()
+        assert operation not in background_progress._pending
+    assert said.getvalue().count("is given up") == 1
+
+
 @pytest.mark.ranks(2, timeout=60)
 def test_a_posted_receive_of_an_object_makes_progress(comm: Any) -> None:
     """A sender of a large object is let go though the receiver only computes."""
