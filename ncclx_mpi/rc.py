@@ -98,6 +98,20 @@ SETTINGS: dict[str, Setting] = dict(
             ORDERS,
             "how arrays are reduced: rank: ((0 op 1) op 2) ...; auto: as the algorithm does, with the same bits on all ranks and in all runs",
         ),
+        _ours(
+            "topology",
+            "machine",
+            str,
+            (),
+            "nodes of a job: machine: the machine is one; vnode:K: simulated nodes of K ranks; nolocal: of one",
+        ),
+        _ours(
+            "network",
+            "",
+            str,
+            (),
+            "what joins simulated nodes, as in credits=2,delay=50,jitter=200,shuffled,seed=7: packets under way, and how late (us) they are",
+        ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),
     ]

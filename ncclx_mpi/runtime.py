@@ -14,6 +14,7 @@ from ncclx_mpi import errors
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap import Membership
     from ncclx_mpi.p2p.engine import Engine
+    from transports.base import Transport
 
 
 class _Job:
@@ -69,24 +70,26 @@ def start() -> Engine:
     arena, rank, local_rank = membership.arena, membership.rank, membership.local_rank
     named = {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS}
     forced.publish(arena, local_rank, {**named, ORDER: getattr(rc, ORDER)})
-    arena.join(local_rank)
+    membership.enter()
     _job.membership = membership
-    shared_memory = SharedMemory(arena, rank, membership.near)
-    _job.engine = Engine(
-        arena,
-        [shared_memory],
-        rank,
-        membership.size,
-        getattr(rc, "timeout", None),
-        *forced.agreed(arena, local_rank),
-        membership.near,
-    )
+    shared_memory = SharedMemory(arena, rank)
+    transports = [shared_memory, *_to_other_nodes(membership)]
+    _job.engine = Engine(arena, transports, rank, getattr(rc, "timeout", None), *forced.agreed(arena, local_rank))
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
     shared_memory.choose_copies(getattr(rc, "copies", "auto"))
     shared_memory.choose_stores(getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))
     return _job.engine
+
+
+def _to_other_nodes(membership: Membership) -> list[Transport]:
+    """The transports that reach ranks of other nodes."""
+    if membership.network is None:
+        return []
+    from transports.virtual.transport import VirtualNetwork
+
+    return [VirtualNetwork(membership.network, membership.rank)]
 
 
 def engine() -> Engine:
@@ -132,8 +135,7 @@ def finish() -> None:
         function()
     for transport in _job.engine.transports:
         transport.close()
-    _job.membership.arena.finalized(_job.membership.local_rank)
-    _job.membership.close()
+    _job.membership.leave()
     _job.engine = None
     _job.finalized = True
 

@@ -206,18 +206,18 @@ class Comm(
         return self._created(communicator.split(native, color, key))
 
     def Split_type(self, split_type: int, key: int = 0, info: Info = INFO_NULL) -> Comm:
-        """Split communicator by split type; all ranks share the memory of one machine."""
+        """Split communicator by split type; ranks of a node share memory."""
         split_type = integer(split_type, "split_type")
         if split_type == UNDEFINED:
             return self.Split(UNDEFINED, key)
         if split_type in (COMM_TYPE_HW_GUIDED, COMM_TYPE_RESOURCE_GUIDED):
             shares = bool(info) and info.Get("mpi_hw_resource_type") == "mpi_shared_memory"
-            return self.Split(0 if shares else UNDEFINED, key)
+            return self.Split(self._state.native.engine.near[0] if shares else UNDEFINED, key)
         if split_type == COMM_TYPE_HW_UNGUIDED:
             return self.Split(UNDEFINED, key)
         if split_type != COMM_TYPE_SHARED:
             errors.fail(errors.ERR_ARG, f"{split_type} is no split type; the MPI.COMM_TYPE_ constants are")
-        return self.Split(0, key)
+        return self.Split(self._state.native.engine.near[0], key)
 
     def _created(self, native: NativeComm | None) -> Comm:
         """Return the handle of a communicator made from this one, null for a rank that is not in it."""

@@ -157,10 +157,10 @@ def retire_all() -> None:
 
 
 def world(engine: Engine) -> NativeComm:
-    """Make the native side of COMM_WORLD, on the first slot, which is nobody else's."""
+    """Make the native side of COMM_WORLD: on the first slot, which is nobody else's, if all ranks are on this node."""
     arena = engine.arena
     arena.set_word(arena.plan.slot(0) + SLOT.leased, 1)
-    return engine.new_comm(WORLD_CONTEXT, range(engine.size), 0)
+    return engine.new_comm(WORLD_CONTEXT, range(engine.size), 0 if len(engine.near) == engine.size else -1)
 
 
 def own(engine: Engine) -> NativeComm:
@@ -168,10 +168,10 @@ def own(engine: Engine) -> NativeComm:
     return engine.new_comm(_new_context(engine), [engine.rank])
 
 
-def lead(engine: Engine, size: int) -> tuple[int, int]:
-    """Return context and slot (-1: none is left) of a new communicator of `size` ranks. Its leader calls it."""
-    slot = -1
-    if size > 1:
+def lead(engine: Engine, world_ranks: Sequence[int]) -> tuple[int, int]:
+    """Return context and slot (-1: none is left, or it is of several nodes) of a new communicator of these ranks. Its leader calls it."""
+    slot, size = -1, len(world_ranks)
+    if size > 1 and all(map(engine.is_near, world_ranks)):
         arena = engine.arena
         slots, stride = arena.base + arena.plan.slot(0), arena.plan.slot_stride
         slot = entry(lease)(slots, stride, SLOTS, size)
@@ -194,7 +194,7 @@ def duplicate(parent: NativeComm) -> NativeComm:
     """Make a communicator of the same ranks. Collective over `parent`."""
     pair = np.empty(2, dtype=np.int64)
     if parent.rank == 0:
-        pair[:] = lead(parent.engine, parent.size)
+        pair[:] = lead(parent.engine, parent.world_ranks)
     collectives.bcast(parent, pair.ctypes.data, pair.nbytes, 0)
     return parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1]))
 
@@ -203,7 +203,7 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
     """Start making a communicator of the same ranks; returns the collective, and what to do after it."""
     pair = np.empty(2, dtype=np.int64)
     if parent.rank == 0:
-        pair[:] = lead(parent.engine, parent.size)
+        pair[:] = lead(parent.engine, parent.world_ranks)
 
     def after() -> None:
         fill(parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1])))
@@ -234,7 +234,7 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     members = [parent.world_ranks.index(rank) for rank in world_ranks]
     pair = np.empty(2, dtype=np.int64)
     if members[0] == parent.rank:
-        pair[:] = lead(engine, len(members))
+        pair[:] = lead(engine, world_ranks)
         requests = [engine.start_send(parent, pair.ctypes.data, pair.nbytes, rank, tag, 0, offset) for rank in members[1:]]
     else:
         requests = [engine.start_recv(parent, pair.ctypes.data, pair.nbytes, members[0], tag, offset)]
@@ -246,11 +246,12 @@ def _agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
     """Let the leader of each group of `members` (ranks of `parent`) tell its context and slot to everybody."""
     engine = parent.engine
     leads = bool(members) and members[0] == parent.rank
-    table = _gather_pairs(parent, *(lead(engine, len(members)) if leads else (0, -1)))
+    world_ranks = [parent.world_ranks[rank] for rank in members]
+    table = _gather_pairs(parent, *(lead(engine, world_ranks) if leads else (0, -1)))
     if not members:
         return None
     context, slot = table[members[0]].tolist()
-    return engine.new_comm(context, [parent.world_ranks[rank] for rank in members], slot)
+    return engine.new_comm(context, world_ranks, slot)
 
 
 def _gather_pairs(parent: NativeComm, first: int, second: int) -> Words:

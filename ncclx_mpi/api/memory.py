@@ -278,4 +278,4 @@ def _allocate(nbytes: int) -> tuple[int, Any]:
 @functools.cache
 def _heap() -> Any:
     engine = runtime.engine()
-    return engine.arena.open_heap(engine.rank)
+    return engine.arena.open_heap(engine.local_rank)

@@ -121,7 +121,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             if nbytes < 0:
                 errors.fail(errors.ERR_SIZE, f"Win.Allocate: the size is negative: {nbytes}")
             engine = comm._state.native.engine
-            heap = engine.arena.open_heap(engine.rank)
+            heap = engine.arena.open_heap(engine.local_rank)
             try:
                 address = heap.allocate(nbytes)
             except MemoryError as error:

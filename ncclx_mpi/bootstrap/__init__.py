@@ -34,7 +34,7 @@ def join() -> Membership:
     if way is not launcher:
         warm.ensure()
     membership: Membership = way.join()
-    membership.arena.join(membership.local_rank)
+    membership.enter()
     return membership
 
 

@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ncclx_mpi.bootstrap import singleton, store
+from ncclx_mpi.bootstrap.meet import attach
 from ncclx_mpi.bootstrap.membership import Membership
+from ncclx_mpi.bootstrap.nodes import Nodes
 from transports.shm.arena import Arena, start_time
 from transports.shm.layout import ABSENT
+from transports.virtual.network import Network
 
 RANK, SIZE, LOCAL_RANK, JOB = "NCCLX_MPI_RANK", "NCCLX_MPI_SIZE", "NCCLX_MPI_LOCAL_RANK", "NCCLX_MPI_JOB"
 
@@ -25,15 +28,16 @@ class Inheritance:
     pid: int
     rank: int
     arena: Arena
+    network: Network | None
 
 
 _inherited: Inheritance | None = None
 
 
-def inherit(rank: int, arena: Arena) -> None:
-    """Called in a freshly forked rank: this process is `rank` in `arena`."""
+def inherit(rank: int, nodes: Nodes) -> None:
+    """Called in a freshly forked rank: this process is `rank` of a job that the launcher has made."""
     global _inherited
-    _inherited = Inheritance(os.getpid(), rank, arena)
+    _inherited = Inheritance(os.getpid(), rank, *nodes.leave_to(rank))
 
 
 def variables(rank: int, size: int, job: str) -> dict[str, str]:
@@ -53,21 +57,23 @@ def _is_forked_rank() -> bool:
 def join() -> Membership:
     """Join the launcher's job; a child process of a rank is no rank and gets a world of its own."""
     if _inherited is not None and _is_forked_rank():
-        arena, rank = _inherited.arena, _inherited.rank
-        return Membership(rank, arena.nranks, arena, "launcher", f"forked by ncclx run (process {os.getppid()})")
+        detail = f"forked by ncclx run (process {os.getppid()})"
+        return Membership(_inherited.rank, _inherited.arena, "launcher", detail, network=_inherited.network)
     return _join_through_variables()
 
 
 def _join_through_variables() -> Membership:
     rank, size, job = int(os.environ[RANK]), int(os.environ[SIZE]), os.environ[JOB]
     name, _, token = job.rpartition(":")
-    arena = Arena.attach(store.fetch("\0" + name, token, rank, size))
-    state = arena.state(rank)
-    if state == ABSENT:
-        return Membership(rank, size, arena, "launcher", f"started by ncclx run, which serves @{name}")
-    owner = arena.control_word(rank, "pid")
-    is_living = start_time(owner) == arena.control_word(rank, "start_time")
+    arena, network = attach(store.fetch("\0" + name, token, rank, size))
+    found = Membership(rank, arena, "launcher", f"started by ncclx run, which serves @{name}", network=network)
+    if arena.state(found.local_rank) == ABSENT:
+        return found
+    owner = arena.control_word(found.local_rank, "pid")
+    is_living = start_time(owner) == arena.control_word(found.local_rank, "start_time")
     arena.close()
+    if network is not None:
+        network.close()
     if not is_living:
         raise RuntimeError(
             f"rank {rank} of this job has been process {owner}, which ended; "

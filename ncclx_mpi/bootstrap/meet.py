@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from ncclx_mpi.bootstrap import store
 from ncclx_mpi.bootstrap.membership import Membership
+from ncclx_mpi.bootstrap.nodes import Nodes
 from ncclx_mpi.bootstrap.watch import Watch
 from transports.shm.arena import Arena
+from transports.virtual.network import Network
 
 
 def meet(rank: int, size: int, job: str, kind: str, detail: str) -> Membership:
@@ -17,21 +21,30 @@ def meet(rank: int, size: int, job: str, kind: str, detail: str) -> Membership:
         They did not come, or do not belong together.
     """
     name, token = store.place(job)
-    arena = _serve(name, token, size) if rank == 0 else Arena.attach(store.fetch(name, token, rank, size))
-    arena.join(rank)
+    arena, network = _serve(name, token, size) if rank == 0 else attach(store.fetch(name, token, rank, size))
+    watch = Watch(arena, rank, network)
+    membership = Membership(rank, arena, kind, detail, watch.close, network)
+    membership.enter()
+    end = time.monotonic() + store.join_timeout()
     arena.wait_all_joined(store.join_timeout())
-    watch = Watch(arena, rank)
+    if network is not None:
+        network.wait_all_joined(end - time.monotonic())
     watch.start()
-    return Membership(rank, size, arena, kind, detail, watch.close)
+    return membership
 
 
-def _serve(name: str, token: str, size: int) -> Arena:
+def attach(fds: list[int]) -> tuple[Arena, Network | None]:
+    """Map what :meth:`~ncclx_mpi.bootstrap.nodes.Nodes.fds_of` names in another process; takes over the descriptors."""
+    return Arena.attach(fds[0]), Network.attach(fds[1]) if len(fds) > 1 else None
+
+
+def _serve(name: str, token: str, size: int) -> tuple[Arena, Network | None]:
     if size == 1:
-        return Arena.create(1)
+        return Nodes(1).leave_to(0)
     with store.listen(name, size) as server:
-        arena = Arena.create(size)
-        store.hand_out(server, token, size, arena.fd)
-    return arena
+        nodes = Nodes(size)
+        store.hand_out(server, token, size, nodes.fds_of)
+    return nodes.leave_to(0)
 
 
 def whole_number(environ_name: str, text: str) -> int:

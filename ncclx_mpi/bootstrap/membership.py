@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from transports.shm.arena import Arena
+from transports.shm.arena import Arena, start_time
+from transports.virtual.network import Network
 
 
 def _nothing() -> None:
@@ -18,8 +20,8 @@ class Membership:
 
     Attributes
     ----------
-    rank, size
-        World rank and number of ranks.
+    rank
+        World rank.
     arena
         The memory that all ranks of the node map.
     kind
@@ -28,30 +30,42 @@ class Membership:
         One line for ``ncclx info``: what was found, and where.
     close
         Ends what the bootstrap keeps running in this process (the watch over the peers).
-    node
-        Number of this process's node.
-    near
-        World ranks of the node, in the order of their ranks in it: those that map the arena. Empty: all ranks.
+    network
+        What joins it to the other nodes of the job, if these are simulated on this machine.
     """
 
     rank: int
-    size: int
     arena: Arena
     kind: str
     detail: str
     close: Callable[[], None] = _nothing
-    node: int = 0
-    near: tuple[int, ...] = ()
+    network: Network | None = None
 
-    def __post_init__(self) -> None:
-        self.near = self.near or tuple(range(self.size))
+    @property
+    def size(self) -> int:
+        """Number of ranks of the job."""
+        return self.arena.plan.world_size
 
     @property
     def local_rank(self) -> int:
         """Rank of this process in its node, by which the arena knows it."""
-        return self.near.index(self.rank)
+        return self.arena.near.index(self.rank)
 
-    @property
-    def local_size(self) -> int:
-        """Ranks of the node."""
-        return len(self.near)
+    def enter(self) -> None:
+        """Let the others know which process this rank is; it may be said again.
+
+        Raises
+        ------
+        RuntimeError
+            Another living process is that rank already.
+        """
+        self.arena.join(self.local_rank)
+        if self.network is not None:
+            self.network.join(self.rank, os.getpid(), start_time(os.getpid()))
+
+    def leave(self) -> None:
+        """Let the others know that this rank ended its communication in order: its exit is no death."""
+        if self.network is not None:
+            self.network.leave(self.rank)
+        self.arena.finalized(self.local_rank)
+        self.close()

@@ -15,4 +15,4 @@ def is_present(environ: Mapping[str, str]) -> bool:
 
 def join(detail: str = "no launcher's variables in the environment") -> Membership:
     """A world of this process alone."""
-    return Membership(0, 1, Arena.create(1), "singleton", detail)
+    return Membership(0, Arena.create(1), "singleton", detail)

@@ -1,10 +1,10 @@
-"""Where unrelated processes of one node meet: local rank 0 hands the arena's descriptor to the others.
+"""Where unrelated processes of one machine meet: rank 0 hands the descriptors of the job's memory to the others.
 
 The meeting place is an abstract Unix socket, which lives in no file system and vanishes with its owner. Its name and a
 token are derived from what the launcher made unique to the job. Both sides check that the other runs under the same
 user (``SO_PEERCRED``), and every wait has an end.
 
-A peer sends one line, ``TOKEN RANK SIZE``; the answer is one byte, ``+`` with the descriptor attached, or ``-`` and a reason.
+A peer sends one line, ``TOKEN RANK SIZE``; the answer is one byte, ``+`` with the descriptors attached, or ``-`` and a reason.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 
 from ncclx_mpi import rc
 
@@ -22,8 +23,13 @@ TIMEOUT_VARIABLE = "NCCLX_MPI_JOIN_TIMEOUT"
 _RETRY_SECONDS = 0.005
 _MAX_LINE = 512
 _HOLDER_SECONDS = 1.0
+_MOST_FDS = 2
 _NOT_YET = (ConnectionRefusedError, ConnectionResetError, BrokenPipeError, TimeoutError, BlockingIOError)
 """Rank 0 is not there, or has more ranks waiting than its queue holds: that is EAGAIN."""
+
+
+FdsOf = Callable[[int], list[int]]
+"""The descriptors that a rank is to have."""
 
 
 def join_timeout() -> float:
@@ -85,8 +91,8 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def answer(connection: socket.socket, token: str, size: int, fd: int) -> int | None:
-    """Serve one peer: give `fd` to a process of this user that knows the token. Returns the peer's rank, None if refused."""
+def answer(connection: socket.socket, token: str, size: int, fds_of: FdsOf) -> int | None:
+    """Serve one peer: give its descriptors to a process of this user that knows the token. Returns the peer's rank, None if refused."""
     with connection:
         connection.settimeout(5.0)
         try:
@@ -97,7 +103,7 @@ def answer(connection: socket.socket, token: str, size: int, fd: int) -> int | N
             if reason:
                 connection.sendall(b"-" + reason.encode())
                 return None
-            socket.send_fds(connection, [b"+"], [fd])
+            socket.send_fds(connection, [b"+"], fds_of(int(rank)))
         except (OSError, ValueError):
             return None
         return int(rank)
@@ -111,8 +117,8 @@ def _reason_against(word: str, rank: int, peers: int, token: str, size: int) -> 
     return ""
 
 
-def hand_out(server: socket.socket, token: str, size: int, fd: int) -> None:
-    """Give the arena to all other ranks.
+def hand_out(server: socket.socket, token: str, size: int, fds_of: FdsOf) -> None:
+    """Give their descriptors to all other ranks.
 
     Raises
     ------
@@ -133,13 +139,13 @@ def hand_out(server: socket.socket, token: str, size: int, fd: int) -> None:
                 f"rank 0 waited {join_timeout():g} s, but ranks {_short(missing)} of {size} did not come; they did not start, "
                 f"never import MPI, or run on another machine (more time: {TIMEOUT_VARIABLE})"
             ) from None
-        rank = answer(connection, token, size, fd)
+        rank = answer(connection, token, size, fds_of)
         if rank is not None:
             missing.discard(rank)
 
 
-def fetch(name: str, token: str, rank: int, size: int) -> int:
-    """Get the arena's descriptor from rank 0, or from the launcher.
+def fetch(name: str, token: str, rank: int, size: int) -> list[int]:
+    """Get the descriptors of the job's memory from rank 0, or from the launcher.
 
     Raises
     ------
@@ -163,18 +169,19 @@ def fetch(name: str, token: str, rank: int, size: int) -> int:
         time.sleep(_RETRY_SECONDS)
 
 
-def _ask(client: socket.socket, token: str, rank: int, size: int) -> int:
+def _ask(client: socket.socket, token: str, rank: int, size: int) -> list[int]:
     pid, uid = peer_of(client)
     if uid != os.getuid():
         raise RuntimeError(f"the meeting place of this job is held by process {pid} of another user ({uid})")
     client.sendall(f"{token} {rank} {size}".encode())
-    reply, fds, _, _ = socket.recv_fds(client, _MAX_LINE, 1)
+    reply, fds, _, _ = socket.recv_fds(client, _MAX_LINE, _MOST_FDS)
     if not reply:
         raise ConnectionResetError
     if reply[:1] != b"+" or not fds:
         raise RuntimeError(f"rank {rank} of {size} cannot join: {reply[1:].decode(errors='replace')}")
-    os.set_inheritable(fds[0], False)
-    return fds[0]
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return list(fds)
 
 
 def _short(ranks: set[int]) -> str:

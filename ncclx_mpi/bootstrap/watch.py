@@ -11,24 +11,26 @@ import select
 import threading
 
 from transports.shm.arena import Arena, start_time
-from transports.shm.layout import FINALIZED
+from transports.shm.layout import DEAD, FINALIZED
+from transports.virtual.network import Network
 
 _RETRY_MS = 1000
 
 
 class Watch:
-    """The thread that watches over the peers of one rank."""
+    """The thread that watches over the peers of one rank, on its node and, if these are on this machine, on others."""
 
-    def __init__(self, arena: Arena, rank: int) -> None:
+    def __init__(self, arena: Arena, rank: int, network: Network | None = None) -> None:
         self._arena = arena
         self._rank = rank
+        self._network = network
         self._owner = os.getpid()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="ncclx_mpi-watch", daemon=True)
 
     def start(self) -> None:
         """Begin; a child that the user forks has no such thread, and is no rank."""
-        if self._arena.nranks > 1:
+        if self._arena.plan.world_size > 1:
             self._arena.load_death_notice()
             self._thread.start()
 
@@ -46,7 +48,7 @@ class Watch:
         poll = select.poll()
         poll.register(self._stop_read, select.POLLIN)
         watched: dict[int, int] = {}
-        unwatched = {rank for rank in range(self._arena.nranks) if rank != self._rank}
+        unwatched = {rank for rank in range(self._arena.plan.world_size) if rank != self._rank}
         while watched or unwatched:
             for rank in sorted(unwatched):
                 self._take_up(rank, poll, watched, unwatched)
@@ -81,7 +83,7 @@ class Watch:
         OSError
             There is none to be had, which says nothing about the peer: this process has no descriptors left, or may not make any.
         """
-        pid = self._arena.control_word(rank, "pid")
+        pid, started = self._process_of(rank)
         try:
             os.kill(pid, 0)  # takes no descriptor
         except ProcessLookupError:
@@ -90,7 +92,7 @@ class Watch:
             pass
         fd = os.pidfd_open(pid)
         try:
-            if start_time(pid) == self._arena.control_word(rank, "start_time"):
+            if start_time(pid) == started:
                 return fd
         except OSError:
             os.close(fd)
@@ -98,6 +100,15 @@ class Watch:
         os.close(fd)
         return None
 
+    def _process_of(self, rank: int) -> tuple[int, int]:
+        """The process of a rank, and when it was started."""
+        if rank in self._arena.near or self._network is None:
+            local_rank = self._arena.near.index(rank)
+            return self._arena.control_word(local_rank, "pid"), self._arena.control_word(local_rank, "start_time")
+        return self._network.process_of(rank)
+
     def _ended(self, rank: int) -> None:
-        if self._arena.state(rank) != FINALIZED:
-            self._arena.declare_dead(rank, "its process ended")
+        if rank in self._arena.near or self._network is None:
+            self._arena.declare_dead(self._arena.near.index(rank), "its process ended")
+        else:
+            self._arena.ended_elsewhere(rank, FINALIZED if self._network.has_left(rank) else DEAD)

@@ -189,10 +189,11 @@ def _orphans() -> Iterator[int]:
     from ncclx_mpi.observe.view import ArenaView, jobs
 
     for job in jobs():
-        view = ArenaView(job.path)
+        views = [ArenaView(path) for path in job.paths]
         if not os.path.exists(f"/proc/{job.holder}"):
-            yield from (report.pid for report in reports(view, 1) if report.state == "running" and not report.process)
-        view.close()
+            yield from (report.pid for report in reports(views, 1) if report.state == "running" and not report.process)
+        for view in views:
+            view.close()
 
 
 def check_signals() -> Finding:

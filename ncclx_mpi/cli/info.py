@@ -69,7 +69,7 @@ def collect() -> tuple[dict[str, Any], int]:
         "bootstrap": {"kind": member.kind, "detail": member.detail, "rank": member.rank, "size": member.size},
         "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
         "gpus": gpus(),
-        "algorithms": unpack(engine.arena.control_word(engine.rank, "forced")) or ["none is forced"],
+        "algorithms": unpack(engine.arena.control_word(engine.local_rank, "forced")) or ["none is forced"],
         "cache": {"folder": str(cache_files.cache_root()), "functions": len(jit.entries())},
         "settings": _settings(),
         "libraries": loaded_libraries(),
@@ -88,7 +88,10 @@ def _settings() -> dict[str, str]:
 def _transport(engine: Any, peer: int) -> str:
     if peer == engine.rank:
         return "self"
-    return "shm: the node's arena (one anonymous memory file), because the rank runs on this node"
+    name = engine.way_to(peer).name
+    if name == "shm":
+        return "shm: the node's arena (one anonymous memory file), because the rank runs on this node"
+    return f"{name}: the simulated network, because NCCLX_MPI_TOPOLOGY puts the rank on another node"
 
 
 def gpus() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -26,30 +27,37 @@ def main(args: list[str]) -> int:
     if options.job is None:
         return _list_jobs(options.json)
     try:
-        view = _open(options.job)
+        views = _open(options.job)
     except (LookupError, ValueError, PermissionError) as error:
         print(f"{program_name()} trace: {error}", file=sys.stderr)
         return 1
-    found = reports(view, max(1, options.records))
+    found = reports(views, max(1, options.records))
     if options.stacks:
         _ask_for_stacks(found)
     _print(found, options)
     return 0
 
 
-def _open(job: str) -> ArenaView:
-    """The arena of a process, of what it started, or of the job with that number."""
-    for number in family(int(job)) if job.isdigit() else ():
-        for path in arenas_of(number):
-            return ArenaView(path)
+def _open(job: str) -> list[ArenaView]:
+    """The arenas of the job of a process, of what it started, or of the job with that number."""
+    key = _job_of(int(job)) if job.isdigit() else 0
     for found in jobs():
-        if f"{found.key:x}".startswith(job.lower()):
-            return ArenaView(found.path)
+        if f"{found.key:x}".startswith(f"{key:x}" if key else job.lower()):
+            return [ArenaView(path) for path in found.paths]
     if job.isdigit() and os.path.exists(f"/proc/{job}") and not os.access(f"/proc/{job}/fd", os.R_OK):
         raise PermissionError(f"process {job} belongs to another user; trace it as that user or as root")
     raise LookupError(
         f"{job} is neither a process with ranks below it nor the number of a job; `{program_name()} trace` lists the jobs"
     )
+
+
+def _job_of(pid: int) -> int:
+    """The number of the job of a process, or of what it started; 0 for none."""
+    for number in family(pid):
+        for path in arenas_of(number):
+            with contextlib.closing(ArenaView(path)) as view:
+                return view.job
+    return 0
 
 
 def _list_jobs(is_json: bool) -> int:
@@ -60,10 +68,10 @@ def _list_jobs(is_json: bool) -> int:
     if not found:
         print("no job of ncclx_mpi runs on this machine, or none that you may look at")
     for job in found:
-        view = ArenaView(job.path)
+        with contextlib.closing(ArenaView(job.paths[0])) as view:
+            size = view.plan.world_size
         command = command_of(job.holder)
-        print(f"job {job.key:x}: {view.nranks} rank{'s' * (view.nranks > 1)}, process {job.holder}: {command[:100]}")
-        view.close()
+        print(f"job {job.key:x}: {size} rank{'s' * (size > 1)}, process {job.holder}: {command[:100]}")
     return 0
 
 

@@ -30,7 +30,6 @@ from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
-from transports.shm.layout import CONTROL
 from transports.shm.slots import BIG
 
 entry = functools.cache(_entry)
@@ -196,8 +195,8 @@ class Pending:
         return _word(comm.address + ahead).value
 
     def _have_all_joined(self) -> bool:
-        arena = self.comm.engine.arena
-        return all(arena.word(arena.plan.control(rank) + CONTROL.copies) for rank in self.comm.world_ranks)
+        engine = self.comm.engine
+        return all(engine.arena.control_word(engine.local(rank), "copies") for rank in self.comm.world_ranks)
 
     def begin_request(self, request: int, name: str) -> None:
         """Start a persistent request of this communicator, a FREE one; raises as :meth:`start`."""

@@ -57,7 +57,10 @@ def import_engine() -> None:
 
     What is in a folder ``device`` waits for the first array on a device.
     """
-    for name in ("ncclx_mpi.errors", "ncclx_mpi.rc", "ncclx_mpi.runtime", *_ENGINE_PACKAGES):
+    from ncclx_mpi import rc
+
+    simulated = [] if getattr(rc, "topology") == "machine" else ["transports.virtual"]  # noqa: B009 - rc answers by its class
+    for name in ("ncclx_mpi.errors", "ncclx_mpi.rc", "ncclx_mpi.runtime", *_ENGINE_PACKAGES, *simulated):
         package = _import(name)
         for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             if "device" not in module.name.split("."):

@@ -246,7 +246,7 @@ class Outgoing(Message):
         """The receiver may still want it."""
 
     def _is_in_vain(self) -> bool:
-        return self._engine.arena.state(self._dest) == DEAD
+        return self._engine.arena.world_state(self._dest) == DEAD
 
     def _can_let_go(self) -> bool:
         """The receiver, too, has no use for the description once it has granted a pipe."""
@@ -364,7 +364,7 @@ class Incoming(Message):
 
 
 def start_send(comm: NativeComm, array: Array, dest: int, tag: int) -> Outgoing | None:
-    """Start sending an array; None if it has to be copied to the host for that, since it is too small, or there is no arena.
+    """Start sending an array; None if it has to be copied to the host for that, since it is too small, or the peer cannot look at it.
 
     The array is borrowed until the message is over; what it holds counts as of the point that its stream has reached.
 
@@ -374,7 +374,7 @@ def start_send(comm: NativeComm, array: Array, dest: int, tag: int) -> Outgoing 
         ERR_BUFFER: the array was freed. ERR_OTHER: its stream is being captured, or the driver failed. ERR_NO_MEM: no pinned memory.
     """
     engine = comm.engine
-    if array.nbytes <= engine.word("eager_max"):
+    if array.nbytes <= engine.word("eager_max") or not engine.is_near(comm.world_ranks[dest]):
         return None
     description = _lease(array.memory, _DESCRIPTION.total)
     if not engine.arena.is_shared(description.address):

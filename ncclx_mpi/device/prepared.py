@@ -110,6 +110,10 @@ class Prepared:
     # Building
 
     def _build(self) -> None:
+        if not all(map(self.comm.engine.is_near, self.comm.world_ranks)):
+            errors.fail(
+                errors.ERR_COMM, f"rank {self.comm.rank}: prepare: the communicator has ranks of several nodes; Split it by node"
+            )
         attempt = Attempt(self.comm, "prepare")
         mine = np.zeros(_FACTS, dtype=np.int64)
         with attempt:
@@ -170,7 +174,7 @@ class Prepared:
         """Offset in the arena of zeroed pages for board and lanes."""
         arena = self.comm.engine.arena
         nbytes = board_bytes(self.comm.size) + LANES * self._lane_bytes
-        self._words = arena.open_heap(self.comm.engine.rank).allocate(-(-nbytes // _PAGE) * _PAGE + _PAGE)
+        self._words = arena.open_heap(self.comm.engine.local_rank).allocate(-(-nbytes // _PAGE) * _PAGE + _PAGE)
         return -(-self._words // _PAGE) * _PAGE - arena.base
 
     def _lane(self, number: int) -> Lane:
@@ -210,6 +214,10 @@ class Prepared:
             ERR_OTHER: an executor cannot, and why.
         """
         made: dict[tuple[str, ...], Kernel] = {}
+        if not all(map(self.comm.engine.is_near, self.comm.world_ranks)):
+            errors.fail(
+                errors.ERR_COMM, f"rank {self.comm.rank}: prepare: the communicator has ranks of several nodes; Split it by node"
+            )
         attempt = Attempt(self.comm, "prepare")
         if self.comm.size > 1:
             for op, typecode in reductions:
@@ -486,7 +494,7 @@ class Prepared:
     def _free(self) -> None:
         """Give back what belongs to this rank."""
         if self._words:
-            self.comm.engine.arena.open_heap(self.comm.engine.rank).free(self._words)
+            self.comm.engine.arena.open_heap(self.comm.engine.local_rank).free(self._words)
         if self.heap and drivers.current() is self.driver:
             with current(self.driver, self.device), contextlib.suppress(DriverError):
                 self.driver.free(self.heap)

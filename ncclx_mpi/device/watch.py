@@ -258,7 +258,7 @@ class Watch:
         ):
             self._block[getattr(WATCH, field) // WORD] = value
         for rank, world in enumerate(comm.world_ranks):
-            self._block[WATCH.control // WORD + rank] = arena.base + arena.plan.control(world) + CONTROL.state
+            self._block[WATCH.control // WORD + rank] = arena.base + arena.plan.control(comm.engine.local(world)) + CONTROL.state
             self._block[WATCH.failed // WORD + rank] = board + rank * BOARD.total + BOARD.failed
         self._thread = threading.Thread(target=entry(_keep_watch), args=(self._address,), name="watch over streams", daemon=True)
         self._thread.start()

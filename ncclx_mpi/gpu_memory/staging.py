@@ -208,7 +208,7 @@ def _allocate(nbytes: int) -> tuple[int, Any]:
     """Address and what frees it: in this rank's part of the arena, or private while there is none, or no room in it."""
     if runtime.is_active():
         engine = runtime.engine()
-        heap = engine.arena.open_heap(engine.rank)
+        heap = engine.arena.open_heap(engine.local_rank)
         with contextlib.suppress(MemoryError):
             address = heap.allocate(nbytes)
             return address, lambda: heap.free(address)

@@ -18,12 +18,11 @@ from typing import Any
 
 from ncclx_mpi import process
 from ncclx_mpi.bootstrap import launcher, store
+from ncclx_mpi.bootstrap.nodes import Nodes
 from ncclx_mpi.launch import rank as child
 from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
-from transports.shm.arena import Arena
-from transports.shm.layout import FINALIZED, HEADER
 
 Sink = Callable[[int, int, bytes], None]
 GRACE_SECONDS = 5.0
@@ -59,6 +58,8 @@ class Settings:
         Descriptor whose end of file ends the job: the client of a server has gone. -1 for none.
     on_timeout
         Called with the job when the time is up, before it is ended.
+    topology
+        The nodes that the ranks are on (:mod:`ncclx_mpi.bootstrap.topology`); empty: as this process's settings have it.
     """
 
     nranks: int
@@ -68,6 +69,7 @@ class Settings:
     stdin: int = -1
     lifeline: int = -1
     on_timeout: Callable[[Job], None] | None = None
+    topology: str = ""
 
 
 @dataclass
@@ -118,7 +120,7 @@ class Job:
     def __init__(self, settings: Settings, relay: LineRelay, sink: Sink | None = None) -> None:
         self.settings = settings
         self.outcome = Outcome()
-        self.arena = Arena.create(settings.nranks)
+        self.nodes = Nodes(settings.nranks, settings.topology)
         self.channel = -1
         self.pids: dict[int, int] = {}
         self._living: dict[int, int] = {}
@@ -208,7 +210,7 @@ class Job:
         child.take_streams(stdin, ends[STDOUT], ends[STDERR])
         self.channel = ends.get(CHANNEL, -1)
         os.environ.update(launcher.variables(rank, self.settings.nranks, f"{self._name}:{self._token}"))
-        launcher.inherit(rank, self.arena)
+        launcher.inherit(rank, self.nodes)
         child.forget_the_fork()
         child.print_stacks_on_signal()
 
@@ -349,7 +351,7 @@ class Job:
         except OSError:  # nobody, or no descriptor to serve him with: he is still there in the next round
             return
         pid = store.peer_of(connection)[0]
-        rank = store.answer(connection, self._token, self.settings.nranks, self.arena.fd)
+        rank = store.answer(connection, self._token, self.settings.nranks, self.nodes.fds_of)
         if rank is not None and pid != self.pids[rank]:
             self._unwatched.append((pid, rank))
 
@@ -373,8 +375,8 @@ class Job:
         self._guest_died(*self._guests.pop(fd))
 
     def _guest_died(self, pid: int, rank: int) -> None:
-        if self.arena.control_word(rank, "pid") == pid and self.arena.state(rank) != FINALIZED:
-            self.arena.declare_dead(rank, "its process ended")
+        if self.nodes.control_word(rank, "pid") == pid:
+            self.nodes.ended(rank)
 
     def _reap(self) -> None:
         for pid in list(self._living):
@@ -387,10 +389,10 @@ class Job:
 
     def _ended(self, rank: int, pid: int, code: int) -> None:
         """One rank has ended: who waits for it must learn so, and a failure ends the job."""
-        if code or self.arena.control_word(rank, "pid"):
-            self.arena.declare_dead(rank, "its process ended")
-        if self.arena.abort_code is not None and self.outcome.abort_code is None:
-            self.outcome.abort_code = self.arena.abort_code
+        if code or self.nodes.control_word(rank, "pid"):
+            self.nodes.ended(rank)
+        if self.nodes.abort_code is not None and self.outcome.abort_code is None:
+            self.outcome.abort_code = self.nodes.abort_code
             self._guard.signal(signal.SIGKILL)
         if code:
             self.outcome.failures.append(Failure(rank, pid, code))
@@ -438,7 +440,7 @@ class Job:
 
     def _put_cause_first(self) -> None:
         """A failing rank says so before it exits, and others may fail of it and exit earlier: the arena knows who was first."""
-        first = self.arena.word(HEADER.death) - 1
+        first = self.nodes.first_dead
         self.outcome.failures.sort(key=lambda failure: failure.rank != first)
 
     def _close(self) -> None:
@@ -448,7 +450,7 @@ class Job:
         self._server.close()
         self._wake_read.close()
         self._wake_write.close()
-        self.arena.close()
+        self.nodes.close()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

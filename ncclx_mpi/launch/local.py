@@ -81,7 +81,7 @@ def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int) -> Sett
         relay.flush(everything=True)
         relay.is_tagged = True
         relay.say(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in")
-        relay.say(f"{describe(job.arena)}\nand their Python stacks are")
+        relay.say(f"{describe(job.nodes.arenas)}\nand their Python stacks are")
 
     return Settings(nranks, timeout=timeout, stdin=stdin, on_timeout=on_timeout)
 

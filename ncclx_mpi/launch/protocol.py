@@ -26,6 +26,8 @@ class Request:
         File, or ``-m`` and a module name, from which the ranks make the caller's ``__main__``; empty if they need none.
     preload
         Packages that the server imports once, so that not every rank has to.
+    topology
+        As :class:`ncclx_mpi.launch.job.Settings` has it.
     """
 
     call: bytes
@@ -37,6 +39,7 @@ class Request:
     environ: dict[str, str]
     main: list[str] = field(default_factory=list)
     preload: list[str] = field(default_factory=list)
+    topology: str = ""
 
 
 @dataclass

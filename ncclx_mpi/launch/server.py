@@ -79,6 +79,7 @@ class _Run:
             has_channels=True,
             lifeline=self._connection.fileno(),
             on_timeout=self._describe,
+            topology=request.topology,
         )
         try:
             job = Job(settings, self._relay, self._take)
@@ -107,7 +108,7 @@ class _Run:
             self._relay(rank, stream, data)
 
     def _describe(self, job: Job) -> None:
-        self._report = describe(job.arena)
+        self._report = describe(job.nodes.arenas)
         self._relay.is_tagged = True  # the stacks that follow should say whose they are
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -79,14 +80,15 @@ class RankReport:
         return f"{who}: in no communication for {last.ago:.1f} s, the last was {last}"
 
 
-def describe(arena: Readable) -> str:
-    """One line for each rank."""
-    return "\n".join(f"  {report}" for report in reports(arena, 1))
+def describe(arenas: Sequence[Readable]) -> str:
+    """One line for each rank of a job."""
+    return "\n".join(f"  {report}" for report in reports(arenas, 1))
 
 
-def reports(arena: Readable, count: int) -> list[RankReport]:
-    """What each rank is in, with its last `count` operations."""
-    return [_report(arena, rank, count) for rank in range(arena.nranks)]
+def reports(arenas: Sequence[Readable], count: int) -> list[RankReport]:
+    """What each rank of a job is in, with its last `count` operations; a job has an arena for each node."""
+    found = [_report(arena, rank, count) for arena in arenas for rank in range(arena.nranks)]
+    return sorted(found, key=lambda report: report.rank)
 
 
 def as_data(report: RankReport) -> dict[str, object]:
@@ -98,7 +100,10 @@ def _report(arena: Readable, rank: int, count: int) -> RankReport:
     control = arena.plan.control(rank)
     pid = arena.word(control + CONTROL.pid)
     state = _STATES[arena.state(rank)]
-    report = RankReport(rank, pid, state, _process_state(pid) if state == "running" else "", arena.word(control + CONTROL.turns))
+    world_rank = arena.word(control + CONTROL.world_rank)
+    report = RankReport(
+        world_rank, pid, state, _process_state(pid) if state == "running" else "", arena.word(control + CONTROL.turns)
+    )
     written = arena.word(control + CONTROL.records)
     for index in range(max(0, written - min(count, TRACE_RECORDS - 1)), written):
         report.records.append(_record(arena, rank, index))

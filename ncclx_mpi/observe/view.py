@@ -34,7 +34,7 @@ class ArenaView:
             os.close(self._fd)
             raise ValueError(f"{path} is an arena of another version of ncclx_mpi; trace it with that version")
         self.nranks = self.word(HEADER.nranks)
-        self.plan = ArenaPlan(self.nranks, self.word(HEADER.heap_bytes))
+        self.plan = ArenaPlan(self.nranks, self.word(HEADER.world_size), self.word(HEADER.heap_bytes))
 
     def word(self, offset: int) -> int:
         """The word at `offset`."""
@@ -49,9 +49,9 @@ class ArenaView:
         return self.word(self.plan.control(rank) + CONTROL.state)
 
     @property
-    def key(self) -> int:
+    def job(self) -> int:
         """A number that no other job has."""
-        return self.word(HEADER.key)
+        return self.word(HEADER.job)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -60,9 +60,9 @@ class ArenaView:
 
 @dataclass
 class Found:
-    """A job that runs on this machine: a descriptor of its arena, and the process that started it."""
+    """A job that runs on this machine: where its arenas can be opened, and the process that started it."""
 
-    path: str
+    paths: list[str]
     holder: int
     key: int
 
@@ -81,11 +81,14 @@ def arenas_of(pid: int) -> list[str]:
 def jobs() -> list[Found]:
     """All jobs of this user (of all users, for root)."""
     found: dict[int, Found] = {}
+    seen: set[int] = set()
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
         for path in arenas_of(pid):
             with contextlib.suppress(OSError, ValueError):
                 view = ArenaView(path)
-                found.setdefault(view.key, Found(path, view.word(HEADER.creator), view.key))
+                if view.word(HEADER.key) not in seen:
+                    seen.add(view.word(HEADER.key))
+                    found.setdefault(view.job, Found([], view.word(HEADER.creator), view.job)).paths.append(path)
                 view.close()
     return list(found.values())
 

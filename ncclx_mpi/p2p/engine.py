@@ -147,21 +147,23 @@ class Engine:
         The node's arena, in which its ranks learn of each other's end.
     transports
         What moves messages, each peer's by the first one that reaches it. One of them is compiled into the engine, and at most one is not.
-    rank, size
-        World rank of this process, and number of ranks.
+    rank
+        World rank of this process.
     timeout
         Seconds after which a wait raises (``NCCLX_MPI_TIMEOUT``); None or 0: never.
     forced
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
     reduction_order
         The setting of that name.
-    near
-        World ranks of this node, in the order in which the arena knows them; None: all.
     endpoints
         What each peer, by world rank, has to be known by, for each transport that has something to be known.
 
     Attributes
     ----------
+    size : int
+        Number of ranks.
+    near : tuple of int
+        World ranks of this node, in the order in which the arena knows them.
     transport : Transport
         The one that is compiled in.
     """
@@ -171,21 +173,19 @@ class Engine:
         arena: Arena,
         transports: Sequence[Transport],
         rank: int,
-        size: int,
         timeout: float | None = None,
         forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS),
         reduction_order: str = "auto",
-        near: Sequence[int] | None = None,
         endpoints: Mapping[str, Sequence[bytes]] | None = None,
     ) -> None:
         self.arena = arena
         self.rank = rank
-        self.near = tuple(range(size)) if near is None else tuple(near)
+        self.near = arena.near
         self.local_rank = self.near.index(rank)
         self.forced = tuple(forced)
         self.reduction_order = reduction_order
         self.pid = os.getpid()
-        self.size = size
+        self.size = arena.plan.world_size
         self.transports = tuple(transports)
         (self.transport,) = (transport for transport in self.transports if transport.is_inlined)
         self.timeout = timeout
@@ -248,7 +248,7 @@ class Engine:
                 self.set_word("other_state", state)
         functions = {transport: transport.functions for transport in self.transports}
         for peer in range(self.size):
-            transport = self._way_to(peer)
+            transport = self.way_to(peer)
             known = endpoints.get(transport.name, ())
             transport.connect(peer, known[peer] if known else b"")
             table[peer, PEER.world // WORD] = peer
@@ -256,7 +256,7 @@ class Engine:
             for field in ("offer", "fetch", "serve", "revoke", *(() if transport.is_inlined else ("send", "credit"))):
                 table[peer, getattr(PEER, field) // WORD] = getattr(functions[transport], field)
 
-    def _way_to(self, peer: int) -> Transport:
+    def way_to(self, peer: int) -> Transport:
         """The transport that reaches a peer."""
         why_not = []
         for transport in self.transports:
@@ -533,7 +533,7 @@ class Engine:
         if code == REFUSED and self.is_death_noticed():
             code = PEER_DEAD
         if code == PEER_DEAD:
-            dead = [self.near[rank] for rank in self.arena.dead_ranks()]
+            dead = self.arena.dead_ranks()
             who = f"rank {dead[0]}" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))}"
             return errors.error(
                 errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because {who} died; look at their output for why"

@@ -40,7 +40,7 @@ def agreed(arena: Arena, rank: int) -> tuple[tuple[int, ...], str]:
     for other in range(arena.nranks):
         its = arena.control_word(other, "forced")
         if its not in (0, own):
-            _raise_difference(rank, unpack(own), other, unpack(its))
+            _raise_difference(arena.near[rank], unpack(own), arena.near[other], unpack(its))
     names = unpack(own)
     names["exscan"] = names.get("scan", "auto")
     return tuple(NAMES.index(names.get(operation, "auto")) for operation in OPERATIONS), names.get(ORDER, "auto")

@@ -87,7 +87,7 @@ class Window:
         """Make this rank's part and the row that tells the others of it."""
         arena, plan = self.engine.arena, self.engine.arena.plan
         self.part = part = prepare()
-        self._control = arena.open_heap(self.engine.rank).allocate(CONTROL.total)
+        self._control = arena.open_heap(self.engine.local_rank).allocate(CONTROL.total)
         heaps = arena.base + plan.heaps
         is_mapped = heaps <= part.address and part.address + part.nbytes <= arena.base + plan.nbytes
         if not is_mapped and part.nbytes and self.comm.size > 1:
@@ -107,7 +107,7 @@ class Window:
 
     def _release(self) -> None:
         if self._control:
-            self.engine.arena.open_heap(self.engine.rank).free(self._control)
+            self.engine.arena.open_heap(self.engine.local_rank).free(self._control)
             self._control = 0
         if self.part.release is not None:
             self.part.release()
@@ -184,7 +184,7 @@ class Window:
             if is_mapped:
                 found = Mapped(arena.base + where)
             else:
-                found = Private(rank, pid, where, token, token_at, lambda: arena.state(world) == ALIVE)
+                found = Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE)
             self._reaches[rank] = found
         return found
 

@@ -9,7 +9,8 @@
 The function runs on all ranks of each size, forked for it; ``comm`` is their ``MPI.COMM_WORLD``, other parameters come from
 ``parametrize`` and must be picklable. A test that hangs fails after ``timeout`` seconds (``@pytest.mark.ranks(2, timeout=60)``,
 30 by default), with the Python stacks of all ranks; whatever happens, no process is left. With ``hypothesis``, all
-ranks draw the same examples.
+ranks draw the same examples. ``@pytest.mark.ranks(4, topology="vnode:2")`` puts the ranks on simulated nodes, ``pytest --topology=vnode:2``
+those of all tests that do not say it themselves.
 
 Ranks are forked from a process that itself was forked from pytest before any test was imported, so that tests may leave
 the session's own process in any state, and assertions are rewritten in the ranks as usual.
@@ -87,11 +88,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="put each array that a test makes beside an unreadable page, so that an overrun crashes",
     )
+    parser.addoption(
+        "--topology", default="", help="nodes that the ranks of tests are on: machine, vnode:2 (of two ranks), nolocal (of one)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fork the server while this process has one thread and no engine."""
-    config.addinivalue_line("markers", "ranks(*sizes, timeout=30): run the test on so many ranks, once for each size")
+    config.addinivalue_line("markers", "ranks(*sizes, timeout=30, topology=): run the test on so many ranks, once for each size")
     if _server_key not in config.stash and not config.option.collectonly:
         config.stash[_server_key] = ForkServer(config)
 
@@ -137,6 +141,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     server = pyfuncitem.config.stash[_server_key]
     timeout = float(marker.kwargs.get("timeout", _TIMEOUT_SECONDS))
     request = _request(pyfuncitem, timeout)
+    request.topology = marker.kwargs.get("topology", pyfuncitem.config.getoption("topology"))
     try:
         reply = _call(server, request)
     except (EOFError, OSError):

@@ -78,7 +78,7 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, copies: str, fu
     try:
         arena.join(rank)
         shared_memory = SharedMemory(arena, rank)
-        engine = Engine(arena, [shared_memory], rank, arena.nranks, timeout)
+        engine = Engine(arena, [shared_memory], rank, timeout)
         shared_memory.choose_copies(copies)
         comm = engine.new_comm(0, range(arena.nranks), slot)
         arena.wait_all_joined(_JOIN_SECONDS)

@@ -125,7 +125,7 @@ def test_pieces_in_both_orders(size: int) -> None:
 def test_chunks_of_reductions_fit_the_cache(l2_bytes: int, chunk: int) -> None:
     arena = Arena.create(1)
     arena.set_word(HEADER.l2_bytes, l2_bytes)
-    comm = Engine(arena, [SharedMemory(arena, 0)], 0, arena.nranks).new_comm(0, [0], -1)
+    comm = Engine(arena, [SharedMemory(arena, 0)], 0).new_comm(0, [0], -1)
     for itemsize in (1, 4, 16):
         assert chunk_items(comm.address, 4 * MOST_CHUNK // itemsize, itemsize) * itemsize == chunk
         assert chunk_items(comm.address, LEAST_CHUNK // itemsize, itemsize) * itemsize == LEAST_CHUNK

@@ -151,7 +151,7 @@ def test_wrong_token_is_refused():
             text=True,
         )
         connection, _ = server.accept()
-        assert store.answer(connection, token, 2, 0) is None
+        assert store.answer(connection, token, 2, lambda rank: [0]) is None
         assert "wrong token" in rank.communicate(timeout=20)[1]
 
 
@@ -199,14 +199,14 @@ def test_more_ranks_than_the_queue_holds_try_again():
     with store.listen(name, 0) as server, socket.socket(socket.AF_UNIX) as first, open(os.devnull) as arena:
         first.connect(name)
         rank = threading.Thread(target=lambda: fetched.append(store.fetch(name, token, 1, 2)))
-        fetched: list[int] = []
+        fetched: list[list[int]] = []
         rank.start()
         rank.join(0.1)
         assert rank.is_alive()
         server.accept()[0].close()
-        assert store.answer(server.accept()[0], token, 2, arena.fileno()) == 1
+        assert store.answer(server.accept()[0], token, 2, lambda rank: [arena.fileno()]) == 1
         rank.join(10)
-        os.close(fetched[0])
+        os.close(fetched[0][0])
 
 
 class Besieged:
@@ -229,7 +229,7 @@ class Besieged:
 def test_strangers_do_not_prolong_the_wait_for_ranks(monkeypatch):
     monkeypatch.setattr(store, "join_timeout", lambda: 0.1)
     with pytest.raises(TimeoutError, match="ranks .1. of 2 did not come"):
-        store.hand_out(Besieged(), "token", 2, 0)
+        store.hand_out(Besieged(), "token", 2, lambda rank: [0])
 
 
 TRACER = (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from ncclx_mpi.bootstrap.membership import Membership
 from transports.shm.arena import Arena
 
 
-@pytest.mark.parametrize(("near", "local_rank", "local_size"), [((), 3, 6), ((2, 3), 1, 2), ((3,), 0, 1)])
-def test_ranks_in_the_node(near: tuple[int, ...], local_rank: int, local_size: int) -> None:
-    member = Membership(3, 6, Arena.create(1), "test", "", node=1, near=near)
-    assert (member.local_rank, member.local_size) == (local_rank, local_size)
+@pytest.mark.parametrize(("near", "local_rank"), [(range(6), 3), ((2, 3), 1), ((3,), 0)])
+def test_ranks_in_the_node(near: Sequence[int], local_rank: int) -> None:
+    member = Membership(3, Arena.create(len(near), near, 6), "test", "")
+    assert (member.local_rank, member.size) == (local_rank, 6)

@@ -22,7 +22,7 @@ PAYLOAD = np.arange(100, dtype=np.uint8)
 def comm() -> Iterator[NativeComm]:
     arena = Arena.create(1)
     arena.join(0)
-    yield Engine(arena, [SharedMemory(arena, 0)], 0, 1, timeout=20).new_comm(4, [0])
+    yield Engine(arena, [SharedMemory(arena, 0)], 0, timeout=20).new_comm(4, [0])
 
 
 def hand_up(comm: NativeComm, tag: int, cut: int, nbytes: int = PAYLOAD.size) -> None:

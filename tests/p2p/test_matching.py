@@ -23,7 +23,7 @@ SIZES = [0, 1, 31, 32, 33, 200, 5_000, 16_319, 16_321, 40_000, 300_000]
 def engine() -> Iterator[Engine]:
     arena = Arena.create(1)
     arena.join(0)
-    yield Engine(arena, [SharedMemory(arena, 0)], 0, 1, timeout=20)
+    yield Engine(arena, [SharedMemory(arena, 0)], 0, timeout=20)
 
 
 @dataclass

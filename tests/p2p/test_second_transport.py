@@ -163,10 +163,10 @@ class World(NamedTuple):
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    arena, network = Arena.create(1), Network()
+    arena, network = Arena.create(1, world_size=2), Network()
     arena.join(0)
-    transports = [SharedMemory(arena, 0, [0]), network]
-    engine = Engine(arena, transports, 0, 2, timeout=20, near=[0], endpoints={"network": [b"rank 0", b"rank 1"]})
+    transports = [SharedMemory(arena, 0), network]
+    engine = Engine(arena, transports, 0, timeout=20, endpoints={"network": [b"rank 0", b"rank 1"]})
     yield World(engine.new_comm(4, [0, 1]), network)
     arena.close()
 
@@ -333,16 +333,16 @@ def test_credit_bounds_what_is_sent_unasked(world: World) -> None:
 
 
 def test_a_peer_that_no_transport_reaches_is_named(world: World) -> None:
-    arena = Arena.create(1)
+    arena = Arena.create(1, world_size=3)
     with pytest.raises(errors.Exception, match="rank 0 cannot reach rank 2; shm: .*; network: rank 2 has no address"):
-        Engine(arena, [SharedMemory(arena, 0, [0]), Network()], 0, 3, near=[0])
+        Engine(arena, [SharedMemory(arena, 0), Network()], 0)
 
 
 def test_the_ranks_of_a_node_are_named_by_their_world_ranks() -> None:
-    arena, ranks = Arena.create(2), [2, 3]
+    arena = Arena.create(2, [2, 3], 4)
     arena.join(0)
     arena.join(1)
-    engine = Engine(arena, [SharedMemory(arena, 3, ranks), Network([0, 1])], 3, 4, near=ranks)
+    engine = Engine(arena, [SharedMemory(arena, 3), Network([0, 1])], 3)
     assert engine.local_rank == 1
     assert [line.split(":")[0] for line in engine.who_waits().splitlines()] == ["  rank 2", "  rank 3"]
     arena.declare_dead(0)
@@ -351,8 +351,7 @@ def test_the_ranks_of_a_node_are_named_by_their_world_ranks() -> None:
 
 
 def test_ranks_of_a_node_follow_each_other() -> None:
-    arena = Arena.create(2)
     with pytest.raises(ValueError, match="follow each other"):
-        SharedMemory(arena, 2, [2, 4])
-    second = SharedMemory(arena, 3, [2, 3])
+        SharedMemory(Arena.create(2, [2, 4], 5), 2)
+    second = SharedMemory(Arena.create(2, [2, 3], 5), 3)
     assert [second.why_not(peer) == "" for peer in range(5)] == [False, False, True, True, False]

@@ -61,12 +61,12 @@ class Nodes(NamedTuple):
 )
 def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     network = Network.create(2, request.param)
-    arenas = [Arena.create(1), Arena.create(1)]
+    arenas = [Arena.create(1, [rank], 2) for rank in range(2)]
     engines = []
     for rank, arena in enumerate(arenas):
         arena.join(0)
-        transports = [SharedMemory(arena, rank, [rank]), VirtualNetwork(network, rank)]
-        engines.append(Engine(arena, transports, rank, 2, timeout=20, near=[rank]))
+        transports = [SharedMemory(arena, rank), VirtualNetwork(network, rank)]
+        engines.append(Engine(arena, transports, rank, timeout=20))
     yield Nodes((engines[0].new_comm(4, [0, 1]), engines[1].new_comm(4, [0, 1])), network, [])
     for each in (*arenas, network):
         each.close()

@@ -57,17 +57,17 @@ def test_what_lies_in_the_arena_is_read_where_it_is() -> None:
 @pytest.mark.parametrize("nranks", [1, 2, 512, 513, MAX_RANKS])
 def test_an_arena_fits_into_the_address_space(nranks: int) -> None:
     """A mapping can have 85 TiB of the 128 that x86-64 has: what is above the program, or below it."""
-    plan = ArenaPlan.within(nranks, float("inf"))
+    plan = ArenaPlan.within(nranks, nranks, float("inf"))
     assert plan.nbytes < 80 << 40
     assert plan.heap_bytes >= 8 << 30
     assert plan.heap(0) % 4096 == plan.heap_bytes % 4096 == 0
 
 
 def test_heaps_leave_addresses_to_the_program() -> None:
-    fixed = ArenaPlan.within(2, 0).nbytes
-    assert ArenaPlan.within(2, 0).heap_bytes == 0
-    assert ArenaPlan.within(2, fixed + (4 << 30)) == ArenaPlan(2, 1 << 30)
-    assert ArenaPlan.within(2, fixed + (4 << 30)).nbytes == fixed + (2 << 30)
+    fixed = ArenaPlan.within(2, 2, 0).nbytes
+    assert ArenaPlan.within(2, 2, 0).heap_bytes == 0
+    assert ArenaPlan.within(2, 2, fixed + (4 << 30)) == ArenaPlan(2, 2, 1 << 30)
+    assert ArenaPlan.within(2, 2, fixed + (4 << 30)).nbytes == fixed + (2 << 30)
 
 
 def flags_of_mapping(address: int) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import resource
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,8 +92,19 @@ class Arena:
         self._heap: Heap | None = None
 
     @classmethod
-    def create(cls, nranks: int) -> Arena:
-        """Make the arena of a job of `nranks` ranks on this node.
+    def create(cls, nranks: int, near: Sequence[int] = (), world_size: int = 0, job: int = 0) -> Arena:
+        """Make the arena of the `nranks` ranks of a job that are on this node.
+
+        Parameters
+        ----------
+        nranks
+            How many there are.
+        near
+            Their world ranks; none: they are the first ones.
+        world_size
+            Ranks of the job; 0: these.
+        job
+            A number that the arenas of all nodes of the job have, and no other's; 0: one is drawn.
 
         Raises
         ------
@@ -102,20 +115,24 @@ class Arena:
         """
         if not 1 <= nranks <= MAX_RANKS:
             raise ValueError(f"an arena holds 1 to {MAX_RANKS} ranks, not {nranks}; start fewer ranks on this node")
-        plan = ArenaPlan.within(nranks, _address_space_left())
+        plan = ArenaPlan.within(nranks, world_size or nranks, _address_space_left())
         arena = cls(_sparse_file(plan), plan)
-        key = secrets.randbits(62) | (1 << 62)
+        key = new_key()
         for field, value in (
             ("version", VERSION),
             ("nranks", nranks),
             ("nbytes", plan.nbytes),
             ("creator", os.getpid()),
             ("key", key),
+            ("job", job or key),
+            ("world_size", plan.world_size),
             ("l2_bytes", l2_bytes()),
             ("heap_bytes", plan.heap_bytes),
             ("magic", MAGIC),
         ):
             arena.set_word(getattr(HEADER, field), value)
+        for rank, world_rank in enumerate(near or range(nranks)):
+            arena.set_control_word(rank, "world_rank", world_rank)
         return arena
 
     @classmethod
@@ -136,11 +153,16 @@ class Arena:
                 f"the arena has layout version {version}, this process has {VERSION}: "
                 "all ranks must run the same version of ncclx_mpi"
             )
-        return cls(fd, ArenaPlan(int(head[HEADER.nranks // _WORD]), int(head[HEADER.heap_bytes // _WORD])))
+        return cls(fd, ArenaPlan(*(int(head[at // _WORD]) for at in (HEADER.nranks, HEADER.world_size, HEADER.heap_bytes))))
 
     @property
     def nranks(self) -> int:
         return self.plan.nranks
+
+    @functools.cached_property
+    def near(self) -> tuple[int, ...]:
+        """World ranks of the node, in the order of their ranks in it."""
+        return tuple(self.control_word(rank, "world_rank") for rank in range(self.nranks))
 
     def word(self, offset: int) -> int:
         """The 64-bit word at `offset`."""
@@ -185,7 +207,6 @@ class Arena:
             )
         self.set_word(control + CONTROL.pid, os.getpid())
         self.set_word(control + CONTROL.start_time, start_time(os.getpid()))
-        self.set_word(control + CONTROL.world_rank, rank)
         entry(_set_state)(self.base + control + CONTROL.state, ALIVE)
 
     def finalized(self, rank: int) -> None:
@@ -199,11 +220,20 @@ class Arena:
     def declare_dead(self, rank: int, why: str = "") -> bool:
         """Mark `rank` as dead, unless it finalized, and wake all who wait. Returns whether it was marked now."""
         state = self.base + self.plan.control(rank) + CONTROL.state
-        return bool(entry(_mark_dead)(self.base, state, rank))
+        return bool(entry(_mark_dead)(self.base, state, self.near[rank]))
+
+    def ended_elsewhere(self, world_rank: int, state: int) -> None:
+        """Note that a rank of another node is DEAD, which wakes all who wait, or FINALIZED; the first call counts."""
+        word = self.base + self.plan.end_elsewhere(world_rank)
+        if state == DEAD:
+            entry(_mark_dead)(self.base, word, world_rank)
+        else:
+            entry(_first_wins)(word, state)
 
     def load_death_notice(self) -> None:
-        """Have what :meth:`declare_dead` calls loaded: later, there may be no descriptors left to load it."""
+        """Have what :meth:`declare_dead` and :meth:`ended_elsewhere` call loaded: later, there may be no descriptors left to load it."""
         entry(_mark_dead)
+        entry(_first_wins)
 
     def declare_abort(self, code: int) -> None:
         """Say that the job is to end with exit `code`; the first call counts."""
@@ -221,14 +251,20 @@ class Arena:
         return self.word(HEADER.death) != 0
 
     def has_others(self, rank: int) -> bool:
-        """Whether a rank other than `rank` is, or may still come, alive."""
-        return any(self.state(other) in (ABSENT, ALIVE) for other in range(self.nranks) if other != rank)
+        """Whether a rank other than `rank` is, or may still come, alive, on this node or another."""
+        own = self.near[rank]
+        return any(self.world_state(other) in (ABSENT, ALIVE) for other in range(self.plan.world_size) if other != own)
+
+    def world_state(self, world_rank: int) -> int:
+        """As :meth:`state`, of any rank of the job; one of another node is ABSENT until this node knows of its end."""
+        near = self.near
+        return self.state(near.index(world_rank)) if world_rank in near else self.word(self.plan.end_elsewhere(world_rank))
 
     def dead_ranks(self) -> list[int]:
-        """Ranks that died."""
+        """World ranks of those that died, on this node or another."""
         if not self.has_dead_ranks:
             return []
-        return [rank for rank in range(self.nranks) if self.state(rank) == DEAD]
+        return [rank for rank in range(self.plan.world_size) if self.world_state(rank) == DEAD]
 
     def wait_all_joined(self, seconds: float) -> None:
         """Return when every rank has joined.
@@ -277,6 +313,11 @@ class Arena:
         os.close(self.fd)
 
 
+def new_key() -> int:
+    """A random number that nobody else has."""
+    return secrets.randbits(62) | (1 << 62)
+
+
 def _sparse_file(plan: ArenaPlan) -> int:
     fd = os.memfd_create("ncclx_mpi-arena", os.MFD_CLOEXEC)
     try:
@@ -322,7 +363,7 @@ def _set_state(address, state):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
-def _mark_dead(base, state, rank):  # type: ignore[no-untyped-def]
+def _mark_dead(base, state, world_rank):  # type: ignore[no-untyped-def]
     while True:
         seen = load_acquire(state)
         if seen in (FINALIZED, DEAD):
@@ -330,7 +371,7 @@ def _mark_dead(base, state, rank):  # type: ignore[no-untyped-def]
         if compare_exchange(state, seen, DEAD) == seen:
             break
     fetch_add(base + HEADER.dead_count, 1)
-    compare_exchange(base + HEADER.death, 0, rank + 1)
+    compare_exchange(base + HEADER.death, 0, world_rank + 1)
     return 1
 
 

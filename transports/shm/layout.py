@@ -2,19 +2,22 @@
 
 ::
 
-    | header | control block of rank 0 .. n-1 | rings, n x n | bulk pools, n x 4 | collective slots | heap of rank 0 .. n-1 |
+    | header | control block of rank 0 .. n-1 | rings, n x n | bulk pools, n x 4 | collective slots | ends elsewhere | heap of rank 0 .. n-1 |
+
+*Ends elsewhere* is a word for each rank of the job: ABSENT, or DEAD or FINALIZED for one of another node that this node knows the end of.
 
 The file is sparse: a page exists once somebody has touched it. Every shared word has one writer, named here, or is changed
 by a single atomic operation, so that a rank killed at any instruction blocks nobody.
 
 Header words
-    ``death``      1 + rank in the node of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
+    ``job``        random, the same in the arenas of all nodes of a job; ``world_size`` ranks of the job
+    ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
     ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
     ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
                    2 = streamed; ``bounce_0``, ``bounce_1``: the words it is measured with
     ``l2_bytes``   second-level cache of a core as the creator sees it, so that all ranks know it alike; 0 = unknown
     ``heap_bytes`` room of each heap, which depends on the address space that the creator may use
-Control words (writer: the rank; ``state`` also whoever declares it dead)
+Control words (writer: the rank; ``state`` also whoever declares it dead; ``world_rank`` the creator)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
@@ -27,16 +30,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_kernels.layout import words
+from numba_kernels.layout import WORD, words
 from transports.shm.slots import slot_bytes
 
 MAGIC = 0x6E63636C785F6D70
-VERSION = 3
+VERSION = 4
 PAGE = 4096
 
 HEADER = words(
     "Header",
-    "magic version nranks nbytes creator key l2_bytes heap_bytes | death | dead_count | abort | stores | bounce_0 | bounce_1",
+    "magic version nranks nbytes creator key l2_bytes heap_bytes | job world_size | death | dead_count | abort | stores "
+    "| bounce_0 | bounce_1",
 )
 CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
 TRACE_BYTES = 64 << 10
@@ -64,20 +68,21 @@ def ring_bytes(nranks: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """Byte offsets of every region in the arena of `nranks` ranks, each with a heap of `heap_bytes`."""
+    """Byte offsets of every region in the arena of `nranks` of the `world_size` ranks of a job, each with a heap of `heap_bytes`."""
 
     nranks: int
+    world_size: int
     heap_bytes: int
 
     @classmethod
-    def within(cls, nranks: int, address_space: float) -> ArenaPlan:
+    def within(cls, nranks: int, world_size: int, address_space: float) -> ArenaPlan:
         """The plan for processes that may still map `address_space` bytes each (``inf``: any number).
 
         The heaps take half of what the rest of the arena leaves, so that the program has addresses too.
         """
-        room = address_space - cls(nranks, 0).nbytes
+        room = address_space - cls(nranks, world_size, 0).nbytes
         most = min(_MOST_HEAP, _MOST_HEAPS // nranks)
-        return cls(nranks, int(max(0, min(most, room / 2 / nranks))) // PAGE * PAGE)
+        return cls(nranks, world_size, int(max(0, min(most, room / 2 / nranks))) // PAGE * PAGE)
 
     @property
     def control_bytes(self) -> int:
@@ -124,9 +129,12 @@ class ArenaPlan:
     def slot(self, index: int) -> int:
         return self.slots + index * self.slot_stride
 
+    def end_elsewhere(self, world_rank: int) -> int:
+        return self.slot(SLOTS) + world_rank * WORD
+
     @property
     def heaps(self) -> int:
-        return self.slot(SLOTS)
+        return _page_up(self.end_elsewhere(self.world_size))
 
     def heap(self, rank: int) -> int:
         return self.heaps + rank * self.heap_bytes

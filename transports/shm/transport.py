@@ -27,11 +27,9 @@ class SharedMemory(Transport):
     Parameters
     ----------
     arena
-        The node's arena; the transport does not own it.
+        The node's arena, whose ranks follow each other; the transport does not own it.
     rank
         This process's world rank.
-    near
-        World ranks of the node, in the order in which the arena knows them; they follow each other. None: all.
 
     Attributes
     ----------
@@ -42,10 +40,10 @@ class SharedMemory(Transport):
     name: ClassVar[str] = "shm"
     is_inlined: ClassVar[bool] = True
 
-    def __init__(self, arena: Arena, rank: int, near: Sequence[int] | None = None) -> None:
-        self._near = range(arena.nranks) if near is None else range(near[0], near[0] + len(near))
-        if near is not None and list(near) != list(self._near):
-            raise ValueError(f"the ranks of a node must follow each other, not be {list(near)}; start them node by node")
+    def __init__(self, arena: Arena, rank: int) -> None:
+        self._near = range(arena.near[0], arena.near[-1] + 1)
+        if list(arena.near) != list(self._near):
+            raise ValueError(f"the ranks of a node must follow each other, not be {list(arena.near)}; start them node by node")
         self.is_crowded = arena.nranks > len(os.sched_getaffinity(0))
         self._arena = arena
         self._rank = self._near.index(rank)

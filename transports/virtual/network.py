@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,6 +141,28 @@ class Network:
         """Process of `rank` and its start time; zeros as long as it has not joined."""
         at = self.plan.member(rank)
         return self._word(at + MEMBER.pid), self._word(at + MEMBER.start_time)
+
+    def leave(self, rank: int) -> None:
+        """Say that `rank` ended its communication in order."""
+        self._set_word(self.plan.member(rank) + MEMBER.left, 1)
+
+    def has_left(self, rank: int) -> bool:
+        """Whether `rank` said so."""
+        return self._word(self.plan.member(rank) + MEMBER.left) != 0
+
+    def wait_all_joined(self, seconds: float) -> None:
+        """Return when every rank has joined.
+
+        Raises
+        ------
+        TimeoutError
+            Some rank did not join in time; names them.
+        """
+        end = time.monotonic() + seconds
+        while absent := [rank for rank in range(self.nranks) if not self.process_of(rank)[0]]:
+            if time.monotonic() > end:
+                raise TimeoutError(f"ranks {absent} of {self.nranks} did not join the network within {seconds:.0f} s")
+            time.sleep(0.002)
 
     def silence(self, rank: int, is_silent: bool = True) -> None:
         """Let nothing of `rank` arrive any more, or again."""
