@@ -17,10 +17,12 @@ LEARN_SECONDS = 2.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize("seed", range(200 if metafunc.config.getoption("--full") else 6))
+    counts = {"machine": 200, "vnode:2": 100} if metafunc.config.getoption("--full") else {"machine": 5, "vnode:2": 4}
+    metafunc.parametrize(("topology", "seed"), [(topology, seed) for topology, count in counts.items() for seed in range(count)])
 
 
-def test_survivors_of_a_random_kill_raise(seed: int) -> None:
+def test_survivors_of_a_random_kill_raise(monkeypatch: pytest.MonkeyPatch, topology: str, seed: int) -> None:
+    monkeypatch.setenv("NCCLX_MPI_TOPOLOGY", topology)
     choice = random.Random(seed)
     kill_one(seed, victim=choice.randrange(NRANKS), after=choice.uniform(0.0, 0.4))
 
