@@ -37,7 +37,7 @@ class Nodes:
         groups = topology.nodes(size, setting) or [range(0)]
         job = new_key()
         self.network = Network.create(size, topology.network()) if len(groups) > 1 else None
-        self.arenas = tuple(Arena.create(len(group), group, size, job) for group in groups)
+        self.arenas = tuple(Arena.create(len(group), group, size, job, machine_size=size) for group in groups)
 
     def place_of(self, rank: int) -> tuple[Arena, int]:
         """The arena of a world rank, and its rank there."""

@@ -212,7 +212,6 @@ class Engine:
         shared = self.arena.engine_words(self.local_rank)
         assert TRACE_RECORDS * TRACE.total <= shared.trace_bytes
         rate = ticks_per_us()
-        crowded = len(self.near) > len(os.sched_getaffinity(0))
         for field, value in (
             ("rank", self.rank),
             ("nranks", self.size),
@@ -222,7 +221,7 @@ class Engine:
             ("trace", shared.trace),
             ("eager_max", max(transport.caps.max_eager for transport in self.transports)),
             ("eager_credit", _EAGER_CREDIT),
-            ("spins", 1 if crowded else _SPINS),
+            ("spins", 1 if self.arena.is_crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
             ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
             ("doze_ticks", int(_DOZE_US * rate)),

@@ -253,7 +253,7 @@ def test_alone() -> None:
     assert (got == np.arange(2.0)).all()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, topology="machine")  # the function that is replaced makes the requests of lines
 def test_a_handler_that_raises_behind_the_start_frees_no_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a collective writes lives until it is complete, though the call that started it never returned a request."""
 

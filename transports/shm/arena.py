@@ -92,7 +92,7 @@ class Arena:
         self._heap: Heap | None = None
 
     @classmethod
-    def create(cls, nranks: int, near: Sequence[int] = (), world_size: int = 0, job: int = 0) -> Arena:
+    def create(cls, nranks: int, near: Sequence[int] = (), world_size: int = 0, job: int = 0, machine_size: int = 0) -> Arena:
         """Make the arena of the `nranks` ranks of a job that are on this node.
 
         Parameters
@@ -105,6 +105,8 @@ class Arena:
             Ranks of the job; 0: these.
         job
             A number that the arenas of all nodes of the job have, and no other's; 0: one is drawn.
+        machine_size
+            Ranks of the job on this machine, of which there are more than of the node where nodes are simulated; 0: as many.
 
         Raises
         ------
@@ -126,6 +128,7 @@ class Arena:
             ("key", key),
             ("job", job or key),
             ("world_size", plan.world_size),
+            ("machine_size", machine_size or nranks),
             ("l2_bytes", l2_bytes()),
             ("heap_bytes", plan.heap_bytes),
             ("magic", MAGIC),
@@ -163,6 +166,11 @@ class Arena:
     def near(self) -> tuple[int, ...]:
         """World ranks of the node, in the order of their ranks in it."""
         return tuple(self.control_word(rank, "world_rank") for rank in range(self.nranks))
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the job has more ranks on this machine than this process may use cores."""
+        return self.word(HEADER.machine_size) > len(os.sched_getaffinity(0))
 
     def word(self, offset: int) -> int:
         """The 64-bit word at `offset`."""

@@ -10,7 +10,8 @@ The file is sparse: a page exists once somebody has touched it. Every shared wor
 by a single atomic operation, so that a rank killed at any instruction blocks nobody.
 
 Header words
-    ``job``        random, the same in the arenas of all nodes of a job; ``world_size`` ranks of the job
+    ``job``        random, the same in the arenas of all nodes of a job; ``world_size`` ranks of the job;
+                   ``machine_size`` those on this machine, more than the node's where nodes are simulated
     ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
     ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
     ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
@@ -39,7 +40,7 @@ PAGE = 4096
 
 HEADER = words(
     "Header",
-    "magic version nranks nbytes creator key l2_bytes heap_bytes | job world_size | death | dead_count | abort | stores "
+    "magic version nranks nbytes creator key l2_bytes heap_bytes | job world_size machine_size | death | dead_count | abort | stores "
     "| bounce_0 | bounce_1",
 )
 CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")

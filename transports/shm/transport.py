@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -44,7 +43,7 @@ class SharedMemory(Transport):
         self._near = range(arena.near[0], arena.near[-1] + 1)
         if list(arena.near) != list(self._near):
             raise ValueError(f"the ranks of a node must follow each other, not be {list(arena.near)}; start them node by node")
-        self.is_crowded = arena.nranks > len(os.sched_getaffinity(0))
+        self.is_crowded = arena.is_crowded
         self._arena = arena
         self._rank = self._near.index(rank)
         self._key = arena.word(HEADER.key)
