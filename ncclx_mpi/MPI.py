@@ -27,7 +27,6 @@ from ncclx_mpi.api.datatype import (
 )
 from ncclx_mpi.api.environment import (
     Attach_buffer,
-    Compute_dims,
     Detach_buffer,
     Finalize,
     Flush_buffer,
@@ -95,12 +94,15 @@ from ncclx_mpi.api.op import (
 from ncclx_mpi.api.pickle import Pickle, pickle
 from ncclx_mpi.api.request import REQUEST_NULL, Grequest, Prequest, Request
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm, Topocomm
+from ncclx_mpi.api.topology import Compute_dims
 from ncclx_mpi.api.window import WIN_NULL, Win
 from ncclx_mpi.constants import (
     ANY_SOURCE,
     ANY_TAG,
     APPNUM,
     BSEND_OVERHEAD,
+    CART,
     COMBINER_CONTIGUOUS,
     COMBINER_DARRAY,
     COMBINER_DUP,
@@ -123,6 +125,7 @@ from ncclx_mpi.constants import (
     COMM_TYPE_RESOURCE_GUIDED,
     COMM_TYPE_SHARED,
     CONGRUENT,
+    DIST_GRAPH,
     DISTRIBUTE_BLOCK,
     DISTRIBUTE_CYCLIC,
     DISTRIBUTE_DFLT_DARG,
@@ -131,6 +134,7 @@ from ncclx_mpi.constants import (
     F_SOURCE,
     F_STATUS_SIZE,
     F_TAG,
+    GRAPH,
     IDENT,
     IO,
     KEYVAL_INVALID,
@@ -168,7 +172,9 @@ from ncclx_mpi.constants import (
     UNDEFINED,
     UNEQUAL,
     UNIVERSE_SIZE,
+    UNWEIGHTED,
     VERSION,
+    WEIGHTS_EMPTY,
     WIN_BASE,
     WIN_CREATE_FLAVOR,
     WIN_DISP_UNIT,

@@ -17,6 +17,13 @@ CONGRUENT = 1
 SIMILAR = 2
 UNEQUAL = 3
 
+GRAPH = 1
+CART = 2
+DIST_GRAPH = 3
+UNWEIGHTED = 10
+WEIGHTS_EMPTY = 11
+"""Stand for lists of weights. MPICH has addresses here; these are the values of the standard's binary interface."""
+
 THREAD_SINGLE = 0
 THREAD_FUNNELED = 1
 THREAD_SERIALIZED = 2

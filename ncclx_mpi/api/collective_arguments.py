@@ -171,6 +171,8 @@ _FLAVOURS = {
     "allgatherv": _Flavours(collectives.allgatherv, collectives.prepare_allgatherv),
     "alltoall": _Flavours(collectives.alltoall, collectives.prepare_alltoall),
     "alltoallv": _Flavours(collectives.alltoallv, collectives.prepare_alltoallv),
+    "neighbor_allgather": _Flavours(collectives.neighbor_allgather, collectives.prepare_neighbor_allgather),
+    "neighbor_alltoall": _Flavours(collectives.neighbor_alltoall, collectives.prepare_neighbor_alltoall),
     "reduce": _Flavours(collectives.reduce, collectives.prepare_reduce),
     "allreduce": _Flavours(collectives.allreduce, collectives.prepare_allreduce),
     "reduce_scatter": _Flavours(collectives.reduce_scatter, collectives.prepare_reduce_scatter),
@@ -190,7 +192,7 @@ def carry_out(state: CommState, resolve: Callable[..., Call], *arguments: Any) -
     if cut is None and call.is_on_device:
         cut = _run_on_devices(state, call, resolve, arguments)
     if cut is None or cut.pieces:
-        _run_on_host(state, call, cut)
+        run_on_host(state, call, cut)
 
 
 def _run_on_devices(state: CommState, call: Call, resolve: Callable[..., Call], arguments: Sequence[Any]) -> Cut:
@@ -208,7 +210,7 @@ def _run_on_devices(state: CommState, call: Call, resolve: Callable[..., Call], 
     return on_devices.carry_out(state.native, call.name, *operands, lambda: _parts(state, call), keep)
 
 
-def _run_on_host(state: CommState, call: Call, cut: Cut | None) -> None:
+def run_on_host(state: CommState, call: Call, cut: Cut | None = None) -> None:
     """Carry a call out by way of the host, piece by piece if the ranks have agreed on pieces."""
     brought = None if cut is None or cut.pieces == 1 else _parts(state, call)
     if cut is not None and brought is not None:
@@ -351,7 +353,7 @@ def check_root(state: CommState, root: Any) -> int:
     return rank
 
 
-def _check_block(name: str, sent: int, expected: int) -> None:
+def check_block(name: str, sent: int, expected: int) -> None:
     """Raise unless the block that a rank sends to itself is as long as the one it expects."""
     if sent != expected:
         errors.fail(
@@ -479,7 +481,7 @@ def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     block, sent = arguments.recv(recvbuf, state.size), None
     if not is_in_place(sendbuf):
         given = arguments.send(sendbuf, state.size)
-        _check_block("alltoall", given.nbytes, block.nbytes)
+        check_block("alltoall", given.nbytes, block.nbytes)
         sent = given.times(state.size)
     received = block.times(state.size)
     return Call(
@@ -506,7 +508,7 @@ def alltoallw(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def _exchange(state: CommState, sent: Blocks | None, received: Blocks) -> Call:
     if sent is not None:
-        _check_block("alltoall", sent.sizes[state.rank], received.sizes[state.rank])
+        check_block("alltoall", sent.sizes[state.rank], received.sizes[state.rank])
 
     def bind(call: Binding) -> tuple[Any, ...]:
         recv, offsets = call.writing_blocks(received, filled=sent is None)
@@ -643,7 +645,7 @@ def _given(name: str, sendbuf: Any, expected: int) -> Buffer | None:
     if is_in_place(sendbuf):
         return None
     sent = arguments.send(sendbuf)
-    _check_block(name, sent.nbytes, expected)
+    check_block(name, sent.nbytes, expected)
     return sent
 
 
@@ -652,5 +654,5 @@ def _wanted(name: str, recvbuf: Any, expected: int) -> Buffer | None:
     if is_in_place(recvbuf):
         return None
     received = arguments.recv(recvbuf)
-    _check_block(name, expected, received.nbytes)
+    check_block(name, expected, received.nbytes)
     return received

@@ -65,6 +65,8 @@ class Comm(
     _STATE = CommState
     _ROOT: ClassVar[type[Handle]]
     _CREATED: ClassVar[type[Comm]]
+    _WITH_TOPOLOGY: ClassVar[dict[int, type[Any]]] = {}
+    """The class of communicators with each kind of topology."""
     _state: CommState
 
     def __new__(cls, comm: Comm | None = None) -> Self:
@@ -74,8 +76,11 @@ class Comm(
     @classmethod
     def fromhandle(cls, handle: int) -> Comm:
         """Create object from the integer that `handle` gave."""
-        state = cls._find(handle)
-        return Comm() if state is _NULL else cls._CREATED._refer(state)
+        state: CommState = cls._find(handle)
+        if state is _NULL:
+            return Comm()
+        kind = cls._CREATED if state.topology is None else cls._WITH_TOPOLOGY[state.topology.kind]
+        return kind._refer(state)
 
     # What it is
 
@@ -137,8 +142,8 @@ class Comm(
 
     def Get_topology(self) -> int:
         """Return the type of topology (if any) associated with a communicator."""
-        self._state.native  # noqa: B018  (raises if it is null or was freed)
-        return UNDEFINED
+        topology = self._state.topology
+        return UNDEFINED if topology is None else topology.kind
 
     @property
     def topology(self) -> int:
@@ -187,7 +192,8 @@ class Comm(
         return self.Idup(info)
 
     def _copy_to(self, made: CommState, info: Info | None) -> None:
-        """Give a duplicate the hints and attributes that it starts with."""
+        """Give a duplicate the topology, hints and attributes that it starts with."""
+        made.topology = self._state.topology
         made.info = dict(self._state.info) if info is None else hints(info)
         if self._state.attributes:
             made.attributes = attributes.copy_all(self, self._state.attributes)
@@ -263,7 +269,7 @@ class Comm(
 
     @classmethod
     def _heed(cls, errhandler: Errhandler) -> None:
-        errhandler_dispatch.use(errhandler, Comm, cls._CREATED)
+        errhandler_dispatch.use(errhandler, Comm, cls._CREATED, *cls._WITH_TOPOLOGY.values())
         errhandler_dispatch.use_in_waits(errhandler, Request, cls._CREATED)
 
 

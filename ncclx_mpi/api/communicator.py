@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.api.buffering import SendBuffer
     from ncclx_mpi.api.errhandler import Errhandler
     from ncclx_mpi.api.intracomm import Intracomm
+    from ncclx_mpi.api.topology import Topology
     from ncclx_mpi.device.prepared import Prepared
     from ncclx_mpi.device.repeats import Repeats
 
@@ -71,6 +72,7 @@ class CommState(State):
         "retired",
         "send_buffer",
         "size",
+        "topology",
     )
     WHAT = "communicator"
     ERROR = errors.ERR_COMM
@@ -88,6 +90,7 @@ class CommState(State):
     hidden: Intracomm | None
     prepared: Prepared | None
     repeats: Repeats | None
+    topology: Topology | None
     retired: NativeComm
 
     def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "") -> CommState:
@@ -107,6 +110,7 @@ class CommState(State):
         self.hidden = None
         self.prepared = None
         self.repeats = None
+        self.topology = None
         _living.add(self)
         return self
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from ncclx_mpi import __version__, collectives, errors, rc, runtime
@@ -74,7 +72,7 @@ def _start(level: int) -> None:
     handler = default_errhandler()
     COMM_WORLD._state.fill(communicator.world(engine), handler, "MPI_COMM_WORLD")
     COMM_SELF._state.fill(communicator.own(engine), handler, "MPI_COMM_SELF")
-    errhandler_dispatch.use(handler, Comm, Intracomm)
+    errhandler_dispatch.use(handler, Comm, Intracomm, *Comm._WITH_TOPOLOGY.values())
 
 
 def default_errhandler() -> Errhandler:
@@ -178,32 +176,6 @@ def Wtime() -> float:
 def Wtick() -> float:
     """Return the resolution of `Wtime`, in seconds."""
     return time.get_clock_info("perf_counter").resolution
-
-
-def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:
-    """Return a balanced distribution of processes per coordinate direction; dimensions that are not 0 stay."""
-    given = [0] * integer(dims, "dims") if not isinstance(dims, Sequence) else [integer(each, "dims") for each in dims]
-    fixed = math.prod(each for each in given if each)
-    left, nodes = [index for index, each in enumerate(given) if each == 0], integer(nnodes, "nnodes")
-    if nodes <= 0 or min(given, default=0) < 0 or nodes % fixed or (not left and nodes != fixed):
-        errors.fail(errors.ERR_DIMS, f"{nodes} processes cannot be spread over dimensions {given}")
-    for index, factor in zip(left, _balanced(nodes // fixed, len(left)), strict=True):
-        given[index] = factor
-    return given
-
-
-def _balanced(number: int, parts: int) -> list[int]:
-    """Return `parts` factors of `number`, as equal as they can be, largest first."""
-    if parts <= 1:
-        return [number] * parts
-    divisors = [each for each in range(1, number + 1) if number % each == 0]
-    best = [number] + [1] * (parts - 1)
-    for first in divisors:
-        if first**parts >= number and first < best[0]:
-            rest = _balanced(number // first, parts - 1)
-            if rest[0] <= first:
-                return [first, *rest]
-    return best
 
 
 def Pcontrol(level: int) -> None:

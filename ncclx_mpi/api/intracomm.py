@@ -10,6 +10,7 @@ from ncclx_mpi.api.comm_collective import Scans
 from ncclx_mpi.api.comm_nonblocking import NonBlockingScans
 from ncclx_mpi.api.comm_objects import ObjectScans
 from ncclx_mpi.api.comm_persistent import PersistentScans
+from ncclx_mpi.api.comm_topology import Topologies
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
@@ -17,7 +18,7 @@ from ncclx_mpi.extensions.alltoallv_dynamic.methods import DynamicAlltoall
 from ncclx_mpi.extensions.stream_ordered import StreamOrdered
 
 
-class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, DynamicAlltoall, StreamOrdered, Comm):
+class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologies, DynamicAlltoall, StreamOrdered, Comm):
     """Intracommunicator."""
 
     __slots__ = ()

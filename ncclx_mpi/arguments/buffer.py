@@ -91,6 +91,11 @@ class Buffer(Elements):
         """All `blocks` equal blocks, of which this one is the first, as one buffer."""
         return self._part(0, self.count * blocks)
 
+    def each(self, blocks: int) -> VBuffer:
+        """All `blocks` equal blocks, of which this one is the first."""
+        counts, displs = [self.count] * blocks, [self.count * index for index in range(blocks)]
+        return VBuffer(self.origin, counts, displs, self.datatype, self.layout, self.owner, self.readonly, self.device)
+
     def split(self, counts: Sequence[int]) -> list[Buffer]:
         """Buffers of so many elements each, one after the other."""
         return [self._part(end - count, count) for count, end in zip(counts, accumulate(counts), strict=True)]
@@ -173,6 +178,11 @@ class VBuffer(Elements):
         start = self.origin + self.displs[rank] * self.layout.extent
         return Buffer(start, self.counts[rank], self.datatype, self.layout, self.owner, self.readonly, self.device)
 
+    def only(self, kept: Sequence[bool]) -> VBuffer:
+        """The same blocks, but those that are not kept are empty."""
+        counts = [count if stays else 0 for count, stays in zip(self.counts, kept, strict=True)]
+        return VBuffer(self.origin, counts, self.displs, self.datatype, self.layout, self.owner, self.readonly, self.device)
+
     def copy(self) -> Copy:
         """Room for the packed blocks, elsewhere."""
         return Copy([self.block(rank) for rank in range(len(self.counts))])
@@ -197,6 +207,11 @@ class WBuffer:
     def block(self, rank: int) -> Buffer:
         """The block of one rank."""
         return self.blocks[rank]
+
+    def only(self, kept: Sequence[bool]) -> WBuffer:
+        """The same blocks, but those that are not kept are empty."""
+        blocks = [block if stays else block.times(0) for block, stays in zip(self.blocks, kept, strict=True)]
+        return WBuffer(blocks, self.owner, self.device)
 
     def copy(self) -> Copy:
         """Room for the packed blocks, elsewhere."""

@@ -204,8 +204,8 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
         if number > 0 and memory.is_none:
             raise ValueError(f"message: buffer is None but count is {number}")
         check_inside(memory, place * layout.extent, number, layout)
-    used = next((rank for rank, number in enumerate(numbers) if number), 0)
-    device = _device(memory, layout, places[used] * layout.extent, numbers[used])
+    used, place = next((pair for pair in zip(numbers, places, strict=True) if pair[0]), (0, 0))
+    device = _device(memory, layout, place * layout.extent, used)
     return VBuffer(memory.address, numbers, places, memory.datatype, layout, memory.owner, memory.readonly, device)
 
 

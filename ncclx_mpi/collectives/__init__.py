@@ -23,6 +23,8 @@ from ncclx_mpi.collectives.blocking import (
     exscan,
     gather,
     gatherv,
+    neighbor_allgather,
+    neighbor_alltoall,
     reduce,
     reduce_scatter,
     reduce_scatter_block,
@@ -33,6 +35,7 @@ from ncclx_mpi.collectives.blocking import (
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.leaving import part
 from ncclx_mpi.collectives.mismatch_at_free import disagreement
+from ncclx_mpi.collectives.neighborhood import Neighborhood
 from ncclx_mpi.collectives.nonblocking import Described, Pending
 from ncclx_mpi.collectives.prepare import (
     prepare_allgather,
@@ -45,6 +48,8 @@ from ncclx_mpi.collectives.prepare import (
     prepare_exscan,
     prepare_gather,
     prepare_gatherv,
+    prepare_neighbor_allgather,
+    prepare_neighbor_alltoall,
     prepare_reduce,
     prepare_reduce_scatter,
     prepare_reduce_scatter_block,
@@ -82,11 +87,12 @@ start_scatter = _starting(prepare_scatter)
 start_scatterv = _starting(prepare_scatterv)
 
 __all__ = [
-    "Collective", "Described", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "check",
-    "disagreement", "exscan",
-    "gather", "gatherv", "part", "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall",
-    "prepare_alltoallv", "prepare_barrier", "prepare_bcast", "prepare_exscan", "prepare_gather", "prepare_gatherv",
-    "prepare_reduce", "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan", "prepare_scatter",
+    "Collective", "Described", "Neighborhood", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier",
+    "bcast", "check", "disagreement", "exscan",
+    "gather", "gatherv", "neighbor_allgather", "neighbor_alltoall", "part", "prepare_allgather", "prepare_allgatherv",
+    "prepare_allreduce", "prepare_alltoall", "prepare_alltoallv", "prepare_barrier", "prepare_bcast", "prepare_exscan",
+    "prepare_gather", "prepare_gatherv", "prepare_neighbor_allgather", "prepare_neighbor_alltoall", "prepare_reduce",
+    "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan", "prepare_scatter",
     "prepare_scatterv", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",
     "start_allgather", "start_allgatherv", "start_allreduce", "start_alltoall", "start_alltoallv", "start_barrier",
     "start_bcast", "start_exscan", "start_gather", "start_gatherv", "start_reduce", "start_reduce_scatter",

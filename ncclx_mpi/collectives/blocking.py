@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,7 @@ from numba_kernels.jit import entry as _entry
 entry = functools.cache(_entry)
 Counts = Sequence[int]
 Table = npt.NDArray[np.int64]
+_Arguments = ParamSpec("_Arguments")
 
 
 def barrier(comm: NativeComm) -> None:
@@ -326,3 +328,15 @@ def _run(collective: Collective) -> None:
         if collective.running:
             collective.abandon()
         raise
+
+
+def _awaiting(prepare: Callable[_Arguments, Collective]) -> Callable[_Arguments, None]:
+    @functools.wraps(prepare)
+    def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        _run(prepare(*args, **kwargs))
+
+    return run
+
+
+neighbor_allgather = _awaiting(prepare.prepare_neighbor_allgather)
+neighbor_alltoall = _awaiting(prepare.prepare_neighbor_alltoall)

@@ -14,6 +14,8 @@ import numpy as np
 
 from ncclx_mpi.collectives import select
 from ncclx_mpi.collectives.executor import Collective
+from ncclx_mpi.collectives.neighbor_alltoall import linear
+from ncclx_mpi.collectives.neighborhood import NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL, Neighborhood
 from ncclx_mpi.collectives.plan import Counts
 from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
@@ -163,6 +165,30 @@ def prepare_exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize:
     make = select.plan_for(comm, EXSCAN, count * itemsize, itemsize, commutative)
     plan = make(comm.rank, comm.size, count, itemsize, True)
     return Collective(comm, "exscan", EXSCAN, plan, (send or recv, recv), fn, itemsize)
+
+
+def prepare_neighbor_allgather(
+    comm: NativeComm, neighborhood: Neighborhood, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts
+) -> Collective:
+    """`nbytes` to every destination; block i of ``counts[i]`` bytes from source i to ``recv + offsets[i]``."""
+    degree = len(neighborhood.destinations)
+    plan = linear.plan(comm.rank, neighborhood, [nbytes] * degree, [0] * degree, counts, offsets)
+    return Collective(comm, "neighbor_allgather", NEIGHBOR_ALLGATHER, plan, (send, recv))
+
+
+def prepare_neighbor_alltoall(
+    comm: NativeComm,
+    neighborhood: Neighborhood,
+    send: int,
+    send_counts: Counts,
+    send_offsets: Counts,
+    recv: int,
+    counts: Counts,
+    offsets: Counts,
+) -> Collective:
+    """Block j of `send` to destination j, and what comes from source i to block i of `recv`: bytes and byte offsets of each."""
+    plan = linear.plan(comm.rank, neighborhood, send_counts, send_offsets, counts, offsets)
+    return Collective(comm, "neighbor_alltoall", NEIGHBOR_ALLTOALL, plan, (send, recv))
 
 
 @functools.lru_cache(maxsize=64)

@@ -108,6 +108,6 @@ TRACE_RECORDS = 1024
 OPERATIONS = (
     "none", "send", "recv", "isend", "irecv", "wait", "probe", "barrier", "bcast", "reduce", "allreduce", "gather", "scatter",
     "allgather", "alltoall", "reduce_scatter", "scan", "exscan", "plan", "mrecv", "sendrecv", "comm_create",
-    "alltoallv_dynamic",
+    "alltoallv_dynamic", "neighbor_allgather", "neighbor_alltoall",
 )  # fmt: skip
 assert COMM.forced + 8 * len(OPERATIONS) <= COMM.total

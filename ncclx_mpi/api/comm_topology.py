@@ -1,0 +1,126 @@
+"""Making communicators whose ranks are neighbours. What these can do is in :mod:`ncclx_mpi.api.topocomm`.
+
+Ranks stay as they are, also with ``reorder``, which permits other ones and does not ask for them: the ranks of one node are all equally
+near to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ncclx_mpi import errors
+from ncclx_mpi.api import communicator, edges, topology
+from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.api.topology import Topology, items
+from ncclx_mpi.constants import CART, DIST_GRAPH, GRAPH, UNDEFINED, UNWEIGHTED, WEIGHTS_EMPTY
+from ncclx_mpi.p2p.engine import NativeComm
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm
+
+
+class Topologies:
+    """Methods of Intracomm: communicators with a process topology, and where a rank would be in one."""
+
+    __slots__ = ()
+    _state: CommState
+    _WITH_TOPOLOGY: ClassVar[dict[int, type[Any]]]
+
+    def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False) -> Cartcomm:
+        """Create cartesian communicator; ranks beyond the grid get a null one."""
+        native = self._state.native
+        grid = topology.cartesian(dims, periods, native.size, native.rank)
+        made: Cartcomm = self._with_topology(CART, self._of_first(grid.size), grid)
+        return made
+
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
+        """Create graph communicator; ranks beyond the graph get a null one."""
+        native = self._state.native
+        graph = topology.graph(index, edges, native.size, native.rank)
+        made: Graphcomm = self._with_topology(GRAPH, self._of_first(graph.size), graph)
+        return made
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int] | None,
+        destinations: Sequence[int] | None,
+        sourceweights: Sequence[int] | int | None = None,
+        destweights: Sequence[int] | int | None = None,
+        info: Info = INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """Create distributed graph communicator; each rank gives the edges that it has."""
+        native = self._state.native
+        into, out_of = (items([] if ranks is None else ranks, "edges") for ranks in (sources, destinations))
+        weights = _pair(_weights(sourceweights, len(into)), _weights(destweights, len(out_of)), native.rank)
+        graph = edges.adjacent(native, into, out_of, weights)
+        made: Distgraphcomm = self._with_topology(DIST_GRAPH, communicator.duplicate(native), graph)
+        return made
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | int | None = None,
+        info: Info = INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """Create distributed graph communicator; each rank gives some edges, its own or others'."""
+        native, origins = self._state.native, items(sources, "sources")
+        counts = items(degrees, "degrees", len(origins))
+        if min(counts, default=0) < 0:
+            errors.fail(errors.ERR_ARG, f"rank {native.rank}: Create_dist_graph: degree {min(counts)} is negative")
+        ends = items(destinations, "destinations", sum(counts))
+        graph = edges.scattered(native, origins, counts, ends, _weights(weights, len(ends)))
+        made: Distgraphcomm = self._with_topology(DIST_GRAPH, communicator.duplicate(native), graph)
+        return made
+
+    def Cart_map(self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None) -> int:
+        """Determine optimal process placement on a cartesian topology."""
+        rank, size = self._state.rank, self._state.size
+        return rank if rank < topology.cartesian(dims, periods, size, rank).size else UNDEFINED
+
+    def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
+        """Determine optimal process placement on a graph topology."""
+        rank, size = self._state.rank, self._state.size
+        return rank if rank < topology.graph(index, edges, size, rank).size else UNDEFINED
+
+    def _of_first(self, count: int) -> NativeComm | None:
+        """Make a communicator of the first ranks; None for all others."""
+        native = self._state.native
+        return communicator.create(native, native.world_ranks[:count])
+
+    def _with_topology(self, kind: int, native: NativeComm | None, found: Topology) -> Any:
+        """Return the handle of a communicator with a topology, null for a rank that is not in it."""
+        if native is None:
+            return self._WITH_TOPOLOGY[kind]()
+        state = CommState().fill(native, self._state.errhandler)
+        state.topology = found
+        return self._WITH_TOPOLOGY[kind]._refer(state)
+
+
+def _weights(given: Any, degree: int) -> list[int] | None:
+    """Weights of so many edges, None for edges without."""
+    if given is None or (isinstance(given, int) and given == UNWEIGHTED):
+        return None
+    if isinstance(given, int) and given == WEIGHTS_EMPTY:
+        if degree:
+            raise ValueError(f"weights: empty, and there are {degree} edges")
+        return []
+    return items(given, "weights", degree)
+
+
+def _pair(into: list[int] | None, out_of: list[int] | None, rank: int) -> tuple[list[int], list[int]] | None:
+    """Weights of both kinds of edge; edges of which there are none need no weights."""
+    if into is None and out_of is None:
+        return None
+    if into is None or out_of is None:
+        errors.fail(
+            errors.ERR_ARG,
+            f"rank {rank}: Create_dist_graph_adjacent: only one of sourceweights and destweights is given; give both, "
+            "MPI.WEIGHTS_EMPTY where there are no edges, or MPI.UNWEIGHTED for both",
+        )
+    return into, out_of
