@@ -114,7 +114,7 @@ def _weights(given: Any, degree: int) -> list[int] | None:
 
 
 def _pair(into: list[int] | None, out_of: list[int] | None, rank: int) -> tuple[list[int], list[int]] | None:
-    """Weights of both kinds of edge; edges of which there are none need no weights."""
+    """Weights of both kinds of edge; None for a graph without."""
     if into is None and out_of is None:
         return None
     if into is None or out_of is None:

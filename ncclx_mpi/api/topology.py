@@ -215,7 +215,9 @@ class Graph:
 
 
 def graph(index: Any, edges: Any, size: int, rank: int) -> Graph:
-    """The graph that a rank of `size` sees; it has no place in it if the graph has fewer ranks. The index may begin with an additional 0.
+    """The graph that a rank of `size` sees; it has no place in it if the graph has fewer ranks.
+
+    The index may begin with an additional 0. That of a graph whose rank 0 has no neighbours has to: the two forms look alike.
 
     Raises
     ------
