@@ -15,6 +15,10 @@ PRINTED = {
         "40 x 40 x 40 cells, 60 steps, arrays of numpy",
         "warmest cell 84.936178, mean 4.572715, difference to one process 0.0e+00",
     ],
+    "halo_exchange.py": [
+        "96 x 96 cells, 200 steps",
+        "coldest cell 1.778020, mean 28.140577, difference to one process 0.0e+00",
+    ],
     "moe_decode.py": [
         "128 tokens of 64, 8 experts, the best 2 each, 50 steps, arrays of numpy",
         "at most 128 tokens for one expert, difference to one process 0.0e+00",
