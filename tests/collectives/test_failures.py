@@ -237,7 +237,16 @@ def wait_for_plan(comm: NativeComm) -> None:
     collectives.start_alltoall(comm, 0, data.ctypes.data, LARGE // comm.size).wait()
 
 
-@pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE), wait_for_plan])
+def wait_for_neighbors(comm: NativeComm) -> None:
+    """Of a circle; what goes to the left comes from the right."""
+    edges = ((comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size)
+    sent, received = np.zeros(2 * LARGE, dtype=np.uint8), np.zeros(2 * LARGE, dtype=np.uint8)
+    blocks = [LARGE, LARGE], [0, LARGE]
+    neighborhood = collectives.Neighborhood(edges, edges, (1, 0))
+    collectives.neighbor_alltoall(comm, neighborhood, sent.ctypes.data, *blocks, received.ctypes.data, *blocks)
+
+
+@pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE), wait_for_plan, wait_for_neighbors])
 def test_a_dead_rank_is_named(work: Callable[[NativeComm], None]) -> None:
     run_ranks(3, one_dies, work)
 
@@ -272,7 +281,7 @@ def one_is_late(comm: NativeComm, work: Callable[[NativeComm], None], raised: Si
         raised.wait()
 
 
-@pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE), wait_for_plan])
+@pytest.mark.parametrize("work", [collectives.barrier, lambda comm: allreduce(comm, LARGE), wait_for_plan, wait_for_neighbors])
 def test_the_deadline_ends_a_wait(work: Callable[[NativeComm], None]) -> None:
     run_ranks(2, one_is_late, work, Signals(), timeout=0.5)
 
@@ -298,7 +307,7 @@ def test_an_interrupt_ends_the_wait_and_wakes_the_others(work: Callable[[NativeC
     run_ranks(2, interrupted, work, True, Signals())
 
 
-@pytest.mark.parametrize("work", [collectives.barrier, wait_for_plan])
+@pytest.mark.parametrize("work", [collectives.barrier, wait_for_plan, wait_for_neighbors])
 def test_an_interrupt_ends_a_plan(work: Callable[[NativeComm], None]) -> None:
     run_ranks(2, interrupted, work, False, Signals(), with_slot=False)
 
