@@ -180,6 +180,8 @@ class VBuffer(Elements):
 
     def only(self, kept: Sequence[bool]) -> VBuffer:
         """The same blocks, but those that are not kept are empty."""
+        if all(kept):
+            return self
         counts = [count if stays else 0 for count, stays in zip(self.counts, kept, strict=True)]
         return VBuffer(self.origin, counts, self.displs, self.datatype, self.layout, self.owner, self.readonly, self.device)
 

@@ -9,6 +9,7 @@ then read is said in each function. The buffers are borrowed until the collectiv
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -168,7 +169,7 @@ def prepare_exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize:
 
 
 def prepare_neighbor_allgather(
-    comm: NativeComm, neighborhood: Neighborhood, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts
+    comm: NativeComm, neighborhood: Neighborhood, send: int, nbytes: int, recv: int, counts: Sequence[int], offsets: Sequence[int]
 ) -> Collective:
     """`nbytes` to every destination; block i of ``counts[i]`` bytes from source i to ``recv + offsets[i]``."""
     degree = len(neighborhood.destinations)
@@ -180,11 +181,11 @@ def prepare_neighbor_alltoall(
     comm: NativeComm,
     neighborhood: Neighborhood,
     send: int,
-    send_counts: Counts,
-    send_offsets: Counts,
+    send_counts: Sequence[int],
+    send_offsets: Sequence[int],
     recv: int,
-    counts: Counts,
-    offsets: Counts,
+    counts: Sequence[int],
+    offsets: Sequence[int],
 ) -> Collective:
     """Block j of `send` to destination j, and what comes from source i to block i of `recv`: bytes and byte offsets of each."""
     plan = linear.plan(comm.rank, neighborhood, send_counts, send_offsets, counts, offsets)

@@ -14,18 +14,26 @@ nothing to choose: it has no row in :mod:`ncclx_mpi.algorithms`.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
 from ncclx_mpi.collectives.neighborhood import Neighborhood
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Counts, Plan, Shape, columns
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan, Shape, columns
 from ncclx_mpi.constants import PROC_NULL
 
 
-def plan(rank: int, neighborhood: Neighborhood, send_counts: Counts, send_offsets: Counts, counts: Counts, offsets: Counts) -> Plan:
+def plan(
+    rank: int,
+    neighborhood: Neighborhood,
+    send_counts: Sequence[int],
+    send_offsets: Sequence[int],
+    counts: Sequence[int],
+    offsets: Sequence[int],
+) -> Plan:
     """Steps of `rank`; all in bytes, one entry for each destination and for each source."""
-    values = (np.asarray(each, dtype=np.int64) for each in (send_counts, send_offsets, counts, offsets))
-    return _shape(rank, neighborhood).fill(*values)
+    values = np.array([*send_counts, *send_offsets, *counts, *offsets], dtype=np.int64)  # one array: neighbours are few
+    return _shape(rank, neighborhood).fill(values)
 
 
 @functools.lru_cache(maxsize=64)
