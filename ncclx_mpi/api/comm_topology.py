@@ -110,7 +110,11 @@ def _weights(given: Any, degree: int) -> list[int] | None:
         if degree:
             raise ValueError(f"weights: empty, and there are {degree} edges")
         return []
-    return items(given, "weights", degree)
+    weights = items(given, "weights", degree)
+    wrong = [weight for weight in weights if not 0 <= weight < 1 << 31]
+    if wrong:
+        errors.fail(errors.ERR_ARG, f"weight {wrong[0]} of an edge is not from 0 to 2**31 - 1")
+    return weights
 
 
 def _pair(into: list[int] | None, out_of: list[int] | None, rank: int) -> tuple[list[int], list[int]] | None:

@@ -29,6 +29,10 @@ def items(values: Any, name: str, length: int | None = None) -> list[int]:
     return found
 
 
+_MOST_NODES, _MOST_DIMS = (1 << 31) - 1, 1 << 16
+"""Processes that are spread over dimensions: what a C int holds. More dimensions are a mistake, and would take all memory."""
+
+
 # Cartesian --------------------------------------------------------------------------------------------------------
 
 
@@ -137,18 +141,28 @@ def cartesian(dims: Any, periods: Any, size: int, rank: int) -> Cartesian:
 
 def Compute_dims(nnodes: int, dims: int | Sequence[int]) -> list[int]:
     """Return a balanced distribution of processes per coordinate direction; dimensions that are not 0 stay."""
-    given = items(dims, "dims") if hasattr(dims, "__len__") else [0] * integer(dims, "dims")
+    given, nodes = items(dims, "dims") if hasattr(dims, "__len__") else _free(integer(dims, "dims")), integer(nnodes, "nnodes")
     fixed = math.prod(each for each in given if each)
-    left, nodes = [index for index, each in enumerate(given) if each == 0], integer(nnodes, "nnodes")
-    if nodes <= 0 or min(given, default=0) < 0 or nodes % fixed or (not left and nodes != fixed):
+    left = [index for index, each in enumerate(given) if each == 0]
+    if not 0 < nodes <= _MOST_NODES or min(given, default=0) < 0 or nodes % fixed or (not left and nodes != fixed):
         errors.fail(errors.ERR_DIMS, f"{nodes} processes cannot be spread over dimensions {given}")
     for index, factor in zip(left, _balanced(nodes // fixed, len(left)), strict=True):
         given[index] = factor
     return given
 
 
+def _free(count: int) -> list[int]:
+    """So many dimensions, of which none is given."""
+    if not 0 <= count <= _MOST_DIMS:
+        errors.fail(errors.ERR_DIMS, f"{count} dimensions; a grid has 0 to {_MOST_DIMS}")
+    return [0] * count
+
+
 def _balanced(number: int, parts: int) -> list[int]:
     """Return `parts` factors of `number`, as equal as they can be, largest first."""
+    most = number.bit_length()  # no number has more factors above 1
+    if parts > most:
+        return _balanced(number, most) + [1] * (parts - most)
     if parts <= 1:
         return [number] * parts
     for first in _divisors(number):

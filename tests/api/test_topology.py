@@ -98,7 +98,11 @@ def test_dimensions_that_are_given_stay() -> None:
     given_dims = np.array([0, 3, 0])
     assert MPI.Compute_dims(36, given_dims) == [4, 3, 3] and given_dims.tolist() == [0, 3, 0]
     assert MPI.Compute_dims(2**31 - 1, 2) == [2**31 - 1, 1]
-    for nodes, dims in ((0, 2), (-4, 2), (4, [-2, 0]), (5, [2, 0]), (6, [2, 2])):
+    assert MPI.Compute_dims(6, 1000) == [3, 2] + [1] * 998
+    for count in (-1, 1 << 40):
+        with raises(MPI.ERR_DIMS, f"{count} dimensions"):
+            MPI.Compute_dims(1, count)
+    for nodes, dims in ((0, 2), (-4, 2), (4, [-2, 0]), (5, [2, 0]), (6, [2, 2]), (1 << 62, 2)):
         with raises(MPI.ERR_DIMS, "cannot be spread"):
             MPI.Compute_dims(nodes, dims)
 
@@ -296,6 +300,9 @@ def test_what_is_wrong_with_distributed_graphs(comm: Any) -> None:
         comm.Create_dist_graph([0], [1], [-1])
     with raises(MPI.ERR_ARG, "degree -1 is negative"):
         comm.Create_dist_graph([0, 0], [-1, 1], [])
+    for weight in (-1, 1 << 31):
+        with raises(MPI.ERR_ARG, f"weight {weight} of an edge"):
+            comm.Create_dist_graph([0], [1], [0], [weight])
     with raises(MPI.ERR_ARG, "only one of sourceweights and destweights"):
         comm.Create_dist_graph_adjacent([0], [0], [1])
     for arguments in (([0], [0], MPI.WEIGHTS_EMPTY, MPI.WEIGHTS_EMPTY), ([0], [0], [1, 2], [1])):
