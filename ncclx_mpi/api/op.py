@@ -25,6 +25,7 @@ from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout, committed
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.memory import view as memory_view
+from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
@@ -203,6 +204,19 @@ def native(op: Op, datatype: Datatype) -> int:
     return found[0]
 
 
+def number_of(op: Op, datatype: Datatype) -> int:
+    """Return by what all ranks know a predefined operation on packed elements of a datatype, for which it is defined."""
+    return _PREDEFINED.index(op) * len(reduce.TYPES) + reduce.TYPES.index(datatype.kind)
+
+
+def numbered(number: int) -> int:
+    """Return the address of the C function that :func:`number_of` has numbered."""
+    operation, element = divmod(number, len(reduce.TYPES))
+    kind = reduce.TYPES[element]
+    layout = next(layout for layout in LAYOUTS.values() if layout.kind == kind)
+    return native(_PREDEFINED[operation], Datatype._refer(layout))
+
+
 def is_compiled(op: Op, function: int) -> bool:
     """Whether `function`, which :func:`native` has returned, is compiled: it needs no GIL and calls no Python."""
     return (function, None) in op._state.natives.values()
@@ -337,3 +351,4 @@ MAXLOC = _define("MAXLOC", _maxloc)
 MINLOC = _define("MINLOC", _minloc)
 REPLACE = _define("REPLACE", lambda x, y: y)
 NO_OP = _define("NO_OP", lambda x, y: x)
+_PREDEFINED = (MAX, MIN, SUM, PROD, LAND, BAND, LOR, BOR, LXOR, BXOR, MAXLOC, MINLOC)

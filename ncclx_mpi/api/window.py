@@ -1,7 +1,9 @@
 """MPI.Win: memory of each rank that the others write and read without its help.
 
 Memory in the arena (:meth:`Win.Allocate`, or ``MPI.Alloc_mem`` given to :meth:`Win.Create`) is copied to and from directly;
-private memory by system calls. Every access is complete at both ends when its method returns.
+private memory by system calls, and that of ranks which share no memory with this one by requests that they serve. The origin's side of
+an access is complete when its method returns, or the request of its R-form is; the target's side too, but for the last ones: it is after
+the next synchronisation.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ncclx_mpi.api.handle import Handle, State, constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
 from ncclx_mpi.api.memory import buffer
-from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native
+from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native, number_of, numbered
 from ncclx_mpi.api.operations import Operation
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.arguments.spec import is_bottom
@@ -45,7 +47,9 @@ from ncclx_mpi.constants import (
     WIN_UNIFIED,
 )
 from ncclx_mpi.rma import accumulate
-from ncclx_mpi.rma.reach import Place
+from ncclx_mpi.rma.accumulate import Reduction
+from ncclx_mpi.rma.far import Fetch
+from ncclx_mpi.rma.reach import Landing, Place
 from ncclx_mpi.rma.window import Part, Window
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
 
@@ -138,7 +142,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         own = communicator.duplicate(comm._state.native)
         state = WinState()
         try:
-            state.window = Window(own, prepare)
+            state.window = Window(own, prepare, numbered)
         except BaseException:
             communicator.return_slot(own)
             raise
@@ -220,19 +224,20 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         place, _ = self._place(rank, target, sent)
         if sent.nbytes:
             address, _owner = sent.packed()
-            self._window.reach(rank).write(place, address)
+            self._window.target(rank).write(place, address)
 
     def Get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Get data from a memory window on a remote process."""
+        _wait(self._get(origin, target_rank, target))
+
+    def _get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None) -> Fetch | None:
+        """Start getting data; None if it is here."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
-            return
+            return None
         received = arguments.recv(origin)
         place, _ = self._place(rank, target, received)
-        if received.nbytes:
-            address, _owner, finish = received.landing()
-            self._window.reach(rank).read(place, address)
-            finish(received.nbytes)
+        return self._window.target(rank).read(place, received.landing()) if received.nbytes else None
 
     def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
         """Accumulate data into a memory window on a remote process."""
@@ -247,12 +252,18 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM
     ) -> None:
         """Fetch-and-accumulate data into a memory window on a remote process."""
+        _wait(self._get_accumulate(origin, result, target_rank, target, op))
+
+    def _get_accumulate(
+        self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None, op: Op
+    ) -> Fetch | None:
+        """Start fetching and accumulating; None if the result is here."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
-            return
+            return None
         sent, received = arguments.send(origin), arguments.recv(result)
         place, datatype = self._place(rank, target, received if op == NO_OP else sent)
-        self._fetch(rank, place, datatype, op, sent, received)
+        return self._fetch(rank, place, datatype, op, sent, received)
 
     def Fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
         """Perform one-sided read-modify-write of a single element."""
@@ -262,7 +273,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         sent, received = arguments.send(origin), arguments.recv(result)
         _check_single(origin=sent, result=received)
         place, datatype = self._place(rank, integer(target_disp, "target_disp"), sent)
-        self._fetch(rank, place, datatype, op, sent, received)
+        _wait(self._fetch(rank, place, datatype, op, sent, received))
 
     def Compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0) -> None:
         """Perform one-sided atomic compare-and-swap of a single element."""
@@ -272,9 +283,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         sent, expected, received = arguments.send(origin), arguments.send(compare), arguments.recv(result)
         _check_single(origin=sent, compare=expected, result=received)
         place, _ = self._place(rank, integer(target_disp, "target_disp"), sent)
-        (address, _a), (other, _b), (before, _c, finish) = sent.packed(), expected.packed(), received.landing()
-        accumulate.swap_if_same(self._window, rank, place, address, other, before)
-        finish(received.nbytes)
+        (address, _a), (other, _b) = sent.packed(), expected.packed()
+        _wait(self._window.target(rank).swap_if_same(place, address, other, received.landing()))
 
     def Rput(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> Request:
         """Put data into a memory window on a remote process."""
@@ -283,8 +293,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Rget(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> Request:
         """Get data from a memory window on a remote process."""
-        self.Get(origin, target_rank, target)
-        return Request._refer(Operation())
+        return _request(self._get(origin, target_rank, target))
 
     def Raccumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> Request:
         """Accumulate data into a memory window on a remote process."""
@@ -295,8 +304,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM
     ) -> Request:
         """Fetch-and-accumulate data into a memory window on a remote process."""
-        self.Get_accumulate(origin, result, target_rank, target, op)
-        return Request._refer(Operation())
+        return _request(self._get_accumulate(origin, result, target_rank, target, op))
 
     @property
     def _window(self) -> Window:
@@ -331,30 +339,31 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def _fetch(
         self, rank: int, place: Place, datatype: Datatype, op: Op, sent: arguments.Buffer, received: arguments.Buffer
-    ) -> None:
-        """Combine into a target, and get what it held before."""
-        nbytes = place.number * place.layout.size
-        if received.nbytes != nbytes:
+    ) -> Fetch | None:
+        """Start combining into a target, and getting what it held before; None if that is here."""
+        if received.nbytes != place.nbytes:
             errors.fail(
                 errors.ERR_TRUNCATE,
-                f"target rank {rank}: {received.nbytes} bytes in the result buffer do not match {nbytes} at the target",
+                f"target rank {rank}: {received.nbytes} bytes in the result buffer do not match {place.nbytes} at the target",
             )
-        address, _owner, finish = received.landing()
-        self._combine(rank, place, datatype, op, sent, address)
-        finish(received.nbytes)
+        return self._combine(rank, place, datatype, op, sent, received)
 
-    def _combine(self, rank: int, place: Place, datatype: Datatype, op: Op, sent: arguments.Buffer, before: int = 0) -> None:
-        """Combine a buffer into a target; what the target held before goes to address `before`, if that is not 0."""
-        window, function, size, nbytes = self._window, 0, 1, place.number * place.layout.size
-        if op not in (REPLACE, NO_OP):
-            function, size = _reduction(op, datatype, sent.datatype, nbytes)
-        if not nbytes:
-            return
-        address, _owner = sent.packed()
-        if op == REPLACE:
-            accumulate.replace(window, rank, place, address, before)
-        elif function or before:
-            accumulate.combine(window, rank, place, function, size, address, before)
+    def _combine(
+        self,
+        rank: int,
+        place: Place,
+        datatype: Datatype,
+        op: Op,
+        sent: arguments.Buffer,
+        received: arguments.Buffer | None = None,
+    ) -> Fetch | None:
+        """Combine a buffer into a target; what the target held before goes to another buffer, if there is one."""
+        reduction = None if op in (REPLACE, NO_OP) else _reduction(op, datatype, sent.datatype, place.nbytes)
+        if not place.nbytes or (op == NO_OP and received is None):
+            return None
+        (address, _owner), target = sent.packed(), self._window.target(rank)
+        landing: Landing | None = None if received is None else received.landing()
+        return target.replace(place, address, landing) if op == REPLACE else target.combine(place, reduction, address, landing)
 
     # Synchronisation
 
@@ -369,7 +378,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Complete(self) -> None:
         """Complete an RMA operation begun after an `Start`."""
-        self._window.epochs.complete()
+        self._window.complete()
 
     def Post(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
@@ -442,6 +451,52 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self._window.order_memory()
 
 
+class Fetching(Operation):
+    """An access that brings something from a rank which shares no memory with this one."""
+
+    __slots__ = ("fetch",)
+    fetch: Fetch
+
+    def __init__(self, fetch: Fetch) -> None:
+        super().__init__()
+        self.fetch = fetch
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        return self.fetch.poll()
+
+    def wait(self) -> None:
+        """Return when it is done."""
+        try:
+            self.fetch.wait()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def finish(self) -> None:
+        """Put what it brought where it belongs, and empty it."""
+        fetch = self.fetch
+        self.empty()
+        fetch.wait()
+
+    def abandon(self) -> None:
+        """Give it up after a wait that failed."""
+        fetch = self.fetch
+        self.empty()
+        fetch.abandon()
+
+
+def _wait(fetch: Fetch | None) -> None:
+    """Return when what was started is here, if it is not yet."""
+    if fetch is not None:
+        Fetching(fetch).wait()
+
+
+def _request(fetch: Fetch | None) -> Request:
+    """Return the request for what was started, None if it is here already."""
+    return Request._refer(Operation() if fetch is None else Fetching(fetch))
+
+
 def _unit(disp_unit: int) -> int:
     """Return a unit of displacements, once it is found to be one."""
     unit = integer(disp_unit, "disp_unit")
@@ -468,8 +523,8 @@ def _check_single(**given: arguments.Buffer) -> None:
             raise ValueError(f"mismatch in origin and {name} MPI datatypes")
 
 
-def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> tuple[int, int]:
-    """Address of the function that combines elements of two datatypes, `nbytes` of them, and bytes of an element.
+def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> Reduction | None:
+    """What combines elements of two datatypes, `nbytes` of them; None if there are none, of no type.
 
     Raises
     ------
@@ -483,10 +538,11 @@ def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> tuple
     there = accumulate.element_of(committed(target._state, "target"))
     here = accumulate.element_of(committed(origin._state, "origin"))
     if not nbytes and there is None:  # a type of no elements, as a program that computes its indices may make one
-        return 0, 1
+        return None
     if there is None or here is None or there.kind != here.kind:
         errors.fail(errors.ERR_TYPE, "an accumulation needs elements of one predefined type, the same at origin and target")
-    return native(op, Datatype._refer(there)), there.size
+    datatype = Datatype._refer(there)
+    return Reduction(native(op, datatype), there.size, number_of(op, datatype))
 
 
 _PREDEFINED: dict[int, Callable[[Win], int]] = {

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import numpy as np
 
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words, view
-from ncclx_mpi.rma.reach import Place
-from ncclx_mpi.rma.window import Window
+from ncclx_mpi.rma.reach import Landing, Place, Reach
 
 _REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+class Reduction(NamedTuple):
+    """What combines packed elements.
+
+    Attributes
+    ----------
+    function
+        Address of the reduction function, in this process.
+    size
+        Bytes of an element that the function takes.
+    number
+        What operation and elements are known by to all ranks.
+    """
+
+    function: int
+    size: int
+    number: int
 
 
 def element_of(layout: Layout) -> Layout | None:
@@ -22,42 +42,59 @@ def element_of(layout: Layout) -> Layout | None:
     return found.popitem()[1] if len(found) == 1 else None
 
 
-def combine(window: Window, rank: int, place: Place, function: int, size: int, origin: int, before: int = 0) -> None:
-    """Combine packed elements at address `origin` into the memory of `rank`.
+class Near:
+    """The window memory of a rank that this one reaches by itself: an access is complete, at both ends, when its method returns.
 
     Parameters
     ----------
-    function
-        Address of the reduction function; 0 leaves the target as it is.
-    size
-        Bytes of an element that the function takes.
-    before
-        Where to put what the target held before, packed; 0 for nowhere.
+    reach
+        The way to the memory.
+    guarded
+        Keeps other accumulations away from it.
     """
-    held = np.empty(place.number * place.layout.size, np.uint8)
-    address, reach = array_words(held)[0], window.reach(rank)
-    with window.guarded(rank):
-        reach.read(place, address)
-        if before:
-            ctypes.memmove(before, address, held.nbytes)
-        if function:
-            _REDUCE(function)(address, origin, address, held.nbytes // size)
-            reach.write(place, address)
+
+    def __init__(self, reach: Reach, guarded: Callable[[], AbstractContextManager[None]]) -> None:
+        self._reach = reach
+        self._guarded = guarded
+        self.write = reach.write
+
+    def read(self, place: Place, landing: Landing) -> None:
+        """Copy elements to this rank."""
+        address, _owner, finish = landing
+        self._reach.read(place, address)
+        finish(place.nbytes)
+
+    def combine(self, place: Place, reduction: Reduction | None, origin: int, landing: Landing | None = None) -> None:
+        """Combine packed elements at address `origin` into the memory, None leaves it as it is; copy what it held before to this rank."""
+        held = np.empty(place.nbytes, np.uint8)
+        address = array_words(held)[0]
+        with self._guarded():
+            self._reach.read(place, address)
+            if landing is not None:
+                ctypes.memmove(landing[0], address, held.nbytes)
+            if reduction is not None:
+                _REDUCE(reduction.function)(address, origin, address, held.nbytes // reduction.size)
+                self._reach.write(place, address)
+        _finish(landing, place)
+
+    def replace(self, place: Place, origin: int, landing: Landing | None = None) -> None:
+        """Write packed elements at address `origin` to the memory; copy what it held before to this rank."""
+        with self._guarded():
+            if landing is not None:
+                self._reach.read(place, landing[0])
+            self._reach.write(place, origin)
+        _finish(landing, place)
+
+    def swap_if_same(self, place: Place, origin: int, compare: int, landing: Landing) -> None:
+        """Write one element to the memory if it holds the bytes at `compare`; copy what it held before to this rank."""
+        before, nbytes = landing[0], place.nbytes
+        with self._guarded():
+            self._reach.read(place, before)
+            if view(before, nbytes).tobytes() == view(compare, nbytes).tobytes():
+                self._reach.write(place, origin)
+        _finish(landing, place)
 
 
-def replace(window: Window, rank: int, place: Place, origin: int, before: int = 0) -> None:
-    """Write packed elements at address `origin` to the memory of `rank`, and what it held before to address `before`."""
-    reach = window.reach(rank)
-    with window.guarded(rank):
-        if before:
-            reach.read(place, before)
-        reach.write(place, origin)
-
-
-def swap_if_same(window: Window, rank: int, place: Place, origin: int, compare: int, before: int) -> None:
-    """Write one element to the memory of `rank` if it holds the bytes at `compare`; tell what it held."""
-    reach, nbytes = window.reach(rank), place.layout.size
-    with window.guarded(rank):
-        reach.read(place, before)
-        if view(before, nbytes).tobytes() == view(compare, nbytes).tobytes():
-            reach.write(place, origin)
+def _finish(landing: Landing | None, place: Place) -> None:
+    if landing is not None:
+        landing[2](place.nbytes)

@@ -7,7 +7,7 @@ its death.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ncclx_mpi.p2p.engine import Engine
 from numba_kernels.atomics import compare_exchange, fetch_add, full_fence, load_acquire, store_release
@@ -42,8 +42,15 @@ def order_memory():  # type: ignore[no-untyped-def]
     full_fence()
 
 
-def acquire(engine: Engine, words: Sequence[int], exclusive: bool, what: str) -> None:
+def acquire(
+    engine: Engine, words: Sequence[int], exclusive: bool, what: str, take_others: Callable[[], bool] | None = None
+) -> None:
     """Take the locks at all addresses of `words`, or wait: holding some while waiting for others could block all ranks.
+
+    Parameters
+    ----------
+    take_others
+        Takes all other locks that are to be taken at the same time, or none; whether it did.
 
     Raises
     ------
@@ -51,19 +58,12 @@ def acquire(engine: Engine, words: Sequence[int], exclusive: bool, what: str) ->
         A rank died, or the deadline passed; no lock is held then.
     """
     is_taken = False
-    take, give = entry(try_lock), entry(unlock)
 
     def attempt() -> bool:
         nonlocal is_taken
-        if is_taken:
-            return True
-        for index, word in enumerate(words):
-            if not take(word, exclusive, engine.rank):
-                for held in words[:index]:
-                    give(held, exclusive)
-                return False
-        is_taken = True
-        return True
+        if not is_taken and _take_all(engine, words, exclusive):
+            is_taken = take_others is None or _take_or_release(words, exclusive, take_others)
+        return is_taken
 
     try:
         engine.idle_wait(attempt, what)
@@ -71,6 +71,27 @@ def acquire(engine: Engine, words: Sequence[int], exclusive: bool, what: str) ->
         if is_taken:
             release(words, exclusive)
         raise
+
+
+def _take_all(engine: Engine, words: Sequence[int], exclusive: bool) -> bool:
+    """Take the locks at all addresses of `words`, or none of them."""
+    take = entry(try_lock)
+    for index, word in enumerate(words):
+        if not take(word, exclusive, engine.rank):
+            release(words[:index], exclusive)
+            return False
+    return True
+
+
+def _take_or_release(words: Sequence[int], exclusive: bool, take_others: Callable[[], bool]) -> bool:
+    """Take other locks, or give those at the addresses of `words` back."""
+    are_taken = False
+    try:
+        are_taken = take_others()
+    finally:
+        if not are_taken:
+            release(words, exclusive)
+    return are_taken
 
 
 def release(words: Sequence[int], exclusive: bool) -> None:

@@ -30,9 +30,18 @@ class Place(NamedTuple):
     number: int
     start: int
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements when packed."""
+        return self.number * self.layout.size
+
+
+Landing = tuple[int, Any, Callable[[int], None]]
+"""Address for packed elements to arrive at, what keeps it valid, and what to call with their bytes then."""
+
 
 class Reach(Protocol):
-    """Access to the window memory of one rank."""
+    """Copies to and from the window memory of one rank."""
 
     def read(self, place: Place, packed: int) -> None:
         """Copy elements to packed bytes at an address of this process."""

@@ -3,14 +3,17 @@
 At its creation all ranks exchange one row of words each. Everything else is one-sided: copies to and from the target's memory,
 and atomic operations on the two words that each rank keeps for a window in its part of the arena: the ``lock`` of MPI, and the
 ``guard`` under which accumulations read and write, since they are atomic among ranks that share a lock or are between fences.
+A target that shares no memory with this rank is asked for all of that by requests (:mod:`ncclx_mpi.rma.far`), which its own process
+serves (:mod:`ncclx_mpi.rma.service`).
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +21,12 @@ import numpy as np
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.rma import locks
+from ncclx_mpi.rma import far, locks, requests, service
+from ncclx_mpi.rma.accumulate import Near
 from ncclx_mpi.rma.epochs import Epochs
+from ncclx_mpi.rma.far import Far
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
+from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
 from numba_kernels.layout import words
 from transports.shm.cma import allow_peers
@@ -49,9 +55,11 @@ class Window:
         Communicator of the window.
     prepare
         Makes this rank's part. If it fails on one rank, the window fails on all.
+    function_of
+        Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`).
     """
 
-    def __init__(self, comm: NativeComm, prepare: Callable[[], Part]) -> None:
+    def __init__(self, comm: NativeComm, prepare: Callable[[], Part], function_of: Callable[[int], int]) -> None:
         self.comm = comm
         self.engine = comm.engine
         self.part = Part(0, 0, 1)
@@ -62,7 +70,17 @@ class Window:
         self._control = 0
         self._token = np.array([secrets.randbits(62)], np.int64)
         self._rows = self._exchange(prepare)
-        self._reaches: dict[int, Reach] = {comm.rank: Mapped(self.part.address)}
+        mine = Near(Mapped(self.part.address), partial(self._guarded, comm.rank))
+        self._far = {rank: Far(comm, rank) for rank in range(comm.size) if self._is_far(rank)}
+        self._targets: dict[int, Near | Far] = {comm.rank: mine, **self._far}
+        self._serving: Serving | None = None
+        if self._far:
+            self._serving = Serving(comm, mine, self._word(comm.rank, CONTROL.lock), function_of)
+            service.add(self._serving)
+
+    def _is_far(self, rank: int) -> bool:
+        """Whether a rank shares no memory with this one."""
+        return not self.engine.is_near(self.comm.world_ranks[rank])
 
     def _exchange(self, prepare: Callable[[], Part]) -> list[list[int]]:
         """Return the row of each rank; a failure of one is raised on all."""
@@ -102,7 +120,12 @@ class Window:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
         if self.epochs.is_open:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
-        collectives.barrier(self.comm)
+        self._complete(self._far)
+        for target in self._far.values():
+            target.close()
+        collectives.barrier(self.comm)  # then nobody asks this rank for anything any more
+        if self._serving is not None:
+            service.remove(self._serving)
         self._release()
 
     def _release(self) -> None:
@@ -116,6 +139,7 @@ class Window:
 
     def fence(self, is_last: bool) -> None:
         """Wait for all ranks; opens access to all, unless it `is_last`."""
+        self._complete(self._far)
         collectives.barrier(self.comm)
         self.is_fenced = not is_last
 
@@ -123,20 +147,28 @@ class Window:
         """Take the lock of a rank."""
         if self.holds_all or rank in self.held:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked target {rank} already: unlock it first")
-        locks.acquire(self.engine, [self._word(rank, CONTROL.lock)], exclusive, f"Win.Lock of rank {rank}")
+        if rank in self._far:
+            self._far[rank].lock(exclusive)
+        else:
+            locks.acquire(self.engine, [self._word(rank, CONTROL.lock)], exclusive, f"Win.Lock of rank {rank}")
         self.held[rank] = exclusive
 
     def unlock(self, rank: int) -> None:
         """Give the lock of a rank back."""
         if rank not in self.held:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not locked target {rank}: there is nothing to unlock")
-        locks.release([self._word(rank, CONTROL.lock)], self.held.pop(rank))
+        exclusive = self.held.pop(rank)
+        if rank in self._far:
+            self._complete([rank], requests.UNLOCK)
+        else:
+            locks.release([self._word(rank, CONTROL.lock)], exclusive)
 
     def lock_all(self) -> None:
         """Take the locks of all ranks, shared."""
         if self.holds_all or self.held:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked targets of the window already: unlock them first")
-        locks.acquire(self.engine, self._all_locks(), False, "Win.Lock_all")
+        also = partial(far.take_locks, self._far.values())
+        locks.acquire(self.engine, self._near_locks(), False, "Win.Lock_all", also if self._far else None)
         self.holds_all = True
 
     def unlock_all(self) -> None:
@@ -144,14 +176,26 @@ class Window:
         if not self.holds_all:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not called Lock_all: there is nothing to unlock")
         self.holds_all = False
-        locks.release(self._all_locks(), False)
+        self._complete(self._far, requests.UNLOCK)
+        locks.release(self._near_locks(), False)
 
     def flush(self, rank: int | None) -> None:
-        """Complete accesses to a locked rank, or to all (None); they are complete, so this only orders memory."""
+        """Complete accesses to a locked rank, or to all (None). Those to near ranks are complete: their memory is only ordered."""
         if not self.holds_all and (not self.held if rank is None else rank not in self.held):
             whom = "no target" if rank is None else f"not target {rank}"
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked {whom}: Flush is for between Lock and Unlock")
+        self._complete(self._far if rank is None else [rank])
         self.order_memory()
+
+    def complete(self) -> None:
+        """End the access epoch that Start began."""
+        self._complete(self.epochs.started or [])
+        self.epochs.complete()
+
+    def _complete(self, ranks: Collection[int], action: int = requests.FLUSH) -> None:
+        """Complete what this rank has asked of the far ones among some ranks, and give their locks back if `action` is UNLOCK."""
+        if self._far:
+            far.end_all([self._far[rank] for rank in ranks if rank in self._far], action)
 
     def order_memory(self) -> None:
         """Order what this rank did to memory before ahead of what it does after."""
@@ -161,8 +205,8 @@ class Window:
         control = self._rows[rank][_ROW.control // 8]
         return int(self.engine.arena.base + control + field)
 
-    def _all_locks(self) -> list[int]:
-        return [self._word(rank, CONTROL.lock) for rank in range(self.comm.size)]
+    def _near_locks(self) -> list[int]:
+        return [self._word(rank, CONTROL.lock) for rank in range(self.comm.size) if rank not in self._far]
 
     # Access
 
@@ -175,18 +219,20 @@ class Window:
                 f"rank {self.comm.rank} accesses the window of rank {rank} outside of an epoch: call Fence, Lock, Lock_all or Start first",
             )
 
-    def reach(self, rank: int) -> Reach:
-        """The way to the memory of a rank."""
-        found = self._reaches.get(rank)
+    def target(self, rank: int) -> Near | Far:
+        """The memory of a rank."""
+        found = self._targets.get(rank)
         if found is None:
-            _, is_mapped, where, _, _, _, pid, token, token_at = self._rows[rank]
-            arena, world = self.engine.arena, self.comm.world_ranks[rank]
-            if is_mapped:
-                found = Mapped(arena.base + where)
-            else:
-                found = Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE)
-            self._reaches[rank] = found
+            found = self._targets[rank] = Near(self._reach(rank), partial(self._guarded, rank))
         return found
+
+    def _reach(self, rank: int) -> Reach:
+        """The way to the memory of a near rank."""
+        _, is_mapped, where, _, _, _, pid, token, token_at = self._rows[rank]
+        arena, world = self.engine.arena, self.comm.world_ranks[rank]
+        if is_mapped:
+            return Mapped(arena.base + where)
+        return Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE)
 
     def place(self, rank: int, place: Place) -> Place:
         """Turn a displacement in the target's units into one in bytes, within the target's memory."""
@@ -203,8 +249,8 @@ class Window:
         return Place(layout, count, start)
 
     @contextmanager
-    def guarded(self, rank: int) -> Iterator[None]:
-        """Keep other accumulations away from the memory of a rank."""
+    def _guarded(self, rank: int) -> Iterator[None]:
+        """Keep other accumulations away from the memory of a near rank."""
         guard = [self._word(rank, CONTROL.guard)]
         locks.acquire(self.engine, guard, True, f"an accumulation at rank {rank}")
         try:

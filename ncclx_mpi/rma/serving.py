@@ -1,0 +1,196 @@
+"""The target's side of one window that ranks reach by requests: takes them in, and applies them in the order of each origin.
+
+Accumulations go the way of near ranks (:class:`ncclx_mpi.rma.accumulate.Near`), under the same guard, and locks are the same word,
+so that near and far origins keep each other out.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from ncclx_mpi import errors
+from ncclx_mpi.buffers.memory import Bytes, array_words
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG
+from ncclx_mpi.rma import locks, requests
+from ncclx_mpi.rma.accumulate import Near, Reduction
+from ncclx_mpi.rma.reach import Landing
+from ncclx_mpi.rma.requests import Request
+from numba_kernels.jit import entry
+
+_MOST_HELD = 64 << 20
+"""Bytes of requests that are taken in before the oldest are served; the others wait with their senders."""
+
+
+class Serving:
+    """What one rank does for the origins of one window. One thread uses it.
+
+    Parameters
+    ----------
+    comm
+        The window's communicator.
+    memory
+        The rank's own memory in the window.
+    lock
+        Address of the word of its lock.
+    function_of
+        Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`).
+    """
+
+    def __init__(self, comm: NativeComm, memory: Near, lock: int, function_of: Callable[[int], int]) -> None:
+        self._comm = comm
+        self._engine = comm.engine
+        self._memory = memory
+        self._lock = lock
+        self._function_of = function_of
+        self._coming: dict[int, deque[tuple[int, Bytes]]] = {}
+        self._held_bytes = 0
+        self._waiting: dict[int, Request] = {}
+        self._granted: dict[int, bool] = {}
+        self._failures: dict[int, int] = {}
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether an origin waits for what only asking again and again can find out."""
+        return bool(self._waiting) or self._held_bytes > 0
+
+    def step(self) -> bool:
+        """Serve what has come; whether there was anything."""
+        is_any = self._take_in()
+        for origin, coming in self._coming.items():
+            while coming and self._engine.done(coming[0][0]):
+                request, message = coming.popleft()
+                self._engine.free(request)
+                self._serve(origin, requests.read(message))
+                self._held_bytes -= message.nbytes
+                is_any = True
+        self._grant()
+        return is_any
+
+    def _take_in(self) -> bool:
+        """Start receiving all requests that have come; whether there are any."""
+        is_any = False
+        while self._held_bytes < _MOST_HELD:
+            try:
+                found = self._engine.probe(self._comm, ANY_SOURCE, ANY_TAG, requests.REQUESTS)
+            except errors.Exception:  # a rank has died; the others are served until they know
+                break
+            if found is None:
+                break
+            room = np.empty(found.nbytes, np.uint8)
+            request = self._engine.start_recv(
+                self._comm, array_words(room)[0], found.nbytes, found.source, ANY_TAG, requests.REQUESTS
+            )
+            self._coming.setdefault(found.source, deque()).append((request, room))
+            self._held_bytes += found.nbytes
+            is_any = True
+        return is_any
+
+    def _serve(self, origin: int, request: Request) -> None:
+        """Do what a request asks for. What fails is reported here; the origin learns of it from the next answer."""
+        try:
+            self._do(origin, request)
+        except Exception as error:
+            self._failures[origin] = error.Get_error_class() if isinstance(error, errors.Exception) else errors.ERR_OTHER
+            with suppress(Exception):  # there may be no stderr
+                print(f"ncclx_mpi: rank {self._comm.rank} could not serve rank {origin}'s access to its window:", file=sys.stderr)
+                traceback.print_exc()
+            if request.reply and request.action in _ACCESSES:
+                self._reply(origin, request, np.empty(0, np.uint8))
+
+    def _do(self, origin: int, request: Request) -> None:
+        action = request.action
+        if action in _ACCESSES:
+            _ACCESSES[action](self, origin, request)
+        elif action == requests.LOCK:
+            self._waiting[origin] = request
+            self._grant()
+            if origin in self._waiting and not request.element:
+                del self._waiting[origin]
+                self._answer(origin, request, 0)
+        else:
+            if action == requests.UNLOCK or (action == requests.FORGET and self._waiting.pop(origin, None) is None):
+                self._release(origin)
+            if request.reply:
+                self._answer(origin, request, -self._failures.pop(origin, 0))
+
+    # Locks
+
+    def _grant(self) -> None:
+        """Give the lock to those who wait for it, in the order in which they came."""
+        for origin, request in list(self._waiting.items()):
+            exclusive = bool(request.value)
+            if not entry(locks.try_lock)(self._lock, exclusive, self._comm.world_ranks[origin]):
+                return
+            del self._waiting[origin]
+            self._granted[origin] = exclusive
+            self._answer(origin, request, 1)
+
+    def _release(self, origin: int) -> None:
+        exclusive = self._granted.pop(origin, None)
+        if exclusive is not None:
+            locks.release([self._lock], exclusive)
+
+    # Access
+
+    def _put(self, origin: int, request: Request) -> None:
+        self._memory.write(request.part.place, request.payload)
+
+    def _get(self, origin: int, request: Request) -> None:
+        room, landing = self._room(request)
+        self._memory.read(request.part.place, landing)
+        self._reply(origin, request, room)
+
+    def _combine(self, origin: int, request: Request) -> None:
+        room, landing = self._room(request)
+        number = request.value
+        known = number != requests.NO_REDUCTION
+        reduction = Reduction(self._function_of(number), request.element, number) if known else None
+        self._memory.combine(request.part.place, reduction, request.payload, landing if request.reply else None)
+        self._reply(origin, request, room)
+
+    def _replace(self, origin: int, request: Request) -> None:
+        room, landing = self._room(request)
+        self._memory.replace(request.part.place, request.payload, landing if request.reply else None)
+        self._reply(origin, request, room)
+
+    def _swap(self, origin: int, request: Request) -> None:
+        room, landing = self._room(request)
+        self._memory.swap_if_same(request.part.place, request.payload, request.payload + request.part.nbytes, landing)
+        self._reply(origin, request, room)
+
+    def _room(self, request: Request) -> tuple[Bytes, Landing]:
+        """Memory for what the target holds, if the origin wants to know it."""
+        room = np.empty(request.part.nbytes if request.reply else 0, np.uint8)
+        return room, (array_words(room)[0], room, _nothing)
+
+    # Answers
+
+    def _answer(self, origin: int, request: Request, word: int) -> None:
+        self._reply(origin, request, np.array([word], np.int64).view(np.uint8))
+
+    def _reply(self, origin: int, request: Request, data: Bytes) -> None:
+        if request.reply:
+            sent = self._engine.start_send(
+                self._comm, array_words(data)[0], data.nbytes, origin, request.reply, 0, requests.REPLIES
+            )
+            self._engine.free(sent, (self._comm, data))
+
+
+def _nothing(nbytes: int) -> None:
+    """What was asked for is where the answer is sent from."""
+
+
+_ACCESSES: dict[int, Callable[[Serving, int, Request], None]] = {
+    requests.PUT: Serving._put,
+    requests.GET: Serving._get,
+    requests.COMBINE: Serving._combine,
+    requests.REPLACE: Serving._replace,
+    requests.SWAP: Serving._swap,
+}
