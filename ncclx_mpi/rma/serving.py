@@ -93,16 +93,17 @@ class Serving:
         return is_any
 
     def _serve(self, origin: int, request: Request) -> None:
-        """Do what a request asks for. What fails is reported here; the origin learns of it from the next answer."""
+        """Do what a request asks for. What fails is reported here; the origin learns of it from an answer without bytes, or the next word."""
         try:
             self._do(origin, request)
         except Exception as error:
-            self._failures[origin] = error.Get_error_class() if isinstance(error, errors.Exception) else errors.ERR_OTHER
             with suppress(Exception):  # there may be no stderr
                 print(f"ncclx_mpi: rank {self._comm.rank} could not serve rank {origin}'s access to its window:", file=sys.stderr)
                 traceback.print_exc()
-            if request.reply and request.action in _ACCESSES:
+            if request.reply:
                 self._reply(origin, request, np.empty(0, np.uint8))
+            else:
+                self._failures[origin] = error.Get_error_class() if isinstance(error, errors.Exception) else errors.ERR_OTHER
 
     def _do(self, origin: int, request: Request) -> None:
         action = request.action

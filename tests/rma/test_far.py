@@ -1,0 +1,367 @@
+"""What only windows to ranks without shared memory can do wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.api import test_window
+from tests.rma.nodes import ALONE, PAIRS, as_nodes
+
+MIB = 1 << 20
+
+
+@contextmanager
+def window(comm: Any, nbytes: int, form: str = ALONE) -> Iterator[tuple[Any, Any]]:
+    """A window of bytes, on nodes, and this rank's memory, all zero."""
+    from ncclx_mpi import MPI
+
+    with as_nodes(form):
+        win = MPI.Win.Allocate(nbytes, comm=comm)
+    memory = np.frombuffer(win.tomemory(), np.uint8)
+    memory[:] = 0
+    comm.Barrier()
+    yield win, memory
+    win.Free()
+
+
+@contextmanager
+def unserved() -> Iterator[None]:
+    """Leave requests to this rank alone meanwhile."""
+    from ncclx_mpi.rma.service import _service
+
+    with _service._serving:
+        yield
+
+
+def has_thread() -> bool:
+    return any(thread.name == "ncclx_mpi-windows" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("kind", [test_window.ALLOCATED, test_window.PRIVATE])
+@pytest.mark.ranks(3, 4)
+def test_near_and_far_origins_are_atomic_together(comm: Any, kind: str) -> None:
+    with as_nodes(PAIRS):
+        test_window.test_accumulations_are_atomic_under_shared_locks(comm, kind)
+        test_window.test_an_exclusive_lock_keeps_increments_apart(comm, kind)
+
+
+@pytest.mark.parametrize("kind", [test_window.ARENA, test_window.PRIVATE])
+@pytest.mark.ranks(4)
+def test_near_and_far_targets_in_one_epoch(comm: Any, kind: str) -> None:
+    with as_nodes(PAIRS):
+        test_window.test_put_and_get_among_all_pairs(comm, kind)
+        test_window.test_epochs_among_neighbours(comm, kind)
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_every_operation_on_every_type(comm: Any) -> None:
+    """What is left at the target, and what is fetched, is what Reduce_local computes here."""
+    from ncclx_mpi import MPI
+    from ncclx_mpi.buffers.named import LAYOUTS
+    from numba_kernels import reduce
+
+    peer, count, tried = 1 - comm.rank, 3, 0
+    mine, theirs = (np.random.default_rng(seed).integers(0, 3, 32 * count, np.uint8) for seed in (1, 2))
+    padding = np.arange(32 * count) % 16 >= 10  # of a long double: anything may be left there
+    with window(comm, 32 * count) as (win, memory):
+        win.Lock_all()
+        for name, layout in LAYOUTS.items():
+            datatype, nbytes = getattr(MPI, name), count * layout.size
+            for op in (MPI.MAX, MPI.MIN, MPI.SUM, MPI.PROD, MPI.LAND, MPI.LOR, MPI.BXOR, MPI.MAXLOC, MPI.REPLACE, MPI.NO_OP):
+                if layout.kind is None or not reduce.defined(_name(op), layout.kind):
+                    continue
+                expected, before = theirs.copy(), np.full(32 * count, 9, np.uint8)
+                if op != MPI.NO_OP:
+                    op.Reduce_local([mine, count, datatype], [expected, count, datatype])
+                win.Put(theirs, peer)
+                win.Get_accumulate([mine, count, datatype], [before, count, datatype], peer, [0, count, datatype], op)
+                found = np.zeros(32 * count, np.uint8)
+                win.Get(found, peer)
+                if layout.kind in ("f80", "c160", "f80,i32"):
+                    found[padding] = expected[padding] = 0
+                assert found.tolist() == expected.tolist(), (name, _name(op))
+                if layout.contiguous:
+                    assert before[:nbytes].tolist() == theirs[:nbytes].tolist()
+                    assert (before[nbytes:] == 9).all()
+                tried += 1
+        win.Unlock_all()
+    assert tried > 200
+
+
+def _name(op: Any) -> str:
+    return str(op._state.name).lower()
+
+
+@pytest.mark.ranks(2, 3)
+def test_large_accesses_go_in_parts(comm: Any) -> None:
+    """Contiguous and scattered, more bytes than are under way at one time; a layout of more blocks than one request lists."""
+    from ncclx_mpi import MPI
+
+    nbytes, peer = 40 * MIB + 5, (comm.rank + 1) % comm.size
+    data = np.arange(nbytes // 2, dtype=np.uint32).view(np.uint8)[:nbytes] + np.uint8(comm.rank)
+    holes = MPI.UINT8_T.Create_vector(nbytes // 3, 2, 3).Commit()
+    with window(comm, nbytes) as (win, memory):
+        win.Fence()
+        win.Put(data, peer)
+        win.Fence()
+        assert (memory == data - np.uint8(comm.rank) + np.uint8((comm.rank - 1) % comm.size)).all()
+        found = np.zeros(nbytes, np.uint8)
+        win.Get(found, peer)
+        assert (found == data).all()
+        win.Fence()
+        memory[:] = 1
+        comm.Barrier()
+        win.Accumulate([data, 1, holes], peer, [0, 1, holes])
+        win.Fence()
+        expected = np.ones(nbytes, np.uint8)
+        ours = data - np.uint8(comm.rank) + np.uint8((comm.rank - 1) % comm.size)
+        used = nbytes // 3 * 3 - 1
+        expected[:used] += np.where(np.arange(used) % 3 < 2, ours[:used], np.uint8(0))
+        assert (memory == expected).all()
+        win.Fence()
+
+
+@pytest.mark.ranks(2)
+def test_a_request_of_a_get_is_complete_when_it_says_so(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    column = MPI.INT.Create_vector(4, 1, 2).Commit()
+    with window(comm, 64) as (win, memory):
+        memory[:] = np.arange(4, dtype=np.int32).repeat(4).view(np.uint8) + np.uint8(comm.rank)
+        win.Fence()
+        with unserved():
+            comm.Barrier()
+            first, second = np.full(8, -1, np.int32), np.full(4, -1, np.int32)
+            requests = [win.Rget([first, 1, column], 1 - comm.rank, [0, 4, MPI.INT]), win.Rget(second, 1 - comm.rank)]
+            assert not any(request.Test() for request in requests)
+            assert first.tolist() == [-1] * 8
+            comm.Barrier()
+        assert MPI.Request.Waitall(requests)
+        held = (np.zeros(16, np.uint8) + np.uint8(1 - comm.rank)).view(np.int32)
+        assert first.tolist() == [held[0] if at % 2 == 0 else -1 for at in range(8)]
+        assert second.tolist() == held.tolist()
+        win.Fence()
+
+
+@pytest.mark.parametrize("end", ["Fence", "Flush", "Unlock", "Flush_local_all"])
+@pytest.mark.ranks(2)
+def test_synchronisation_completes_what_was_not_waited_for(comm: Any, end: str) -> None:
+    from ncclx_mpi import MPI
+
+    peer, count = 1 - comm.rank, 3 * MIB // 8
+    spread = MPI.INT64_T.Create_vector(count, 1, 2).Commit()
+    with window(comm, 8 * count) as (win, memory):
+        memory.view(np.int64)[:] = np.arange(count) + comm.rank
+        found = np.full(2 * count, -1)
+        win.Fence(0 if end == "Fence" else MPI.MODE_NOSUCCEED)
+        if end != "Fence":
+            win.Lock(peer)
+        request = win.Rget([found, 1, spread], peer, [0, count, MPI.INT64_T])
+        getattr(win, end)(*([peer] if end in ("Flush", "Unlock") else []))
+        assert (found[::2] == np.arange(count) + peer).all() and (found[1::2] == -1).all()
+        request.Wait()
+        if end in ("Flush", "Flush_local_all"):
+            win.Unlock(peer)
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_flush_and_complete_wait_for_the_target(comm: Any) -> None:
+    with window(comm, 8) as (win, memory):
+        if comm.rank == 1:
+            with unserved():
+                comm.Barrier()
+                time.sleep(0.2)
+                assert not memory.any()
+        else:
+            comm.Barrier()
+            win.Lock(1)
+            win.Put(b"\x05", 1)
+            win.Flush(1)
+        comm.Barrier()
+        assert memory[0] == (5 if comm.rank == 1 else 0)
+        if comm.rank == 0:
+            win.Unlock(1)
+        group = comm.Get_group()
+        if comm.rank == 1:
+            win.Post(group.Incl([0]))
+            with unserved():
+                time.sleep(0.1)
+                assert not win.Test() and memory[1] == 0
+            win.Wait()
+            assert memory[1] == 6
+        else:
+            win.Start(group.Incl([1]))
+            win.Put(b"\x06", 1, 1)
+            win.Complete()
+
+
+@pytest.mark.ranks(2)
+def test_what_an_access_takes_is_the_program_s_again(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    with window(comm, 8 * MIB) as (win, memory):
+        win.Fence()
+        with unserved():
+            comm.Barrier()
+            data = np.full(4 * MIB, 1, np.uint8)
+            win.Put(data, 1 - comm.rank)
+            data[:] = 2
+            win.Rput(data, 1 - comm.rank, 4 * MIB).Wait()
+            data[:] = 3
+            win.Raccumulate(data, 1 - comm.rank, [4 * MIB, 4 * MIB], MPI.SUM).Wait()
+            data[:] = 4
+            comm.Barrier()
+        win.Fence()
+        assert (memory[: 4 * MIB] == 1).all() and (memory[4 * MIB :] == 5).all()
+
+
+@pytest.mark.ranks(2)
+def test_a_target_serves_while_it_computes(comm: Any) -> None:
+    with window(comm, 8) as (win, memory):
+        if comm.rank == 0:
+            win.Lock(1)
+            win.Put(b"\x07", 1)
+            win.Unlock(1)
+        else:
+            end = time.monotonic() + 20
+            while memory[0] != 7 and time.monotonic() < end:
+                sum(range(1000))
+            assert memory[0] == 7
+        comm.Barrier()
+
+
+@pytest.mark.ranks(3)
+def test_lock_all_holds_nothing_while_it_waits(comm: Any) -> None:
+    """Rank 1 holds one lock and takes another one, though rank 0 wants both."""
+    with window(comm, 8) as (win, memory):
+        if comm.rank == 1:
+            win.Lock(2)
+            comm.Barrier()
+            time.sleep(0.1)
+            win.Lock(0)
+            win.Put(b"\x01", 2)
+            win.Unlock(0)
+            win.Unlock(2)
+        elif comm.rank == 0:
+            comm.Barrier()
+            win.Lock_all()
+            found = bytearray(1)
+            win.Get(found, 2)
+            assert found[0] == 1
+            win.Unlock_all()
+        else:
+            comm.Barrier()
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_an_interrupted_get_leaves_the_window_usable(comm: Any) -> None:
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    with window(comm, MIB) as (win, memory):
+        memory[:] = 1
+        win.Fence()
+        if comm.rank == 1:
+            with unserved():
+                comm.Barrier()
+                comm.Barrier()
+        else:
+            comm.Barrier()
+            found = np.zeros(MIB, np.uint8)
+            signal.signal(signal.SIGALRM, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                win.Get(found, 1)
+            comm.Barrier()
+            again = np.zeros(MIB, np.uint8)
+            win.Get(again, 1)
+            assert again.all() and not found.any()
+        win.Fence()
+
+
+@pytest.mark.ranks(2)
+def test_a_target_that_fails_to_serve_tells_the_origin(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    with window(comm, 8) as (win, memory):
+        if comm.rank == 1:
+            near = win._state.window.target(1)
+
+            def refuse(*args: Any) -> None:
+                raise MemoryError("no memory for this")
+
+            kept = near.write, near.read
+            near.write = near.read = refuse
+            comm.Barrier()
+            comm.Barrier()
+            near.write, near.read = kept
+            comm.Barrier()
+        else:
+            comm.Barrier()
+            win.Lock(1)
+            win.Put(b"x", 1)
+            with pytest.raises(MPI.Exception, match="rank 1"):
+                win.Flush(1)
+            with pytest.raises(MPI.Exception, match="stderr of rank 1"):
+                win.Get(bytearray(1), 1)
+            win.Put(b"y", 1)
+            with pytest.raises(MPI.Exception, match="stderr of rank 1"):
+                win.Flush(1)
+            comm.Barrier()
+            comm.Barrier()
+            win.Put(b"z", 1)
+            win.Unlock(1)
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_windows_of_near_ranks_have_no_thread(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    near = MPI.Win.Allocate(8, comm=comm)
+    assert not has_thread()
+    with window(comm, 8), window(comm, 8):
+        assert has_thread()
+    assert not has_thread()
+    near.Free()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "win.Get(np.zeros(8, 'u1'), 1)",
+        "win.Put(np.zeros(8, 'u1'), 1); win.Flush(1)",
+        "win.Fetch_and_op(b'1', bytearray(1), 1)",
+        "win.Rget(np.zeros(8, 'u1'), 1).Wait()",
+        "win.Put(np.zeros(1 << 26, 'u1'), 1); win.Flush(1)",
+        "win.Unlock_all()",
+        "win.Unlock_all(); win.Lock(1)",
+        "win.Unlock_all(); win.Fence()",
+    ],
+)
+def test_the_death_of_a_target_is_told(call: str) -> None:
+    code = (
+        "import os, numpy as np; from ncclx_mpi import MPI; comm = MPI.COMM_WORLD\n"
+        "from tests.rma.nodes import as_nodes, ALONE\n"
+        "with as_nodes(ALONE): win = MPI.Win.Allocate(1 << 26, comm=comm)\n"
+        "win.Lock_all(); comm.Barrier()\n"
+        "if comm.rank: os.kill(os.getpid(), 9)\n"
+        "try:\n"
+        f"    while True: {call}\n"
+        "except MPI.Exception as error: print(error.Get_error_class() == MPI.ERR_PROC_FAILED, error)\n"
+    )
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("True") and "rank 1 died" in done.stdout, done.stderr
