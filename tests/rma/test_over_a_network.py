@@ -1,0 +1,139 @@
+"""Origin and target of a window on two nodes in one process, with the simulated network between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ncclx_mpi.buffers import shapes
+from ncclx_mpi.buffers.layout import Layout
+from ncclx_mpi.buffers.named import LAYOUTS
+from ncclx_mpi.rma import far
+from ncclx_mpi.rma.accumulate import Near, Reduction
+from ncclx_mpi.rma.far import Far
+from ncclx_mpi.rma.reach import Landing, Mapped, Place
+from ncclx_mpi.rma.serving import Serving
+from numba_kernels import reduce
+from tests.p2p.test_two_nodes import Nodes, nodes
+
+__all__ = ["nodes"]
+
+Words = npt.NDArray[np.int64]
+NUMBER = 5
+WORD = LAYOUTS["INT64_T"]
+
+
+class Ends(NamedTuple):
+    """The origin's side, and the target's memory and lock."""
+
+    far: Far
+    memory: Words
+    lock: Words
+
+
+@contextmanager
+def served(nodes: Nodes, count: int = 1000) -> Iterator[Ends]:
+    """A window of words at rank 1, which a thread serves, and rank 0's way to it."""
+    memory, lock, is_over = np.zeros(count, np.int64), np.zeros(1, np.int64), threading.Event()
+    near = Near(Mapped(memory.ctypes.data), nullcontext)
+    serving = Serving(
+        nodes.comms[1], near, lock.ctypes.data, lambda number: reduce.address("sum", "i64") if number == NUMBER else 0
+    )
+
+    def serve() -> None:
+        while not is_over.is_set():
+            serving.step()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield Ends(Far(nodes.comms[0], 1), memory, lock)
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def landing(room: Words) -> Landing:
+    return room.ctypes.data, room, lambda nbytes: None
+
+
+def place(number: int, start: int = 0, layout: Layout = WORD) -> Place:
+    return Place(layout, number, 8 * start)
+
+
+def test_accesses_take_effect_in_their_order(nodes: Nodes) -> None:
+    values, found, sums = np.arange(1000), np.zeros(1000, np.int64), Reduction(0, 8, NUMBER)
+    with served(nodes) as (target, memory, _):
+        target.write(place(1000), values.ctypes.data)
+        for _ in range(20):
+            target.combine(place(1000), sums, values.ctypes.data)
+        fetch = target.combine(place(500, 500), sums, values.ctypes.data, landing(found))
+        assert fetch is not None
+        fetch.wait()
+        assert found[:500].tolist() == (21 * values[500:]).tolist()
+        assert memory[:500].tolist() == (21 * values[:500]).tolist()
+        assert memory[500:].tolist() == (21 * values[500:] + values[:500]).tolist()
+        target.replace(place(1), found.ctypes.data + 8)
+        far.end_all([target])
+        assert memory[0] == found[1]
+
+
+def test_large_and_scattered_accesses(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far, "_MOST_UNDERWAY", 1 << 20)
+    count = 1 << 19
+    values, found = np.arange(count), np.zeros(count // 2, np.int64)
+    every_other = shapes.vector(WORD, count // 2, 1, 2, in_bytes=False)
+    with served(nodes, count) as (target, memory, _):
+        target.write(place(count), values.ctypes.data)
+        fetch = target.read(place(1, 1, every_other), landing(found))
+        fetch.wait()
+        assert (found == values[1::2]).all()
+        target.close()
+
+
+def test_a_swap_tells_what_was_there(nodes: Nodes) -> None:
+    old, new, found = np.array([0]), np.array([7]), np.zeros(1, np.int64)
+    with served(nodes) as (target, memory, _):
+        for expected in (0, 7):
+            target.swap_if_same(place(1, 3), new.ctypes.data, old.ctypes.data, landing(found)).wait()
+            assert found[0] == expected and memory[3] == 7
+
+
+def test_locks_are_the_target_s_own_word(nodes: Nodes) -> None:
+    """A near holder keeps the far origin out, and the other way round."""
+    with served(nodes) as (target, memory, lock):
+        target.lock(True)
+        assert lock[0] == -1
+        far.end_all([target], far.requests.UNLOCK)
+        assert lock[0] == 0
+        lock[0] = 2
+        assert far.take_locks([target]) and lock[0] == 3
+        target.forget_lock()
+        assert not target.ask_for_lock(exclusive=True, is_patient=False).get()
+        assert lock[0] == 2
+        waiting = target.ask_for_lock(exclusive=True, is_patient=True)
+        target.forget_lock()
+        far.end_all([target])
+        lock[0] = 0
+        far.end_all([target], far.requests.FLUSH)
+        assert lock[0] == 0
+        del waiting
+        target.close()
+
+
+def test_a_word_says_when_all_before_it_is_done(nodes: Nodes) -> None:
+    values = np.ones(1000, np.int64)
+    with served(nodes) as (target, memory, _):
+        for turn in range(50):
+            for at in range(0, 1000, 100):
+                target.write(place(100, at), values.ctypes.data)
+            values = values + 1
+            far.end_all([target])
+            assert (memory == turn + 1).all()
+        assert target.start_end(far.requests.FLUSH)[1] is None
