@@ -17,6 +17,7 @@ came before its receive.
 
 from __future__ import annotations
 
+from ncclx_mpi.p2p.alarm import wake
 from ncclx_mpi.p2p.inlined import credit
 from ncclx_mpi.p2p.layout import COMM, ENGINE, ERR_TRUNCATE, PEER, REQUEST, UNEXPECTED
 from ncclx_mpi.p2p.matching import (
@@ -121,6 +122,7 @@ def _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest):
         store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) + nbytes)
     if message != 0:
         keep_unexpected(engine, message)
+        wake(engine, context)
     return 1 if message != 0 else 0
 
 
@@ -153,6 +155,7 @@ def _arrive_rts(engine, source, context, tag, nbytes, remote, second, third):  #
     store64(message + REQUEST.second, second)
     store64(message + REQUEST.third, third)
     keep_unexpected(engine, message)
+    wake(engine, context)
     return 1
 
 

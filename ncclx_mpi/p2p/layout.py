@@ -36,6 +36,8 @@ ENGINE = words(
     "wait_word parked*3 "
     # finished requests with their Python objects, to be used again (request_pool.py)
     "tickets lines_tickets object_requests "
+    # a thread takes what comes in one message space: whether it sleeps, and the event that wakes it (alarm.py)
+    "sleeper alarm "
     # requests that were given up, with what has to live until they are complete (keeping.py)
     "kept_first kept_count kept_limit",
 )

@@ -36,11 +36,12 @@ _TAGS = 1 << 30
 
 
 class Answer:
-    """The answer to one request: `nbytes` bytes that arrive at an address, whose memory `owner` keeps alive."""
+    """The answer to one request: `nbytes` bytes that arrive at an address, whose memory `owner` keeps alive. Errors say `what` it is for."""
 
-    def __init__(self, far: Far, address: int, nbytes: int, owner: Any) -> None:
+    def __init__(self, far: Far, address: int, nbytes: int, owner: Any, what: str) -> None:
         self._far = far
         self._owner = owner
+        self._what = what
         self.nbytes = nbytes
         self.tag = far.new_tag()
         engine = far.comm.engine
@@ -57,14 +58,14 @@ class Answer:
         if not self._request:
             return
         far, engine = self._far, self._far.comm.engine
-        engine.await_request(self._request, far.what)
+        engine.await_request(self._request, self._what)
         came, request = engine.result(self._request).nbytes, self._request
         self._request = 0
         engine.free(request)
         if came != self.nbytes:
             errors.fail(
                 errors.ERR_OTHER,
-                f"rank {far.comm.rank}: {far.what} failed there: {came} bytes came instead of {self.nbytes}; the stderr of rank "
+                f"rank {far.comm.rank}: {self._what} failed there: {came} bytes came instead of {self.nbytes}; the stderr of rank "
                 f"{far.rank} says why",
             )
 
@@ -82,10 +83,11 @@ class Answer:
 class Word:
     """An answer of one word; a negative one is an MPI error class."""
 
-    def __init__(self, far: Far) -> None:
+    def __init__(self, far: Far, what: str) -> None:
         self._word = np.zeros(1, np.int64)
         self._far = far
-        self._answer = Answer(far, array_words(self._word)[0], self._word.nbytes, self._word)
+        self._what = what
+        self._answer = Answer(far, array_words(self._word)[0], self._word.nbytes, self._word, what)
         self.tag = self._answer.tag
 
     def get(self) -> int:
@@ -94,7 +96,7 @@ class Word:
         word = int(self._word[0])
         if word < 0:
             far = self._far
-            errors.fail(-word, f"rank {far.comm.rank}: {far.what} failed there; the stderr of rank {far.rank} says why")
+            errors.fail(-word, f"rank {far.comm.rank}: {self._what} failed there; the stderr of rank {far.rank} says why")
         return word
 
 
@@ -115,7 +117,7 @@ class Fetch:
 
     def expect(self, address: int, nbytes: int) -> Answer:
         """Wait for a part of it from now on, which comes to an address."""
-        answer = Answer(self._far, address, nbytes, self._owner)
+        answer = Answer(self._far, address, nbytes, self._owner, self._far.what)
         self._answers.append(answer)
         return answer
 
@@ -148,7 +150,7 @@ class Far:
     comm, rank
         The window's communicator, and the target in it.
     what
-        What this rank is in while it waits: for errors.
+        What this rank is in while it waits for an access: for errors.
     busy
         Held by the thread that uses this object.
     """
@@ -267,7 +269,7 @@ class Far:
 
     def ask_for_lock(self, exclusive: bool, is_patient: bool) -> Word:
         """Ask for the target's lock; the answer is 1 if this rank has it then. Who `is_patient` gets no other answer."""
-        return self._ask(requests.LOCK, int(exclusive), int(is_patient))
+        return self._ask(requests.LOCK, f"Win.Lock of rank {self.rank}", int(exclusive), int(is_patient))
 
     def forget_lock(self) -> None:
         """Take back what was asked for, and give back what was granted."""
@@ -275,9 +277,9 @@ class Far:
             self._changes += 1
             self._send(requests.message(requests.FORGET)[0])
 
-    def _ask(self, action: int, value: int = 0, element: int = 0) -> Word:
+    def _ask(self, action: int, what: str, value: int = 0, element: int = 0) -> Word:
         with self.busy:
-            word = Word(self)
+            word = Word(self, what)
             self._send(requests.message(action, word.tag, value=value, element=element)[0])
         return word
 
@@ -286,7 +288,7 @@ class Far:
         with self.busy:
             changes = self._changes
             is_needed = action != requests.FLUSH or changes != self._confirmed
-            return changes, self._ask(action) if is_needed else None
+            return changes, self._ask(action, self.what) if is_needed else None
 
     def end(self, started: tuple[int, Word | None]) -> None:
         """Return when all accesses before :meth:`start_end` are complete, at both ends."""

@@ -21,6 +21,7 @@ import numpy as np
 from ncclx_mpi.buffers.layout import Layout, Listed, Words
 from ncclx_mpi.buffers.memory import Bytes, array_words
 from ncclx_mpi.buffers.named import LAYOUTS
+from ncclx_mpi.p2p.alarm import SERVED
 from ncclx_mpi.rma.accumulate import element_of
 from ncclx_mpi.rma.reach import Place
 from numba_kernels.layout import WORD, words
@@ -32,7 +33,7 @@ PUT, GET, COMBINE, REPLACE, SWAP, LOCK, UNLOCK, FORGET, FLUSH = range(1, 10)
 and `element` whether it is waited for. FORGET takes back a LOCK whose answer nobody waits for any more, granted or not."""
 NO_REDUCTION = -1
 
-REQUESTS, REPLIES = 2, 3
+REQUESTS, REPLIES = SERVED, 3
 """The message spaces of the window's communicator."""
 
 MOST_BYTES, MOST_BLOCKS = 1 << 20, 4096

@@ -45,7 +45,7 @@ class Serving:
 
     def __init__(self, comm: NativeComm, memory: Near, lock: int, function_of: Callable[[int], int]) -> None:
         self._comm = comm
-        self._engine = comm.engine
+        self.engine = comm.engine
         self._memory = memory
         self._lock = lock
         self._function_of = function_of
@@ -64,9 +64,9 @@ class Serving:
         """Serve what has come; whether there was anything."""
         is_any = self._take_in()
         for origin, coming in self._coming.items():
-            while coming and self._engine.done(coming[0][0]):
+            while coming and self.engine.done(coming[0][0]):
                 request, message = coming.popleft()
-                self._engine.free(request)
+                self.engine.free(request)
                 self._serve(origin, requests.read(message))
                 self._held_bytes -= message.nbytes
                 is_any = True
@@ -78,13 +78,16 @@ class Serving:
         is_any = False
         while self._held_bytes < _MOST_HELD:
             try:
-                found = self._engine.probe(self._comm, ANY_SOURCE, ANY_TAG, requests.REQUESTS)
-            except errors.Exception:  # a rank has died; the others are served until they know
+                found = self.engine.probe(self._comm, ANY_SOURCE, ANY_TAG, requests.REQUESTS)
+                room = np.empty(0 if found is None else found.nbytes, np.uint8)
+            except (
+                errors.Exception,
+                MemoryError,
+            ):  # a rank has died: others are served until they know; or what has come has to wait
                 break
             if found is None:
                 break
-            room = np.empty(found.nbytes, np.uint8)
-            request = self._engine.start_recv(
+            request = self.engine.start_recv(
                 self._comm, array_words(room)[0], found.nbytes, found.source, ANY_TAG, requests.REQUESTS
             )
             self._coming.setdefault(found.source, deque()).append((request, room))
@@ -178,10 +181,8 @@ class Serving:
 
     def _reply(self, origin: int, request: Request, data: Bytes) -> None:
         if request.reply:
-            sent = self._engine.start_send(
-                self._comm, array_words(data)[0], data.nbytes, origin, request.reply, 0, requests.REPLIES
-            )
-            self._engine.free(sent, (self._comm, data))
+            sent = self.engine.start_send(self._comm, array_words(data)[0], data.nbytes, origin, request.reply, 0, requests.REPLIES)
+            self.engine.free(sent, (self._comm, data))
 
 
 def _nothing(nbytes: int) -> None:

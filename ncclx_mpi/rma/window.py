@@ -71,16 +71,12 @@ class Window:
         self._token = np.array([secrets.randbits(62)], np.int64)
         self._rows = self._exchange(prepare)
         mine = Near(Mapped(self.part.address), partial(self._guarded, comm.rank))
-        self._far = {rank: Far(comm, rank) for rank in range(comm.size) if self._is_far(rank)}
+        self._far = {rank: Far(comm, rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)}
         self._targets: dict[int, Near | Far] = {comm.rank: mine, **self._far}
         self._serving: Serving | None = None
         if self._far:
             self._serving = Serving(comm, mine, self._word(comm.rank, CONTROL.lock), function_of)
             service.add(self._serving)
-
-    def _is_far(self, rank: int) -> bool:
-        """Whether a rank shares no memory with this one."""
-        return not self.engine.is_near(self.comm.world_ranks[rank])
 
     def _exchange(self, prepare: Callable[[], Part]) -> list[list[int]]:
         """Return the row of each rank; a failure of one is raised on all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,18 +16,17 @@ import numpy as np
 import pytest
 
 from tests.api import test_window
-from tests.rma.nodes import ALONE, PAIRS, as_nodes
 
+ALONE, PAIRS = "nolocal", "vnode:2"
 MIB = 1 << 20
 
 
 @contextmanager
-def window(comm: Any, nbytes: int, form: str = ALONE) -> Iterator[tuple[Any, Any]]:
-    """A window of bytes, on nodes, and this rank's memory, all zero."""
+def window(comm: Any, nbytes: int) -> Iterator[tuple[Any, Any]]:
+    """A window of bytes, and this rank's memory, all zero."""
     from ncclx_mpi import MPI
 
-    with as_nodes(form):
-        win = MPI.Win.Allocate(nbytes, comm=comm)
+    win = MPI.Win.Allocate(nbytes, comm=comm)
     memory = np.frombuffer(win.tomemory(), np.uint8)
     memory[:] = 0
     comm.Barrier()
@@ -48,22 +48,20 @@ def has_thread() -> bool:
 
 
 @pytest.mark.parametrize("kind", [test_window.ALLOCATED, test_window.PRIVATE])
-@pytest.mark.ranks(3, 4)
+@pytest.mark.ranks(3, 4, topology=PAIRS)
 def test_near_and_far_origins_are_atomic_together(comm: Any, kind: str) -> None:
-    with as_nodes(PAIRS):
-        test_window.test_accumulations_are_atomic_under_shared_locks(comm, kind)
-        test_window.test_an_exclusive_lock_keeps_increments_apart(comm, kind)
+    test_window.test_accumulations_are_atomic_under_shared_locks(comm, kind)
+    test_window.test_an_exclusive_lock_keeps_increments_apart(comm, kind)
 
 
 @pytest.mark.parametrize("kind", [test_window.ARENA, test_window.PRIVATE])
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, topology=PAIRS)
 def test_near_and_far_targets_in_one_epoch(comm: Any, kind: str) -> None:
-    with as_nodes(PAIRS):
-        test_window.test_put_and_get_among_all_pairs(comm, kind)
-        test_window.test_epochs_among_neighbours(comm, kind)
+    test_window.test_put_and_get_among_all_pairs(comm, kind)
+    test_window.test_epochs_among_neighbours(comm, kind)
 
 
-@pytest.mark.ranks(2, timeout=60)
+@pytest.mark.ranks(2, timeout=60, topology=ALONE)
 def test_every_operation_on_every_type(comm: Any) -> None:
     """What is left at the target, and what is fetched, is what Reduce_local computes here."""
     from ncclx_mpi import MPI
@@ -102,7 +100,7 @@ def _name(op: Any) -> str:
     return str(op._state.name).lower()
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, topology=ALONE)
 def test_large_accesses_go_in_parts(comm: Any) -> None:
     """Contiguous and scattered, more bytes than are under way at one time; a layout of more blocks than one request lists."""
     from ncclx_mpi import MPI
@@ -131,7 +129,7 @@ def test_large_accesses_go_in_parts(comm: Any) -> None:
         win.Fence()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, topology=ALONE)
 def test_a_request_of_a_get_is_complete_when_it_says_so(comm: Any) -> None:
     from ncclx_mpi import MPI
 
@@ -154,7 +152,7 @@ def test_a_request_of_a_get_is_complete_when_it_says_so(comm: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ["Fence", "Flush", "Unlock", "Flush_local_all"])
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, topology=ALONE)
 def test_synchronisation_completes_what_was_not_waited_for(comm: Any, end: str) -> None:
     from ncclx_mpi import MPI
 
@@ -175,7 +173,7 @@ def test_synchronisation_completes_what_was_not_waited_for(comm: Any, end: str) 
         comm.Barrier()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, topology=ALONE)
 def test_flush_and_complete_wait_for_the_target(comm: Any) -> None:
     with window(comm, 8) as (win, memory):
         if comm.rank == 1:
@@ -206,7 +204,7 @@ def test_flush_and_complete_wait_for_the_target(comm: Any) -> None:
             win.Complete()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, topology=ALONE)
 def test_what_an_access_takes_is_the_program_s_again(comm: Any) -> None:
     from ncclx_mpi import MPI
 
@@ -226,7 +224,7 @@ def test_what_an_access_takes_is_the_program_s_again(comm: Any) -> None:
         assert (memory[: 4 * MIB] == 1).all() and (memory[4 * MIB :] == 5).all()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, topology=ALONE)
 def test_a_target_serves_while_it_computes(comm: Any) -> None:
     with window(comm, 8) as (win, memory):
         if comm.rank == 0:
@@ -241,7 +239,7 @@ def test_a_target_serves_while_it_computes(comm: Any) -> None:
         comm.Barrier()
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, topology=ALONE)
 def test_lock_all_holds_nothing_while_it_waits(comm: Any) -> None:
     """Rank 1 holds one lock and takes another one, though rank 0 wants both."""
     with window(comm, 8) as (win, memory):
@@ -265,7 +263,7 @@ def test_lock_all_holds_nothing_while_it_waits(comm: Any) -> None:
         comm.Barrier()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, topology=ALONE)
 def test_an_interrupted_get_leaves_the_window_usable(comm: Any) -> None:
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -291,7 +289,7 @@ def test_an_interrupted_get_leaves_the_window_usable(comm: Any) -> None:
         win.Fence()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, topology=ALONE)
 def test_a_target_that_fails_to_serve_tells_the_origin(comm: Any) -> None:
     from ncclx_mpi import MPI
 
@@ -326,14 +324,15 @@ def test_a_target_that_fails_to_serve_tells_the_origin(comm: Any) -> None:
         comm.Barrier()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, 4, topology=PAIRS)
 def test_windows_of_near_ranks_have_no_thread(comm: Any) -> None:
     from ncclx_mpi import MPI
 
-    near = MPI.Win.Allocate(8, comm=comm)
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    near = MPI.Win.Allocate(8, comm=node)
     assert not has_thread()
     with window(comm, 8), window(comm, 8):
-        assert has_thread()
+        assert has_thread() == (comm.size > 2)
     assert not has_thread()
     near.Free()
 
@@ -354,8 +353,7 @@ def test_windows_of_near_ranks_have_no_thread(comm: Any) -> None:
 def test_the_death_of_a_target_is_told(call: str) -> None:
     code = (
         "import os, numpy as np; from ncclx_mpi import MPI; comm = MPI.COMM_WORLD\n"
-        "from tests.rma.nodes import as_nodes, ALONE\n"
-        "with as_nodes(ALONE): win = MPI.Win.Allocate(1 << 26, comm=comm)\n"
+        "win = MPI.Win.Allocate(1 << 26, comm=comm)\n"
         "win.Lock_all(); comm.Barrier()\n"
         "if comm.rank: os.kill(os.getpid(), 9)\n"
         "try:\n"
@@ -363,5 +361,6 @@ def test_the_death_of_a_target_is_told(call: str) -> None:
         "except MPI.Exception as error: print(error.Get_error_class() == MPI.ERR_PROC_FAILED, error)\n"
     )
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "NCCLX_MPI_TOPOLOGY": ALONE})
     assert done.stdout.startswith("True") and "rank 1 died" in done.stdout, done.stderr
+    assert ("Win.Lock of rank 1" if "Lock(1)" in call else "") in done.stdout

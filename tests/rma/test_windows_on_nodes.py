@@ -1,14 +1,30 @@
-"""All tests of windows, with ranks that reach each other by requests."""
+"""All tests of windows, with each rank on a node of its own."""
 
 from __future__ import annotations
 
-from tests.api import test_window
-from tests.rma.nodes import on_nodes
+import functools
+from collections.abc import Callable
+from typing import Any
 
-globals().update(
-    {
-        name: on_nodes(test)
-        for name, test in vars(test_window).items()
-        if name.startswith("test_") and any(mark.name == "ranks" for mark in getattr(test, "pytestmark", ()))
-    }
-)
+import pytest
+
+from tests.api import test_window
+
+
+def is_on_ranks(test: Any) -> bool:
+    return any(mark.name == "ranks" for mark in getattr(test, "pytestmark", ()))
+
+
+def on_nodes(test: Any) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        test(*args, **kwargs)
+
+    run.pytestmark = [  # type: ignore[attr-defined]
+        pytest.mark.ranks(*mark.args, **{**mark.kwargs, "topology": "nolocal"}).mark if mark.name == "ranks" else mark
+        for mark in test.pytestmark
+    ]
+    return run
+
+
+globals().update({name: on_nodes(test) for name, test in vars(test_window).items() if is_on_ranks(test)})
