@@ -5,7 +5,7 @@ if it says nothing, and in any case with ``--all``) and prints a row for each: r
 poll. It ends with status 1 if a kernel spills, has a stack or a call, or a loop that nothing in it can end. Otherwise machine code goes
 to ``--output``, a folder for ``$NCCLX_MPI_CUBINS``, or to the user's cache.
 
-Each architecture has processes of its own, since Numba keeps what it compiled for one.
+A kernel is compiled for all architectures in the same process: most of the work is the same for all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numba_kernels import digests
 from numba_kernels.cuda import cache
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.loops import Ending, endings
-from numba_kernels.cuda.ptx import AssemblerTooOld, CompilerMissing, Usage, run_ptxas
+from numba_kernels.cuda.ptx import AssemblerTooOld, CompilerMissing, Usage, assemble, run_ptxas
 
 Arch = tuple[int, int]
 
@@ -95,23 +95,33 @@ def _modules() -> Iterator[str]:
 
 
 def _compiled(names: list[str], arches: list[Arch], report: bool, output: Path | None, jobs: int) -> Iterator[Row]:
-    tasks = [(names[first::jobs], arch, report, output) for arch in arches for first in range(jobs)]
+    tasks = [(names[first::jobs], arches, report, output) for first in range(jobs)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
         for rows in pool.map(_compile_some, tasks):
             yield from rows
 
 
-def _compile_some(task: tuple[list[str], Arch, bool, Path | None]) -> list[Row]:
-    """Compile kernels for one architecture, in a process of its own."""
-    names, arch, report, output = task
+def _compile_some(task: tuple[list[str], list[Arch], bool, Path | None]) -> list[Row]:
+    """Compile kernels in a process of its own."""
+    names, arches, report, output = task
     kernels = {kernel.name: kernel for kernel in find_kernels(is_sample=False)}
-    return [_compile_one(kernels[name], arch, report, output) for name in names]
+    return [row for name in names for row in _compile_one(kernels[name], arches, report, output)]
 
 
-def _compile_one(kernel: Kernel, arch: Arch, report: bool, output: Path | None) -> Row:
+def _compile_one(kernel: Kernel, arches: list[Arch], report: bool, output: Path | None) -> Iterator[Row]:
     try:
-        row, code = _examined(kernel, arch) if report else (Row(kernel.name, arch), kernel.compile(arch))
+        texts = kernel.ptx_for_each(arches)
+    except (CompilerMissing, ValueError) as error:
+        yield from (Row(kernel.name, arch, error=str(error)) for arch in arches)
+        return
+    for arch, text in zip(arches, texts, strict=True):
+        yield _assembled(kernel, arch, text, report, output)
+
+
+def _assembled(kernel: Kernel, arch: Arch, text: str, report: bool, output: Path | None) -> Row:
+    try:
+        row, code = _examined(kernel, arch, text) if report else (Row(kernel.name, arch), assemble(text, arch))
     except AssemblerTooOld:
         raise
     except (CompilerMissing, ValueError) as error:
@@ -123,8 +133,7 @@ def _compile_one(kernel: Kernel, arch: Arch, report: bool, output: Path | None) 
     return row
 
 
-def _examined(kernel: Kernel, arch: Arch) -> tuple[Row, bytes]:
-    text = kernel.ptx(arch)
+def _examined(kernel: Kernel, arch: Arch, text: str) -> tuple[Row, bytes]:
     code, usage = run_ptxas(text, arch)
     found = endings(text)
     calls = len(re.findall(r"^\s*(?:@!?%\w+\s+)?call\b|\.extern\s+\.func", text, re.MULTILINE))

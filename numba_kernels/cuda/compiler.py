@@ -7,7 +7,7 @@ its place.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -18,8 +18,13 @@ from numba_kernels import compiling
 from numba_kernels.cuda.ptx import CompilerMissing, renamed
 
 
-def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tuple[int, int], bounds: tuple[int, int]) -> str:
-    """Compile `entry`, a function of int64 `parameters`, to PTX whose entry is called `name`.
+def compile_ptx(
+    name: str, entry: Callable[..., None], parameters: int, arches: Sequence[tuple[int, int]], bounds: tuple[int, int]
+) -> list[str]:
+    """Compile `entry`, a function of int64 `parameters`, to a PTX for each compute capability, whose entry is called `name`.
+
+    Numba, which takes most of the time, works once, for the oldest of `arches`: what that one has, the others have too. NVVM then
+    makes the PTX of each from the same intermediate code.
 
     It runs with at most ``bounds[0]`` threads a block, and a multiprocessor has registers for ``bounds[1]`` such blocks.
 
@@ -30,27 +35,28 @@ def compile_ptx(name: str, entry: Callable[..., None], parameters: int, arch: tu
     CompilerMissing
         numba-cuda or the libraries that it uses are not installed, or it is a release without what is used here.
     """
+    oldest = min(arches)
     if importlib.util.find_spec("numba_cuda") is None:
         # What Numba itself still has under the name numba.cuda is older, and cannot.
-        raise CompilerMissing(name, arch, "numba-cuda is not installed")
+        raise CompilerMissing(name, oldest, "numba-cuda is not installed")
     from numba.cuda import compiler
 
     compile_function = getattr(compiler, "_compile_pyfunc_with_fixup", None)
     if compile_function is None:
-        raise CompilerMissing(name, arch, f"numba-cuda {version('numba-cuda')} is installed, and 0.30 is needed")
+        raise CompilerMissing(name, oldest, f"numba-cuda {version('numba-cuda')} is installed, and 0.30 is needed")
     try:
-        with compiling.pinned_configuration(), _without_gpu(arch):
+        with compiling.pinned_configuration(), _without_gpu(oldest):
             # Without the second bound ptxas spills registers to make room for more blocks.
             library, _ = compile_function(
-                entry, (types.int64,) * parameters, device=False, abi="numba", cc=arch, launch_bounds=bounds
+                entry, (types.int64,) * parameters, device=False, abi="numba", cc=oldest, launch_bounds=bounds
             )
             library._nvvm_options["fma"] = False
-            (text,) = library.get_asm_strs(cc=arch)
+            texts = [library.get_asm_str(cc=arch) for arch in arches]
     except RuntimeError as error:
         if type(error).__name__ != "DynamicLibNotFoundError":
             raise
-        raise CompilerMissing(name, arch, str(error).partition("\n")[0]) from error
-    return renamed(text, name)
+        raise CompilerMissing(name, oldest, str(error).partition("\n")[0]) from error
+    return [renamed(text, name) for text in texts]
 
 
 @contextmanager

@@ -110,10 +110,14 @@ class Kernel:
 
     def ptx(self, arch: tuple[int, int]) -> str:
         """The kernel as PTX for compute capability `arch`."""
+        return self.ptx_for_each([arch])[0]
+
+    def ptx_for_each(self, arches: Sequence[tuple[int, int]]) -> list[str]:
+        """The kernel as PTX for each of some compute capabilities, in a fraction of the time of one after the other."""
         from numba_kernels.cuda.compiler import compile_ptx
 
         bounds = self.launch_bounds, self.blocks_a_processor
-        return compile_ptx(self.name, _gpu_entry(self.bodies, self.parameters), self.parameters, arch, bounds)
+        return compile_ptx(self.name, _gpu_entry(self.bodies, self.parameters), self.parameters, arches, bounds)
 
     def on_cpu(self, threads: int, *arguments: int) -> None:
         """Do on the CPU what `threads` threads would do. Compiled at first use; no GIL.

@@ -191,8 +191,8 @@ def test_types_with_the_same_code_share_a_kernel():
     ],
 )
 def test_instructions(op, kind, wanted, unwanted):
-    for arch in ((8, 0), (9, 0), (10, 0)):
-        text = cuda_reduce.kernel_for(op, kind, 3).ptx(arch)
+    arches = [(8, 0), (9, 0), (10, 0)]
+    for arch, text in zip(arches, cuda_reduce.kernel_for(op, kind, 3).ptx_for_each(arches), strict=True):
         vector = "v2.u64" if kind in ("f64", "u64") else "v4.u32"
         assert text.count(f"ld.global.{vector}") == 3 and text.count(f"st.global.{vector}") == 1
         loads, store = text.rindex(f"ld.global.{vector}"), text.index(f"st.global.{vector}")

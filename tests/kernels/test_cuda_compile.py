@@ -70,12 +70,13 @@ def waits(thread, threads, word, value):
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("arch", [(8, 0), (9, 0), (10, 0)])
-def test_a_load_that_was_moved_out_of_its_loop_is_found(arch):
-    assert endings(Kernel("test_hoisted", waits_on_a_plain_load, parameters=2).ptx(arch)) == [NEVER]
-    assert endings(Kernel("test_waits", waits, parameters=2).ptx(arch)) == [POLLS]
-    loops = endings(reduce.kernel_for("sum", "f32", 3).ptx(arch))
-    assert loops and set(loops) == {COUNTS}
+def test_a_load_that_was_moved_out_of_its_loop_is_found():
+    def loops(kernel):
+        return [endings(text) for text in kernel.ptx_for_each([(8, 0), (9, 0), (10, 0)])]
+
+    assert loops(Kernel("test_hoisted", waits_on_a_plain_load, parameters=2)) == [[NEVER]] * 3
+    assert loops(Kernel("test_waits", waits, parameters=2)) == [[POLLS]] * 3
+    assert [set(found) for found in loops(reduce.kernel_for("sum", "f32", 3))] == [{COUNTS}] * 3
 
 
 def test_all_modules_with_kernels_are_found():
@@ -154,7 +155,7 @@ def test_kernels_of_the_gpu_programs(tmp_path):
     from benchmarks import gpu_probe
 
     kernels = gpu_probe.KERNELS_OF_PROGRAMS
-    assert all(command._examined(kernel, gpu_probe.HOPPER)[0].is_clean for kernel in kernels)
+    assert all(command._examined(kernel, gpu_probe.HOPPER, kernel.ptx(gpu_probe.HOPPER))[0].is_clean for kernel in kernels)
     program = [sys.executable, str(ROOT / "benchmarks" / "gpu_probe.py"), "--compile-to", str(tmp_path)]
     subprocess.run(program, check=True, cwd=ROOT)
     names = {cache.file_name(kernel.name, kernel.digest, gpu_probe.HOPPER) for kernel in kernels}
@@ -214,11 +215,11 @@ def test_a_ptxas_that_is_too_old_breaks_no_kernel(monkeypatch, capsys):
         raise ptx.AssemblerTooOld("ptxas is too old")
 
     monkeypatch.setattr(command, "run_ptxas", refuse)
-    monkeypatch.setattr(Kernel, "ptx", lambda kernel, arch: TEXT)
+    monkeypatch.setattr(Kernel, "ptx_for_each", lambda kernel, arches: [TEXT for _ in arches])
     monkeypatch.setattr(
         command,
         "_compiled",
-        lambda names, arches, report, output, jobs: command._compile_some((names[:1], *arches, report, output)),
+        lambda names, arches, report, output, jobs: command._compile_some((names[:1], arches, report, output)),
     )
     assert command.main(["--report", "--arch", "sm_90"]) == 1
     captured = capsys.readouterr()

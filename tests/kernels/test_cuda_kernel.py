@@ -163,6 +163,26 @@ def test_compiled_without_a_gpu(arch):
 
 
 @pytest.mark.compiler
+def test_compiled_for_several_at_once_as_for_each_alone():
+    """With a function that bodies call, which Numba keeps: each time another one."""
+
+    def made():
+        twice = kernel.helper(doubled.py_func)
+
+        def body(thread, threads, target, source):
+            store_i64(target + 8 * thread, twice(load_i64(source + 8 * thread)))
+
+        return kernel.Kernel("test_several", body, parameters=2)
+
+    arches = [(8, 0), (9, 0), (10, 0)]
+    texts = made().ptx_for_each(arches)
+    assert [re.search(r"\.target sm_(\d+)", text)[1] for text in texts] == ["80", "90", "100"]
+    instructions = [text.partition(".visible .entry")[2] for text in texts]  # what comes before numbers Numba's functions
+    assert all(instructions)
+    assert instructions == [made().ptx(arch).partition(".visible .entry")[2] for arch in arches]
+
+
+@pytest.mark.compiler
 def test_phases_are_separated_by_a_barrier():
     text = DOUBLE_AND_REVERSE.ptx((9, 0))
     assert text.count("bar.sync") == 1 and "bar.sync" not in DOUBLE.ptx((9, 0))
