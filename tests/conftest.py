@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,10 @@ pytest_plugins = ["ncclx_mpi.testing.plugin"]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell; ranks and launchers would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Containers like to set it; each rank of each test would compile and rewrite its test module again, which doubles the time of all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes, and another rank's could come between them
 
