@@ -6,6 +6,7 @@ A case takes (comm, start, length): `start` maps a collective's name to a functi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -54,13 +55,23 @@ def patterns(counts: list[int], salt: int = 0) -> list[Array]:
     return [pattern(rank, nbytes, salt) for rank, nbytes in enumerate(counts)]
 
 
+@functools.lru_cache(maxsize=64)
 def numbers(rank: int, count: int, kind: str = "f32") -> Array:
-    """Elements of a type; the sum of floats depends on the order of additions."""
+    """Elements of a type, to be read only; the sum of floats depends on the order of additions.
+
+    They are kept: each case wants those of all ranks, for each root anew, and they take longer to make than to send.
+    """
+    made = _made(rank, count, kind)
+    made.flags.writeable = False
+    return made
+
+
+def _made(rank: int, count: int, kind: str) -> Array:
     dtype = reduce.dtype(kind)
     dice = np.random.default_rng(rank)
     if dtype.kind in "iu":
         return dice.integers(0, 100, count).astype(dtype)
-    spread = dice.uniform(-4, 4, count) * 10.0 ** (np.arange(count) % 5)
+    spread = dice.uniform(-4, 4, count) * np.tile(10.0 ** np.arange(5), count // 5 + 1)[:count]
     if dtype.names:
         values = np.zeros(count, dtype)
         values["value"], values["index"] = np.round(dice.uniform(-4, 4, count)), rank
