@@ -206,14 +206,13 @@ def native(op: Op, datatype: Datatype) -> int:
 
 def number_of(op: Op, datatype: Datatype) -> int:
     """Return by what all ranks know a predefined operation on packed elements of a datatype, for which it is defined."""
-    return _PREDEFINED.index(op) * len(reduce.TYPES) + reduce.TYPES.index(datatype.kind)
+    return _NUMBERS[op._state] + _TYPE_NUMBERS[datatype.kind]
 
 
 def numbered(number: int) -> int:
     """Return the address of the C function that :func:`number_of` has numbered."""
     operation, element = divmod(number, len(reduce.TYPES))
-    kind = reduce.TYPES[element]
-    layout = next(layout for layout in LAYOUTS.values() if layout.kind == kind)
+    layout = next(layout for layout in LAYOUTS.values() if layout.kind == reduce.TYPES[element])
     return native(_PREDEFINED[operation], Datatype._refer(layout))
 
 
@@ -352,3 +351,5 @@ MINLOC = _define("MINLOC", _minloc)
 REPLACE = _define("REPLACE", lambda x, y: y)
 NO_OP = _define("NO_OP", lambda x, y: x)
 _PREDEFINED = (MAX, MIN, SUM, PROD, LAND, BAND, LOR, BOR, LXOR, BXOR, MAXLOC, MINLOC)
+_NUMBERS = {op._state: k * len(reduce.TYPES) for k, op in enumerate(_PREDEFINED)}
+_TYPE_NUMBERS: dict[str | None, int] = {kind: k for k, kind in enumerate(reduce.TYPES)}

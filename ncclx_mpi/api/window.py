@@ -358,12 +358,15 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         received: arguments.Buffer | None = None,
     ) -> Fetch | None:
         """Combine a buffer into a target; what the target held before goes to another buffer, if there is one."""
-        reduction = None if op in (REPLACE, NO_OP) else _reduction(op, datatype, sent.datatype, place.nbytes)
-        if not place.nbytes or (op == NO_OP and received is None):
+        nbytes = place.nbytes
+        reduction = None if op in (REPLACE, NO_OP) else _reduction(op, datatype, sent.datatype, nbytes)
+        if not nbytes or (reduction is None and received is None and op == NO_OP):
             return None
         (address, _owner), target = sent.packed(), self._window.target(rank)
         landing: Landing | None = None if received is None else received.landing()
-        return target.replace(place, address, landing) if op == REPLACE else target.combine(place, reduction, address, landing)
+        if reduction is None and op == REPLACE:
+            return target.replace(place, address, landing)
+        return target.combine(place, reduction, address, landing)
 
     # Synchronisation
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -49,13 +48,13 @@ class Near:
     ----------
     reach
         The way to the memory.
-    guarded
-        Keeps other accumulations away from it.
+    guard
+        Keeps other accumulations away from it, as often as it is entered.
     """
 
-    def __init__(self, reach: Reach, guarded: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, reach: Reach, guard: AbstractContextManager[None]) -> None:
         self._reach = reach
-        self._guarded = guarded
+        self._guard = guard
         self.write = reach.write
 
     def read(self, place: Place, landing: Landing) -> None:
@@ -66,35 +65,33 @@ class Near:
 
     def combine(self, place: Place, reduction: Reduction | None, origin: int, landing: Landing | None = None) -> None:
         """Combine packed elements at address `origin` into the memory, None leaves it as it is; copy what it held before to this rank."""
-        held = np.empty(place.nbytes, np.uint8)
+        nbytes = place.nbytes
+        held = np.empty(nbytes, np.uint8)
         address = array_words(held)[0]
-        with self._guarded():
+        with self._guard:
             self._reach.read(place, address)
             if landing is not None:
-                ctypes.memmove(landing[0], address, held.nbytes)
+                ctypes.memmove(landing[0], address, nbytes)
             if reduction is not None:
-                _REDUCE(reduction.function)(address, origin, address, held.nbytes // reduction.size)
+                _REDUCE(reduction.function)(address, origin, address, nbytes // reduction.size)
                 self._reach.write(place, address)
-        _finish(landing, place)
+        if landing is not None:
+            landing[2](nbytes)
 
     def replace(self, place: Place, origin: int, landing: Landing | None = None) -> None:
         """Write packed elements at address `origin` to the memory; copy what it held before to this rank."""
-        with self._guarded():
+        with self._guard:
             if landing is not None:
                 self._reach.read(place, landing[0])
             self._reach.write(place, origin)
-        _finish(landing, place)
+        if landing is not None:
+            landing[2](place.nbytes)
 
     def swap_if_same(self, place: Place, origin: int, compare: int, landing: Landing) -> None:
         """Write one element to the memory if it holds the bytes at `compare`; copy what it held before to this rank."""
         before, nbytes = landing[0], place.nbytes
-        with self._guarded():
+        with self._guard:
             self._reach.read(place, before)
             if view(before, nbytes).tobytes() == view(compare, nbytes).tobytes():
                 self._reach.write(place, origin)
-        _finish(landing, place)
-
-
-def _finish(landing: Landing | None, place: Place) -> None:
-    if landing is not None:
-        landing[2](place.nbytes)
+        landing[2](nbytes)

@@ -99,3 +99,18 @@ def release(words: Sequence[int], exclusive: bool) -> None:
     give = entry(unlock)
     for word in words:
         give(word, exclusive)
+
+
+class Guard:
+    """The lock at the address `word`, exclusive for as long as the guard is entered; errors say `what` waits for it."""
+
+    def __init__(self, engine: Engine, word: int, what: str) -> None:
+        self._engine = engine
+        self._words = (word,)
+        self._what = what
+
+    def __enter__(self) -> None:
+        acquire(self._engine, self._words, True, self._what)
+
+    def __exit__(self, *_failure: object) -> None:
+        release(self._words, True)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -70,7 +69,7 @@ class Window:
         self._control = 0
         self._token = np.array([secrets.randbits(62)], np.int64)
         self._rows = self._exchange(prepare)
-        mine = Near(Mapped(self.part.address), partial(self._guarded, comm.rank))
+        mine = Near(Mapped(self.part.address), self._guard(comm.rank))
         self._far = {rank: Far(comm, rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)}
         self._targets: dict[int, Near | Far] = {comm.rank: mine, **self._far}
         self._serving: Serving | None = None
@@ -180,7 +179,8 @@ class Window:
         if not self.holds_all and (not self.held if rank is None else rank not in self.held):
             whom = "no target" if rank is None else f"not target {rank}"
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked {whom}: Flush is for between Lock and Unlock")
-        self._complete(self._far if rank is None else [rank])
+        if self._far:
+            self._complete(self._far if rank is None else [rank])
         self.order_memory()
 
     def complete(self) -> None:
@@ -190,8 +190,7 @@ class Window:
 
     def _complete(self, ranks: Collection[int], action: int = requests.FLUSH) -> None:
         """Complete what this rank has asked of the far ones among some ranks, and give their locks back if `action` is UNLOCK."""
-        if self._far:
-            far.end_all([self._far[rank] for rank in ranks if rank in self._far], action)
+        far.end_all([self._far[rank] for rank in ranks if rank in self._far], action)
 
     def order_memory(self) -> None:
         """Order what this rank did to memory before ahead of what it does after."""
@@ -219,7 +218,7 @@ class Window:
         """The memory of a rank."""
         found = self._targets.get(rank)
         if found is None:
-            found = self._targets[rank] = Near(self._reach(rank), partial(self._guarded, rank))
+            found = self._targets[rank] = Near(self._reach(rank), self._guard(rank))
         return found
 
     def _reach(self, rank: int) -> Reach:
@@ -244,12 +243,6 @@ class Window:
             )
         return Place(layout, count, start)
 
-    @contextmanager
-    def _guarded(self, rank: int) -> Iterator[None]:
-        """Keep other accumulations away from the memory of a near rank."""
-        guard = [self._word(rank, CONTROL.guard)]
-        locks.acquire(self.engine, guard, True, f"an accumulation at rank {rank}")
-        try:
-            yield
-        finally:
-            locks.release(guard, True)
+    def _guard(self, rank: int) -> locks.Guard:
+        """What keeps other accumulations away from the memory of a near rank."""
+        return locks.Guard(self.engine, self._word(rank, CONTROL.guard), f"an accumulation at rank {rank}")

@@ -338,29 +338,31 @@ def test_windows_of_near_ranks_have_no_thread(comm: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("before", "call"),
     [
-        "win.Get(np.zeros(8, 'u1'), 1)",
-        "win.Put(np.zeros(8, 'u1'), 1); win.Flush(1)",
-        "win.Fetch_and_op(b'1', bytearray(1), 1)",
-        "win.Rget(np.zeros(8, 'u1'), 1).Wait()",
-        "win.Put(np.zeros(1 << 26, 'u1'), 1); win.Flush(1)",
-        "win.Unlock_all()",
-        "win.Unlock_all(); win.Lock(1)",
-        "win.Unlock_all(); win.Fence()",
+        ("win.Lock_all()", "win.Get(np.zeros(8, 'u1'), 1)"),
+        ("win.Lock_all()", "win.Put(np.zeros(8, 'u1'), 1); win.Flush(1)"),
+        ("win.Lock_all()", "win.Fetch_and_op(b'1', bytearray(1), 1)"),
+        ("win.Lock_all()", "win.Rget(np.zeros(8, 'u1'), 1).Wait()"),
+        ("win.Lock_all()", "win.Put(np.zeros(1 << 26, 'u1'), 1); win.Flush(1)"),
+        ("win.Lock_all()", "win.Unlock_all(); win.Lock_all()"),
+        ("comm.rank and win.Lock(1)", "win.Lock(1)"),
+        ("comm.rank and win.Lock(1)", "win.Lock_all()"),
+        ("win.Fence()", "win.Put(b'1', 1); win.Fence()"),
     ],
 )
-def test_the_death_of_a_target_is_told(call: str) -> None:
+def test_the_death_of_a_target_is_told(before: str, call: str) -> None:
     code = (
         "import os, numpy as np; from ncclx_mpi import MPI; comm = MPI.COMM_WORLD\n"
         "win = MPI.Win.Allocate(1 << 26, comm=comm)\n"
-        "win.Lock_all(); comm.Barrier()\n"
+        f"{before}; comm.Barrier()\n"
         "if comm.rank: os.kill(os.getpid(), 9)\n"
         "try:\n"
         f"    while True: {call}\n"
         "except MPI.Exception as error: print(error.Get_error_class() == MPI.ERR_PROC_FAILED, error)\n"
     )
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "NCCLX_MPI_TOPOLOGY": ALONE})
-    assert done.stdout.startswith("True") and "rank 1 died" in done.stdout, done.stderr
-    assert ("Win.Lock of rank 1" if "Lock(1)" in call else "") in done.stdout
+    nodes = {**os.environ, "NCCLX_MPI_TOPOLOGY": ALONE}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=nodes)
+    assert done.stdout.startswith("True") and "rank 1 died" in done.stdout, done.stdout + done.stderr
+    assert ("Win.Lock of rank 1" if call == "win.Lock(1)" else "") in done.stdout

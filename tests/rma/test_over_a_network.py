@@ -41,7 +41,7 @@ class Ends(NamedTuple):
 def served(nodes: Nodes, count: int = 1000) -> Iterator[Ends]:
     """A window of words at rank 1, which a thread serves, and rank 0's way to it."""
     memory, lock, is_over = np.zeros(count, np.int64), np.zeros(1, np.int64), threading.Event()
-    near = Near(Mapped(memory.ctypes.data), nullcontext)
+    near = Near(Mapped(memory.ctypes.data), nullcontext())
     serving = Serving(
         nodes.comms[1], near, lock.ctypes.data, lambda number: reduce.address("sum", "i64") if number == NUMBER else 0
     )
