@@ -1,7 +1,7 @@
 """Making communicators whose ranks are neighbours. What these can do is in :mod:`ncclx_mpi.api.topocomm`.
 
-Ranks stay as they are, also with ``reorder``, which permits other ones and does not ask for them: the ranks of one node are all equally
-near to each other.
+Ranks stay as they are, also with ``reorder``, which permits other ones and does not ask for them. Consecutive ranks share a node as a
+rule, so neighbours along the last dimension of a grid do too; within a node all are equally near.
 """
 
 from __future__ import annotations

@@ -165,6 +165,16 @@ def test_derived_types_at_the_ends_of_a_line(comm: Any, flavour: Flavour) -> Non
         each.Free()
 
 
+@pytest.mark.ranks(4, topology="vnode:2")
+@FLAVOURS
+def test_neighbours_on_another_node(comm: Any, flavour: Flavour) -> None:
+    """Rows of the grid are nodes: one neighbour is reached through memory, the other through the network."""
+    made = grid(comm, [2, 2], [True, True])
+    for length in (1, 5000):
+        check_all(made, flavour, length)
+    assert made.neighbor_allgather("x" * 50_000 * (made.rank + 1)) == ["x" * 50_000 * (peer + 1) for peer in made.inedges]
+
+
 @pytest.mark.ranks(2)
 def test_megabytes_at_once(comm: Any) -> None:
     """All neighbours are the same rank, and every message is announced before it is sent."""

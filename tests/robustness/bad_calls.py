@@ -84,8 +84,11 @@ class Draw:
         windows[1].Fence()
         windows[3].Free()
         self.in_streams = self.prepared()
+        grid = comm.Create_cart([comm.size], periods=[True])
+        peer = [(comm.rank + 1) % comm.size]
         self.pool = [
             *self.in_streams, *windows, MPI.WIN_NULL, MPI.Win,
+            grid, grid, comm.Create_graph([0, 1], [0]), comm.Create_dist_graph_adjacent(peer, peer), MPI.Cartcomm, MPI.Graphcomm(),
             comm, comm, comm, MPI.COMM_SELF, MPI.COMM_NULL, freed_comm, comm.Split(comm.rank),
             *kinds, committed,
             MPI.SUM, MPI.MINLOC, MPI.REPLACE, MPI.OP_NULL, freed_op,
