@@ -214,10 +214,6 @@ class Prepared:
             ERR_OTHER: an executor cannot, and why.
         """
         made: dict[tuple[str, ...], Kernel] = {}
-        if not all(map(self.comm.engine.is_near, self.comm.world_ranks)):
-            errors.fail(
-                errors.ERR_COMM, f"rank {self.comm.rank}: prepare: the communicator has ranks of several nodes; Split it by node"
-            )
         attempt = Attempt(self.comm, "prepare")
         if self.comm.size > 1:
             for op, typecode in reductions:
