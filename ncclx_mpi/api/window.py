@@ -544,6 +544,8 @@ def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> Reduc
         return None
     if there is None or here is None or there.kind != here.kind:
         errors.fail(errors.ERR_TYPE, "an accumulation needs elements of one predefined type, the same at origin and target")
+    if not nbytes:  # then it need not be one for these elements: programs give none of MPI.BYTE, and leave the operation at SUM
+        return None
     datatype = Datatype._refer(there)
     return Reduction(native(op, datatype), there.size, number_of(op, datatype))
 

@@ -292,6 +292,7 @@ def test_accumulating_no_elements(comm: Any) -> None:
     memory[:] = 5
     nothing, before = MPI.INT.Create_indexed_block(1, []).Commit(), np.zeros(0, np.int32)
     win.Fence()
+    win.Get_accumulate([bytearray(1), 0, MPI.BYTE], [bytearray(1), 0, MPI.BYTE], 0)  # SUM, which bytes do not have
     win.Accumulate(np.zeros(0, np.int32), 0, [0, 1, nothing], MPI.SUM)
     win.Get_accumulate(np.zeros(0, np.int32), before, 0, [0, 1, nothing], MPI.SUM)
     with pytest.raises(MPI.Exception) as caught:
