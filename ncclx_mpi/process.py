@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterable, Mapping
 
@@ -104,6 +105,13 @@ def _is_users_own(name: str) -> bool:
         return False
     installed = ("site-packages", "dist-packages")
     return not path.startswith((sys.prefix, sys.base_prefix)) and not any(part in path for part in installed)
+
+
+def report_exception(what: str) -> None:
+    """Tell the user of the exception that is being handled, and that nobody will see otherwise."""
+    with contextlib.suppress(Exception):  # there may be no stderr
+        print(f"ncclx_mpi: {what}:", file=sys.stderr)
+        traceback.print_exc()
 
 
 def flush_streams() -> None:

@@ -46,7 +46,7 @@ class _Room:
         if nbytes == 0:
             return True
         written = ctypes.string_at(self._address + ROOM.data, nbytes)
-        return _is_pickle(written) and _told(pickle.loads(written)) == _told(value) and self._comes_back(value, nbytes)
+        return [_told(found) for found in _read_by_python(written)] == [_told(value)] and self._comes_back(value, nbytes)
 
     def write(self, value: Any) -> int:
         """Write a pickle: its bytes, 0 for what is no plain value."""
@@ -62,20 +62,19 @@ class _Room:
         return _told(made) == _told(value)
 
 
-def _is_pickle(data: bytes) -> bool:
-    """Whether Python reads something from `data`.
+def _read_by_python(data: bytes) -> list[Any]:
+    """Return what Python reads from `data`: one object, none if that is no pickle.
 
     What is no pickle leads to whatever exception, and does so again; one that does not come again was a signal handler's.
     """
     try:
-        pickle.loads(data)
+        return [pickle.loads(data)]
     except Exception as first:
         try:
             pickle.loads(data)
         except Exception:
-            return False
+            return []
         raise first
-    return True
 
 
 def _told(value: Any) -> str:

@@ -6,15 +6,13 @@ is there; messages of device arrays are copied piece by piece.
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Protocol
 
 from ncclx_mpi import errors
+from ncclx_mpi.process import report_exception
 
 _STEP_SECONDS, _SETTLE_SECONDS = 0.005, 0.0005
 _MOST_PAUSE_SECONDS = 10.0
@@ -89,17 +87,12 @@ def _poll(operation: Stepped) -> bool:
     except Exception as first:
         try:
             operation.poll()
+        except errors.Exception:  # another thread has finished it meanwhile
+            pass
         except Exception:
-            _report("an operation that nobody waits for failed in the background, and is given up")
+            report_exception("an operation that nobody waits for failed in the background, and is given up")
             return True
         raise first
-
-
-def _report(what: str) -> None:
-    """Tell the user of an exception that nobody will see otherwise."""
-    with contextlib.suppress(Exception):  # there may be no stderr
-        print(f"ncclx_mpi: {what}:", file=sys.stderr)
-        traceback.print_exc()
 
 
 def settle(seconds: float = 5.0) -> None:
@@ -146,7 +139,7 @@ class _Stepper:
             try:
                 self._step_on()
             except BaseException:
-                _report(f"the thread that moves operations on in the background failed; it goes on in {pause:g} s")
+                report_exception(f"the thread that moves operations on in the background failed; it goes on in {pause:g} s")
                 self.is_awake = False
                 time.sleep(pause)
                 pause = min(2 * pause, _MOST_PAUSE_SECONDS)

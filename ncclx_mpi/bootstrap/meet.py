@@ -11,6 +11,8 @@ from ncclx_mpi.bootstrap.watch import Watch
 from transports.shm.arena import Arena
 from transports.virtual.network import Network
 
+_ASKING_SECONDS = 0.002
+
 
 def meet(rank: int, size: int, job: str, kind: str, detail: str) -> Membership:
     """Meet the other ranks of this node under the name `job`, and watch over them.
@@ -25,12 +27,24 @@ def meet(rank: int, size: int, job: str, kind: str, detail: str) -> Membership:
     watch = Watch(arena, rank, network)
     membership = Membership(rank, arena, kind, detail, watch.close, network)
     membership.enter()
-    end = time.monotonic() + store.join_timeout()
-    arena.wait_all_joined(store.join_timeout())
-    if network is not None:
-        network.wait_all_joined(end - time.monotonic())
+    wait_all_joined(arena if network is None else network, store.join_timeout())
     watch.start()
     return membership
+
+
+def wait_all_joined(shared: Arena | Network, seconds: float) -> None:
+    """Return when every rank that maps `shared` has joined; a network is joined after the arena.
+
+    Raises
+    ------
+    TimeoutError
+        Some rank did not join in time; names them.
+    """
+    end = time.monotonic() + seconds
+    while absent := shared.absent_ranks():
+        if time.monotonic() > end:
+            raise TimeoutError(f"ranks {absent} of {shared.nranks} did not start within {seconds:g} s")
+        time.sleep(_ASKING_SECONDS)
 
 
 def attach(fds: list[int]) -> tuple[Arena, Network | None]:

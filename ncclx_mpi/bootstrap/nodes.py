@@ -36,8 +36,16 @@ class Nodes:
     def __init__(self, size: int, setting: str = "") -> None:
         groups = topology.nodes(size, setting) or [range(0)]
         job = new_key()
-        self.network = Network.create(size, topology.network()) if len(groups) > 1 else None
-        self.arenas = tuple(Arena.create(len(group), group, size, job, machine_size=size) for group in groups)
+        self.arenas: tuple[Arena, ...] = ()
+        self.network: Network | None = None
+        try:
+            for group in groups:
+                self.arenas += (Arena.create(len(group), group, size, job, machine_size=size),)
+            if len(groups) > 1:
+                self.network = Network.create(size, topology.network())
+        except BaseException:
+            self.close()
+            raise
 
     def place_of(self, rank: int) -> tuple[Arena, int]:
         """The arena of a world rank, and its rank there."""

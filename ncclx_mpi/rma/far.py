@@ -314,19 +314,16 @@ class Far:
 
 
 def take_locks(targets: Collection[Far]) -> bool:
-    """Take the locks of all targets, shared, or none of them."""
-    try:
-        words = [far.ask_for_lock(exclusive=False, is_patient=False) for far in targets]
-        taken = [word.get() for word in words]
-    except BaseException:
-        _forget_locks(targets)
-        raise
+    """Take the locks of all targets, shared, or none of them; who is interrupted calls :func:`forget_locks`."""
+    words = [far.ask_for_lock(exclusive=False, is_patient=False) for far in targets]
+    taken = [word.get() for word in words]
     if not all(taken):
-        _forget_locks(targets)
+        forget_locks(targets)
     return all(taken)
 
 
-def _forget_locks(targets: Collection[Far]) -> None:
+def forget_locks(targets: Collection[Far]) -> None:
+    """Take back all locks that were asked for, granted or not."""
     for far in targets:
         far.forget_lock()
 

@@ -15,12 +15,14 @@ import time
 
 from ncclx_mpi import runtime
 from ncclx_mpi.p2p.engine import Engine
+from ncclx_mpi.process import report_exception
 from ncclx_mpi.rma.serving import Serving
 
 _AWAKE_SECONDS, _NAP_SECONDS = 1e-3, 50e-6
 """For so long after a request the thread expects the next one, and looks for it ever so often."""
 _LEAST_PAUSE_MS, _MOST_PAUSE_MS, _PAUSE_SHARE = 1, 5, 1 / 16
 """Later, a pause is a share of the time without requests."""
+_FAILED_SECONDS = 0.1
 
 
 class Service:
@@ -87,9 +89,14 @@ class Service:
                 engine.set_word("sleeper", 0)
 
     def _step(self) -> bool:
-        """Serve what has come to any window; whether there was anything."""
-        with self._serving:
-            served = [serving.step() for serving in self._servings]
+        """Serve what has come to any window; whether there was anything. What fails is reported: a thread that ended would serve nobody."""
+        try:
+            with self._serving:
+                served = [serving.step() for serving in self._servings]
+        except Exception:
+            report_exception(f"the thread that serves windows failed; it goes on in {_FAILED_SECONDS:g} s")
+            time.sleep(_FAILED_SECONDS)
+            return False
         return any(served)
 
     def _sleep(self, idle: float) -> None:

@@ -6,11 +6,8 @@ so that near and far origins keep each other out.
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 import numpy as np
 
@@ -18,6 +15,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import Bytes, array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG
+from ncclx_mpi.process import report_exception
 from ncclx_mpi.rma import locks, requests
 from ncclx_mpi.rma.accumulate import Near, Reduction
 from ncclx_mpi.rma.reach import Landing
@@ -83,7 +81,7 @@ class Serving:
             except (
                 errors.Exception,
                 MemoryError,
-            ):  # a rank has died: others are served until they know; or what has come has to wait
+            ):  # a rank has died, and others are served until they know; or what has come has to wait
                 break
             if found is None:
                 break
@@ -100,9 +98,7 @@ class Serving:
         try:
             self._do(origin, request)
         except Exception as error:
-            with suppress(Exception):  # there may be no stderr
-                print(f"ncclx_mpi: rank {self._comm.rank} could not serve rank {origin}'s access to its window:", file=sys.stderr)
-                traceback.print_exc()
+            report_exception(f"rank {self._comm.rank} could not serve rank {origin}'s access to its window")
             if request.reply:
                 self._reply(origin, request, np.empty(0, np.uint8))
             else:

@@ -154,7 +154,7 @@ class Window:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not locked target {rank}: there is nothing to unlock")
         exclusive = self.held.pop(rank)
         if rank in self._far:
-            self._complete([rank], requests.UNLOCK)
+            self._unlock_far([rank])
         else:
             locks.release([self._word(rank, CONTROL.lock)], exclusive)
 
@@ -163,7 +163,11 @@ class Window:
         if self.holds_all or self.held:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked targets of the window already: unlock them first")
         also = partial(far.take_locks, self._far.values())
-        locks.acquire(self.engine, self._near_locks(), False, "Win.Lock_all", also if self._far else None)
+        try:
+            locks.acquire(self.engine, self._near_locks(), False, "Win.Lock_all", also if self._far else None)
+        except BaseException:
+            far.forget_locks(self._far.values())
+            raise
         self.holds_all = True
 
     def unlock_all(self) -> None:
@@ -171,8 +175,18 @@ class Window:
         if not self.holds_all:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not called Lock_all: there is nothing to unlock")
         self.holds_all = False
-        self._complete(self._far, requests.UNLOCK)
-        locks.release(self._near_locks(), False)
+        try:
+            self._unlock_far(self._far)
+        finally:  # whatever failed at a far target
+            locks.release(self._near_locks(), False)
+
+    def _unlock_far(self, ranks: Collection[int]) -> None:
+        """Complete what was asked of far ranks, and give their locks back, also if that is interrupted."""
+        try:
+            self._complete(ranks, requests.UNLOCK)
+        except BaseException:
+            far.forget_locks([self._far[rank] for rank in ranks if rank in self._far])
+            raise
 
     def flush(self, rank: int | None) -> None:
         """Complete accesses to a locked rank, or to all (None). Those to near ranks are complete: their memory is only ordered."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any
 
+from ncclx_mpi.bootstrap.meet import wait_all_joined
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from numba_kernels.jit import entry
 from transports.shm import slots
@@ -81,7 +82,7 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, copies: str, fu
         engine = Engine(arena, [shared_memory], rank, timeout)
         shared_memory.choose_copies(copies)
         comm = engine.new_comm(0, range(arena.nranks), slot)
-        arena.wait_all_joined(_JOIN_SECONDS)
+        wait_all_joined(arena, _JOIN_SECONDS)
         function(comm, *args)
         code = 0
     except BaseException:

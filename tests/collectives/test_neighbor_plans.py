@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from itertools import accumulate
 
@@ -51,7 +52,7 @@ def cells_of(edges: list[Edge]) -> Cells:
 
 
 @given(graphs(), st.integers(0, 1000), st.randoms(use_true_random=False))
-def test_edges_between_two_ranks_meet_in_their_order(graph: tuple[int, list[Edge]], seed: int, dice: object) -> None:
+def test_edges_between_two_ranks_meet_in_their_order(graph: tuple[int, list[Edge]], seed: int, dice: random.Random) -> None:
     """However the lists of both ends mix edges of different peers: of those between two ranks the order is the same."""
     size, edges = graph
     sent = [[edge for edge in edges if edge[0] == rank] for rank in range(size)]
@@ -59,10 +60,10 @@ def test_edges_between_two_ranks_meet_in_their_order(graph: tuple[int, list[Edge
     exchanged(size, sent, received, seed)
 
 
-def mixed(edges: list[Edge], dice: object) -> list[Edge]:
+def mixed(edges: list[Edge], dice: random.Random) -> list[Edge]:
     """The same edges in another order, but those from one rank in the order that they have."""
     peers = [edge[0] for edge in edges]
-    dice.shuffle(peers)  # type: ignore[attr-defined]
+    dice.shuffle(peers)
     rest = {peer: iter([edge for edge in edges if edge[0] == peer]) for peer in peers}
     return [next(rest[peer]) for peer in peers]
 

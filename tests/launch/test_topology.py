@@ -14,6 +14,7 @@ import pytest
 from ncclx_mpi import MPI, runtime
 from ncclx_mpi.bootstrap import topology
 from ncclx_mpi.bootstrap.nodes import Nodes
+from transports.shm.arena import Arena
 from transports.shm.layout import ABSENT, ALIVE, DEAD, FINALIZED
 
 PROGRAM = (
@@ -81,6 +82,21 @@ def test_each_node_knows_who_ended_elsewhere() -> None:
             assert arena.dead_ranks() == [1, 4]
     finally:
         nodes.close()
+
+
+def test_nodes_that_cannot_all_be_made_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    create, made = Arena.create, iter(range(2))
+
+    def fail_at_the_third(*arguments: Any, **named: Any) -> Arena:
+        if next(made, None) is None:
+            raise OSError("planted")
+        return create(*arguments, **named)
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(Arena, "create", fail_at_the_third)
+    with pytest.raises(OSError, match="planted"):
+        Nodes(3, "nolocal")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_others_are_there_until_all_nodes_have_ended() -> None:

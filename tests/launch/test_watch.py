@@ -28,7 +28,7 @@ def peer():
 @pytest.fixture
 def arena(peer):
     with contextlib.closing(Arena.create(1)) as other:
-        other.declare_dead(0)  # compiled now, if it is not in the cache
+        other.load_death_notice()  # compiled now, if it is not in the cache
     arena = Arena.create(2)
     arena.join(0)
     control = arena.plan.control(1)

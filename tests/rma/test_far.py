@@ -47,6 +47,54 @@ def has_thread() -> bool:
     return any(thread.name == "ncclx_mpi-windows" for thread in threading.enumerate())
 
 
+@pytest.mark.ranks(2, topology=ALONE)
+def test_a_failure_of_the_thread_is_told_and_it_goes_on(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ncclx_mpi.rma import service
+    from ncclx_mpi.rma.serving import Serving
+
+    told: list[str] = []
+    step, failures = Serving.step, iter([True, True])
+
+    def fail_twice(self: Serving) -> bool:
+        if next(failures, False):
+            raise MemoryError("planted")
+        return step(self)
+
+    monkeypatch.setattr(service, "report_exception", told.append)
+    with window(comm, 8) as (win, memory):
+        monkeypatch.setattr(Serving, "step", fail_twice)
+        win.Fence()
+        win.Put(bytes([comm.rank + 1]), 1 - comm.rank)
+        win.Fence()
+        assert memory[0] == 2 - comm.rank and len(told) == 2 and "serves windows failed" in told[0]
+
+
+@pytest.mark.ranks(3, topology=PAIRS)
+def test_near_locks_come_back_when_a_far_one_fails(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks 0 and 1 share a node; rank 0 fails to unlock rank 2, and rank 1 is not kept out."""
+    from ncclx_mpi.rma.far import Far
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with window(comm, 8) as (win, _):
+        if comm.rank == 0:
+            win.Lock_all()
+            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                patched.setattr(Far, "start_end", fail)
+                win.Unlock_all()
+            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                patched.setattr(Far, "ask_for_lock", fail)
+                win.Lock_all()
+        comm.Barrier()
+        if comm.rank == 1:
+            win.Lock(0)
+            win.Unlock(0)
+            win.Lock(2)
+            win.Unlock(2)
+        comm.Barrier()
+
+
 @pytest.mark.parametrize("kind", [test_window.ALLOCATED, test_window.PRIVATE])
 @pytest.mark.ranks(3, 4, topology=PAIRS)
 def test_near_and_far_origins_are_atomic_together(comm: Any, kind: str) -> None:

@@ -20,7 +20,7 @@ def on_nodes(test: Any) -> Callable[..., None]:
     def run(*args: Any, **kwargs: Any) -> None:
         test(*args, **kwargs)
 
-    run.pytestmark = [  # type: ignore[attr-defined]
+    vars(run)["pytestmark"] = [
         pytest.mark.ranks(*mark.args, **{**mark.kwargs, "topology": "nolocal"}).mark if mark.name == "ranks" else mark
         for mark in test.pytestmark
     ]

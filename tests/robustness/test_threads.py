@@ -119,7 +119,7 @@ def test_objects_of_several_parts_beside_the_background_thread(comm: Any, interv
     other = 1 - comm.rank
     sent = {"array": np.arange(30_000.0), "rank": comm.rank, "bytes": [bytes(40_000)] * 2}
     reports: list[str] = []
-    background_progress._report = reports.append  # type: ignore[attr-defined]
+    background_progress.report_exception = reports.append  # type: ignore[attr-defined]
     with switching(interval):
         for turn in range(2_000 if full else 300):
             receiving, sending = comm.irecv(source=other, tag=turn), comm.isend(sent, other, turn)

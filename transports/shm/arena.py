@@ -13,7 +13,6 @@ import mmap
 import os
 import resource
 import secrets
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -260,36 +259,29 @@ class Arena:
 
     def has_others(self, rank: int) -> bool:
         """Whether a rank other than `rank` is, or may still come, alive, on this node or another."""
-        own = self.near[rank]
-        return any(self.world_state(other) in (ABSENT, ALIVE) for other in range(self.plan.world_size) if other != own)
+        states = self._world_states()
+        states[self.near[rank]] = FINALIZED
+        return any(state in (ABSENT, ALIVE) for state in states)
 
     def world_state(self, world_rank: int) -> int:
         """As :meth:`state`, of any rank of the job; one of another node is ABSENT until this node knows of its end."""
-        near = self.near
-        return self.state(near.index(world_rank)) if world_rank in near else self.word(self.plan.end_elsewhere(world_rank))
+        return self._world_states()[world_rank]
+
+    def _world_states(self) -> list[int]:
+        states: list[int] = self.words(self.plan.end_elsewhere(0), self.plan.world_size).tolist()
+        for rank, world_rank in enumerate(self.near):
+            states[world_rank] = self.state(rank)
+        return states
 
     def dead_ranks(self) -> list[int]:
         """World ranks of those that died, on this node or another."""
         if not self.has_dead_ranks:
             return []
-        return [rank for rank in range(self.plan.world_size) if self.world_state(rank) == DEAD]
+        return [rank for rank, state in enumerate(self._world_states()) if state == DEAD]
 
-    def wait_all_joined(self, seconds: float) -> None:
-        """Return when every rank has joined.
-
-        Raises
-        ------
-        TimeoutError
-            Some rank did not join in time; names them.
-        """
-        end = time.monotonic() + seconds
-        while True:
-            absent = [rank for rank in range(self.nranks) if self.state(rank) == ABSENT]
-            if not absent:
-                return
-            if time.monotonic() > end:
-                raise TimeoutError(f"ranks {absent} of {self.nranks} did not start within {seconds:g} s")
-            time.sleep(0.002)
+    def absent_ranks(self) -> list[int]:
+        """World ranks of those of the node that have not joined yet."""
+        return [world_rank for rank, world_rank in enumerate(self.near) if self.state(rank) == ABSENT]
 
     def is_shared(self, address: int) -> bool:
         """Whether peers can read what lies at `address` in this process: whether it is in a heap of the arena."""

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,19 +149,9 @@ class Network:
         """Whether `rank` said so."""
         return self._word(self.plan.member(rank) + MEMBER.left) != 0
 
-    def wait_all_joined(self, seconds: float) -> None:
-        """Return when every rank has joined.
-
-        Raises
-        ------
-        TimeoutError
-            Some rank did not join in time; names them.
-        """
-        end = time.monotonic() + seconds
-        while absent := [rank for rank in range(self.nranks) if not self.process_of(rank)[0]]:
-            if time.monotonic() > end:
-                raise TimeoutError(f"ranks {absent} of {self.nranks} did not join the network within {seconds:.0f} s")
-            time.sleep(0.002)
+    def absent_ranks(self) -> list[int]:
+        """Ranks that have not joined yet."""
+        return [rank for rank in range(self.nranks) if not self.process_of(rank)[0]]
 
     def silence(self, rank: int, is_silent: bool = True) -> None:
         """Let nothing of `rank` arrive any more, or again."""
