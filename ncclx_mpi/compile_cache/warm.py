@@ -128,7 +128,7 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
         if announce:
             print(
                 f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} engine functions into {cache_files.cache_root()} (once for this "
-                "version and processor; half a minute or more on two cores)",
+                "version and processor; a minute or more on two cores)",
                 file=sys.stderr,
                 flush=True,
             )
