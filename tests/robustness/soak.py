@@ -290,10 +290,13 @@ def walk_objects(is_over: threading.Event, interval: float) -> None:
     """What memory profilers do: look at everything that the collector knows.
 
     The GIL is kept meanwhile: CPython's own ``tuple(iterator)`` fails in any thread that another one sees the half-made tuple of. Who waits
-    for the GIL then may wait so long for one that only polls, too, so the interval is no longer than a walk on a busy machine.
+    for the GIL then may wait so long for one that only polls, too, so the interval is no longer than a walk on a busy machine; and who
+    waited already asks for it after the short interval, so the walk begins when they have had it. What was there before the threads began
+    is not walked (it is frozen): a walk takes a millisecond.
     """
     while not is_over.wait(0.3):
         sys.setswitchinterval(0.5)
+        time.sleep(0.02)
         for found in gc.get_objects():
             if type(found) is list:
                 found.copy()
@@ -328,6 +331,7 @@ def soak(seconds: float, seed: int, interval: float) -> None:
             )
             own.comm.Abort(3)
 
+    gc.freeze()
     sys.setswitchinterval(interval)
     signal.signal(signal.SIGALRM, disturb)
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.003)
