@@ -20,7 +20,7 @@ ALLOWED_OUTSIDE = {
 }
 
 LAYERS = [
-    {"algorithms", "rc", "errors", "typing", "constants", "process", "mpi4py_shim", "compile_cache"},
+    {"algorithms", "rc", "errors", "typing", "constants", "process", "state", "mpi4py_shim", "compile_cache"},
     {"p2p"},
     {"bootstrap"},
     {"runtime"},
@@ -28,7 +28,9 @@ LAYERS = [
     {"buffers"},
     {"arguments", "collectives"},
     {"rma", "device"},
-    {"api", "extensions"},
+    {"operations"},
+    {"extensions"},
+    {"api"},
     {"MPI"},
     {"launch", "testing", "bench"},
     {"cli", "__main__"},
@@ -86,6 +88,19 @@ def test_layers_of_ncclx_mpi_import_downwards() -> None:
             if parts[0] == "ncclx_mpi" and parts[1:] and parts[1:] != ("__version__",) and level(parts[1:]) > level(inside):
                 wrong.append(f"{'/'.join(inside)} imports {name}")
     assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_no_circle_between_folders() -> None:
+    """Within a layer too: what two folders say of each other could not be understood one after the other."""
+    uses: dict[str, set[str]] = {}
+    for path in sources("ncclx_mpi"):
+        place = path.relative_to(ROOT / "ncclx_mpi").with_suffix("").parts[0]
+        found = {name.split(".")[1] for name in imported(path) if name.startswith("ncclx_mpi.")}
+        uses.setdefault(place, set()).update(found - {place, "__version__"})
+    while leaves := {place for place, used in uses.items() if not used & uses.keys()}:
+        for place in leaves:
+            del uses[place]
+    assert not uses, f"circles, or what leads to them: {uses}"
 
 
 def test_every_module_has_a_layer() -> None:

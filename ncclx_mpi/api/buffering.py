@@ -10,8 +10,8 @@ from typing import Any
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api.memory import BUFFER_AUTOMATIC, buffer
-from ncclx_mpi.api.operations import Operation
 from ncclx_mpi.constants import BSEND_OVERHEAD
+from ncclx_mpi.operations.operation import Operation
 
 
 class SendBuffer:

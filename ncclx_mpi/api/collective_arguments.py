@@ -17,12 +17,13 @@ from ncclx_mpi.api import collective_requests
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same, is_compiled, native
-from ncclx_mpi.api.operations import Collection, Operation, Persistent
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.arguments.buffer import Copy
 from ncclx_mpi.collectives import Described
 from ncclx_mpi.gpu_memory import streams
+from ncclx_mpi.operations.collection import Collection
+from ncclx_mpi.operations.operation import Operation, Persistent
 
 if TYPE_CHECKING:
     from ncclx_mpi.device.parts import Cut, Parts

@@ -8,10 +8,11 @@ from typing import Any
 from ncclx_mpi import errors
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.operations import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Bound, Operation, Ticket, blame, write_status
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import Described, Pending
+from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Operation, blame, write_status
+from ncclx_mpi.operations.transfer import Bound, Ticket
 from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.layout import COLLECTIVE
 

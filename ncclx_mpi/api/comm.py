@@ -24,7 +24,6 @@ from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, integer, is_predefined
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.api.operations import Collection
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.constants import (
     APPNUM,
@@ -43,6 +42,7 @@ from ncclx_mpi.constants import (
     UNIVERSE_SIZE,
     WTIME_IS_GLOBAL,
 )
+from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.p2p.engine import NativeComm
 
 _CREATE_GROUP_OFFSET = 3

@@ -1,6 +1,6 @@
 """Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.collective_arguments`.
 
-With ``stream=`` a collective on GPU arrays is enqueued and returns at once; see :mod:`ncclx_mpi.extensions.stream_ordered`. It is meant as a
+With ``stream=`` a collective on GPU arrays is enqueued and returns at once; see :mod:`ncclx_mpi.api.comm_streams`. It is meant as a
 keyword, but not declared as one: CPython calls functions with keyword-only parameters 20 to 40 ns slower, whoever gives them.
 """
 

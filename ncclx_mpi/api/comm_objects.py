@@ -22,9 +22,9 @@ from ncclx_mpi.api import fast, object_blocks, object_messages
 from ncclx_mpi.api.collective_arguments import check_root
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import SUM, Op, predefined
-from ncclx_mpi.api.operations import Operation, Together
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.collectives import shm_object
+from ncclx_mpi.operations.operation import Operation, Together
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.partial_results import CODE, RAW, SLOW
 

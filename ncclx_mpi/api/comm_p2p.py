@@ -11,15 +11,17 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ncclx_mpi import arguments, errors, rc
-from ncclx_mpi.api import background_progress, buffering, device_messages, fast, object_messages
+from ncclx_mpi.api import buffering, fast, object_messages
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.message import Message
-from ncclx_mpi.api.operations import NO_PROC, Bound, Operation, Persistent, Together, Transfer, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+from ncclx_mpi.operations import background_progress, device_transfer
+from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, Together, write_status
+from ncclx_mpi.operations.transfer import Bound, Transfer
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
 from ncclx_mpi.p2p.partial_results import RAW, SLOW
@@ -389,7 +391,7 @@ def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
 
 
 def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) -> Operation:
-    if mode != BUFFERED and (offered := device_messages.start_send(state.native, buffer, dest, tag)) is not None:
+    if mode != BUFFERED and (offered := device_transfer.start_send(state.native, buffer, dest, tag)) is not None:
         return offered
     address, owner = buffer.packed()
     if mode == BUFFERED:
@@ -413,7 +415,7 @@ def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Opera
 
 
 def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
-    if (asking := device_messages.start_receive(state.native, buffer, source, tag)) is not None:
+    if (asking := device_transfer.start_receive(state.native, buffer, source, tag)) is not None:
         return asking
     address, owner, finish = (buffer.address, buffer.owner, None) if buffer.is_direct else buffer.landing()
     return Transfer(state.native, owner, finish).receive(address, buffer.nbytes, source, tag)

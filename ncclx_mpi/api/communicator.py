@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.attributes import Table
-from ncclx_mpi.api.handle import State
 from ncclx_mpi.collectives import Pending
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.state import State
 from numba_kernels.jit import entry
 from transports.shm.layout import SLOTS
 from transports.shm.slots import SLOT, lease

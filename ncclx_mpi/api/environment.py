@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ncclx_mpi import __version__, collectives, errors, rc, runtime
-from ncclx_mpi.api import background_progress, buffering, communicator, errhandler_dispatch
+from ncclx_mpi.api import buffering, communicator, errhandler_dispatch
 from ncclx_mpi.api.comm import Comm
 from ncclx_mpi.api.errhandler import ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
 from ncclx_mpi.api.handle import integer
@@ -25,6 +25,7 @@ from ncclx_mpi.constants import (
     THREAD_SINGLE,
     VERSION,
 )
+from ncclx_mpi.operations import background_progress
 from ncclx_mpi.typing import Buffer
 
 _LEVELS = {

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 from ncclx_mpi import runtime
-from ncclx_mpi.api.handle import Handle, State, constant, is_constant
+from ncclx_mpi.api.handle import Handle, constant, is_constant
 from ncclx_mpi.errors import ERR_ERRHANDLER, fail
+from ncclx_mpi.state import State
 
 MAX_USER_HANDLERS = 32
 

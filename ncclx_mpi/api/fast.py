@@ -20,7 +20,6 @@ import numpy.typing as npt
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import NO_WORDS, Op, learn
-from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer, blame
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_nonblocking as starts
@@ -31,6 +30,8 @@ from ncclx_mpi.collectives.bcast import shm_object as bcast_blob
 from ncclx_mpi.collectives.gather import shm_object as gather_blob
 from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
 from ncclx_mpi.gpu_memory.streams import are_quickly_told
+from ncclx_mpi.operations.operation import Operation, Together, blame
+from ncclx_mpi.operations.transfer import Ticket, Transfer
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import NativeComm, from_whom

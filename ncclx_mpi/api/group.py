@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from ncclx_mpi import errors
-from ncclx_mpi.api.handle import Handle, State, constant, integer, is_constant
+from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
 from ncclx_mpi.constants import IDENT, PROC_NULL, SIMILAR, UNDEFINED, UNEQUAL
+from ncclx_mpi.state import State
 
 
 class GroupState(State):

@@ -2,65 +2,22 @@
 
 Copies of a handle (``Comm(comm)``) share one state, as C handles do. ``Free`` empties the state, so that every other
 copy fails with an MPI error from then on, and makes its own handle null.
-
-A state that was emptied, or never filled, has its slots unset: reading one raises the MPI error "invalid communicator"
-(or group, ...) through ``State.__getattr__``, which Python calls only then. So the valid case pays nothing for the check.
 """
 
 from __future__ import annotations
 
 import copyreg
-import functools
-import itertools
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
-from weakref import WeakValueDictionary
+from typing import Any, ClassVar, Self, TypeVar
 
 from ncclx_mpi import errors
+from ncclx_mpi.state import State, find
 
 PUBLIC = "ncclx_mpi.MPI"
 """The module in which users find the public classes and constants, and from which they are unpickled."""
 
 Some = TypeVar("Some", bound="Handle")
 
-_numbers = itertools.count(1)
-_states: WeakValueDictionary[int, State] = WeakValueDictionary()
 _constants: dict[State, tuple[Handle, str]] = {}
-
-
-class State:
-    """What handles refer to; subclasses name their slots."""
-
-    __slots__ = ("__weakref__", "_number")
-    WHAT: ClassVar[str] = "object"
-    ERROR: ClassVar[int] = errors.ERR_ARG
-
-    def __getattr__(self, name: str) -> NoReturn:
-        errors.fail(self.ERROR, f"invalid {self.WHAT}: it is null, or was freed")
-
-    @property
-    def number(self) -> int:
-        """The integer by which ``fromhandle`` finds this state again."""
-        try:
-            return object.__getattribute__(self, "_number")  # type: ignore[no-any-return]
-        except AttributeError:
-            self._number = next(_numbers)
-            _states[self._number] = self
-            return self._number
-
-    def empty(self) -> None:
-        """Unset every slot: all handles that refer to this state are invalid from now on."""
-        for slot in _slots(type(self)):  # type: ignore[arg-type]
-            try:  # noqa: SIM105  (half the time of contextlib.suppress, and every request comes here)
-                object.__delattr__(self, slot)
-            except AttributeError:
-                pass
-
-
-@functools.cache
-def _slots(kind: type[State]) -> tuple[str, ...]:
-    """Names of all slots of a class that :meth:`State.empty` unsets."""
-    found = (slot for each in kind.__mro__ for slot in getattr(each, "__slots__", ()))
-    return tuple(slot for slot in found if slot not in State.__slots__)
 
 
 class Handle:
@@ -144,7 +101,7 @@ class Handle:
         """Return the state with this number."""
         if number == 0:
             return cls._NULL
-        state = _states.get(number)
+        state = find(number)
         if not isinstance(state, cls._STATE):
             errors.fail(cls._NULL.ERROR, f"{number} is not the handle of a living {cls._NULL.WHAT}")
         return state

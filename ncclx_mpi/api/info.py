@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from ncclx_mpi.api.handle import Handle, State, constant, integer, is_constant
+from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
 from ncclx_mpi.constants import MAX_INFO_KEY, MAX_INFO_VAL
 from ncclx_mpi.errors import ERR_ARG, ERR_INFO, ERR_INFO_KEY, ERR_INFO_NOKEY, ERR_INFO_VALUE, fail
+from ncclx_mpi.state import State
 
 Items = Mapping[str, str] | Iterable[tuple[str, str]]
 

@@ -7,15 +7,15 @@ from typing import Any, Self
 from ncclx_mpi.api import communicator
 from ncclx_mpi.api.comm import _CREATE_GROUP_OFFSET, _CREATE_GROUP_TAG, Comm
 from ncclx_mpi.api.comm_collective import Scans
+from ncclx_mpi.api.comm_dynamic import DynamicAlltoall
 from ncclx_mpi.api.comm_nonblocking import NonBlockingScans
 from ncclx_mpi.api.comm_objects import ObjectScans
 from ncclx_mpi.api.comm_persistent import PersistentScans
+from ncclx_mpi.api.comm_streams import StreamOrdered
 from ncclx_mpi.api.comm_topology import Topologies
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
-from ncclx_mpi.extensions.alltoallv_dynamic.methods import DynamicAlltoall
-from ncclx_mpi.extensions.stream_ordered import StreamOrdered
 
 
 class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologies, DynamicAlltoall, StreamOrdered, Comm):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ncclx_mpi import arguments, errors
-from ncclx_mpi.api import device_messages, fast, object_messages
-from ncclx_mpi.api.handle import Handle, State, constant, is_constant
-from ncclx_mpi.api.operations import NO_PROC, Operation, Transfer, write_status
+from ncclx_mpi.api import fast, object_messages
+from ncclx_mpi.api.handle import Handle, constant, is_constant
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG
+from ncclx_mpi.operations import device_transfer
+from ncclx_mpi.operations.operation import NO_PROC, Operation, write_status
+from ncclx_mpi.operations.transfer import Transfer
 from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.state import State
 from ncclx_mpi.typing import BufSpec
 
 if TYPE_CHECKING:
@@ -113,7 +116,7 @@ class Message(Handle):
             return self._from_nobody()
         native = self._state.comm
         buffer = arguments.recv(buf)
-        if (asking := device_messages.start_matched(native, buffer, self._take)) is not None:
+        if (asking := device_transfer.start_matched(native, buffer, self._take)) is not None:
             return Request._refer(asking)
         address, owner, finish = buffer.landing()
         transfer = Transfer(native, owner, finish, "receive of a matched message")

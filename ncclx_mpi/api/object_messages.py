@@ -30,10 +30,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncclx_mpi import errors, runtime
-from ncclx_mpi.api import background_progress, fast
-from ncclx_mpi.api.operations import Operation, Ticket, Together, Transfer, blame, raise_error, write_status
+from ncclx_mpi.api import fast
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.operations import background_progress
+from ncclx_mpi.operations.operation import Operation, Together, blame, write_status
+from ncclx_mpi.operations.transfer import Ticket, Transfer, raise_error
 from ncclx_mpi.p2p import object_requests, request_pool
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result, from_whom
 from ncclx_mpi.p2p.fast import SLOW
@@ -329,8 +331,9 @@ def start_receive(comm: NativeComm, source: int, tag: int, bufsz: int) -> Object
 class ObjectReceive:
     """The receive of one object: first its lead (or all of it), then its head and its buffers.
 
-    Whoever waits for it moves it on, and so does the thread of :mod:`ncclx_mpi.api.background_progress`: each step is taken under the lock,
-    which nobody holds while waiting. A finalizer or signal handler that comes in between leaves the step to the code that it interrupts.
+    Whoever waits for it moves it on, and so does the thread of :mod:`ncclx_mpi.operations.background_progress`: each step is taken under
+    the lock, which nobody holds while waiting. A finalizer or signal handler that comes in between leaves the step to the code that it
+    interrupts.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ncclx_mpi import arguments, errors, runtime
 from ncclx_mpi.api.datatype import Datatype
-from ncclx_mpi.api.handle import Handle, State, constant
+from ncclx_mpi.api.handle import Handle, constant
 from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout, committed
@@ -27,6 +27,7 @@ from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.collectives.fast import ELEMENTS
+from ncclx_mpi.state import State
 from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
 

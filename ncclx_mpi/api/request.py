@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast, object_messages
+from ncclx_mpi.api.generalized import Generalized
 from ncclx_mpi.api.handle import Handle, constant, is_constant
-from ncclx_mpi.api.operations import EMPTY, Bound, Generalized, Operation, Persistent, Ticket, write_status
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status, check_status, check_statuses
 from ncclx_mpi.constants import UNDEFINED
+from ncclx_mpi.operations.operation import EMPTY, Operation, Persistent, write_status
+from ncclx_mpi.operations.transfer import Bound, Ticket
 from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.partial_results import NOT_YET, RAW

@@ -18,12 +18,11 @@ from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.environment import default_errhandler
 from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, State, constant, integer
+from ncclx_mpi.api.handle import Handle, constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
 from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native, number_of, numbered
-from ncclx_mpi.api.operations import Operation
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
@@ -46,11 +45,13 @@ from ncclx_mpi.constants import (
     WIN_SIZE,
     WIN_UNIFIED,
 )
+from ncclx_mpi.operations.operation import Operation
 from ncclx_mpi.rma import accumulate
 from ncclx_mpi.rma.accumulate import Reduction
 from ncclx_mpi.rma.far import Fetch
 from ncclx_mpi.rma.reach import Landing, Place
 from ncclx_mpi.rma.window import Part, Window
+from ncclx_mpi.state import State
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
 
 _ASSERTIONS = MODE_NOCHECK | MODE_NOSTORE | MODE_NOPUT | MODE_NOPRECEDE | MODE_NOSUCCEED

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, runtime
-from ncclx_mpi.api.operations import Bound, Ticket
+from ncclx_mpi.operations.transfer import Bound, Ticket
 from numba_kernels.pyslots import slot_offset
 
 

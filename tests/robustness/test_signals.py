@@ -190,9 +190,9 @@ def test_whenever_a_send_is_interrupted_its_buffer_lives_until_it_is_read(comm, 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_object_interrupted_between_its_parts_is_sent_whole_or_not_at_all(comm, nth, when, monkeypatch):
     """Two arrays and what says where they belong: three messages, and an exception before or after each."""
-    from ncclx_mpi.api import operations
+    from ncclx_mpi.operations import transfer
 
-    begin, calls = operations.Transfer.send, []
+    begin, calls = transfer.Transfer.send, []
 
     def interrupted(self, *arguments):
         calls.append(arguments)
@@ -206,7 +206,7 @@ def test_an_object_interrupted_between_its_parts_is_sent_whole_or_not_at_all(com
     arrays = [np.arange(600_000.0), np.arange(30_000)]
     if comm.rank == 0:
         with monkeypatch.context() as patched, pytest.raises(Alarm):
-            patched.setattr(operations.Transfer, "send", interrupted)
+            patched.setattr(transfer.Transfer, "send", interrupted)
             comm.send(arrays, 1, 5)
         comm.send("interrupted", 1, 6)
     else:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
-from ncclx_mpi.api import background_progress
+from ncclx_mpi.operations import background_progress
 
 INTERVALS = [1e-6, 0.005]
 THREADS, MESSAGES = 4, 40

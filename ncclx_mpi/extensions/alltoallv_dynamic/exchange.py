@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import collectives
-from ncclx_mpi.api.operations import Collection
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
 from ncclx_mpi.extensions.alltoallv_dynamic import faults, on_host
 from ncclx_mpi.extensions.alltoallv_dynamic.faults import Fault
 from ncclx_mpi.extensions.alltoallv_dynamic.mirror import Mirror, Range
 from ncclx_mpi.extensions.alltoallv_dynamic.operands import Integers, Operands
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
+from ncclx_mpi.operations.collection import Collection
 from numba_kernels.alltoallv import layout
 from numba_kernels.alltoallv.layout import CALL, OFFER, PAIR, RUN
 from numba_kernels.jit import entry as _entry

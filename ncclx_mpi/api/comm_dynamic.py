@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import arguments, buffers, errors
+from ncclx_mpi.api.dynamic_request import DynamicRequest
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.arguments import Buffer as Resolved
@@ -25,8 +26,8 @@ from ncclx_mpi.arguments import VBuffer
 from ncclx_mpi.extensions.alltoallv_dynamic.exchange import Exchange
 from ncclx_mpi.extensions.alltoallv_dynamic.faults import NAME
 from ncclx_mpi.extensions.alltoallv_dynamic.operands import NO_INTEGERS, Choice, Integers, Operands, Rooms
+from ncclx_mpi.extensions.alltoallv_dynamic.operation import DynamicOperation
 from ncclx_mpi.extensions.alltoallv_dynamic.recent import Recent
-from ncclx_mpi.extensions.alltoallv_dynamic.request import DynamicOperation, DynamicRequest
 from ncclx_mpi.typing import Buffer, BufSpecV
 from numba_kernels.alltoallv.layout import DENSE_SOURCE, DENSE_TARGET
 from numba_kernels.layout import WORD

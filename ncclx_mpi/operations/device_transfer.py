@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi.api import background_progress
-from ncclx_mpi.api.operations import EMPTY, Operation, blame, raise_error, write_status
-from ncclx_mpi.api.status import Status
 from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.device import messages
 from ncclx_mpi.device.messages import Array, Incoming, Message
+from ncclx_mpi.operations import background_progress
+from ncclx_mpi.operations.operation import EMPTY, Operation, blame, write_status
+from ncclx_mpi.operations.transfer import raise_error
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.status import Status
 
 
 class DeviceTransfer(Operation):

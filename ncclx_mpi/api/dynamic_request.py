@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ncclx_mpi import errors
-from ncclx_mpi.api.operations import Persistent
 from ncclx_mpi.api.request import Prequest
-from ncclx_mpi.extensions.alltoallv_dynamic.exchange import Exchange
 from ncclx_mpi.extensions.alltoallv_dynamic.faults import NAME
-from ncclx_mpi.extensions.alltoallv_dynamic.operands import Operands
+from ncclx_mpi.extensions.alltoallv_dynamic.operation import DynamicOperation
 from ncclx_mpi.typing import Stream
 
 if TYPE_CHECKING:
-    from ncclx_mpi.api.communicator import CommState
     from ncclx_mpi.extensions.alltoallv_dynamic.device.in_stream import Enqueued
 
 
@@ -35,7 +32,7 @@ class DynamicRequest(Prequest):
         ----------
         stream
             A stream of CuPy or Torch, an object with ``__cuda_stream__``, or a handle of the driver. The communicator must have been
-            prepared (:meth:`~ncclx_mpi.extensions.stream_ordered.StreamOrdered.prepare`) when the request was made, with all arrays of
+            prepared (:meth:`~ncclx_mpi.api.comm_streams.StreamOrdered.prepare`) when the request was made, with all arrays of
             all ranks on the GPUs that it was prepared on. None: the host.
 
         Raises
@@ -69,42 +66,3 @@ class DynamicRequest(Prequest):
         if isinstance(operation.enqueued, str):
             errors.fail(errors.ERR_UNSUPPORTED_OPERATION, f"this {NAME} cannot be started in streams: {operation.enqueued}")
         return operation.enqueued
-
-
-class DynamicOperation(Persistent):
-    """A persistent operation that can also be enqueued, or why it cannot.
-
-    Parameters
-    ----------
-    state
-        The communicator.
-    operands
-        What this rank passes; borrowed.
-    """
-
-    __slots__ = ("enqueued",)
-    enqueued: Enqueued | str
-
-    def __init__(self, state: CommState, operands: Operands) -> None:
-        super().__init__(Exchange(state, operands).prepare(state))
-        self.enqueued = _enqueued(state, operands)
-
-    def release(self) -> None:
-        """Give it up; what is in streams is waited for."""
-        if not isinstance(self.enqueued, str):
-            self.enqueued.release()
-        super().release()
-
-
-def _enqueued(state: CommState, operands: Operands) -> Enqueued | str:
-    """What can be started in streams; collective where the communicator is prepared."""
-    if state.prepared is None:
-        return "the communicator was not prepared when the request was made; call comm.prepare() on all ranks first"
-    from ncclx_mpi.extensions.alltoallv_dynamic.device.in_stream import Enqueued
-
-    try:
-        return Enqueued(state.prepared, operands)
-    except errors.Exception as error:
-        if error.Get_error_class() != errors.ERR_OTHER:
-            raise
-        return str(error)

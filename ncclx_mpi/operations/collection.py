@@ -1,0 +1,68 @@
+"""A non-blocking collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ncclx_mpi import errors
+from ncclx_mpi.operations.operation import EMPTY, Operation, blame, write_status
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.status import Status
+    from ncclx_mpi.collectives import Collective
+
+
+class Collection(Operation):
+    """A non-blocking collective."""
+
+    __slots__ = ("after", "collective", "owner")
+    collective: Collective
+    owner: Any
+    after: Callable[[], None] | None
+
+    def __init__(self, collective: Collective, owner: Any, after: Callable[[], None] | None) -> None:
+        self.collective = collective
+        self.owner = owner
+        self.after = after
+
+    def poll(self) -> bool:
+        """Whether it is done, after some progress."""
+        try:
+            return self.collective.test()
+        except errors.Exception as error:
+            blame(error, self.collective.comm)
+            raise
+
+    def wait(self) -> None:
+        """Return when it is done."""
+        try:
+            self.collective.wait()
+        except BaseException as error:
+            blame(error, self.collective.comm)
+            raise
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        write_status(status, EMPTY)
+
+    def finish(self) -> Any:
+        """Deliver what it brought, and empty it."""
+        after = self.after
+        self.empty()
+        if after is not None:
+            after()
+
+    def empty(self) -> None:
+        """Unset what every use of it needs."""
+        del self.collective, self.owner, self.after
+
+    def cancel(self) -> None:
+        """Ask for its cancellation."""
+        errors.fail(errors.ERR_REQUEST, "a collective operation cannot be cancelled")
+
+    def abandon(self) -> None:
+        """Withdraw it after a wait that failed."""
+        if self.collective.running:
+            self.collective.abandon()
+        self.empty()
