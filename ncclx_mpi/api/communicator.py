@@ -164,6 +164,7 @@ def world(engine: Engine) -> NativeComm:
     """Make the native side of COMM_WORLD: on the first slot, which is nobody else's, if all ranks are on this node."""
     arena = engine.arena
     arena.set_word(arena.plan.slot(0) + SLOT.leased, 1)
+    collectives.watch(engine)
     return engine.new_comm(WORLD_CONTEXT, range(engine.size), 0 if len(engine.near) == engine.size else -1)
 
 

@@ -33,8 +33,6 @@ from ncclx_mpi.collectives.blocking import (
     scatterv,
 )
 from ncclx_mpi.collectives.executor import Collective
-from ncclx_mpi.collectives.leaving import part
-from ncclx_mpi.collectives.mismatch_at_free import disagreement
 from ncclx_mpi.collectives.neighborhood import Neighborhood
 from ncclx_mpi.collectives.nonblocking import Described, Pending
 from ncclx_mpi.collectives.prepare import (
@@ -57,6 +55,8 @@ from ncclx_mpi.collectives.prepare import (
     prepare_scatter,
     prepare_scatterv,
 )
+from ncclx_mpi.collectives.shm_leaving import part, watch
+from ncclx_mpi.collectives.shm_mismatch import disagreement
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -96,5 +96,5 @@ __all__ = [
     "prepare_scatterv", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",
     "start_allgather", "start_allgatherv", "start_allreduce", "start_alltoall", "start_alltoallv", "start_barrier",
     "start_bcast", "start_exscan", "start_gather", "start_gatherv", "start_reduce", "start_reduce_scatter",
-    "start_reduce_scatter_block", "start_scan", "start_scatter", "start_scatterv",
+    "start_reduce_scatter_block", "start_scan", "start_scatter", "start_scatterv", "watch",
 ]  # fmt: skip

@@ -29,7 +29,6 @@ from ncclx_mpi.collectives.bcast import shm_pipelined as bcast_large
 from ncclx_mpi.collectives.executor import Collective, broken
 from ncclx_mpi.collectives.gather import shm_oneshot as gather_small
 from ncclx_mpi.collectives.gather import shm_pipelined as gather_large
-from ncclx_mpi.collectives.leaving import parted
 from ncclx_mpi.collectives.reduce import shm_oneshot as reduce_small
 from ncclx_mpi.collectives.reduce import shm_pipelined as reduce_large
 from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
@@ -39,6 +38,7 @@ from ncclx_mpi.collectives.scan import shm_pipelined as scan_large
 from ncclx_mpi.collectives.scatter import shm_oneshot as scatter_small
 from ncclx_mpi.collectives.scatter import shm_pipelined as scatter_large
 from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
+from ncclx_mpi.collectives.shm_leaving import parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS, PEER_LEFT
 from numba_kernels.jit import entry as _entry

@@ -28,7 +28,7 @@ A buffer that the kernel cannot pin is found out before anything has moved, and 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import WAYS, control_at
+from ncclx_mpi.collectives.cma_tuning import WAYS, control_at
 from ncclx_mpi.collectives.shm_oneshot import arrive, arrive_all, begin, end, payload
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, REFUSED
 from ncclx_mpi.p2p.waiting import check_signals, wait_word

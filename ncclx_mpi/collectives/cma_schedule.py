@@ -2,7 +2,7 @@
 
 ::
 
-    publish  every rank publishes where its buffers are        as it starts, on its line (:mod:`ncclx_mpi.collectives.schedule`)
+    publish  every rank publishes where its buffers are        as it starts, on its line (:mod:`ncclx_mpi.collectives.shm_schedule`)
     copy     process_vm_readv, process_vm_writev               one piece a step, once all have published; nobody need be in the engine
     close    ``done`` of every rank has come so far            the buffers are the caller's again
 
@@ -29,10 +29,9 @@ T = 2 alpha + what the blocking one copies, from when the last rank has started 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import control_at, peer_at
 from ncclx_mpi.collectives.cma import PIECE, note_copied, note_look, opened, pull, push
+from ncclx_mpi.collectives.cma_tuning import control_at, peer_at
 from ncclx_mpi.collectives.reduce_scatter.cma import MOST_CHUNK, chunk_items, reduce_pulled
-from ncclx_mpi.collectives.schedule import DIRECT_WORDS, ENTRY
 from ncclx_mpi.collectives.shm_oneshot import (
     AGREED,
     AHEAD,
@@ -51,6 +50,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
     root_of,
 )
 from ncclx_mpi.collectives.shm_pipelined import land
+from ncclx_mpi.collectives.shm_schedule import DIRECT_WORDS, ENTRY
 from ncclx_mpi.p2p.layout import COMM, REFUSED
 from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives.leaving import parted
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
+from ncclx_mpi.collectives.shm_leaving import is_death_suspected, parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
 from ncclx_mpi.p2p.matching import release_request
@@ -36,7 +36,6 @@ from numba_kernels.jit import c_address, kernel
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import move
-from transports.shm.slots import SLOT, SUSPECTED
 
 PLAN = words("Plan", "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer looks stranger")
 """``first_open``: index of the first step that is not complete. ``looks``: how often it was stepped; ``stranger``: 1 + what another rank
@@ -536,16 +535,10 @@ def _let_go() -> None:
 def broken(comm: NativeComm, name: str) -> errors.Exception:
     """What a collective raises on a communicator on which one was given up: that a rank died, if that is why."""
     engine = comm.engine
-    if engine.arena.dead_ranks() or (_is_death_suspected(comm) and engine.is_death_noticed()):
+    if engine.arena.dead_ranks() or (is_death_suspected(comm) and engine.is_death_noticed()):
         return engine.failure(PEER_DEAD, name)
     return errors.error(
         errors.ERR_OTHER,
         f"rank {comm.rank}: {name} on a communicator on which a collective was interrupted or failed, here or on another rank: "
         "the ranks no longer agree on what comes next. Make a new communicator",
     )
-
-
-def _is_death_suspected(comm: NativeComm) -> bool:
-    """Whether one was given up because the system refused a copy, which it does from a death on, before that is noticed."""
-    arena = comm.engine.arena
-    return comm.slot >= 0 and arena.word(arena.plan.slot(comm.slot) + SLOT.broken) == SUSPECTED

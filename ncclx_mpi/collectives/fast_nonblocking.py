@@ -7,9 +7,10 @@ valid, or there is no room, or no free ticket; the caller then goes the general 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives import operands, schedule
-from ncclx_mpi.collectives.autotune import is_one_sided
+from ncclx_mpi.algorithms import ONESHOT_UPTO
+from ncclx_mpi.collectives import operands, shm_schedule
 from ncclx_mpi.collectives.cma import is_shown
+from ncclx_mpi.collectives.cma_tuning import is_one_sided
 from ncclx_mpi.collectives.select import is_planned, on_lines
 from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
@@ -31,7 +32,6 @@ from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import address_of, array_argument, array_of, index_argument, index_of, itemsize_of, nbytes_of
 from numba_kernels.pyslots import clear_error, decrease, increase, new_tuple, object_result, result, set_item
-from transports.shm.slots import BIG
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
@@ -41,7 +41,7 @@ def _fits(comm, kind, published, send, recv):  # type: ignore[no-untyped-def]
     `send`, `recv`: addresses of this rank's buffers, 0 for one that does not matter.
     """
     if on_lines(comm, kind, published) != 0:
-        return 1 if published <= BIG else 0
+        return 1 if published <= ONESHOT_UPTO else 0
     if kind == SCAN or load64(comm + SCRATCH.one_sided) == 0 or is_one_sided(comm, kind) == 0:
         return 0
     if kind in (ALLTOALL, REDUCE_SCATTER) and send == recv:
@@ -70,7 +70,7 @@ def _owner(first, second):  # type: ignore[no-untyped-def]
 def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
     """The handle of a collective that is about to start, and keeps its arrays alive; 0 if it cannot."""
     engine, keeper = load64(comm + COMM.engine), load64(comm + SCRATCH.keeper)
-    if load64(comm + COMM.broken) != 0 or schedule.has_room(comm) == 0:
+    if load64(comm + COMM.broken) != 0 or shm_schedule.has_room(comm) == 0:
         return 0
     owner = _owner(first if first != 0 else keeper, second)
     if owner == 0:
@@ -85,7 +85,7 @@ def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def _entry_of(comm, handle):  # type: ignore[no-untyped-def]
     """Where what a new handle stands for is described; 0 if there is no handle, or no room: a finalizer that ran may have done anything."""
-    entry = schedule.new_entry(comm, request_of(handle)) if handle != 0 else 0
+    entry = shm_schedule.new_entry(comm, request_of(handle)) if handle != 0 else 0
     if entry < 0:
         decrease(handle)
     return max(entry, 0)
@@ -98,8 +98,8 @@ def ibarrier(comm):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    schedule.describe_barrier(comm, entry)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_barrier(comm, entry)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -113,8 +113,8 @@ def ibcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    schedule.describe_bcast(comm, entry, address_of(argument), nbytes, root)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_bcast(comm, entry, address_of(argument), nbytes, root)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -129,8 +129,8 @@ def iallreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-d
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(recv)
-    schedule.describe_allreduce(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_allreduce(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -145,8 +145,8 @@ def iscan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unt
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(recv)
-    schedule.describe_scan(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_scan(comm, entry, address_of(send), address_of(recv), nbytes // itemsize, itemsize, function, exclusive)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -163,8 +163,8 @@ def ireduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-u
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(send)
-    schedule.describe_reduce(comm, entry, address_of(send), target, nbytes // itemsize, itemsize, function, root)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_reduce(comm, entry, address_of(send), target, nbytes // itemsize, itemsize, function, root)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -180,8 +180,8 @@ def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[n
         return result(0)
     itemsize = itemsize_of(recv)
     count = nbytes_of(recv) // itemsize
-    schedule.describe_reduce_scatter_block(comm, entry, address_of(send), address_of(recv), count, itemsize, function)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_reduce_scatter_block(comm, entry, address_of(send), address_of(recv), count, itemsize, function)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -195,8 +195,8 @@ def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    schedule.describe_allgather(comm, entry, source, nbytes, target)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_allgather(comm, entry, source, nbytes, target)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -210,8 +210,8 @@ def ialltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    schedule.describe_alltoall(comm, entry, source, target, total // load64(comm + COMM.size))
-    schedule.commit(comm, entry)
+    shm_schedule.describe_alltoall(comm, entry, source, target, total // load64(comm + COMM.size))
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -226,8 +226,8 @@ def igather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    schedule.describe_gather(comm, entry, address_of(send), nbytes, target, root)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_gather(comm, entry, address_of(send), nbytes, target, root)
+    shm_schedule.commit(comm, entry)
     return result(handle)
 
 
@@ -242,6 +242,6 @@ def iscatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def
     entry = _entry_of(comm, handle)
     if entry == 0:
         return result(0)
-    schedule.describe_scatter(comm, entry, source, target, nbytes, root)
-    schedule.commit(comm, entry)
+    shm_schedule.describe_scatter(comm, entry, source, target, nbytes, root)
+    shm_schedule.commit(comm, entry)
     return result(handle)

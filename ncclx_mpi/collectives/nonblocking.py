@@ -1,6 +1,6 @@
 """Non-blocking and persistent collectives as Python sees them: what is pending in a communicator, and who goes how.
 
-Small collectives go by lines (:mod:`ncclx_mpi.collectives.schedule`), by the same table as blocking ones, if what they reduce with is
+Small collectives go by lines (:mod:`ncclx_mpi.collectives.shm_schedule`), by the same table as blocking ones, if what they reduce with is
 compiled: whoever makes progress carries a reduction out, with the engine's lock in hand, where a function in Python may not run.
 Larger ones go by direct copies (:mod:`ncclx_mpi.collectives.cma_schedule`) where all ranks let the kernel copy. All others are plans
 (:mod:`ncclx_mpi.collectives.prepare`), as are those with counts, and large scans. All of it is a function of what all ranks know; but
@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import autotune, cma, cma_schedule, schedule, select, shm_oneshot
+from ncclx_mpi.algorithms import ONESHOT_UPTO
+from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_oneshot, shm_schedule
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.select import LARGE, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
@@ -30,12 +31,11 @@ from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
-from transports.shm.slots import BIG
 
 entry = functools.cache(_entry)
 _LEAST_ENTRIES = 32
 _FEW_OWNERS = 64
-_WORDS = schedule.ENTRY.total // WORD
+_WORDS = shm_schedule.ENTRY.total // WORD
 
 
 class Described:
@@ -44,7 +44,7 @@ class Described:
     Attributes
     ----------
     address
-        Of an entry (:mod:`ncclx_mpi.collectives.schedule`) that says what it is.
+        Of an entry (:mod:`ncclx_mpi.collectives.shm_schedule`) that says what it is.
     before, after
         Copies that are made each time, before it starts and once it is complete.
     is_refusal
@@ -152,11 +152,11 @@ class Pending:
                 return None
             described.is_refusal = ahead == shm_oneshot.UNREACHED
             operands = resolve(comm, *described.show(comm, name, arguments))[-1]
-        elif algorithm != SMALL or published > BIG:
+        elif algorithm != SMALL or published > ONESHOT_UPTO:
             return None
         entry(kernel)(comm.address, described.address, *operands)
         if described.is_refusal:
-            entry(schedule.refuse)(described.address)
+            entry(shm_schedule.refuse)(described.address)
         return described
 
     def begin(self, described: Described, name: str, owner: Any) -> int:
@@ -169,7 +169,7 @@ class Pending:
             copy()
         expected = self.comm.word("sequence") + 1
         self.keep(expected, owner)
-        number = int(entry(schedule.start_described)(self.comm.address, 0, described.address))
+        number = int(entry(shm_schedule.start_described)(self.comm.address, 0, described.address))
         if number < 0:
             self.owners.pop(expected, None)
             check(self.comm, -number, name)
@@ -181,13 +181,13 @@ class Pending:
     def _look_ahead(self, kind: int) -> int:
         """How large collectives go: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.shm_oneshot`)."""
         comm, ahead = self.comm, shm_oneshot.SCRATCH.ahead
-        if comm.size == 1 or not entry(autotune.may_be_direct)(comm.address, kind):
+        if comm.size == 1 or not entry(cma_tuning.may_be_direct)(comm.address, kind):
             return shm_oneshot.PLANNED
         if not len(self._chunks):
             self._chunks = np.empty(cma_schedule.CHUNKS_BYTES, dtype=np.uint8)
             _word(comm.address + shm_oneshot.SCRATCH.chunks).value = self._chunks.ctypes.data
             _word(comm.address + shm_oneshot.SCRATCH.one_sided).value = c_address(cma_schedule.step)
-        if entry(autotune.is_one_sided)(comm.address, kind):
+        if entry(cma_tuning.is_one_sided)(comm.address, kind):
             return shm_oneshot.AGREED
         if _word(comm.address + ahead).value == shm_oneshot.UNASKED:
             comm.engine.idle_wait(self._have_all_joined, "first large non-blocking collective, while a rank starts")
@@ -201,14 +201,14 @@ class Pending:
     def begin_request(self, request: int, name: str) -> None:
         """Start a persistent request of this communicator, a FREE one; raises as :meth:`start`."""
         self._make_room()
-        entry(schedule.start_again)(request)
+        entry(shm_schedule.start_again)(request)
         if _word(request + REQUEST.state).value == FREE:
             check(self.comm, BROKEN, name)
 
     def hold(self, request: int) -> None:
         """Keep the slot for a persistent request after the communicator was freed, until :meth:`let_go`."""
         if not self.comm.engine.word("lines_start"):
-            self.comm.engine.set_word("lines_start", c_address(schedule.start_again))
+            self.comm.engine.set_word("lines_start", c_address(shm_schedule.start_again))
         self._holders.add(request)
 
     def let_go(self, request: int) -> None:
@@ -231,14 +231,14 @@ class Pending:
         Exception
             ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed. ERR_TRUNCATE, ERR_ROOT, ERR_OTHER: ranks disagree.
         """
-        code = entry(schedule.wait_for)(self.comm.address, number)
+        code = entry(shm_schedule.wait_for)(self.comm.address, number)
         if code != 0:
             self._fail(code, name)
         self._land(number)
 
     def test(self, number: int, name: str) -> bool:
         """Whether collective `number` is complete, after some progress; raises as :meth:`wait`."""
-        code = entry(schedule.test_for)(self.comm.address, number)
+        code = entry(shm_schedule.test_for)(self.comm.address, number)
         if code > 0:
             self._fail(code, name)
         if code == 0:
@@ -253,7 +253,7 @@ class Pending:
 
     def abandon(self) -> None:
         """Give all that is pending up: its buffers are the caller's again, and the communicator takes no more collectives."""
-        entry(schedule.abandon)(self.comm.address)
+        entry(shm_schedule.abandon)(self.comm.address)
         self.owners.clear()
         self._landings.clear()
 
@@ -264,7 +264,7 @@ class Pending:
     def forget(self, request: int, owner: Any) -> None:
         """Give the request of a collective back, which goes on by itself and keeps `owner` alive as long."""
         number = _word(request + REQUEST.sequence).value
-        if entry(schedule.detach)(self.comm.address, request):
+        if entry(shm_schedule.detach)(self.comm.address, request):
             self.keep(number, owner)
 
     def leave(self) -> None:
@@ -275,7 +275,7 @@ class Pending:
     def _leave(self) -> None:
         if self.comm.slot >= 0 and not self._holders:
             self._is_left, self._has_left = False, True
-            entry(schedule.leave)(self.comm.address)
+            entry(shm_schedule.leave)(self.comm.address)
 
     def _fail(self, code: int, name: str) -> None:
         self.abandon()
@@ -287,13 +287,13 @@ class Pending:
             errors.fail(
                 errors.ERR_COMM, f"rank {self.comm.rank}: a persistent collective is started after its communicator was freed"
             )
-        if entry(schedule.has_room)(self.comm.address):
+        if entry(shm_schedule.has_room)(self.comm.address):
             return
         engine, room = self.comm.engine, max(2 * len(self._entries) // _WORDS, _LEAST_ENTRIES)
         if not engine.word("lines_step"):
-            engine.set_word("lines_step", c_address(schedule.step))
+            engine.set_word("lines_step", c_address(shm_schedule.step))
         entries = np.empty(room * _WORDS, dtype=np.int64)
-        entry(schedule.move_entries)(self.comm.address, entries.ctypes.data, room)
+        entry(shm_schedule.move_entries)(self.comm.address, entries.ctypes.data, room)
         self._entries = entries
         _word(self.comm.address + shm_oneshot.SCRATCH.keeper).value = id(self)
         _let_go()
@@ -306,7 +306,7 @@ class Pending:
         self._drop_at = 2 * len(self.owners) + _FEW_OWNERS
 
     def __del__(self) -> None:
-        if len(self._entries) and not entry(schedule.unlink)(self.comm.address):
+        if len(self._entries) and not entry(shm_schedule.unlink)(self.comm.address):
             _lingering.append(self)
 
 
@@ -322,7 +322,7 @@ def _let_go() -> None:
     for _ in range(len(_lingering)):
         with contextlib.suppress(IndexError):  # another thread does the same
             left = _lingering.popleft()
-            if not entry(schedule.unlink)(left.comm.address):
+            if not entry(shm_schedule.unlink)(left.comm.address):
                 _lingering.append(left)
 
 
@@ -333,50 +333,50 @@ _Resolved = tuple[int, int, Any, tuple[int, ...]]
 
 
 def _barrier(comm: NativeComm) -> _Resolved:
-    return shm_oneshot.BARRIER, 0, schedule.describe_barrier, ()
+    return shm_oneshot.BARRIER, 0, shm_schedule.describe_barrier, ()
 
 
 def _bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Resolved:
-    return shm_oneshot.BCAST, nbytes, schedule.describe_bcast, (address, nbytes, root)
+    return shm_oneshot.BCAST, nbytes, shm_schedule.describe_bcast, (address, nbytes, root)
 
 
 def _gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Resolved:
-    return shm_oneshot.GATHER, nbytes, schedule.describe_gather, (send, nbytes, recv, root)
+    return shm_oneshot.GATHER, nbytes, shm_schedule.describe_gather, (send, nbytes, recv, root)
 
 
 def _scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Resolved:
-    return shm_oneshot.SCATTER, nbytes * comm.size, schedule.describe_scatter, (send, recv, nbytes, root)
+    return shm_oneshot.SCATTER, nbytes * comm.size, shm_schedule.describe_scatter, (send, recv, nbytes, root)
 
 
 def _allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Resolved:
-    return shm_oneshot.ALLGATHER, nbytes, schedule.describe_allgather, (send, nbytes, recv)
+    return shm_oneshot.ALLGATHER, nbytes, shm_schedule.describe_allgather, (send, nbytes, recv)
 
 
 def _alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Resolved:
-    return shm_oneshot.ALLTOALL, nbytes * comm.size, schedule.describe_alltoall, (send or recv, recv, nbytes)
+    return shm_oneshot.ALLTOALL, nbytes * comm.size, shm_schedule.describe_alltoall, (send or recv, recv, nbytes)
 
 
 def _reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> _Resolved:
-    return shm_oneshot.REDUCE, count * itemsize, schedule.describe_reduce, (send or recv, recv, count, itemsize, fn, root)
+    return shm_oneshot.REDUCE, count * itemsize, shm_schedule.describe_reduce, (send or recv, recv, count, itemsize, fn, root)
 
 
 def _allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return shm_oneshot.ALLREDUCE, count * itemsize, schedule.describe_allreduce, (send or recv, recv, count, itemsize, fn)
+    return shm_oneshot.ALLREDUCE, count * itemsize, shm_schedule.describe_allreduce, (send or recv, recv, count, itemsize, fn)
 
 
 def _reduce_scatter_block(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
 ) -> _Resolved:
     total = count * comm.size * itemsize
-    return shm_oneshot.REDUCE_SCATTER, total, schedule.describe_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
+    return shm_oneshot.REDUCE_SCATTER, total, shm_schedule.describe_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
 
 
 def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return shm_oneshot.SCAN, count * itemsize, schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 0)
+    return shm_oneshot.SCAN, count * itemsize, shm_schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 0)
 
 
 def _exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return shm_oneshot.EXSCAN, count * itemsize, schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 1)
+    return shm_oneshot.EXSCAN, count * itemsize, shm_schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 1)
 
 
 _COLLECTIVES: dict[str, Callable[..., _Resolved]] = {

@@ -11,7 +11,7 @@ another one, alike on all ranks (why: ``design/011-plans-and-rows.md``):
 ====================  =======================================================  ==============================================
 forced                cannot serve                                             then
 ====================  =======================================================  ==============================================
-``shm_oneshot``       more than ``BIG`` bytes                                  as if none was forced
+``shm_oneshot``       more than 16 KiB                                         as if none was forced
 ``shm_pipelined``     elements over ``LARGEST_ITEM`` to reduce                 a plan
 ``cma``               buffers that the kernel does not copy                    ``shm_pipelined``
 any of the three      no slot in the arena; non-blocking and persistent calls  a plan
@@ -32,15 +32,14 @@ from collections.abc import Callable
 import numpy as np
 
 from ncclx_mpi import algorithms, errors
-from ncclx_mpi.algorithms import ONESHOT, UNFORCED, Algorithm, Case
+from ncclx_mpi.algorithms import ONESHOT, ONESHOT_UPTO, UNFORCED, Algorithm, Case
 from ncclx_mpi.collectives.plan import Plan
 from ncclx_mpi.collectives.shm_oneshot import BARRIER, EXSCAN
-from ncclx_mpi.collectives.shm_pipelined import piece_of
+from ncclx_mpi.collectives.shm_pipelined import chunk_bytes
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import COMM, OPERATIONS
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from transports.shm.slots import BIG, LEAST_CHUNK, split_chunk_bytes
 
 FIRST_PLAN = algorithms.PLAN
 """The number of the first plan."""
@@ -51,14 +50,12 @@ COLLECTIVES = {kind: "scan" if OPERATIONS[kind] == "exscan" else OPERATIONS[kind
 """The collective of each kind, as rows name it."""
 
 LINES_UPTO = {kind: algorithms.row_of(collective, "shm_oneshot").upto for kind, collective in COLLECTIVES.items()}
-"""Bytes that one rank publishes up to which lines are used; never more than `BIG`."""
+"""Bytes that one rank publishes up to which lines are used; never more than `ONESHOT_UPTO`."""
 _UPTO = np.array([LINES_UPTO.get(kind, 0) for kind in range(EXSCAN + 1)])
 """The same for compiled code: an array, as the index of a tuple is checked by something that raises."""
-assert BIG == algorithms.ONESHOT_UPTO
 
 LARGEST_ITEM = algorithms.LARGEST_ITEM
 """Bytes of an element up to which reductions are cut into chunks of whole elements."""
-assert LARGEST_ITEM == LEAST_CHUNK
 
 
 @kernel("int64(int64, int64)")
@@ -66,7 +63,7 @@ def _lines_upto(kind, forced):  # type: ignore[no-untyped-def]
     """Bytes that one rank publishes up to which lines are used; what is empty passes by them whatever is forced."""
     if forced == UNFORCED:
         return _UPTO[kind]
-    return BIG if forced == ONESHOT else 0
+    return ONESHOT_UPTO if forced == ONESHOT else 0
 
 
 @kernel("int64(int64, int64)")
@@ -98,7 +95,7 @@ def algorithm(comm: NativeComm, kind: int, published: int) -> str:
 @kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
 def chunk_items(size, nbytes, itemsize):  # type: ignore[no-untyped-def]
     """Elements of a chunk of a stream of up to `nbytes` that is reduced: whole lines of them where they are small."""
-    items = min(piece_of(nbytes), split_chunk_bytes(size)) // itemsize
+    items = chunk_bytes(size, nbytes) // itemsize
     return items // 64 * 64 if items >= 64 else items
 
 

@@ -23,6 +23,7 @@ T = alpha (one line transfer, 0.1-0.2 us) + (n - 1) * m * beta for m bytes read 
 
 from __future__ import annotations
 
+from ncclx_mpi.algorithms import ONESHOT_UPTO
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import leave_gil
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER, REFUSED
@@ -35,19 +36,21 @@ from numba_kernels.layout import words
 from numba_kernels.memory import allocate, copy, move, write_shared
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import CONTROL, DEAD
-from transports.shm.slots import BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
+from transports.shm.slots import BIG, BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
+
+assert BIG == ONESHOT_UPTO
 
 SCRATCH = words(
     "Scratch",
     "known published passed record streams past next_past offender own_signature its_signature "
-    # non-blocking collectives (schedule.py)
+    # non-blocking collectives (shm_schedule.py)
     "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
 is written, ``passed`` the signature of the last one that was passed by; the three from ``offender`` tell Python what a mismatch was
 about. ``started`` and ``collected`` are the last non-blocking collectives that were started, and completed; the words after
-them are those of :mod:`ncclx_mpi.collectives.schedule`, the last three those of :mod:`ncclx_mpi.collectives.cma_schedule`: see below; the
+them are those of :mod:`ncclx_mpi.collectives.shm_schedule`, the last three those of :mod:`ncclx_mpi.collectives.cma_schedule`: see below; the
 address of the chunks in which it reduces, and of its step."""
 
 UNASKED, AGREED, PLANNED, UNREACHED = range(4)

@@ -18,6 +18,7 @@ overwrites was read by ranks at least as far as itself, two rounds ago; so round
 
 from __future__ import annotations
 
+from ncclx_mpi.algorithms import LARGEST_ITEM
 from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, check_line, check_signature, end
 from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.waiting import wait_word
@@ -27,6 +28,7 @@ from numba_kernels.memory import move, stream, write_shared
 from transports.shm.lane import SHM
 from transports.shm.slots import (
     CHUNKS,
+    LEAST_CHUNK,
     RING,
     SLOT,
     bounce_of,
@@ -34,6 +36,7 @@ from transports.shm.slots import (
     shared_consumed,
     shared_posted,
     split_chunk,
+    split_chunk_bytes,
     split_consumed,
     split_posted,
 )
@@ -48,6 +51,7 @@ _PAGE = 4096
 _LOOK_AGAIN = 256
 _PATIENCE_US, _LITTLE_PATIENCE_US = 500, 20
 LEAST_ADDRESS = 4096
+assert LARGEST_ITEM == LEAST_CHUNK
 """What the ``take`` functions return below this is the code of a failure."""
 
 
@@ -193,6 +197,12 @@ def piece_of(nbytes):  # type: ignore[no-untyped-def]
     """Bytes of a chunk of a stream of `nbytes`: some pieces, so that readers follow the writer closely, that stay in caches."""
     piece = (nbytes // PIECES + _PAGE - 1) // _PAGE * _PAGE
     return min(max(piece, LEAST_PIECE), MOST_PIECE)
+
+
+@kernel("int64(int64, int64)")
+def chunk_bytes(size, nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of a chunk of a stream of `nbytes` from each of `size` ranks to each other one."""
+    return min(piece_of(nbytes), split_chunk_bytes(size))
 
 
 @kernel("int64(int64, int64)")

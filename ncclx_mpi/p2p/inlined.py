@@ -1,7 +1,7 @@
-"""The transport that is compiled into the engine: shared memory, whose words every wait polls and where a small message is written inline.
+"""Sending, by the transport that is compiled into the engine or by another.
 
-Any other transport has its functions in the ``PEER`` blocks of the peers that it reaches, by C address. An address of 0 there means:
-the one that is named here. The test of it costs a load of a line that a send loads anyway.
+Any transport but the former has its functions in the ``PEER`` blocks of the peers that it reaches, by C address. An address of 0 there means:
+the one that is compiled in (:mod:`transports.inlined`). The test of it costs a load of a line that a send loads anyway.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from ncclx_mpi.p2p.layout import PEER
 from numba_kernels.atomics import load64
 from numba_kernels.calls import call_message, call_three
 from numba_kernels.jit import kernel
+from transports import inlined
 from transports.messages import EAGER
-from transports.shm import lane
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
@@ -20,7 +20,7 @@ def send_eager(engine, peer, context, tag, nbytes, address):  # type: ignore[no-
     function = load64(peer + PEER.send)
     if function != 0:
         return call_message(function, engine, peer, EAGER, context, tag, nbytes, address, 0, 0)
-    return lane.send_eager(engine, peer, context, tag, nbytes, address)
+    return inlined.send_eager(engine, peer, context, tag, nbytes, address)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
@@ -29,7 +29,7 @@ def send(engine, peer, kind, context, tag, nbytes, first, second, third):  # typ
     function = load64(peer + PEER.send)
     if function != 0:
         return call_message(function, engine, peer, kind, context, tag, nbytes, first, second, third)
-    return lane.send(engine, peer, kind, context, tag, nbytes, first, second, third)
+    return inlined.send(engine, peer, kind, context, tag, nbytes, first, second, third)
 
 
 @kernel("void(int64, int64, int64)")
@@ -39,27 +39,27 @@ def credit(engine, peer, released):  # type: ignore[no-untyped-def]
     if function != 0:
         call_three(function, engine, peer, released)
     else:
-        lane.credit(engine, peer, released)
+        inlined.credit(engine, peer, released)
 
 
 @kernel("int64(int64)")
 def credited(peer):  # type: ignore[no-untyped-def]
     """Eager bytes sent to a peer that have found their receive, as far as is known here."""
-    return lane.credited(peer) if load64(peer + PEER.credit) == 0 else load64(peer + PEER.seen_released)
+    return inlined.credited(peer) if load64(peer + PEER.credit) == 0 else load64(peer + PEER.seen_released)
 
 
 @kernel("int64(int64)")
 def has_transfers(engine):  # type: ignore[no-untyped-def]
     """Whether transfers are under way."""
-    return load64(engine + lane.SHM.active_count)
+    return load64(engine + inlined.WORDS.active_count)
 
 
 @kernel("int64(int64)")
 def has_arrivals(engine):  # type: ignore[no-untyped-def]
     """Whether a peer of this node has sent something that was not taken yet."""
-    peer = load64(engine + lane.SHM.first_lane)
-    for _ in range(load64(engine + lane.SHM.lanes)):
-        if lane.next_line(engine, peer) != 0:
+    peer = load64(engine + inlined.WORDS.first_lane)
+    for _ in range(load64(engine + inlined.WORDS.lanes)):
+        if inlined.next_line(engine, peer) != 0:
             return 1
         peer += PEER.total
     return 0

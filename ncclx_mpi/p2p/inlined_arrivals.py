@@ -9,9 +9,9 @@ from ncclx_mpi.p2p.arrivals import arrive_control, arrive_eager
 from ncclx_mpi.p2p.layout import PEER
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
+from transports import inlined
+from transports.inlined import MESSAGE, kind_of, tag_of
 from transports.messages import EAGER
-from transports.shm import lane
-from transports.shm.ring import MESSAGE, kind_of, tag_of
 
 
 @kernel("int64(int64, int64, int64)")
@@ -20,7 +20,7 @@ def _arrive(engine, peer, line):  # type: ignore[no-untyped-def]
     kind, payload = kind_of(line), line + MESSAGE.payload
     context, tag, nbytes = load64(line + MESSAGE.context), tag_of(line), load64(line + MESSAGE.nbytes)
     if kind == EAGER:
-        first_bytes, rest = lane.bytes_before_the_wrap(engine, peer, line), lane.beginning_of(peer)
+        first_bytes, rest = inlined.bytes_before_the_wrap(engine, peer, line), inlined.beginning_of(peer)
         return arrive_eager(engine, peer, context, tag, nbytes, payload, first_bytes, rest)
     first, second, third = load64(payload), load64(payload + 8), load64(payload + 16)
     return arrive_control(engine, peer, kind, context, tag, nbytes, first, second, third)
@@ -29,11 +29,11 @@ def _arrive(engine, peer, line):  # type: ignore[no-untyped-def]
 @kernel("void(int64)", is_entry=True)
 def take_in(engine):  # type: ignore[no-untyped-def]
     """Take what peers of this node have sent."""
-    peer = load64(engine + lane.SHM.first_lane)
-    for _ in range(load64(engine + lane.SHM.lanes)):
-        for _ in range(lane.MESSAGES_A_TURN):
-            line = lane.next_line(engine, peer)
+    peer = load64(engine + inlined.WORDS.first_lane)
+    for _ in range(load64(engine + inlined.WORDS.lanes)):
+        for _ in range(inlined.MESSAGES_A_TURN):
+            line = inlined.next_line(engine, peer)
             if line == 0 or _arrive(engine, peer, line) == 0:
                 break
-            lane.consume_line(engine, peer, line)
+            inlined.consume_line(engine, peer, line)
         peer += PEER.total

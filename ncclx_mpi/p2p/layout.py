@@ -32,8 +32,9 @@ ENGINE = words(
     "take_in move_on step poll_other other_state "
     # trace: the record of the operation that this rank is in
     "current "
-    # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py)
-    "wait_word parked*3 "
+    # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py); of collectives, what
+    # says whether a rank has left a communicator with a slot
+    "wait_word parked*3 peer_left "
     # finished requests with their Python objects, to be used again (request_pool.py)
     "tickets lines_tickets object_requests "
     # a thread takes what comes in one message space: whether it sleeps, and the event that wakes it (alarm.py)
@@ -56,7 +57,7 @@ COMM = words(
     "Comm",
     # `handle`: address of its Python object
     "engine context rank size world local slot sequence broken plans handle scratch*64 "
-    # what the ranks agreed on, and trials for each kind of collective (collectives/autotune.py)
+    # what the ranks agreed on, and trials for each kind of collective (collectives/cma_tuning.py)
     "| ways*776 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)
     "| forced*32",

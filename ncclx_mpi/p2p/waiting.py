@@ -12,13 +12,12 @@ import ctypes
 from typing import Any
 
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED, PEER_LEFT
+from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED
 from ncclx_mpi.p2p.progress import idle, sched_yield
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, ticks
-from numba_kernels.calls import call_five
+from numba_kernels.calls import call_five, call_three
 from numba_kernels.jit import kernel
-from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, parted_of
 
 _gil_take = types.external("PyGILState_Ensure", types.int32())
 _gil_give = types.external("PyGILState_Release", types.void(types.int32))
@@ -49,12 +48,10 @@ def _highest(first, second, third):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)")
 def _peer_left(comm):  # type: ignore[no-untyped-def]
     """PEER_LEFT if a rank has left the communicator before it called the last collective that this one has called."""
-    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
-    for other in range(size if slot != 0 else 0):
-        parted = load_relaxed(parted_of(slot, size, other))
-        if other != rank and parted != 0 and (parted & ~PARTED) >> PARTED_COUNT_SHIFT < load64(comm + COMM.sequence):
-            return PEER_LEFT
-    return 0
+    slot = load64(comm + COMM.slot)
+    if slot == 0:
+        return 0
+    return call_three(load64(load64(comm + COMM.engine) + ENGINE.peer_left), comm, slot, load64(comm + COMM.sequence))
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")

@@ -16,7 +16,7 @@ from ncclx_mpi import collectives, errors
 from ncclx_mpi.algorithms import ALGORITHMS, NAMES, ON_SLOT, ORDER, PLAN, RANK, ROWS, Algorithm, Case, choose, pack, rows_of, unpack
 from ncclx_mpi.api.communicator import duplicate, return_slot
 from ncclx_mpi.collectives import select
-from ncclx_mpi.collectives.autotune import WAYS
+from ncclx_mpi.collectives.cma_tuning import WAYS
 from ncclx_mpi.collectives.plan import Plan
 from ncclx_mpi.collectives.shm_oneshot import SCRATCH
 from ncclx_mpi.p2p import forced

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.allgather import cma
 from ncclx_mpi.collectives.allgather.cma import BLOCK
-from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.cma import UNREACHED
+from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, NO_MEMORY, end, sign, working_memory
 from ncclx_mpi.collectives.shm_pipelined import (
     LEAST_ADDRESS,

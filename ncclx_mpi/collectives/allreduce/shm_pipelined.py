@@ -18,8 +18,8 @@ T = alpha + m * (2 beta + gamma) for two, 2 alpha + 2 (n - 1) / n * m * 2 beta +
 from __future__ import annotations
 
 from ncclx_mpi.collectives.allreduce import cma
-from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.cma import UNREACHED
+from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.reduce_scatter.shm_pipelined import collect_round, even_firsts, reduce_round
 from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, NO_MEMORY, end, sign, whole_lines, working_memory
 from ncclx_mpi.collectives.shm_pipelined import (

@@ -10,7 +10,6 @@ place sends from a copy.
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import WAYS
 from ncclx_mpi.collectives.cma import (
     PIECE,
     UNREACHED,
@@ -23,6 +22,7 @@ from ncclx_mpi.collectives.cma import (
     push,
     show,
 )
+from ncclx_mpi.collectives.cma_tuning import WAYS
 from ncclx_mpi.collectives.shm_pipelined import chunks_of, land
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64

@@ -14,8 +14,8 @@ T = alpha + 2 m * beta / min(cores, n) a rank: each byte is copied in by its sen
 from __future__ import annotations
 
 from ncclx_mpi.collectives.alltoall import cma
-from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.cma import UNREACHED
+from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.shm_oneshot import ALLTOALL, NO_MEMORY, end, sign, working_memory
 from ncclx_mpi.collectives.shm_pipelined import (
     LEAST_ADDRESS,

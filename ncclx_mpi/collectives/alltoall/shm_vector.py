@@ -28,8 +28,8 @@ from ncclx_mpi.collectives.alltoall.cma_vector import (
     write_notice,
 )
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW, stream_rows
-from ncclx_mpi.collectives.autotune import ALLTOALLV, DISAGREED, agreed_way, choose_alone, is_piped, is_tried_alone, note_alone
 from ncclx_mpi.collectives.cma import is_shown, note_look
+from ncclx_mpi.collectives.cma_tuning import ALLTOALLV, DISAGREED, agreed_way, choose_alone, is_piped, is_tried_alone, note_alone
 from ncclx_mpi.collectives.shm_oneshot import (
     ALLTOALL,
     GATHER,

@@ -10,7 +10,6 @@ T = 2 alpha + m * beta / 2 for two ranks, 2 alpha + m * beta for n, with a core 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import WAYS
 from ncclx_mpi.collectives.cma import (
     UNREACHED,
     close_rooted,
@@ -21,6 +20,7 @@ from ncclx_mpi.collectives.cma import (
     pull,
     show,
 )
+from ncclx_mpi.collectives.cma_tuning import WAYS
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.allgather.cma import BLOCK
 from ncclx_mpi.collectives.allgather.shm_pipelined import stream_blocks
-from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.bcast import cma
 from ncclx_mpi.collectives.cma import UNREACHED
+from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.shm_oneshot import BCAST, NO_MEMORY, sign, working_memory
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks

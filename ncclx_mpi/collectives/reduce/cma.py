@@ -11,8 +11,8 @@ As in an allreduce (`allreduce/cma.py`), in place at the root is safe. T = 2 alp
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import WAYS
 from ncclx_mpi.collectives.cma import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, push, show
+from ncclx_mpi.collectives.cma_tuning import WAYS
 from ncclx_mpi.collectives.reduce_scatter.cma import chunk_items, reduce_pulled
 from ncclx_mpi.collectives.shm_pipelined import chunks_of
 from ncclx_mpi.p2p.layout import COMM

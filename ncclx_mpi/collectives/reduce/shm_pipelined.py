@@ -12,8 +12,8 @@ count rounds alike, so they know which is which. T = 2 alpha + 2 m * beta + m / 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.cma import UNREACHED
+from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.reduce import cma
 from ncclx_mpi.collectives.reduce_scatter.shm_pipelined import collect_round, even_firsts, reduce_round
 from ncclx_mpi.collectives.shm_oneshot import NO_MEMORY, REDUCE, end, sign, whole_lines, working_memory

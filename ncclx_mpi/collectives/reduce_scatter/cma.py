@@ -11,8 +11,8 @@ apart until then. T = 2 alpha + (n - 1) / n * m * (beta + gamma) for m bytes of 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import WAYS
 from ncclx_mpi.collectives.cma import UNREACHED, back_and_forth, close_direct, is_shown, open_direct, opened, pull, show
+from ncclx_mpi.collectives.cma_tuning import WAYS
 from ncclx_mpi.collectives.shm_pipelined import chunks_of
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64

@@ -11,8 +11,8 @@ replace the start of the input. T = alpha + m * beta + m * gamma for m bytes of 
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.cma import UNREACHED
+from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.reduce_scatter import cma
 from ncclx_mpi.collectives.shm_oneshot import NO_MEMORY, REDUCE_SCATTER, end, sign, working_memory
 from ncclx_mpi.collectives.shm_pipelined import (

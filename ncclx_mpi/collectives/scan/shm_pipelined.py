@@ -11,8 +11,8 @@ T = (n - 1) * (alpha + c * (2 beta + gamma)) + (m - c) * (2 beta + gamma) for ch
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.autotune import choose_way, note_way
 from ncclx_mpi.collectives.cma import UNREACHED, copy_shared
+from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.shm_oneshot import EXSCAN, NO_MEMORY, SCAN, end, sign, working_memory
 from ncclx_mpi.collectives.shm_pipelined import LEAST_ADDRESS, begin_streams, drop_split, put_split, take_split
 from ncclx_mpi.p2p.layout import COMM

@@ -3,7 +3,7 @@
 Ranks compare what they called whenever they look at each other's lines, but nobody may look in the last collectives of a communicator,
 for instance where two ranks took themselves for the root of a bcast. So each rank publishes how many collectives it has called and its
 past (:mod:`ncclx_mpi.collectives.shm_oneshot`) when it frees the communicator, and compares them with those of the ranks that came before.
-Nobody waits; the last one sees all (but see :mod:`ncclx_mpi.collectives.leaving`). Where collectives are plans, a rank looks for messages
+Nobody waits; the last one sees all (but see :mod:`ncclx_mpi.collectives.shm_leaving`). Where collectives are plans, a rank looks for messages
 that it has not received.
 """
 
@@ -14,7 +14,7 @@ import ctypes
 from ncclx_mpi import errors
 from ncclx_mpi.collectives import shm_oneshot
 from ncclx_mpi.collectives.executor import left_over
-from ncclx_mpi.collectives.leaving import count_of, part, word_of
+from ncclx_mpi.collectives.shm_leaving import count_of, part, word_of
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from transports.shm.slots import LINE, line_of

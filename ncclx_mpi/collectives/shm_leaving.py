@@ -1,7 +1,7 @@
 """Ranks that leave a communicator: each says what it has called, so that nobody waits for good for what it never will.
 
 A rank leaves when it frees the communicator, or finalizes. Who has waited for a slice looks whether a rank has left before it called what
-is waited for (:mod:`ncclx_mpi.p2p.waiting`).
+is waited for (:mod:`ncclx_mpi.p2p.waiting` calls :func:`peer_left`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,29 @@ import ctypes
 
 from ncclx_mpi import errors
 from ncclx_mpi.collectives import shm_oneshot
-from ncclx_mpi.p2p.engine import NativeComm
-from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, PARTED_OFFSET, done_of
+from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.p2p.layout import COMM, PEER_LEFT
+from numba_kernels.atomics import load64, load_relaxed
+from numba_kernels.jit import c_address, kernel
+from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, PARTED_OFFSET, SLOT, SUSPECTED, done_of, parted_of
 
 _PAST_SHIFT = 56
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def peer_left(comm, slot, sequence):  # type: ignore[no-untyped-def]
+    """PEER_LEFT if a rank has left a communicator with a slot before it called collective `sequence`, else 0."""
+    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
+    for other in range(size):
+        parted = load_relaxed(parted_of(slot, size, other))
+        if other != rank and parted != 0 and (parted & ~PARTED) >> PARTED_COUNT_SHIFT < sequence:
+            return PEER_LEFT
+    return 0
+
+
+def watch(engine: Engine) -> None:
+    """Let waits of collectives ask whether a rank has left."""
+    engine.set_word("peer_left", c_address(peer_left))
 
 
 def part(comm: NativeComm) -> None:
@@ -46,3 +65,9 @@ def count_of(parted: int) -> int:
 def word_of(comm: NativeComm, rank: int) -> ctypes.c_int64:
     """The word in which a rank says what it has called: 0 as long as it may call more."""
     return ctypes.c_int64.from_address(done_of.py_func(comm.word("slot"), comm.size, rank) + PARTED_OFFSET)
+
+
+def is_death_suspected(comm: NativeComm) -> bool:
+    """Whether a collective was given up because the system refused a copy, which it does from a death on, before that is noticed."""
+    arena = comm.engine.arena
+    return comm.slot >= 0 and arena.word(arena.plan.slot(comm.slot) + SLOT.broken) == SUSPECTED
