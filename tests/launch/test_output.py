@@ -216,8 +216,8 @@ class TestOutlet:
     def test_what_nobody_takes_is_given_up(self):
         gate = threading.Event()
         outlet = Outlet(lambda piece: gate.wait())
-        outlet.put(b"x")
         began = time.monotonic()
+        outlet.put(b"x")
         assert not outlet.finish(0.1)
         assert not outlet.finish(None, time.monotonic() + 0.1)
         assert 0.2 <= time.monotonic() - began < 2
