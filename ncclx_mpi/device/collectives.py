@@ -22,11 +22,11 @@ from ncclx_mpi.device.parts import DONE, WHOLE, Cut, Parts, cut
 from ncclx_mpi.device.process import Process
 from ncclx_mpi.device.reductions import reductions, wrong_sum
 from ncclx_mpi.device.station import Plan, Reach, Work, station
+from ncclx_mpi.gpu_memory.peers import Place
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.cuda.copy import COPY, pack_rows
 from numba_kernels.cuda.reduce_rows import pack_reductions, rows_kernel
-from transports.cuda_ipc.mappings import Place
 from transports.shm.slots import DEVICE_RANKS
 
 

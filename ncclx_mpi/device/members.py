@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi.device.offers import ROW, Row, Task
+from ncclx_mpi.gpu_memory.peers import PLACE, Place
 from numba_kernels.cuda.driver import HANDLE_BYTES
 from numba_kernels.layout import WORD, words
-from transports.cuda_ipc.mappings import PLACE, Place
 
 PLACE_WORDS, _ROW_WORDS = PLACE.total // WORD, ROW.total // WORD
 DESCRIPTOR = words("Descriptor", f"pid uuid*2 operation itemsize largest send*{PLACE_WORDS} recv*{PLACE_WORDS}")

@@ -13,7 +13,7 @@
       device -> window -> pipe, by chunks  ===============>  pipe -> array, or pipe -> window -> device by chunks
 
 The description stays in pinned memory of the arena until the message is over. It holds the array's place
-(:class:`~transports.cuda_ipc.mappings.Place`), whose buffer id tells the receiver whether a mapping that it has kept still shows the
+(:class:`~ncclx_mpi.gpu_memory.peers.Place`), whose buffer id tells the receiver whether a mapping that it has kept still shows the
 array. Only what the arrays' streams hold when a
 call is made comes before the copies; these run in streams of their own, and the call is complete when they have run.
 
@@ -53,12 +53,12 @@ from ncclx_mpi.device.process import process
 from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.gpu_memory.copying import Copies
 from ncclx_mpi.gpu_memory.memory import DeviceMemory, keep_for_good
+from ncclx_mpi.gpu_memory.peers import PLACE, CudaIpc, Mapping, Place, Unreachable
 from ncclx_mpi.gpu_memory.staging import Lease
 from ncclx_mpi.p2p.engine import NativeComm, Result
 from numba_kernels.cuda.driver import WRITE, Step
 from numba_kernels.jit import entry
 from numba_kernels.layout import WORD, words
-from transports.cuda_ipc.mappings import PLACE, CudaIpc, Mapping, Place, Unreachable
 from transports.shm.layout import DEAD
 
 WINDOW = 4 << 20

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from ncclx_mpi import runtime
 from ncclx_mpi.device.executor import Executor
+from ncclx_mpi.gpu_memory.peers import CudaIpc
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda.driver import Driver, DriverError
-from transports.cuda_ipc.mappings import CudaIpc
 
 _PAGE = 4096
 

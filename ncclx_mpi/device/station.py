@@ -24,11 +24,11 @@ from ncclx_mpi.device.executor import Launch
 from ncclx_mpi.device.members import Words
 from ncclx_mpi.device.offers import Array
 from ncclx_mpi.device.process import Process, current, process
+from ncclx_mpi.gpu_memory.peers import CudaIpc, Mapping, Place, Unreachable
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.cuda.driver import Driver, DriverError
 from numba_kernels.cuda.ptx import CompilerMissing
 from numba_kernels.layout import WORD
-from transports.cuda_ipc.mappings import CudaIpc, Mapping, Place, Unreachable
 from transports.shm.slots import DEVICE, device_words
 
 _KEPT = 1024

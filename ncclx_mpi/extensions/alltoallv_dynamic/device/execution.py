@@ -33,12 +33,12 @@ from ncclx_mpi.extensions.alltoallv_dynamic.device import segments
 from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import Reports, report_of
 from ncclx_mpi.extensions.alltoallv_dynamic.device.segments import Shown, Tables
 from ncclx_mpi.extensions.alltoallv_dynamic.operands import Integers, Operands, Rooms
+from ncclx_mpi.gpu_memory.peers import Place
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.alltoallv.layout import offer_bytes
 from numba_kernels.alltoallv.plan_and_copy import BLOCK, PLAN_AND_COPY
 from numba_kernels.cuda.driver import Driver
-from transports.cuda_ipc.mappings import Place
 from transports.shm.slots import DEVICE_RANKS
 
 KIND = OPERATIONS.index(faults.NAME)

@@ -36,9 +36,9 @@ from ncclx_mpi.extensions.alltoallv_dynamic.device.execution import KIND, Execut
 from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import Report, Reports
 from ncclx_mpi.extensions.alltoallv_dynamic.device.segments import ARRAYS, Shown
 from ncclx_mpi.extensions.alltoallv_dynamic.operands import Operands
+from ncclx_mpi.gpu_memory.peers import Unreachable
 from numba_kernels.alltoallv.layout import offer_bytes
 from numba_kernels.cuda.driver import DriverError, Launch
-from transports.cuda_ipc.mappings import Unreachable
 
 
 class Enqueued:

@@ -22,9 +22,9 @@ from ncclx_mpi.device.executor import LEAST_PIECE
 from ncclx_mpi.device.members import PLACE_WORDS, Words, put, put_place, read_place
 from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import INCOMING, OUTGOING, fault_offset
 from ncclx_mpi.extensions.alltoallv_dynamic.operands import Operands
+from ncclx_mpi.gpu_memory.peers import Place
 from numba_kernels.alltoallv.layout import CALL, PAIRING, workspace_bytes
 from numba_kernels.layout import LINE, WORD, words
-from transports.cuda_ipc.mappings import Place
 
 _NUMBERS = (
     "segments", "form", "itemsize", "splits_kind", "row_step", "indices_kind", "most_indices", "blocklengths_kind", "first",

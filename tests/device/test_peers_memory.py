@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ncclx_mpi.gpu_memory.peers import CudaIpc, Place, Unreachable
 from numba_kernels.cuda.driver import HANDLE_BYTES, DriverError, Memory
-from transports.cuda_ipc.mappings import CudaIpc, Place, Unreachable
 
 GPU = bytes(range(16))
 PEER = 4711
