@@ -48,10 +48,8 @@ def _highest(first, second, third):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)")
 def _peer_left(comm):  # type: ignore[no-untyped-def]
     """PEER_LEFT if a rank has left the communicator before it called the last collective that this one has called."""
-    slot = load64(comm + COMM.slot)
-    if slot == 0:
-        return 0
-    return call_three(load64(load64(comm + COMM.engine) + ENGINE.peer_left), comm, slot, load64(comm + COMM.sequence))
+    slot, function = load64(comm + COMM.slot), load64(load64(comm + COMM.engine) + ENGINE.peer_left)
+    return call_three(function, comm, slot, load64(comm + COMM.sequence)) if slot != 0 and function != 0 else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
