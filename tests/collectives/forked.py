@@ -9,6 +9,7 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any
 
+from ncclx_mpi import collectives
 from ncclx_mpi.bootstrap.meet import wait_all_joined
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from numba_kernels.jit import entry
@@ -81,6 +82,7 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, copies: str, fu
         shared_memory = SharedMemory(arena, rank)
         engine = Engine(arena, [shared_memory], rank, timeout)
         shared_memory.choose_copies(copies)
+        collectives.watch(engine)
         comm = engine.new_comm(0, range(arena.nranks), slot)
         wait_all_joined(arena, _JOIN_SECONDS)
         function(comm, *args)
