@@ -25,9 +25,20 @@ def one_more(comm: Any) -> None:
 WORKS: dict[str, Callable[[Any], None]] = {"wrong roots": wrong_roots, "one more": one_more}
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, topology="machine")  # lines of shared memory say what the others called, and how often
 @pytest.mark.parametrize(("work", "word"), [("wrong roots", "bcast with root"), ("one more", "bcast with root 0")])
 def test_free_names_what_differs(comm: Any, work: str, word: str) -> None:
+    check_what_differs(comm, work, word, rf"rank {comm.rank}: called \d collectives.* but rank 0 .*{word}")
+
+
+@pytest.mark.ranks(2, 3, topology="nolocal")
+@pytest.mark.parametrize(("work", "word"), [("wrong roots", "bcast with root"), ("one more", "bcast with root 0")])
+def test_free_names_what_another_node_called(comm: Any, work: str, word: str) -> None:
+    """By a message that nobody has received."""
+    check_what_differs(comm, work, word, rf"rank {comm.rank}: rank 0 of the communicator called {word}")
+
+
+def check_what_differs(comm: Any, work: str, word: str, last: str) -> None:
     """The last rank to free it sees it; those before may."""
     mine = comm.Dup()
     WORKS[work](mine)
@@ -39,7 +50,7 @@ def test_free_names_what_differs(comm: Any, work: str, word: str) -> None:
         comm.Barrier()
     else:
         comm.Barrier()
-        with pytest.raises(MPI.Exception, match=rf"rank {comm.rank}: called \d collectives.* but rank 0 .*{word}") as caught:
+        with pytest.raises(MPI.Exception, match=last) as caught:
             mine.Free()
         assert caught.value.Get_error_class() == MPI.ERR_OTHER
     assert mine == MPI.COMM_NULL

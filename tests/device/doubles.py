@@ -17,6 +17,11 @@ from tests.device.cases import CASES, Do, Make
 KINDS = ("device", "mixed", "unaligned")
 """Kinds of arrays that :func:`maker` makes."""
 
+ONE_NODE = "machine"
+"""Of tests of what only ranks of one node have: mapped memory of each other's GPUs, prepared communicators, collectives in pieces.
+
+Between nodes arrays go by way of the host, so there these tests would count calls of the driver that nobody makes."""
+
 
 def driver_of(comm: Any, sharing: str, seed: int | None = None) -> Double:
     """One GPU for all ranks, one for two, or one each, which every rank sees in an order of its own; the seed is the rank by default."""

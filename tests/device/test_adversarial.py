@@ -19,7 +19,7 @@ import pytest
 from ncclx_mpi.testing.driver_double import DeviceArray, Double, InterfaceArray, TensorArray
 from ncclx_mpi.testing.driver_double.arrays import using
 from tests.device.cases import CASES, FLAVOURS, Make, doing, empty, own
-from tests.device.doubles import late, values_of
+from tests.device.doubles import ONE_NODE, late, values_of
 from tests.device.in_streams import IN_STREAMS, split_lengths, then_spoil
 from tests.device.messages import MESSAGES
 
@@ -93,7 +93,7 @@ def check(comm: Any, driver: Double, seed: int, wanted: dict[tuple[str, int], An
         driver.destroy_stream(stream)
 
 
-@pytest.mark.ranks(*SIZES, timeout=900)
+@pytest.mark.ranks(*SIZES, timeout=900, topology=ONE_NODE)
 @pytest.mark.parametrize("is_shared", [True, False], ids=["one GPU", "a GPU each"])
 def test_no_order_of_streams_breaks_a_call(comm: Any, is_shared: bool, full: bool) -> None:
     """A thousand seeds in one launch for each layout; without --full each layout takes its share of them."""

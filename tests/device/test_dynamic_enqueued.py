@@ -22,7 +22,7 @@ from ncclx_mpi.device.process import process
 from ncclx_mpi.extensions.alltoallv_dynamic.device.reports import Report, _let_go, _retired
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
-from tests.device.doubles import driver_of, late, refused
+from tests.device.doubles import ONE_NODE, driver_of, late, refused
 from tests.device.test_dynamic_fastpath import QUESTIONS
 from tests.extensions.tables import HOLE, INDICES, SPLIT, draw
 from tests.extensions.test_alltoallv_dynamic import check
@@ -93,7 +93,7 @@ def prepared(comm: Any) -> Any:
     return other
 
 
-@pytest.mark.ranks(1, 2, 3, 4, timeout=300)
+@pytest.mark.ranks(1, 2, 3, 4, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "each"])
 def test_random_tables_in_random_orders(comm: Any, sharing: str) -> None:
     """Faults included: they are found by `check`, or by the second start, and leave everything else as it should be."""
@@ -162,7 +162,7 @@ class Program:
         self.back.later(lambda values: self.found.append(values.copy()))
 
 
-@pytest.mark.ranks(1, 2, 3, 4, timeout=300)
+@pytest.mark.ranks(1, 2, 3, 4, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "each"])
 @pytest.mark.parametrize("is_captured", [False, True], ids=["eager", "graph"])
 def test_dispatch_and_combine_with_counts_that_change(comm: Any, sharing: str, is_captured: bool) -> None:
@@ -222,7 +222,7 @@ def test_counts_changed_after_the_start_was_enqueued(comm: Any, form: str) -> No
         own.Free()
 
 
-@pytest.mark.ranks(2, 4, timeout=60)
+@pytest.mark.ranks(2, 4, timeout=60, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "two", "each"])
 def test_driver_calls(comm: Any, sharing: str) -> None:
     """A rank makes one call, an executor three, outside of graphs and into them, and nothing is waited for."""
@@ -250,7 +250,7 @@ def test_driver_calls(comm: Any, sharing: str) -> None:
         own.Free()
 
 
-@pytest.mark.ranks(3, timeout=60)
+@pytest.mark.ranks(3, timeout=60, topology=ONE_NODE)
 def test_faults_stay_until_a_host_looks(comm: Any) -> None:
     """In the middle of many replays rank 0 sends rank 1 too much; both hear of it, once; the third one does not."""
     with Double(comm.rank) as driver:

@@ -21,7 +21,7 @@ from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double, Interface
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.alltoallv.layout import DENSE_TARGET
 from tests.collectives.forked import run_ranks
-from tests.device.doubles import driver_of, late, values_of
+from tests.device.doubles import ONE_NODE, driver_of, late, values_of
 from tests.device.test_alltoallv_dynamic import dispatch_and_combine
 from tests.device.test_fastpath import Mortal
 from tests.extensions.tables import HOLE, draw
@@ -31,7 +31,7 @@ QUESTIONS = ("is_capturing", "examine", "current_device", "memory")
 """Driver functions that only answer, and enqueue nothing."""
 
 
-@pytest.mark.ranks(1, 2, 3, 4, timeout=300)
+@pytest.mark.ranks(1, 2, 3, 4, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "each"])
 def test_random_tables_in_random_orders(comm: Any, sharing: str) -> None:
     """125 tables for each number of ranks and layout, 1,000 in all; metadata and data arrive late, in streams of other paces each time."""
@@ -52,7 +52,7 @@ def test_random_tables_in_random_orders(comm: Any, sharing: str) -> None:
         assert why_not(comm._state.native) == ""
 
 
-@pytest.mark.ranks(4, timeout=300)
+@pytest.mark.ranks(4, timeout=300, topology=ONE_NODE)
 def test_two_ranks_on_each_gpu(comm: Any) -> None:
     with driver_of(comm, "two") as driver:
         driver.use(0)
@@ -61,7 +61,7 @@ def test_two_ranks_on_each_gpu(comm: Any) -> None:
         assert bool(driver.calls["launch"]) == (comm.rank % 2 == 0)
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3, topology=ONE_NODE)
 def test_dispatch_then_combine(comm: Any) -> None:
     wanted = dispatch_and_combine(comm, np.array, "blocking")
     with Double(comm.rank) as driver:
@@ -71,7 +71,7 @@ def test_dispatch_then_combine(comm: Any) -> None:
             np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.ranks(2, 4, timeout=120)
+@pytest.mark.ranks(2, 4, timeout=120, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "two", "each"])
 def test_driver_calls(comm: Any, sharing: str) -> None:
     """Arrays that have met before, and name one stream: one call of the driver on each rank, three on an executor, none of them a copy."""
@@ -150,7 +150,7 @@ def test_faults_outlive_the_communicator_of_the_executor(comm: Any, monkeypatch:
         assert not _retired
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, topology=ONE_NODE)
 def test_a_pair_without_room(comm: Any) -> None:
     """Both of its ranks say which, how much and how little; the third one notices nothing."""
     with Double(comm.rank) as driver:
@@ -173,7 +173,7 @@ def test_a_pair_without_room(comm: Any) -> None:
         assert driver.calls["batch"]
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, topology=ONE_NODE)
 @pytest.mark.parametrize("odd", ["metadata", "one rank", "unshared", "no arrays"])
 def test_ranks_that_cannot_take_part(comm: Any, odd: str) -> None:
     """One rank's arrays are partly or wholly the host's, or cannot be shared: all go the host's way, to the same end."""

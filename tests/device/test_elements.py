@@ -11,6 +11,7 @@ import pytest
 
 from ncclx_mpi import MPI
 from ncclx_mpi.testing.driver_double import DEVICE, POOL, DeviceArray, Double, InterfaceArray, TensorArray
+from tests.device.doubles import ONE_NODE
 
 _BFLOAT, _COMPLEX, _FLOAT8_E4M3FN = 4, 5, 10
 _CODE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
@@ -113,7 +114,7 @@ def _calls(comm: Any, send: Any, recv: Any) -> list[Callable[[], Any]]:
     ]
 
 
-@pytest.mark.ranks(1, 2, 3, timeout=120)
+@pytest.mark.ranks(1, 2, 3, timeout=120, topology=ONE_NODE)
 @pytest.mark.parametrize("make", [Float8, Nameless])
 @pytest.mark.parametrize("kind", [DEVICE, POOL])
 def test_bytes_are_not_added(comm: Any, make: type[DeviceArray], kind: str) -> None:

@@ -27,14 +27,14 @@ from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.driver import DriverError
 from tests.collectives.forked import run_ranks
 from tests.device.cases import CASES, enqueuing
-from tests.device.doubles import driver_of, refused, unaligned, values_of
+from tests.device.doubles import ONE_NODE, driver_of, refused, unaligned, values_of
 from tests.device.in_streams import ENQUEUED
 from tests.device.messages import spoil
 
 HEAP = 4 << 20
 
 
-@pytest.mark.ranks(1, 2, 3, 4, timeout=120)
+@pytest.mark.ranks(1, 2, 3, 4, timeout=120, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "each"])
 def test_collectives(comm: Any, sharing: str) -> None:
     with driver_of(comm, sharing) as driver:
@@ -59,7 +59,7 @@ REDUCTIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.ranks(2, 3, timeout=120)
+@pytest.mark.ranks(2, 3, timeout=120, topology=ONE_NODE)
 def test_operations_and_types(comm: Any) -> None:
     """With the bits of the host."""
     with Double(comm.rank) as driver:
@@ -79,7 +79,7 @@ def test_operations_and_types(comm: Any) -> None:
                 np.testing.assert_array_equal(block.get(), blocks)
 
 
-@pytest.mark.ranks(2, 4, timeout=60)
+@pytest.mark.ranks(2, 4, timeout=60, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "each"])
 def test_driver_calls(comm: Any, sharing: str) -> None:
     """A rank makes one call besides copies, an executor three; nothing is waited for."""
@@ -132,7 +132,7 @@ def test_the_same_call_again_resolves_nothing(comm: Any) -> None:
 # Graphs ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(1, 2, 3, timeout=120)
+@pytest.mark.ranks(1, 2, 3, timeout=120, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "each"])
 def test_graphs_are_replayed(comm: Any, sharing: str) -> None:
     """Each replay takes what its arrays hold then; calls outside of the graph go on meanwhile, in another stream."""
@@ -244,7 +244,7 @@ def run_program(comm: Any, driver: Double, seed: int) -> None:
         driver.destroy_stream(stream)
 
 
-@pytest.mark.ranks(2, 3, 4, timeout=300)
+@pytest.mark.ranks(2, 3, 4, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", ["one", "each"])
 def test_no_order_of_streams_breaks_a_call(comm: Any, sharing: str, full: bool) -> None:
     with driver_of(comm, sharing) as driver:
@@ -367,7 +367,7 @@ def test_what_is_refused_under_capture(comm: Any) -> None:
             np.testing.assert_array_equal(array.get(), np.full(100, sum(range(1, comm.size + 1)) * comm.size**3))
 
 
-@pytest.mark.ranks(2, 3, timeout=60)
+@pytest.mark.ranks(2, 3, timeout=60, topology=ONE_NODE)
 def test_ranks_that_differ_are_told(comm: Any) -> None:
     """At their next call, even where streams would wait for each other for ever."""
     array = object()
@@ -403,7 +403,7 @@ def test_ranks_that_differ_are_told(comm: Any) -> None:
             own.Free()
 
 
-@pytest.mark.ranks(2, 3, timeout=60)
+@pytest.mark.ranks(2, 3, timeout=60, topology=ONE_NODE)
 def test_what_one_rank_cannot_none_does(comm: Any) -> None:
     """And all say which rank and why; afterwards the communicator can be prepared."""
     refused(lambda: comm.prepare(1024), MPI.ERR_OTHER, "rank 0 of the communicator cannot: no CUDA driver")
@@ -438,7 +438,7 @@ def failing(*_: Any) -> None:
     raise DriverError(999, "it does not work today")
 
 
-@pytest.mark.ranks(2, 3, timeout=60)
+@pytest.mark.ranks(2, 3, timeout=60, topology=ONE_NODE)
 def test_a_driver_that_fails_in_a_call(comm: Any) -> None:
     """The rank raises, the streams of the others go on, and they raise at their next touch."""
     with Double(comm.rank, patience=20) as driver:
@@ -464,7 +464,7 @@ def test_a_driver_that_fails_in_a_call(comm: Any) -> None:
         own.Free()
 
 
-@pytest.mark.ranks(1, 2, 3, timeout=60)
+@pytest.mark.ranks(1, 2, 3, timeout=60, topology=ONE_NODE)
 def test_free_waits_for_what_is_under_way(comm: Any) -> None:
     with Double(comm.rank) as driver:
         driver.use(0)

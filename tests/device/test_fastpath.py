@@ -22,10 +22,10 @@ from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from tests.collectives.forked import Signals, run_ranks
 from tests.device.cases import doing
-from tests.device.doubles import check_calls_that_differ, check_collectives, unaligned
+from tests.device.doubles import ONE_NODE, check_calls_that_differ, check_collectives, unaligned
 
 
-@pytest.mark.ranks(1, 2, 3, 4, timeout=300)
+@pytest.mark.ranks(1, 2, 3, 4, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("seed", range(3))
 def test_collectives(comm: Any, seed: int) -> None:
     with Double(10 * seed + comm.rank) as driver:
@@ -34,7 +34,7 @@ def test_collectives(comm: Any, seed: int) -> None:
         assert why_not(comm._state.native) == ""
 
 
-@pytest.mark.ranks(3, timeout=300)
+@pytest.mark.ranks(3, timeout=300, topology=ONE_NODE)
 def test_arrays_at_odd_addresses(comm: Any) -> None:
     with Double(comm.rank) as driver:
         check_collectives(comm, doing(comm, "blocking"), unaligned, (7, 3000))
@@ -76,7 +76,7 @@ CALLS: dict[str, Callable[[Any, Any, Any, Any, Any], None]] = {
 }
 
 
-@pytest.mark.ranks(2, 4, timeout=300)
+@pytest.mark.ranks(2, 4, timeout=300, topology=ONE_NODE)
 def test_driver_calls(comm: Any) -> None:
     """Arrays that have met before cost a rank one stream operation, an executor two and a launch; nothing goes through the host."""
     with Double(comm.rank) as driver:
@@ -96,7 +96,7 @@ def test_driver_calls(comm: Any) -> None:
                     assert made == {**dict.fromkeys(made, 0), **wanted}, name
 
 
-@pytest.mark.ranks(2, 4, timeout=300)
+@pytest.mark.ranks(2, 4, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("sharing", [1, 2])
 def test_ranks_on_different_gpus(comm: Any, sharing: int) -> None:
     """Each process sees the GPUs in an order of its own, and uses its ordinal 0."""
@@ -121,7 +121,7 @@ def test_arrays_of_one_rank_on_two_gpus_are_staged(comm: Any) -> None:
         np.testing.assert_array_equal(recv.get(), 2 * np.arange(5.0))
 
 
-@pytest.mark.ranks(3, timeout=300)
+@pytest.mark.ranks(3, timeout=300, topology=ONE_NODE)
 def test_gpus_that_cannot_reach_each_other(comm: Any) -> None:
     """Executors find out when they map memory: all go the host's way, then and from then on."""
     with Double(comm.rank, devices=2, visible=[comm.rank % 2], has_peer_access=False) as driver:
@@ -173,7 +173,7 @@ def test_pending_work_of_the_array_s_stream_comes_first(comm: Any) -> None:
         assert driver.calls["batch"] == 20 * (2 - comm.rank)
 
 
-@pytest.mark.ranks(2, 3, timeout=300)
+@pytest.mark.ranks(2, 3, timeout=300, topology=ONE_NODE)
 def test_arrays_that_are_freed_and_allocated_again(comm: Any) -> None:
     """Mappings of freed memory are closed, and memory at the same address is mapped anew."""
     with Double(comm.rank) as driver:
@@ -189,7 +189,7 @@ def test_arrays_that_are_freed_and_allocated_again(comm: Any) -> None:
             assert driver.calls["close"] > 0
 
 
-@pytest.mark.ranks(2, 3, timeout=300)
+@pytest.mark.ranks(2, 3, timeout=300, topology=ONE_NODE)
 def test_counts_that_differ(comm: Any) -> None:
     with Double(comm.rank):
         other = comm.Dup()

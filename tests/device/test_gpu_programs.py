@@ -17,6 +17,7 @@ from benchmarks import gpu, gpu_decode, gpu_probe, gpu_streams
 from ncclx_mpi.compile_cache import warm
 from ncclx_mpi.testing.driver_double import PINNED, DeviceArray, Double
 from numba_kernels.cuda.driver import Driver, DriverError
+from tests.device.doubles import ONE_NODE
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("gpu_probe.py", "gpu.py")
@@ -196,7 +197,7 @@ def test_tables_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     assert second.split()[4:6] == ["-", "-"]
 
 
-@pytest.mark.ranks(1, 3, timeout=120)
+@pytest.mark.ranks(1, 3, timeout=120, topology=ONE_NODE)
 def test_calls_in_streams(comm: Any) -> None:
     own = comm.Dup()
     with Double(comm.rank) as driver:
@@ -218,7 +219,7 @@ def test_table_of_calls_in_streams(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-@pytest.mark.ranks(1, 2, 3, timeout=120)
+@pytest.mark.ranks(1, 2, 3, timeout=120, topology=ONE_NODE)
 @pytest.mark.parametrize("way", gpu_decode.WAYS)
 def test_decoding(comm: Any, way: str) -> None:
     """Each way brings back what it should; in ours nobody waits, and what is sent goes by the counts."""

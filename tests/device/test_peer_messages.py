@@ -18,7 +18,7 @@ from ncclx_mpi.device import messages
 from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double, InterfaceArray
 from ncclx_mpi.testing.driver_double.arrays import using
-from tests.device.doubles import unaligned, values_of
+from tests.device.doubles import ONE_NODE, unaligned, values_of
 from tests.device.test_messages import METHODS, exchange
 
 LARGE = 9000
@@ -61,7 +61,7 @@ def pooled(values: Any) -> DeviceArray:
 # One copy ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3, topology=ONE_NODE)
 @pytest.mark.parametrize("make", [DeviceArray.from_host, unaligned])
 def test_every_way_to_send(comm: Any, make: Any) -> None:
     left, _ = ring(comm)
@@ -93,7 +93,7 @@ def test_driver_calls(comm: Any) -> None:
             comm.Barrier()
 
 
-@pytest.mark.ranks(2, 3, timeout=120)
+@pytest.mark.ranks(2, 3, timeout=120, topology=ONE_NODE)
 def test_ranks_on_different_gpus(comm: Any) -> None:
     """Each process sees the GPUs in an order of its own, and uses its ordinal 0."""
     left, right = ring(comm)
@@ -106,7 +106,7 @@ def test_ranks_on_different_gpus(comm: Any) -> None:
         assert driver.calls["open"] == 1
 
 
-@pytest.mark.ranks(2, 3, timeout=120)
+@pytest.mark.ranks(2, 3, timeout=120, topology=ONE_NODE)
 def test_gpus_that_cannot_reach_each_other(comm: Any) -> None:
     left, right = ring(comm)
     with Double(comm.rank, devices=comm.size, visible=[comm.rank], has_peer_access=False) as driver:
@@ -135,7 +135,7 @@ def test_an_address_that_comes_back_is_another_array(comm: Any) -> None:
     assert len(seen) < 4
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2, 3, topology=ONE_NODE)
 def test_kept_mappings_are_used_for_all_arrays_in_an_allocation(comm: Any) -> None:
     left, right = ring(comm)
     with Double(comm.rank) as driver:

@@ -19,7 +19,7 @@ from ncclx_mpi.testing.driver_double import POOL, DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import using
 from numba_kernels.cuda.driver import DriverError
 from tests.device.cases import doing
-from tests.device.doubles import check_calls_that_differ, check_collectives, maker, unshared, values_of
+from tests.device.doubles import ONE_NODE, check_calls_that_differ, check_collectives, maker, unshared, values_of
 from tests.device.test_borrowing import Full, Registers
 
 PIECE = 4096
@@ -42,7 +42,7 @@ def cutting(monkeypatch: pytest.MonkeyPatch, nbytes: int = PIECE) -> Iterator[li
         yield found
 
 
-@pytest.mark.ranks(1, 2, 3, 5, timeout=300)
+@pytest.mark.ranks(1, 2, 3, 5, timeout=300, topology=ONE_NODE)
 def test_collectives(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = (0, 1, 511, 512, 513, 1537) if comm.size < 5 else (0, 1537)
     with Double(comm.rank), cutting(monkeypatch) as found:
@@ -51,7 +51,7 @@ def test_collectives(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert len({tuple(each) for each in comm.allgather(found)}) == 1
 
 
-@pytest.mark.ranks(2, 3, timeout=300)
+@pytest.mark.ranks(2, 3, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("kind", ["mixed", "unaligned"])
 def test_a_rank_with_host_arrays_keeps_all_calls_whole(comm: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unaligned arrays are all on devices: what kernels do not take of them is cut."""
@@ -60,7 +60,7 @@ def test_a_rank_with_host_arrays_keeps_all_calls_whole(comm: Any, kind: str, mon
         assert bool(found) == (kind == "unaligned")
 
 
-@pytest.mark.ranks(2, 3, timeout=300)
+@pytest.mark.ranks(2, 3, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("seed", range(3))
 def test_kinds_that_change_from_call_to_call(comm: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each array of each rank is NumPy's, one that can be mapped, or one that cannot; all conclude alike."""
@@ -75,7 +75,7 @@ def test_kinds_that_change_from_call_to_call(comm: Any, seed: int, monkeypatch: 
         assert comm.allreduce(len(found))
 
 
-@pytest.mark.ranks(3, timeout=300)
+@pytest.mark.ranks(3, timeout=300, topology=ONE_NODE)
 def test_values_that_come_late_and_are_spoiled_at_once(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call comes after what the arrays' stream holds, and is complete on return."""
     with Double(comm.rank) as driver, cutting(monkeypatch) as found:
@@ -93,7 +93,7 @@ def test_values_that_come_late_and_are_spoiled_at_once(comm: Any, monkeypatch: p
         assert found == [4] * 12
 
 
-@pytest.mark.ranks(2, 3, timeout=300)
+@pytest.mark.ranks(2, 3, timeout=300, topology=ONE_NODE)
 def test_operations_and_elements_without_a_kernel(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of the ranks, and elements as a whole: 16 bytes of long double, and blocks of three by an operation of the program."""
 
@@ -126,7 +126,7 @@ def test_operations_and_elements_without_a_kernel(comm: Any, monkeypatch: pytest
     own.Free()
 
 
-@pytest.mark.ranks(2, 3, timeout=300)
+@pytest.mark.ranks(2, 3, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("pins", [True, False])
 @pytest.mark.filterwarnings("ignore:copies of GPU arrays go through memory that is not pinned:RuntimeWarning")
 def test_elements_with_gaps(comm: Any, pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_arrays_of_one_rank_on_two_gpus(comm: Any, monkeypatch: pytest.MonkeyPat
         assert found == [6]
 
 
-@pytest.mark.ranks(3, timeout=300)
+@pytest.mark.ranks(3, timeout=300, topology=ONE_NODE)
 def test_after_an_executor_has_refused_calls_are_cut(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Double(comm.rank, devices=2, visible=[comm.rank % 2], has_peer_access=False), cutting(monkeypatch) as found:
         for turn in range(3):
@@ -265,7 +265,7 @@ def test_counts_that_differ(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         other.Free()
 
 
-@pytest.mark.ranks(3, timeout=300)
+@pytest.mark.ranks(3, timeout=300, topology=ONE_NODE)
 @pytest.mark.parametrize("fails_at", [0, 3, 5])
 def test_a_rank_whose_copies_fail_tells_the_others(comm: Any, fails_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Double):

@@ -12,6 +12,7 @@ import pytest
 from ncclx_mpi import MPI, arguments
 from ncclx_mpi.testing.driver_double import DeviceArray, Double
 from ncclx_mpi.testing.driver_double.arrays import Array, InterfaceArray, using
+from tests.device.doubles import ONE_NODE
 
 
 class Resolved:
@@ -34,7 +35,7 @@ class Resolved:
         return count
 
 
-@pytest.mark.ranks(2, 3, timeout=300)
+@pytest.mark.ranks(2, 3, timeout=300, topology=ONE_NODE)
 def test_nothing_is_resolved_again(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = Resolved(monkeypatch)
     with Double(comm.rank) as driver:

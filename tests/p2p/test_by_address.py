@@ -32,7 +32,7 @@ def called_by_address() -> Iterator[None]:
         table[:, columns] = 0
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3, topology="machine")  # a peer of another node is called by address as it is
 def test_messages_of_all_sizes_at_once(comm: Any) -> None:
     with called_by_address():
         for nbytes in (0, 1, 33, 5_000, 100_000):
