@@ -131,6 +131,8 @@ def finish() -> None:
         return
     assert _job.engine is not None and _job.membership is not None
     _job.engine.drain()
+    _job.engine.say_goodbye()
+    _job.engine.drain()
     for function in _job.before_leaving:
         function()
     for transport in _job.engine.transports:

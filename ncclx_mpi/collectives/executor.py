@@ -26,23 +26,42 @@ from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, 
 from ncclx_mpi.collectives.shm_leaving import is_death_suspected, parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
+from ncclx_mpi.p2p.leaving import GONE, ask
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.requests import post_receive, post_send, withdraw
 from ncclx_mpi.p2p.waiting import wait_word
-from numba_kernels.atomics import load64, load_acquire, store64, store_release
+from numba_kernels.atomics import load64, load_acquire, store64, store_release, ticks
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import move
 
-PLAN = words("Plan", "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer looks stranger")
+PLAN = words(
+    "Plan",
+    "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer looks stranger number asked "
+    "is_asking asked_peer left",
+)
 """``first_open``: index of the first step that is not complete. ``looks``: how often it was stepped; ``stranger``: 1 + what another rank
-called in its place. Steps follow the block."""
-_COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER = (
+called in its place. ``number``: of the plan on its communicator; ``asked``: when a rank was last asked whether it has left;
+``is_asking``: its answer is under way; ``left``: the answer that it has. Steps follow the block."""
+_COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER, _NUMBER, _LEFT, _ASKED_PEER = (
     getattr(PLAN, name) // WORD
-    for name in ("comm", "state", "error", "tag", "fn", "itemsize", "buffers", "failed_peer", "stranger")
+    for name in (
+        "comm",
+        "state",
+        "error",
+        "tag",
+        "fn",
+        "itemsize",
+        "buffers",
+        "failed_peer",
+        "stranger",
+        "number",
+        "left",
+        "asked_peer",
+    )
 )
 """Indices of words."""
 _MOST_SPARE, _LARGEST_SPARE, _SPARE_BYTES = 4, 1 << 20, 16 << 20
@@ -55,8 +74,8 @@ _WINDOW = 256
 """Steps beyond the first open one that are looked at: bounds the work of one progress call."""
 _NUMBER_BITS, _KIND_BITS, _ROOT_BITS, _STARTS_BITS, _TAG_BITS = 20, 5, 11, 2, 58
 _KIND_MASK, _CALL_BITS = (1 << _KIND_BITS) - 1, _KIND_BITS + _ROOT_BITS
-_LOOK_EVERY, _LOOK_AT = 1024, 1024
-"""Steps of a plan between two looks for a stranger, and messages that are looked at."""
+_LOOK_EVERY, _LOOK_AT, _ASK_EVERY = 1024, 1024, 64
+"""Steps of a plan between two looks for a stranger, messages that are looked at, and steps between two looks at the clock."""
 
 
 @kernel("int64(int64, int64)")
@@ -157,9 +176,6 @@ def _advance(engine, plan):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def _look_for_stranger(engine, plan):  # type: ignore[no-untyped-def]
     """Note whether another rank called something else as this collective: a message of its number has come that no step receives."""
-    store64(plan + PLAN.looks, load64(plan + PLAN.looks) + 1)
-    if load64(plan + PLAN.looks) % _LOOK_EVERY != 0:
-        return
     comm, own, seen = load64(plan + PLAN.comm), load64(plan + PLAN.tag) >> _NUMBER_BITS, 0
     message = load64(engine + ENGINE.unexpected_first)
     while message != 0 and seen < _LOOK_AT:
@@ -173,10 +189,56 @@ def _look_for_stranger(engine, plan):  # type: ignore[no-untyped-def]
         seen += 1
 
 
+@kernel("void(int64, int64)")
+def _ask_who_left(engine, plan):  # type: ignore[no-untyped-def]
+    """Once a slice, ask the rank that the first open step waits for whether it takes part at all."""
+    now, first = ticks(), load64(plan + PLAN.first_open)
+    if load64(plan + PLAN.asked) == 0:
+        store64(plan + PLAN.asked, now)
+    if load64(plan + PLAN.is_asking) != 0 or now - load64(plan + PLAN.asked) < load64(engine + ENGINE.slice_ticks):
+        return
+    step = plan + PLAN.total + first * STEP.total
+    if first == load64(plan + PLAN.count) or load64(step + STEP.state) != _STARTED:
+        return
+    comm, peer = load64(plan + PLAN.comm), load64(step + STEP.peer)
+    store64(plan + PLAN.is_asking, 1)
+    store64(plan + PLAN.asked_peer, peer)
+    world_rank, context = load64(load64(comm + COMM.world) + 8 * peer), load64(comm + COMM.context)
+    store64(plan + PLAN.left, ask(engine, world_rank, context, load64(plan + PLAN.number)))
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def take_answer(engine, source, context, number, word):  # type: ignore[no-untyped-def]
+    """A rank that was asked answers: 0, or with which word it has left. The plan may be gone, or have heard of others meanwhile."""
+    plan = load64(engine + ENGINE.plan_state)
+    while plan != 0:
+        comm = load64(plan + PLAN.comm)
+        is_it = load64(comm + COMM.context) == context and load64(plan + PLAN.number) == number
+        if is_it and load64(load64(comm + COMM.world) + 8 * load64(plan + PLAN.asked_peer)) == source:
+            store64(plan + PLAN.is_asking, 0)
+            store64(plan + PLAN.asked, ticks())
+            store64(plan + PLAN.left, word)
+        plan = load64(plan + PLAN.next)
+    return 0
+
+
+@kernel("void(int64, int64)")
+def _look_around(engine, plan):  # type: ignore[no-untyped-def]
+    """Now and then, see why a plan takes so long."""
+    looks = load64(plan + PLAN.looks) + 1
+    store64(plan + PLAN.looks, looks)
+    if looks % _LOOK_EVERY == 0:
+        _look_for_stranger(engine, plan)
+    if looks % _ASK_EVERY == 0 and load64(plan + PLAN.left) == 0:
+        _ask_who_left(engine, plan)
+
+
 @kernel("int64(int64)")
 def _is_over(plan):  # type: ignore[no-untyped-def]
     """Whether all steps are complete, or never will be."""
-    return 1 if load64(plan + PLAN.first_open) == load64(plan + PLAN.count) or load64(plan + PLAN.stranger) != 0 else 0
+    if load64(plan + PLAN.first_open) == load64(plan + PLAN.count):
+        return 1
+    return 1 if load64(plan + PLAN.stranger) != 0 or load64(plan + PLAN.left) != 0 else 0
 
 
 @kernel("int64(int64, int64)", is_entry=True)
@@ -209,7 +271,7 @@ def step_plans(engine):  # type: ignore[no-untyped-def]
         was_unlocked = 0
         if load64(plan + PLAN.busy) == 0:
             was_unlocked = _advance(engine, plan)
-            _look_for_stranger(engine, plan)
+            _look_around(engine, plan)
         following = load64(plan + PLAN.next)
         if load64(plan + PLAN.busy) == 0 and _is_over(plan) != 0:
             _unlink(engine, plan)
@@ -228,6 +290,9 @@ def start_plan(engine, plan):  # type: ignore[no-untyped-def]
     store64(plan + PLAN.error, 0)
     store64(plan + PLAN.looks, 0)
     store64(plan + PLAN.stranger, 0)
+    store64(plan + PLAN.asked, 0)
+    store64(plan + PLAN.is_asking, 0)
+    store64(plan + PLAN.left, 0)
     store64(plan + PLAN.next, 0)
     lock(engine)
     store_release(plan + PLAN.state, RUNNING)
@@ -396,7 +461,7 @@ class Collective:
         self._address = self._room.address
         self._is_given_up = False
         self._starts = 0
-        self._number = comm.word("plans") + 1
+        self._number = words[_NUMBER] = comm.word("plans") + 1
         comm.set_word("plans", self._number)
         words[_COMM], words[_FN], words[_ITEMSIZE] = comm.address, fn, itemsize
         words[_BUFFERS + INPUT], words[_BUFFERS + OUTPUT] = buffers
@@ -419,6 +484,7 @@ class Collective:
         self._words[_TAG] = ((turn << _CALL_BITS | self._call) << _NUMBER_BITS) & ((1 << _TAG_BITS) - 1)
         if not self._engine.word("plan_step"):
             self._engine.set_word("plan_step", c_address(step_plans))
+            self._engine.set_word("take_answer", c_address(take_answer))
         entry(start_plan)(self._engine.address, self._address)
         return self
 
@@ -459,6 +525,7 @@ class Collective:
         """Give it up in the middle: its buffers are the caller's again, and the communicator takes no more collectives."""
         self._is_given_up = True
         self.comm.set_word("broken", 1)
+        self._engine.note_left(self.comm, self._number - 1, is_given_up=True)
         if entry(abandon_plan)(self._engine.address, self._address):
             _quarantine.append(self)  # for good: its sends may be read long after
 
@@ -477,6 +544,9 @@ class Collective:
         if words[_STRANGER]:
             self.abandon()
             raise self._stranger(words[_STRANGER] - 1)
+        if words[_LEFT] and words[PLAN.first_open // WORD] < words[PLAN.count // WORD]:
+            self.abandon()
+            raise self._left(words[_LEFT])
         if error:
             self.comm.set_word("broken", 1)
             errors.fail(
@@ -484,6 +554,17 @@ class Collective:
                 f"rank {self.comm.rank}: {self.name}: rank {words[_FAILED_PEER]} sent another number of bytes "
                 "than expected; counts and datatypes must agree between the ranks",
             )
+
+    def _left(self, word: int) -> errors.Exception:
+        """What is raised if a rank takes no part in it."""
+        if GONE < word < 0:
+            return broken(self.comm, self.name)
+        how = "finalized" if word == GONE else f"finalized, or freed it, after {word - 1}"
+        return errors.error(
+            errors.ERR_PROC_FAILED,
+            f"rank {self.comm.rank}: {self.name} is collective {self._number} by a plan of the communicator, but rank "
+            f"{self._words[_ASKED_PEER]} has {how}; all ranks must call the same collectives before they leave",
+        )
 
     def _stranger(self, its: int) -> errors.Exception:
         """What is raised if another rank called something else as this collective."""

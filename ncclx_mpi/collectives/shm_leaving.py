@@ -1,7 +1,8 @@
 """Ranks that leave a communicator: each says what it has called, so that nobody waits for good for what it never will.
 
-A rank leaves when it frees the communicator, or finalizes. Who has waited for a slice looks whether a rank has left before it called what
-is waited for (:mod:`ncclx_mpi.p2p.waiting` calls :func:`peer_left`).
+A rank leaves when it frees the communicator, or finalizes. Who has waited for a slice looks whether a rank has left before it called what is
+waited for (:mod:`ncclx_mpi.p2p.waiting` calls :func:`peer_left`). Plans of messages, which have no word that all ranks see, ask the rank that
+they wait for (:mod:`ncclx_mpi.p2p.leaving`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def part(comm: NativeComm) -> None:
     if comm.slot >= 0:
         past = ctypes.c_int64.from_address(comm.address + shm_oneshot.SCRATCH.next_past).value >> _PAST_SHIFT
         word_of(comm, comm.rank).value = PARTED | comm.word("sequence") << PARTED_COUNT_SHIFT | past
+    if comm.size > 1:
+        comm.engine.note_left(comm, comm.word("plans"), is_given_up=False)
 
 
 def parted(comm: NativeComm, name: str) -> errors.Exception:

@@ -27,11 +27,11 @@ def disagreement(comm: NativeComm) -> errors.Exception | None:
     """
     if comm.word("broken") or comm.engine.arena.dead_ranks():
         return None
+    part(comm)
     return left_over(comm) or (_other_past(comm) if comm.slot >= 0 else None)
 
 
 def _other_past(comm: NativeComm) -> errors.Exception | None:
-    part(comm)
     rank, own = comm.rank, word_of(comm, comm.rank).value
     for other in range(comm.size):
         its = word_of(comm, other).value

@@ -5,6 +5,7 @@
     transport ---> arrive -+- EAGER   a receive was posted: copied to its buffer      none was: copied to memory of the engine
                            |- RTS     ........................: its transfer begins   ........: noted
                            |- CTS, ATS, CANCEL, CANCELLED, CREDIT: for a request, or a peer, of this rank
+                           |- ASK, ANSWER, GOODBYE: of ranks that leave (leaving.py)
     receive -----> deliver     the oldest message that was kept, else posted
 
 ``arrive`` is what every transport calls by address, whatever it is (:mod:`transports.messages`). A payload comes in two pieces, which
@@ -20,6 +21,7 @@ from __future__ import annotations
 from ncclx_mpi.p2p.alarm import wake
 from ncclx_mpi.p2p.inlined import credit
 from ncclx_mpi.p2p.layout import COMM, ENGINE, ERR_TRUNCATE, PEER, REQUEST, UNEXPECTED
+from ncclx_mpi.p2p.leaving import arrive_of_leaving
 from ncclx_mpi.p2p.matching import (
     complete,
     drop_unexpected,
@@ -76,6 +78,8 @@ def arrive_control(engine, peer, kind, context, tag, nbytes, first, second, thir
         complete(first, 0)
     elif kind == CREDIT:
         store64(peer + PEER.seen_released, first)
+    else:
+        arrive_of_leaving(engine, peer, kind, first, second, third)
     return 1
 
 

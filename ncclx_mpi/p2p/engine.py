@@ -31,6 +31,7 @@ from ncclx_mpi.p2p.layout import (
     FAILED,
     FREE,
     INTERRUPTED,
+    LEFT,
     OPERATIONS,
     PEER,
     PEER_DEAD,
@@ -40,6 +41,7 @@ from ncclx_mpi.p2p.layout import (
     TRACE,
     TRACE_RECORDS,
 )
+from ncclx_mpi.p2p.leaving import MOST_LEFT, note_left, say_goodbye
 from ncclx_mpi.p2p.progress import move_on, progress, trouble
 from ncclx_mpi.p2p.rendezvous import clear_to_send, finish
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
@@ -193,6 +195,7 @@ class Engine:
         self._words: memoryview[int] = self._block.data
         self._peers, self._peers_address = _block(PEER.total * self.size)
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
+        self._left, self._left_address = _block(LEFT.total * MOST_LEFT)
         self._scratch = threading.local()
         self._fill_block()
         self._fill_peers(endpoints or {})
@@ -228,6 +231,7 @@ class Engine:
             ("ticks_per_us", int(rate)),
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
+            ("left", self._left_address),
             ("current", shared.trace),
             ("take_in", c_address(take_in)),
             ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
@@ -512,6 +516,14 @@ class Engine:
             self.progress()
             if time.monotonic() > end or self.arena.has_dead_ranks or not self.arena.has_others(self.local_rank):
                 return
+
+    def say_goodbye(self) -> None:
+        """Tell all peers that this rank leaves the job: behind all that it has sent, so it is drained before."""
+        entry(say_goodbye)(self.address)
+
+    def note_left(self, comm: NativeComm, calls: int, is_given_up: bool) -> None:
+        """Let others hear that this rank takes part in no collective by a plan on `comm` after the first `calls`."""
+        entry(note_left)(self.address, comm.context, calls, is_given_up)
 
     def _is_owing(self) -> bool:
         if any(transport.is_busy for transport in self.transports):

@@ -40,7 +40,10 @@ ENGINE = words(
     # a thread takes what comes in one message space: whether it sleeps, and the event that wakes it (alarm.py)
     "sleeper alarm "
     # requests that were given up, with what has to live until they are complete (keeping.py)
-    "kept_first kept_count kept_limit",
+    "kept_first kept_count kept_limit "
+    # the communicators that this rank has left, and how many that were; what takes the answer of another rank that was asked, by C
+    # address (leaving.py)
+    "left left_count take_answer",
 )
 
 PEER = words(
@@ -50,8 +53,13 @@ PEER = words(
     # messages that wait for room; eager bytes sent, and of those the ones that found a receive; likewise of the peer's
     "queue_first queue_last sent seen_released released world "
     # the most bytes of an eager message; functions of the transport by C address, 0 for the one that is compiled in (inlined.py)
-    "max_eager send credit offer fetch serve revoke |",
+    "max_eager send credit offer fetch serve revoke "
+    # 1: it has left the job, and nothing comes from it any more (leaving.py)
+    "gone |",
 )
+
+LEFT = words("Left", "context calls word")
+"""A communicator that this rank has left: after how many collectives, and what others are told (leaving.py)."""
 
 COMM = words(
     "Comm",
