@@ -40,28 +40,15 @@ from numba_kernels.memory import move
 
 PLAN = words(
     "Plan",
-    "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer looks stranger number asked "
-    "is_asking asked_peer left",
+    "comm next state error busy tag fn itemsize count first_open buffers*3 failed_peer failed_bytes expected_bytes looks stranger number "
+    "asked is_asking asked_peer left",
 )
 """``first_open``: index of the first step that is not complete. ``looks``: how often it was stepped; ``stranger``: 1 + what another rank
 called in its place. ``number``: of the plan on its communicator; ``asked``: when a rank was last asked whether it has left;
 ``is_asking``: its answer is under way; ``left``: the answer that it has. Steps follow the block."""
 _COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER, _NUMBER, _LEFT, _ASKED_PEER = (
     getattr(PLAN, name) // WORD
-    for name in (
-        "comm",
-        "state",
-        "error",
-        "tag",
-        "fn",
-        "itemsize",
-        "buffers",
-        "failed_peer",
-        "stranger",
-        "number",
-        "left",
-        "asked_peer",
-    )
+    for name in "comm state error tag fn itemsize buffers failed_peer stranger number left asked_peer".split()
 )
 """Indices of words."""
 _MOST_SPARE, _LARGEST_SPARE, _SPARE_BYTES = 4, 1 << 20, 16 << 20
@@ -113,6 +100,8 @@ def _look_at_message(plan, step):  # type: ignore[no-untyped-def]
     if error != 0 and load64(plan + PLAN.error) == 0:
         store64(plan + PLAN.error, error)
         store64(plan + PLAN.failed_peer, load64(step + STEP.peer))
+        store64(plan + PLAN.failed_bytes, load64(request + REQUEST.message_bytes))
+        store64(plan + PLAN.expected_bytes, load64(step + STEP.nbytes))
     release_request(load64(load64(plan + PLAN.comm) + COMM.engine), request)
     store64(step + STEP.state, _DONE)
 
@@ -551,8 +540,9 @@ class Collective:
             self.comm.set_word("broken", 1)
             errors.fail(
                 error,
-                f"rank {self.comm.rank}: {self.name}: rank {words[_FAILED_PEER]} sent another number of bytes "
-                "than expected; counts and datatypes must agree between the ranks",
+                f"rank {self.comm.rank}: {self.name}: {words[PLAN.expected_bytes // WORD]} bytes are expected of rank "
+                f"{words[_FAILED_PEER]}, which sent {words[PLAN.failed_bytes // WORD]} bytes; "
+                "counts and datatypes must agree between the ranks",
             )
 
     def _left(self, word: int) -> errors.Exception:

@@ -138,6 +138,15 @@ def test_a_tuple_of_two_integers_is_count_and_step(comm: Any) -> None:
 
 @pytest.mark.ranks(2, 3)
 def test_lengths_that_differ_raise_on_the_receiver(comm: Any) -> None:
+    check_lengths_that_differ(comm)
+
+
+@pytest.mark.ranks(2, 3, topology="nolocal")
+def test_lengths_that_differ_raise_on_a_receiver_of_another_node(comm: Any) -> None:
+    check_lengths_that_differ(comm)
+
+
+def check_lengths_that_differ(comm: Any) -> None:
     mine = comm.Dup()
     if comm.rank == 0:
         with pytest.raises(MPI.Exception, match=r"(?s)8 bytes.*12 bytes") as caught:
