@@ -48,7 +48,20 @@ called in its place. ``number``: of the plan on its communicator; ``asked``: whe
 ``is_asking``: its answer is under way; ``left``: the answer that it has. Steps follow the block."""
 _COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER, _NUMBER, _LEFT, _ASKED_PEER = (
     getattr(PLAN, name) // WORD
-    for name in "comm state error tag fn itemsize buffers failed_peer stranger number left asked_peer".split()
+    for name in [
+        "comm",
+        "state",
+        "error",
+        "tag",
+        "fn",
+        "itemsize",
+        "buffers",
+        "failed_peer",
+        "stranger",
+        "number",
+        "left",
+        "asked_peer",
+    ]
 )
 """Indices of words."""
 _MOST_SPARE, _LARGEST_SPARE, _SPARE_BYTES = 4, 1 << 20, 16 << 20
