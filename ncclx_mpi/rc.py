@@ -140,6 +140,10 @@ class Configuration(ModuleType):
             return setting.default
         return _checked(setting.variable, setting, _parse(setting, text), text)
 
+    def __dir__(self) -> list[str]:
+        """Return the settings, and what every module has; the rest of this one is not for programs that set whatever they find."""
+        return [*SETTINGS, *(name for name in vars(self) if name.startswith("_"))]
+
     def __call__(self, **kwargs: Any) -> None:
         """Set several settings."""
         for name in kwargs:
@@ -168,6 +172,7 @@ class Options(NamedTuple):
 
 def resolve() -> Options:
     """Return the settings of ``mpi4py.rc``: environment, else what the program set here or in ``mpi4py.rc``, else default."""
+    _check_ours()
     values = {name: _resolve_one(name) for name in Options._fields}
     if values["finalize"] is None:
         values["finalize"] = values["initialize"]
@@ -190,6 +195,14 @@ def warn_unknown(environ: Mapping[str, str] = os.environ) -> list[str]:
     for name in unknown:
         warnings.warn(f"environment variable {name} is not known to ncclx_mpi{_suggest(name, known)}", stacklevel=2)
     return unknown
+
+
+def _check_ours() -> None:
+    """Take back what the program set of our own settings, where they do not allow it."""
+    its = vars(sys.modules[__name__])
+    for name, setting in SETTINGS.items():
+        if name in its and name not in Options._fields:
+            its[name] = _checked(f"mpi4py.rc.{name}", setting, its[name], its[name])
 
 
 def _resolve_one(name: str) -> Any:
@@ -229,8 +242,7 @@ def _checked(label: str, setting: Setting, value: Any, given: Any) -> Any:
     valid = isinstance(value, kinds) and not (number and (isinstance(value, bool) or value < 0))
     if valid and (not setting.choices or value in setting.choices):
         return value
-    hint = f"; choices are {', '.join(map(repr, setting.choices))}" if setting.choices else ""
-    warnings.warn(f"{label}: unexpected value {given!r}{hint}", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"{label}: unexpected value {given!r}", RuntimeWarning, stacklevel=3)
     return setting.default
 
 

@@ -15,6 +15,7 @@ from ncclx_mpi.api.errhandler import ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETU
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import Info
 from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm
+from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.constants import (
     MAX_PROCESSOR_NAME,
@@ -57,6 +58,7 @@ _environment = _Environment()
 def bootstrap() -> None:
     """Initialize at import, unless ``rc.initialize`` says not to, and arrange for finalization at exit."""
     options = rc.resolve()
+    pickle.heed_environment()
     rc.warn_unknown()
     runtime.at_exit(_at_exit)
     if options.initialize and not runtime.is_active() and not runtime.is_finalized():

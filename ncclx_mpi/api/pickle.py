@@ -14,8 +14,7 @@ from typing import Any
 from ncclx_mpi.api.handle import PUBLIC
 from ncclx_mpi.api.memory import buffer
 
-_PROTOCOL = int(os.environ.get("MPI4PY_PICKLE_PROTOCOL", _pickle.HIGHEST_PROTOCOL))
-_THRESHOLD = int(os.environ.get("MPI4PY_PICKLE_THRESHOLD", 256 * 1024))
+_THRESHOLD = 256 * 1024
 _OUT_OF_BAND = 5
 """First protocol that leaves buffers out."""
 
@@ -59,7 +58,7 @@ class Pickle:
             large.append(view)
             return False
 
-        protocol = _PROTOCOL if self._protocol is None else self._protocol
+        protocol = _default_protocol() if self._protocol is None else self._protocol
         return self._dumps(obj, max(protocol, _OUT_OF_BAND), buffer_callback=is_in_band), large
 
     def loads_oob(self, data: Any, buffers: Iterable[Any]) -> Any:
@@ -73,7 +72,7 @@ class Pickle:
 
     @PROTOCOL.setter
     def PROTOCOL(self, protocol: int | None) -> None:
-        self._protocol = _PROTOCOL if protocol is None and self._dumps is _pickle.dumps else protocol
+        self._protocol = _default_protocol() if protocol is None and self._dumps is _pickle.dumps else protocol
         is_own = self._dumps is _pickle.dumps and self._loads is _pickle.loads
         self._is_standard = is_own and self._protocol is not None and not 0 <= self._protocol < _OUT_OF_BAND
 
@@ -84,7 +83,15 @@ class Pickle:
 
     @THRESHOLD.setter
     def THRESHOLD(self, threshold: int | None) -> None:
-        self._threshold = _THRESHOLD if threshold is None else threshold
+        self._threshold = int(os.environ.get("MPI4PY_PICKLE_THRESHOLD", _THRESHOLD)) if threshold is None else threshold
+
+    def heed_environment(self) -> None:
+        """Take the protocol and the threshold that the environment asks for: the program may have set it since this was made."""
+        self.PROTOCOL = self.THRESHOLD = None
+
+
+def _default_protocol() -> int:
+    return int(os.environ.get("MPI4PY_PICKLE_PROTOCOL", _pickle.HIGHEST_PROTOCOL))
 
 
 pickle = Pickle()

@@ -62,6 +62,36 @@ def test_bad_values_are_warned_about(tmp_path: Path) -> None:
     assert done.returncode == 0 and "mpi4py.rc.thread_level: unexpected value 'some'" in done.stderr
 
 
+def test_whatever_the_program_sets_is_checked(tmp_path: Path) -> None:
+    """Every public name of ``rc`` is a setting, ours too, and a value that it does not allow is warned about and not taken."""
+    script = """
+import warnings
+from mpi4py import rc
+names = [name for name in dir(rc) if not name.startswith("_")]
+assert {"errors", "timeout", "topology"} <= set(names)
+for name in names:
+    setattr(rc, name, -5)
+with warnings.catch_warnings(record=True) as warned:
+    from mpi4py import MPI
+assert sorted(str(entry.message) for entry in warned) == sorted(f"mpi4py.rc.{name}: unexpected value -5" for name in names)
+assert rc.timeout == 0 and rc.topology == "machine"
+"""
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_pickles_heed_what_the_program_writes_into_the_environment(tmp_path: Path) -> None:
+    script = """
+import os
+os.environ["MPI4PY_PICKLE_PROTOCOL"], os.environ["MPI4PY_PICKLE_THRESHOLD"] = "3", "1024"
+from mpi4py import MPI
+assert (MPI.pickle.PROTOCOL, MPI.pickle.THRESHOLD) == (3, 1024)
+assert MPI.pickle.dumps([1])[1] == 3
+"""
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_initialization_at_import(tmp_path: Path) -> None:
     script = """
 import mpi4py

@@ -138,7 +138,7 @@ if comm.rank != 1:
 """
 
 
-@pytest.mark.parametrize("topology", ["machine", "vnode:2", "nolocal"])
+@pytest.mark.parametrize("topology", ["vnode:2", "nolocal"])
 @pytest.mark.parametrize("nranks", [2, 3])
 def test_nobody_waits_for_a_rank_that_has_finalized(topology: str, nranks: int) -> None:
     """Of two who wait, the second may hear that the first has given up."""
