@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
 import pickle
@@ -49,6 +50,7 @@ class Call:
 def run_test(call: Call) -> None:
     """Import the test's module and call the function on this rank."""
     os.environ["PYTEST_CURRENT_TEST"] = f"{call.nodeid} (rank)"
+    faulthandler.enable()
     function = _find(_import(Path(call.path)), call.name)
     arguments = dict(call.arguments)
     if call.wants_comm:

@@ -354,6 +354,29 @@ def test_a_blocked_stream_at_the_end_is_reported() -> None:
         driver.batch(driver.create_stream(), [Step(WAIT_AT_LEAST, address_of(words), 3)])
 
 
+def test_other_memory_may_be_freed_while_a_kernel_runs() -> None:
+    """Of another GPU, which nobody waits for; and what takes its addresses over is not closed at the end of the kernel."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def wait(_: int) -> None:
+        has_begun.set()
+        assert may_end.wait(30)
+
+    with Double(devices=2) as driver:
+        driver.use(0)
+        other = driver.allocate(100)
+        driver.use(1)
+        stream = driver.create_stream()
+        driver.launch(Body("wait", wait), stream, 1, 1, (driver.allocate(100),))
+        assert has_begun.wait(30)
+        driver.free(other)
+        on_host = driver.allocate_as(PINNED, 100)
+        may_end.set()
+        driver.synchronize(stream)
+        assert on_host == other
+        assert ctypes.memmove(on_host, bytes(100), 100)
+
+
 def test_an_error_takes_the_violations_along() -> None:
     with pytest.raises(RuntimeError) as found, Double() as driver:
         driver.use(0)

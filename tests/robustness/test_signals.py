@@ -171,9 +171,9 @@ def test_whenever_a_send_is_interrupted_its_buffer_lives_until_it_is_read(comm, 
     else:
         comm.recv(source=0, tag=6)
         was_sent = comm.Iprobe(0, 5)  # messages arrive in order: what is not there now never left
-        assert was_sent or seconds == 0.001
+        assert was_sent or seconds < 0.1
         if not was_sent:
-            pass  # the alarm rang before the call had begun
+            pass  # the alarm rang before the call had begun, as it may on a busy machine
         elif call == "ssend":
             assert comm.recv(source=0, tag=5) == frozenset(range(100))
         elif call == "send":

@@ -11,7 +11,8 @@ from ncclx_mpi import collectives
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.jit import entry
 from tests.collectives.forked import run_ranks
-from transports.shm.store_kind import BLOCK, COUNTED, better_stores
+from transports.shm.arena import Arena
+from transports.shm.store_kind import BLOCK, COUNTED, better_stores, measured
 
 
 def test_nobody_answers() -> None:
@@ -21,6 +22,12 @@ def test_nobody_answers() -> None:
     assert entry(better_stores)(words, words + 512, 0, 1_000_000, blocks, blocks + 2 * BLOCK) == -1
     assert time.monotonic() - begun < 5
     assert 0 < memory[:8].view(np.int64)[0] < COUNTED
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nobody_comes(rank: int) -> None:
+    """The default is streamed stores: they are never far from the best."""
+    assert measured(Arena.create(2), rank) == 1
 
 
 def chosen(comm: NativeComm, stores: str) -> None:

@@ -8,6 +8,7 @@ on what is found here; protocols and algorithms never do, since every rank must 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from numba_kernels.atomics import load_acquire, pause, store_release, ticks
 from numba_kernels.clock import ticks_per_us
@@ -21,6 +22,9 @@ BLOCK = 32 << 10
 _ROUNDS = 6
 COUNTED = 2 * (_ROUNDS + 2)
 _PATIENCE_US = 20_000
+_HERE = -1
+"""What a rank writes for its counter before it counts."""
+_NAP_SECONDS = 1e-4
 _PLAIN, _STREAMED = 1, 2
 MAY_BE_DIRECT, MUST_BE_PIPED = 1, 2
 """What a rank has published about copies between its private buffers and those of others."""
@@ -108,11 +112,27 @@ def measured(arena: Arena, rank: int) -> int:
     if rank < 2:
         words = base + HEADER.bounce_0, base + HEADER.bounce_1
         blocks = [base + arena.plan.bulk(owner, 0) + BULK.data for owner in (0, 1)]
-        patience = int(_PATIENCE_US * ticks_per_us())
-        found = entry(better_stores)(words[rank], words[1 - rank], 0, patience, blocks[rank], blocks[1 - rank])
+        patience, found = int(_PATIENCE_US * ticks_per_us()), -1
+        if _meet(arena, rank):
+            found = entry(better_stores)(words[rank], words[1 - rank], 0, patience, blocks[rank], blocks[1 - rank])
         if rank == 0:
             arena.set_word(HEADER.stores, _STREAMED if found else _PLAIN)
-    end = time.monotonic() + 2 * _PATIENCE_US / 1e6
-    while not arena.word(HEADER.stores) and time.monotonic() < end:
-        time.sleep(0.0002)
+    _nap_until(lambda: arena.word(HEADER.stores) != 0, 2 * _PATIENCE_US)
     return int(arena.word(HEADER.stores) != _PLAIN)
+
+
+def _meet(arena: Arena, rank: int) -> bool:
+    """Wait, asleep, for the other of ranks 0 and 1: it may need this very core to get here. False if it does not come."""
+    words = HEADER.bounce_0, HEADER.bounce_1
+    arena.set_word(words[rank], _HERE)
+    return _nap_until(lambda: arena.word(words[1 - rank]) != 0, _PATIENCE_US)
+
+
+def _nap_until(is_so: Callable[[], bool], us: int) -> bool:
+    """Whether `is_so` holds before the time is up."""
+    end = time.monotonic() + us / 1e6
+    while not is_so():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_NAP_SECONDS)
+    return True

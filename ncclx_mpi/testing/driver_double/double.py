@@ -116,6 +116,7 @@ class Double(Driver):
         self._is_closed = False
         self._detector = Detector(job or str(os.getppid()), patience)
         self._space = Space(garbage=1 + seed % 200)
+        self._waiting: dict[str, str] = {}
         self._executor = Executor(seed, self._violate, self._on_stalled, self._detector.move)
         self._choices = np.random.default_rng(seed)
         self._streams: dict[int, Stream] = {}
@@ -124,9 +125,9 @@ class Double(Driver):
         self._captures: list[Capture] = []
         self._graphs = 0
         self._loaded: set[tuple[int, str]] = set()
-        self._waiting: dict[str, str] = {}
         self._thread = threading.local()
         self._switch_interval = sys.getswitchinterval()
+        self._executor.start()
 
     # Life
 
@@ -594,8 +595,7 @@ class Double(Driver):
     def _run_kernel(self, kernel: Launchable, threads: int, arguments: tuple[int, ...]) -> None:
         with self._executor.changed:
             self._check_arguments(arguments)
-            present = self._space.reachable()
-        with opened(present):
+        with opened(self._space, self._executor.changed):
             kernel.on_cpu(threads, *arguments)
 
 

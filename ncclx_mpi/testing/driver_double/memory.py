@@ -20,8 +20,9 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from numba_kernels.atomics import load_acquire, store_release
 from numba_kernels.cuda.driver import HANDLE_BYTES, DriverError, Memory
@@ -84,6 +85,8 @@ class Allocation:
         The memory file; -1 where this process does not own one.
     buffer_id, device
         See :class:`~numba_kernels.cuda.driver.Memory`.
+    is_released
+        Whether it was freed or closed: its shadow is gone, and its addresses may be another's.
     """
 
     def __init__(self, kind: str, base: int, nbytes: int, shadow: int, fd: int, buffer_id: int, device: int) -> None:
@@ -96,6 +99,7 @@ class Allocation:
         self.device = device
         self.references = 1
         self.handle = b""
+        self.is_released = False
 
     @property
     def is_on_device(self) -> bool:
@@ -181,6 +185,7 @@ class Space:
         size = rounded(found.nbytes)
         _map(found.base, size, _NONE, -1)
         _libc.munmap(found.shadow, size + PAGE)
+        found.is_released = True
         self._remove(found)
         self._freed[found.base] = found
         self._regions.setdefault(size, []).append(found.base)
@@ -297,18 +302,25 @@ class Space:
 
 
 @contextmanager
-def opened(memory: list[Allocation]) -> Iterator[None]:
-    """While the body runs, device memory is readable and writable at its addresses; writes behind the ends are faults."""
-    for found in memory:
-        found.protect(_READ_WRITE)
+def opened(space: Space, lock: AbstractContextManager[Any]) -> Iterator[None]:
+    """While the body runs, without `lock`, device memory is readable and writable at its addresses; writes behind the ends are faults.
+
+    The program may free memory meanwhile, which the kernel that runs in the body need not use.
+    """
+    with lock:
+        memory = space.reachable()
+        for found in memory:
+            found.protect(_READ_WRITE)
     try:
         yield
     finally:
-        for found in memory:
-            found.protect(_NONE)
-    for found in memory:
-        if not found.is_end_intact():
-            raise Fault(f"a kernel wrote behind the end of {found}")
+        with lock:
+            kept = [found for found in memory if not found.is_released]
+            for found in kept:
+                found.protect(_NONE)
+            overrun = next((found for found in kept if not found.is_end_intact()), None)
+    if overrun is not None:
+        raise Fault(f"a kernel wrote behind the end of {overrun}")
 
 
 def is_mapped(address: int) -> bool:

@@ -124,6 +124,9 @@ class Executor:
         self._held_at: float | None = None
         self._is_closing = False
         self._thread = threading.Thread(target=self._work, name="driver double", daemon=True)
+
+    def start(self) -> None:
+        """Begin to run what streams hold; whoever made this is ready to be called from now on."""
         self._thread.start()
 
     def reseed(self, seed: int) -> None:
