@@ -18,6 +18,7 @@ from ncclx_mpi.api.comm_collective import Collectives
 from ncclx_mpi.api.comm_nonblocking import NonBlockingCollectives
 from ncclx_mpi.api.comm_objects import ObjectMethods
 from ncclx_mpi.api.comm_p2p import LARGEST_TAG, PointToPoint
+from ncclx_mpi.api.comm_partitioned import Partitioned
 from ncclx_mpi.api.comm_persistent import PersistentCollectives
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.errhandler import Errhandler
@@ -53,7 +54,7 @@ _NULL = CommState()
 
 
 class Comm(
-    PointToPoint, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods,
+    PointToPoint, Partitioned, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods,
     Named, Attributed, Hinted, ErrorHandled, Handle,
 ):  # fmt: skip
     """Communication context."""

@@ -166,7 +166,7 @@ class PointToPoint:
     def Recv_init(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         """Create a persistent request for a receive."""
         state = self._state
-        source, tag = _source(state, source), _recv_tag(tag)
+        source, tag = checked_source(state, source), _recv_tag(tag)
         if source == PROC_NULL:
             return Prequest._refer(Persistent(_no_proc))
         resolved = arguments.recv(buf)
@@ -206,7 +206,7 @@ class PointToPoint:
     def _peer(self, source: Any, tag: Any) -> tuple[NativeComm, int, int, bool]:
         """Return the native communicator, checked arguments of a probe, and whether the source is PROC_NULL."""
         state = self._state
-        source, tag = _source(state, source), _recv_tag(tag)
+        source, tag = checked_source(state, source), _recv_tag(tag)
         return state.native, source, tag, source == PROC_NULL
 
     # Attached buffer
@@ -325,21 +325,24 @@ class PointToPoint:
 # Arguments --------------------------------------------------------------------------------------------------------
 
 
-def _dest(state: CommState, dest: Any) -> int:
+def checked_dest(state: CommState, dest: Any) -> int:
+    """Return a rank to send to, or PROC_NULL; raises ERR_RANK."""
     rank = integer(dest, "dest")
     if not 0 <= rank < state.size and rank != PROC_NULL:
         errors.fail(errors.ERR_RANK, f"dest {rank} is no rank of this communicator of {state.size}")
     return rank
 
 
-def _source(state: CommState, source: Any) -> int:
+def checked_source(state: CommState, source: Any) -> int:
+    """Return a rank to receive from, or a wildcard, or PROC_NULL; raises ERR_RANK."""
     rank = integer(source, "source")
     if not 0 <= rank < state.size and rank not in (ANY_SOURCE, PROC_NULL):
         errors.fail(errors.ERR_RANK, f"source {rank} is no rank of this communicator of {state.size}")
     return rank
 
 
-def _send_tag(tag: Any) -> int:
+def checked_tag(tag: Any) -> int:
+    """Return a tag to send with; raises ERR_TAG."""
     number = integer(tag, "tag")
     if not 0 <= number <= LARGEST_TAG:
         errors.fail(errors.ERR_TAG, f"tag {number} is not within 0 and {LARGEST_TAG} (attribute MPI.TAG_UB)")
@@ -347,7 +350,7 @@ def _send_tag(tag: Any) -> int:
 
 
 def _recv_tag(tag: Any) -> int:
-    return ANY_TAG if tag == ANY_TAG else _send_tag(tag)
+    return ANY_TAG if tag == ANY_TAG else checked_tag(tag)
 
 
 def _buffer_size(buf: Any) -> int:
@@ -372,7 +375,7 @@ def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Non
 
 
 def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Operation:
-    dest, tag = _dest(state, dest), _send_tag(tag)
+    dest, tag = checked_dest(state, dest), checked_tag(tag)
     return _no_proc() if dest == PROC_NULL else _post_send(state, arguments.send(spec), dest, tag, mode)
 
 
@@ -410,7 +413,7 @@ def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operat
 
 
 def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Operation:
-    source, tag = _source(state, source), _recv_tag(tag)
+    source, tag = checked_source(state, source), _recv_tag(tag)
     return _no_proc() if source == PROC_NULL else _post_recv(state, arguments.recv(spec), source, tag)
 
 
@@ -424,7 +427,7 @@ def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operatio
 def _start_sendrecv(
     state: CommState, sendbuf: BufSpec, dest: int, sendtag: int, recvbuf: BufSpec | None, source: int, recvtag: int
 ) -> Operation:
-    dest, sendtag = _dest(state, dest), _send_tag(sendtag)
+    dest, sendtag = checked_dest(state, dest), checked_tag(sendtag)
     sending = None if dest == PROC_NULL else arguments.send(sendbuf)
     receiving = _start_recv(state, recvbuf, source, recvtag)
     if sending is None:
@@ -434,8 +437,8 @@ def _start_sendrecv(
 
 def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, source: int, recvtag: int) -> Operation:
     """Start sending a copy of a buffer and receiving into it."""
-    dest, sendtag = _dest(state, dest), _send_tag(sendtag)
-    source, recvtag = _source(state, source), _recv_tag(recvtag)
+    dest, sendtag = checked_dest(state, dest), checked_tag(sendtag)
+    source, recvtag = checked_source(state, source), _recv_tag(recvtag)
     if dest == PROC_NULL and source == PROC_NULL:
         return _no_proc()
     buffer = arguments.recv(spec)
@@ -448,7 +451,7 @@ def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, sou
 
 
 def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Prequest:
-    dest, tag = _dest(state, dest), _send_tag(tag)
+    dest, tag = checked_dest(state, dest), checked_tag(tag)
     if dest == PROC_NULL:
         return Prequest._refer(Persistent(_no_proc))
     resolved = arguments.send(spec)
@@ -460,7 +463,7 @@ def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode:
 
 def _send_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> None:
     """Send an object that is no plain value, or cannot go out at once."""
-    dest, tag = _dest(state, dest), _send_tag(tag)
+    dest, tag = checked_dest(state, dest), checked_tag(tag)
     if dest != PROC_NULL:
         object_messages.send_dumped(state.native, *object_messages.dump(obj), dest, tag, mode)
 
@@ -468,7 +471,7 @@ def _send_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> 
 def _receive_noted(state: CommState, noted: bytearray, source: int, tag: int, status: Status | None) -> Any:
     """Go on with the receive of an object that ended with a note."""
     if noted[0] != RAW:
-        source, tag = _source(state, source), _recv_tag(tag)
+        source, tag = checked_source(state, source), _recv_tag(tag)
         if source == PROC_NULL:
             if status is not None:
                 write_status(status, NO_PROC)
@@ -478,7 +481,7 @@ def _receive_noted(state: CommState, noted: bytearray, source: int, tag: int, st
 
 def _recv(state: CommState, source: int, tag: int, status: Status | None) -> Any:
     """Receive an object."""
-    source, tag = _source(state, source), _recv_tag(tag)
+    source, tag = checked_source(state, source), _recv_tag(tag)
     if source == PROC_NULL:
         if status is not None:
             write_status(status, NO_PROC)
@@ -490,10 +493,10 @@ def _exchange_objects(
     state: CommState, sendobj: Any, dest: int, sendtag: int, source: int, recvtag: int, status: Status | None
 ) -> Any:
     """Send an object that is no plain value, or cannot go out at once, and receive one."""
-    dest, sendtag = _dest(state, dest), _send_tag(sendtag)
+    dest, sendtag = checked_dest(state, dest), checked_tag(sendtag)
     if dest == PROC_NULL:
         return _recv(state, source, recvtag, status)
-    source, recvtag = _source(state, source), _recv_tag(recvtag)
+    source, recvtag = checked_source(state, source), _recv_tag(recvtag)
     sending = _start_dumped(state, *object_messages.dump(sendobj), dest, sendtag, STANDARD)
     try:
         received = _recv(state, source, recvtag, status)
@@ -507,7 +510,7 @@ def _exchange_objects(
 
 def _isend_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> Request:
     """Start sending a copy of an object: natively, if its pickle is one message."""
-    dest, tag = _dest(state, dest), _send_tag(tag)
+    dest, tag = checked_dest(state, dest), checked_tag(tag)
     if dest == PROC_NULL:
         return Request._refer(_no_proc())
     return _start_dumped(state, pickle.dumps(obj), [], dest, tag, mode)
@@ -515,7 +518,7 @@ def _isend_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) ->
 
 def _irecv_object(state: CommState, buf: Any, source: int, tag: int) -> Request:
     """Start receiving an object where there is no free ticket, or no ticket would do."""
-    source, tag, nbytes = _source(state, source), _recv_tag(tag), _buffer_size(buf)
+    source, tag, nbytes = checked_source(state, source), _recv_tag(tag), _buffer_size(buf)
     if source == PROC_NULL:
         return Request._refer(_no_proc())
     if buf is None and nbytes <= object_messages.PLAIN_MAX and fast.add_ticket(state, object_messages.ObjectTicket):
@@ -538,7 +541,7 @@ def _start_dumped(state: CommState, data: bytes, frames: list[memoryview], dest:
 
 def _start_buffered(state: CommState, obj: Any, dest: int, tag: int) -> Operation:
     """Start sending a copy of an object that nobody waits for."""
-    dest, tag = _dest(state, dest), _send_tag(tag)
+    dest, tag = checked_dest(state, dest), checked_tag(tag)
     if dest == PROC_NULL:
         return _no_proc()
     holder = state.send_buffer or buffering.process.send_buffer

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Literal, Self
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast, object_messages
 from ncclx_mpi.api.generalized import Generalized
-from ncclx_mpi.api.handle import Handle, constant, is_constant
+from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status, check_status, check_statuses
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.operations.operation import EMPTY, Operation, Persistent, write_status
+from ncclx_mpi.operations.partitioned import NoPartner, PartitionedReceive, PartitionedSend
 from ncclx_mpi.operations.transfer import Bound, Ticket
 from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.fast import SLOW
@@ -295,6 +296,47 @@ class Prequest(Request):
                 Prequest._operation(request)
             for request in requests[started:]:
                 request.Start()
+
+    # Partitions
+
+    def Pready(self, partition: int) -> None:
+        """Mark a given partition as ready; any thread may.
+
+        Raises
+        ------
+        Exception
+            ERR_REQUEST: the request is no started partitioned send. ERR_ARG: there is no such partition, or it is ready already.
+        """
+        self._partitioned_send().ready(integer(partition, "partition"))
+
+    def Pready_range(self, partition_low: int, partition_high: int) -> None:
+        """Mark partitions from the low to the high one, which is one of them, as ready."""
+        for partition in range(integer(partition_low, "partition_low"), integer(partition_high, "partition_high") + 1):
+            self.Pready(partition)
+
+    def Pready_list(self, partitions: Sequence[int]) -> None:
+        """Mark a sequence of partitions as ready."""
+        for partition in partitions:
+            self.Pready(partition)
+
+    def Parrived(self, partition: int) -> bool:
+        """Test partial completion of a partitioned receive: whether a partition has come. It has where the request is not started.
+
+        Raises
+        ------
+        Exception
+            ERR_REQUEST: the request is no partitioned receive. ERR_ARG: there is no such partition.
+        """
+        operation = self._state if self else None
+        if not isinstance(operation, PartitionedReceive | NoPartner):
+            errors.fail(errors.ERR_REQUEST, "this request is no partitioned receive: Precv_init makes one")
+        return operation.has_arrived(integer(partition, "partition"))
+
+    def _partitioned_send(self) -> PartitionedSend | NoPartner:
+        operation = self._state if self else None
+        if not isinstance(operation, PartitionedSend | NoPartner):
+            errors.fail(errors.ERR_REQUEST, "this request is no partitioned send: Psend_init makes one")
+        return operation
 
     def _operation(self: Request) -> Persistent | Bound:
         operation = self._state

@@ -91,6 +91,10 @@ class Buffer(Elements):
         """All `blocks` equal blocks, of which this one is the first, as one buffer."""
         return self._part(0, self.count * blocks)
 
+    def at(self, index: int) -> Buffer:
+        """Block `index` of equal blocks, of which this one is the first."""
+        return self._part(index * self.count, self.count)
+
     def each(self, blocks: int) -> VBuffer:
         """All `blocks` equal blocks, of which this one is the first."""
         counts, displs = [self.count] * blocks, [self.count * index for index in range(blocks)]

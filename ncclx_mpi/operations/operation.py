@@ -156,7 +156,11 @@ class Persistent(Operation):
         """Begin the operation."""
         if self.current is not None:
             errors.fail(errors.ERR_REQUEST, ALREADY_ACTIVE)
-        self.current = self.begin()
+        self.current = self.turn()
+
+    def turn(self) -> Operation:
+        """What one start begins."""
+        return self.begin()
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
