@@ -49,6 +49,7 @@ from ncclx_mpi.api.environment import (
 )
 from ncclx_mpi.api.environment import bootstrap as _bootstrap
 from ncclx_mpi.api.errhandler import ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
+from ncclx_mpi.api.generalized import Grequest
 from ncclx_mpi.api.group import GROUP_EMPTY, GROUP_NULL, Group
 from ncclx_mpi.api.info import INFO_ENV, INFO_NULL, Info
 from ncclx_mpi.api.intercomm import Intercomm, _commctx_inter
@@ -92,7 +93,7 @@ from ncclx_mpi.api.op import (
     Op,
 )
 from ncclx_mpi.api.pickle import Pickle, pickle
-from ncclx_mpi.api.request import REQUEST_NULL, Grequest, Prequest, Request
+from ncclx_mpi.api.request import REQUEST_NULL, Prequest, Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm, Topocomm
 from ncclx_mpi.api.topology import Compute_dims

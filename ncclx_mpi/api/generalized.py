@@ -1,15 +1,58 @@
-"""What a generalized request stands for."""
+"""Generalized requests: operations of the program itself."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-from ncclx_mpi import errors
+from ncclx_mpi import errors, runtime
+from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.operations.operation import EMPTY, Operation, write_status
 from ncclx_mpi.p2p.engine import Engine
+
+
+class Grequest(Request):
+    """Generalized request handler."""
+
+    __slots__ = ()
+
+    def __new__(cls, request: Request | None = None) -> Self:
+        """Create a handle of the same generalized operation, or a null one."""
+        self = super().__new__(cls, request)
+        if self and not isinstance(request, Grequest):
+            raise TypeError(f"expected a Grequest, got {type(request).__name__}")
+        return self
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Grequest:
+        """Create object from the integer that `handle` gave."""
+        return Grequest._refer(cls._find(handle))
+
+    @classmethod
+    def Start(
+        cls,
+        query_fn: Callable[..., None] | None = None,
+        free_fn: Callable[..., None] | None = None,
+        cancel_fn: Callable[..., None] | None = None,
+        args: tuple[Any] | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> Grequest:
+        """Create and return a user-defined request."""
+        return Grequest._refer(Generalized(runtime.engine(), query_fn, free_fn, cancel_fn, args, kwargs))
+
+    def Complete(self) -> None:
+        """Notify that a user-defined request is complete."""
+        self.complete(None)
+
+    def complete(self, obj: Any = None) -> None:
+        """Notify that a user-defined request is complete; `obj` is what `wait` returns."""
+        operation = self._state
+        if not isinstance(operation, Generalized):
+            errors.fail(errors.ERR_REQUEST, "this request is null or not generalized: it cannot be completed")
+        operation.value = obj
+        operation.is_complete = True
 
 
 class Generalized(Operation):

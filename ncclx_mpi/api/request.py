@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast, object_messages
-from ncclx_mpi.api.generalized import Generalized
 from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status, check_status, check_statuses
@@ -48,8 +47,7 @@ class Request(Handle):
     @classmethod
     def fromhandle(cls, handle: int) -> Request:
         """Create object from the integer that `handle` gave."""
-        kind = next((kind for kind in (Prequest, Grequest) if issubclass(cls, kind)), Request)
-        return kind(Request._refer(cls._find(handle)))
+        return Request._refer(cls._find(handle))
 
     def free(self) -> None:
         """Call `Free` if not null."""
@@ -343,48 +341,6 @@ class Prequest(Request):
         if not isinstance(operation, Persistent | Bound):
             errors.fail(errors.ERR_REQUEST, "this request is null or not persistent: it cannot be started")
         return operation
-
-
-class Grequest(Request):
-    """Generalized request handler."""
-
-    __slots__ = ()
-
-    def __new__(cls, request: Request | None = None) -> Self:
-        """Create a handle of the same generalized operation, or a null one."""
-        self = super().__new__(cls, request)
-        if self and not isinstance(request, Grequest):
-            raise TypeError(f"expected a Grequest, got {type(request).__name__}")
-        return self
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Grequest:
-        """Create object from the integer that `handle` gave."""
-        return Grequest._refer(cls._find(handle))
-
-    @classmethod
-    def Start(
-        cls,
-        query_fn: Callable[..., None] | None = None,
-        free_fn: Callable[..., None] | None = None,
-        cancel_fn: Callable[..., None] | None = None,
-        args: tuple[Any] | None = None,
-        kwargs: dict[str, Any] | None = None,
-    ) -> Grequest:
-        """Create and return a user-defined request."""
-        return Grequest._refer(Generalized(runtime.engine(), query_fn, free_fn, cancel_fn, args, kwargs))
-
-    def Complete(self) -> None:
-        """Notify that a user-defined request is complete."""
-        self.complete(None)
-
-    def complete(self, obj: Any = None) -> None:
-        """Notify that a user-defined request is complete; `obj` is what `wait` returns."""
-        operation = self._state
-        if not isinstance(operation, Generalized):
-            errors.fail(errors.ERR_REQUEST, "this request is null or not generalized: it cannot be completed")
-        operation.value = obj
-        operation.is_complete = True
 
 
 def _complete(request: Request, status: Status | None) -> int:

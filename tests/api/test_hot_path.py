@@ -59,7 +59,7 @@ WITHOUT = {
     "Bsend", "Sendrecv_replace", "Ibsend", "Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init",
     "Recv_init", "Iprobe", "Mprobe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer", "Iflush_buffer", "Igatherv",
     "Iscatterv", "Iallgatherv", "Ialltoallv", "Ialltoallw", "Ireduce_scatter", "Get_status", "Get_status_any", "Get_status_all",
-    "Get_status_some", "Cancel", "Free", "Complete",
+    "Get_status_some", "Cancel", "Free", "Complete", "Pready", "Pready_range", "Pready_list", "Parrived",
 }  # fmt: skip
 """Methods that go the general way at once."""
 
