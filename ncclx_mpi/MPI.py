@@ -94,6 +94,7 @@ from ncclx_mpi.api.op import (
 )
 from ncclx_mpi.api.pickle import Pickle, pickle
 from ncclx_mpi.api.request import REQUEST_NULL, Prequest, Request
+from ncclx_mpi.api.session import SESSION_NULL, Session
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm, Topocomm
 from ncclx_mpi.api.topology import Compute_dims
@@ -148,6 +149,7 @@ from ncclx_mpi.constants import (
     MAX_LIBRARY_VERSION_STRING,
     MAX_OBJECT_NAME,
     MAX_PROCESSOR_NAME,
+    MAX_PSET_NAME_LEN,
     MAX_STRINGTAG_LEN,
     MODE_NOCHECK,
     MODE_NOPRECEDE,

@@ -89,12 +89,28 @@ class Flush(Operation):
 
 
 class _Process:
-    """The buffer attached to the process, for communicators without one of their own."""
+    """The buffer attached to the process, for communicators without one of their own; those of open sessions serve where there is none."""
 
-    send_buffer: SendBuffer | None = None
+    def __init__(self) -> None:
+        self.send_buffer: SendBuffer | None = None
+        self.of_sessions: dict[int, SendBuffer | None] = {}
 
 
 process = _Process()
+
+
+def holder(own: SendBuffer | None) -> SendBuffer:
+    """Return the send buffer of a communicator whose own is `own`.
+
+    Raises
+    ------
+    Exception
+        ERR_BUFFER: nobody has attached one.
+    """
+    found = own or process.send_buffer or next(iter(process.of_sessions.values()), None)
+    if found is None:
+        errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
+    return found
 
 
 def attach(old: SendBuffer | None, attached: Any) -> SendBuffer:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
+from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm_collective import Collectives
 from ncclx_mpi.api.comm_nonblocking import NonBlockingCollectives
 from ncclx_mpi.api.comm_objects import ObjectMethods
@@ -54,7 +55,7 @@ _NULL = CommState()
 
 
 class Comm(
-    PointToPoint, Partitioned, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods,
+    PointToPoint, AttachedBuffer, Partitioned, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods,
     Named, Attributed, Hinted, ErrorHandled, Handle,
 ):  # fmt: skip
     """Communication context."""

@@ -211,24 +211,6 @@ class PointToPoint:
 
     # Attached buffer
 
-    def Attach_buffer(self, buf: Buffer | None) -> None:
-        """Attach a user-provided buffer for sending in buffered mode."""
-        self._state.send_buffer = buffering.attach(self._state.send_buffer, buf)
-
-    def Detach_buffer(self) -> Buffer | None:
-        """Remove an existing attached buffer."""
-        attached = buffering.detach(self._state.send_buffer)
-        self._state.send_buffer = None
-        return attached
-
-    def Flush_buffer(self) -> None:
-        """Block until all buffered messages have been transmitted."""
-        buffering.Flush(self._state.send_buffer).wait()
-
-    def Iflush_buffer(self) -> Request:
-        """Nonblocking flush for buffered messages."""
-        return Request._refer(buffering.Flush(self._state.send_buffer))
-
     # Objects
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
@@ -404,9 +386,7 @@ def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) ->
 
 def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operation:
     """Start a send of bytes that are ours, which nobody waits for."""
-    holder = state.send_buffer or buffering.process.send_buffer
-    if holder is None:
-        errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
+    holder = buffering.holder(state.send_buffer)
     holder.reserve(len(data))
     holder.add(Transfer(state.native, data).send(object_messages.address_of(data), len(data), dest, tag), len(data))
     return Operation()
@@ -544,9 +524,7 @@ def _start_buffered(state: CommState, obj: Any, dest: int, tag: int) -> Operatio
     dest, tag = checked_dest(state, dest), checked_tag(tag)
     if dest == PROC_NULL:
         return _no_proc()
-    holder = state.send_buffer or buffering.process.send_buffer
-    if holder is None:
-        errors.fail(errors.ERR_BUFFER, "a buffered send needs a buffer: attach one with MPI.Attach_buffer")
+    holder = buffering.holder(state.send_buffer)
     operation, nbytes = object_messages.start_buffered(state.native, obj, dest, tag, holder.reserve)
     holder.add(operation, nbytes)
     return Operation()

@@ -7,6 +7,7 @@ spaces. The leader also leases the collective *slot*, and the creating collectiv
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
@@ -160,8 +161,9 @@ def retire_all() -> None:
 # Contexts and slots -----------------------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=1)  # Init and sessions mean the same one, whichever comes first
 def world(engine: Engine) -> NativeComm:
-    """Make the native side of COMM_WORLD: on the first slot, which is nobody else's, if all ranks are on this node."""
+    """Return the native side of COMM_WORLD: on the first slot, which is nobody else's, if all ranks are on this node."""
     arena = engine.arena
     arena.set_word(arena.plan.slot(0) + SLOT.leased, 1)
     collectives.watch(engine)

@@ -27,6 +27,7 @@ from ncclx_mpi.constants import (
     VERSION,
 )
 from ncclx_mpi.operations import background_progress
+from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.typing import Buffer
 
 _LEVELS = {
@@ -50,6 +51,10 @@ class _Environment:
     main_thread = 0
     finalizes = False
     abort_status = 0
+    is_initialized = False
+    is_finalized = False
+    sessions = 0
+    """How many are open."""
 
 
 _environment = _Environment()
@@ -61,7 +66,7 @@ def bootstrap() -> None:
     pickle.heed_environment()
     rc.warn_unknown()
     runtime.at_exit(_at_exit)
-    if options.initialize and not runtime.is_active() and not runtime.is_finalized():
+    if options.initialize and not _environment.is_initialized and not runtime.is_finalized():
         _start(_LEVELS[options.thread_level] if options.threads else THREAD_SINGLE)
         _environment.finalizes = options.finalize
     elif not options.initialize:
@@ -73,6 +78,7 @@ def _start(level: int) -> None:
     _environment.provided = level
     _environment.main_thread = threading.get_ident()
     handler = default_errhandler()
+    _environment.is_initialized = True
     COMM_WORLD._state.fill(communicator.world(engine), handler, "MPI_COMM_WORLD")
     COMM_SELF._state.fill(communicator.own(engine), handler, "MPI_COMM_SELF")
     errhandler_dispatch.use(handler, Comm, Intracomm, *Comm._WITH_TOPOLOGY.values())
@@ -86,8 +92,11 @@ def default_errhandler() -> Errhandler:
 def _at_exit() -> None:
     if _environment.abort_status:
         runtime.abort(_environment.abort_status)
-    if _environment.finalizes:
-        Finalize()
+    if _environment.is_initialized and not _environment.is_finalized:
+        if _environment.finalizes:
+            Finalize()
+    else:
+        _leave()
 
 
 def _set_abort_status(status: int) -> None:
@@ -102,8 +111,10 @@ def Init() -> None:
 
 def Init_thread(required: int = THREAD_MULTIPLE) -> int:
     """Initialize the MPI execution environment; return the level of thread support."""
-    if runtime.is_active():
+    if _environment.is_initialized and not _environment.is_finalized:
         errors.fail(errors.ERR_OTHER, "MPI is initialized already")
+    if _environment.is_finalized:
+        errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
     _start(max(THREAD_SINGLE, min(integer(required, "required"), THREAD_MULTIPLE)))
     return _environment.provided
 
@@ -111,18 +122,47 @@ def Init_thread(required: int = THREAD_MULTIPLE) -> int:
 def Finalize() -> None:
     """Terminate the MPI execution environment."""
     runtime.engine()
+    COMM_WORLD._state.native  # noqa: B018  (raises unless MPI is initialized, and not finalized)
     if buffering.process.send_buffer is not None:
         buffering.process.send_buffer.flush()
     background_progress.settle()
-    background_progress.stop()
     for comm in (COMM_SELF, COMM_WORLD):
         comm._free_attributes()
         wrong = collectives.disagreement(comm._state.native)
         if wrong is not None:
             print(f"ncclx_mpi: {wrong}", file=sys.stderr, flush=True)
         comm._state.empty()
+    _environment.is_finalized = True
+    if not _environment.sessions:
+        _leave()
+
+
+def _leave() -> None:
+    """Leave the job."""
+    background_progress.settle()
+    background_progress.stop()
     communicator.retire_all()
     runtime.finish()
+
+
+def open_session() -> Engine:
+    """Begin a session: the engine, started if this is the first use of it.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: MPI was finalized, and no session is open.
+    """
+    engine = runtime.start()
+    _environment.sessions += 1
+    return engine
+
+
+def close_session() -> None:
+    """End a session; the last one after Finalize leaves the job."""
+    _environment.sessions -= 1
+    if _environment.is_finalized and not _environment.sessions:
+        _leave()
 
 
 def Query_thread() -> int:
@@ -137,12 +177,12 @@ def Is_thread_main() -> bool:
 
 def Is_initialized() -> bool:
     """Indicate whether `Init` has been called."""
-    return runtime.is_active() or runtime.is_finalized()
+    return _environment.is_initialized
 
 
 def Is_finalized() -> bool:
     """Indicate whether `Finalize` has completed."""
-    return runtime.is_finalized()
+    return _environment.is_finalized
 
 
 def Get_version() -> tuple[int, int]:

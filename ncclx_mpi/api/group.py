@@ -54,6 +54,12 @@ class Group(Handle):
         ranks = tuple(ranks)
         return cls._refer(GroupState(ranks, me) if ranks else _EMPTY)
 
+    @classmethod
+    def Create_from_session_pset(cls, session: Any, pset_name: str) -> Group:
+        """Create a new group from session and process set."""
+        made: Group = session.Create_group(pset_name)
+        return made
+
     def Free(self) -> None:
         """Free a group."""
         self._state.ranks  # noqa: B018  (raises if it is null or was freed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, Self
 
+from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import communicator
 from ncclx_mpi.api.comm import _CREATE_GROUP_OFFSET, _CREATE_GROUP_TAG, Comm
 from ncclx_mpi.api.comm_collective import Scans
@@ -14,8 +16,13 @@ from ncclx_mpi.api.comm_persistent import PersistentScans
 from ncclx_mpi.api.comm_streams import StreamOrdered
 from ncclx_mpi.api.comm_topology import Topologies
 from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.errhandler import ERRORS_RETURN, Errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
+from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.constants import MAX_STRINGTAG_LEN
+
+_FROM_GROUP_TAG = 1 << 43
 
 
 class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologies, DynamicAlltoall, StreamOrdered, Comm):
@@ -36,6 +43,33 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
         tag = _CREATE_GROUP_TAG + integer(tag, "tag")
         native = communicator.create_group(state.native, ranks, tag, _CREATE_GROUP_OFFSET)
         return Intracomm._refer(CommState().fill(native, state.errhandler))
+
+    @classmethod
+    def Create_from_group(
+        cls, group: Group, stringtag: str = "org.mpi4py", info: Info = INFO_NULL, errhandler: Errhandler | None = None
+    ) -> Intracomm:
+        """Create communicator from group, without one of which it is a part; its members take part, with the same tag.
+
+        Raises
+        ------
+        Exception
+            ERR_ARG: the tag is longer than `MPI.MAX_STRINGTAG_LEN`.
+        """
+        engine, ranks = runtime.engine(), group._state.ranks
+        handler = ERRORS_RETURN if errhandler is None else Errhandler._usable(cls._KIND, errhandler)
+        if engine.rank not in ranks:
+            return Intracomm()
+        tag = _FROM_GROUP_TAG | zlib.crc32(_checked_tag(stringtag))
+        native = communicator.create_group(communicator.world(engine), ranks, tag, _CREATE_GROUP_OFFSET)
+        cls._heed(handler)
+        return Intracomm._refer(CommState().fill(native, handler))
+
+
+def _checked_tag(stringtag: str) -> bytes:
+    tag = stringtag.encode()
+    if len(tag) > MAX_STRINGTAG_LEN:
+        errors.fail(errors.ERR_ARG, f"a string tag of {len(tag)} bytes; there may be {MAX_STRINGTAG_LEN}")
+    return tag
 
 
 Comm._CREATED = Intracomm
