@@ -220,6 +220,8 @@ def take_answer(engine, source, context, number, word):  # type: ignore[no-untyp
             store64(plan + PLAN.is_asking, 0)
             store64(plan + PLAN.asked, ticks())
             store64(plan + PLAN.left, word)
+            if word != 0:  # perhaps because it called something else: its message came before its answer
+                _look_for_stranger(engine, plan)
         plan = load64(plan + PLAN.next)
     return 0
 
