@@ -184,6 +184,8 @@ from ncclx_mpi.constants import (
     WIN_FLAVOR,
     WIN_FLAVOR_ALLOCATE,
     WIN_FLAVOR_CREATE,
+    WIN_FLAVOR_DYNAMIC,
+    WIN_FLAVOR_SHARED,
     WIN_MODEL,
     WIN_SIZE,
     WIN_UNIFIED,

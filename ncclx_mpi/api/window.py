@@ -3,13 +3,13 @@
 Memory in the arena (:meth:`Win.Allocate`, or ``MPI.Alloc_mem`` given to :meth:`Win.Create`) is copied to and from directly;
 private memory by system calls, and that of ranks which share no memory with this one by requests that they serve. The origin's side of
 an access is complete when its method returns, or the request of its R-form is; the target's side too, but for the last ones: it is after
-the next synchronisation.
+the next synchronisation. A dynamic window (:meth:`Win.Create_dynamic`) has the memory that ranks attach to it, which is private here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import arguments, buffers, errors, runtime
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
@@ -27,6 +27,7 @@ from ncclx_mpi.api.request import Request
 from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
+from ncclx_mpi.buffers.source import Source
 from ncclx_mpi.constants import (
     LOCK_EXCLUSIVE,
     LOCK_SHARED,
@@ -41,6 +42,8 @@ from ncclx_mpi.constants import (
     WIN_DISP_UNIT,
     WIN_FLAVOR_ALLOCATE,
     WIN_FLAVOR_CREATE,
+    WIN_FLAVOR_DYNAMIC,
+    WIN_FLAVOR_SHARED,
     WIN_MODEL,
     WIN_SIZE,
     WIN_UNIFIED,
@@ -48,8 +51,10 @@ from ncclx_mpi.constants import (
 from ncclx_mpi.operations.operation import Operation
 from ncclx_mpi.rma import accumulate
 from ncclx_mpi.rma.accumulate import Reduction
+from ncclx_mpi.rma.attached import TABLE_BYTES, Regions
 from ncclx_mpi.rma.far import Fetch
 from ncclx_mpi.rma.reach import Landing, Place
+from ncclx_mpi.rma.shared import shared_part
 from ncclx_mpi.rma.window import Part, Window
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
@@ -60,9 +65,11 @@ _ASSERTIONS = MODE_NOCHECK | MODE_NOSTORE | MODE_NOPUT | MODE_NOPRECEDE | MODE_N
 class WinState(State):
     """A window of this process."""
 
-    __slots__ = ("attributes", "errhandler", "flavor", "info", "name", "window")
+    __slots__ = ("attached", "attributes", "errhandler", "flavor", "info", "name", "window")
     WHAT = "window"
     ERROR = errors.ERR_WIN
+    attached: dict[int, Any]
+    """What keeps attached memory alive, by its address."""
     attributes: attributes.Table
     errhandler: Errhandler
     flavor: int
@@ -106,13 +113,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             unit = _unit(disp_unit)
             if is_bottom(memory):
                 return Part(0, 0, unit)
-            found = buffers.open_source(memory, writable=True, with_format=False)
-            if found.lent is not None:
-                errors.fail(
-                    errors.ERR_ARG,
-                    f"Win.Create: the memory is GPU {found.lent.device}'s, and windows are of host memory; take a host array for "
-                    "the window (device arrays can be put from and got into)",
-                )
+            found = _host_memory(memory, "Win.Create")
             return Part(found.address, found.nbytes, unit, (memory, found.owner))
 
         return cls._make(comm, prepare, WIN_FLAVOR_CREATE, info)
@@ -122,9 +123,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Make a window of new memory, `size` bytes on each rank, that all ranks reach without a system call."""
 
         def prepare() -> Part:
-            unit, nbytes = _unit(disp_unit), integer(size, "size")
-            if nbytes < 0:
-                errors.fail(errors.ERR_SIZE, f"Win.Allocate: the size is negative: {nbytes}")
+            unit, nbytes = _unit(disp_unit), _size(size, "Win.Allocate")
             engine = comm._state.native.engine
             heap = engine.arena.open_heap(engine.local_rank)
             try:
@@ -134,6 +133,86 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             return Part(address, nbytes, unit, None, lambda: heap.free(address))
 
         return cls._make(comm, prepare, WIN_FLAVOR_ALLOCATE, info)
+
+    @classmethod
+    def Allocate_shared(cls, size: int, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
+        """Make a window of new memory, `size` bytes on each rank, that all ranks load from and store to (`Shared_query`).
+
+        The segments lie one behind the other, in the order of ranks.
+
+        Raises
+        ------
+        Exception
+            ERR_RMA_SHARED: ranks of the communicator are on other nodes. ERR_SIZE, ERR_NO_MEM: an argument of a rank, or memory.
+        """
+
+        def prepare() -> Part:
+            return shared_part(comm._state.native, lambda: _size(size, "Win.Allocate_shared"), lambda: _unit(disp_unit))
+
+        return cls._make(comm, prepare, WIN_FLAVOR_SHARED, info)
+
+    @classmethod
+    def Create_dynamic(cls, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
+        """Make a window to which ranks attach memory later; displacements are the addresses there (`MPI.Get_address`)."""
+
+        def prepare() -> Part:
+            engine = comm._state.native.engine
+            heap = engine.arena.open_heap(engine.local_rank)
+            table = heap.allocate(TABLE_BYTES)
+            return Part(0, 0, 1, None, lambda: heap.free(table), table)
+
+        return cls._make(comm, prepare, WIN_FLAVOR_DYNAMIC, info)
+
+    def Attach(self, memory: Buffer) -> None:
+        """Attach a local memory region, which is the window's until it is detached, or the window freed.
+
+        Raises
+        ------
+        Exception
+            ERR_RMA_FLAVOR: the window is not dynamic. ERR_RMA_ATTACH: the memory overlaps what is attached.
+        """
+        regions, found = self._regions("Attach"), _host_memory(memory, "Win.Attach")
+        regions.add(found.address, found.nbytes)
+        self._state.attached[found.address] = memory, found.owner
+
+    def Detach(self, memory: Buffer) -> None:
+        """Detach a local memory region.
+
+        Raises
+        ------
+        Exception
+            ERR_RMA_FLAVOR: the window is not dynamic. ERR_RMA_ATTACH: the memory is not attached.
+        """
+        address = _host_memory(memory, "Win.Detach").address
+        self._regions("Detach").remove(address)
+        del self._state.attached[address]
+
+    def _regions(self, what: str) -> Regions:
+        window = self._window
+        if not window.part.regions:
+            errors.fail(errors.ERR_RMA_FLAVOR, f"Win.{what} is for windows of Create_dynamic")
+        return Regions(window.comm.rank, window.part.regions)
+
+    def Shared_query(self, rank: int) -> tuple[buffer, int]:
+        """Query the process-local address for remote memory segments.
+
+        Returns the memory of a rank, and its displacement unit; for `PROC_NULL` of the first rank that has any. It has no bytes if it
+        cannot be loaded from and stored to here.
+
+        Raises
+        ------
+        Exception
+            ERR_RMA_FLAVOR: the window is dynamic.
+        """
+        window, target = self._window, self._target_rank(rank, must_be_open=False)
+        if window.part.regions:
+            errors.fail(
+                errors.ERR_RMA_FLAVOR, "Win.Shared_query: a dynamic window has no segments; Allocate_shared makes one that has"
+            )
+        every = range(window.comm.size)
+        chosen = next((other for other in every if window.segment(other)[1]), 0) if target == PROC_NULL else target
+        address, nbytes, unit = window.segment(chosen)
+        return buffer._over(address, nbytes, False, None, window.part), unit
 
     @classmethod
     def _make(cls, comm: Intracomm, prepare: Callable[[], Part], flavor: int, info: Info) -> Self:
@@ -147,6 +226,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         except BaseException:
             communicator.return_slot(own)
             raise
+        state.attached = {}
         state.flavor = flavor
         state.name = ""
         state.info = items
@@ -499,6 +579,26 @@ def _wait(fetch: Fetch | None) -> None:
 def _request(fetch: Fetch | None) -> Request:
     """Return the request for what was started, None if it is here already."""
     return Request._refer(Operation() if fetch is None else Fetching(fetch))
+
+
+def _host_memory(memory: Buffer, what: str) -> Source:
+    """Return memory of the host that ranks may write to."""
+    found = buffers.open_source(memory, writable=True, with_format=False)
+    if found.lent is not None:
+        errors.fail(
+            errors.ERR_ARG,
+            f"{what}: the memory is GPU {found.lent.device}'s, and windows are of host memory; take a host array for "
+            "the window (device arrays can be put from and got into)",
+        )
+    return found
+
+
+def _size(size: int, what: str) -> int:
+    """Return bytes of a window, once they are found to be so many."""
+    nbytes = integer(size, "size")
+    if nbytes < 0:
+        errors.fail(errors.ERR_SIZE, f"{what}: the size is negative: {nbytes}")
+    return nbytes
 
 
 def _unit(disp_unit: int) -> int:

@@ -22,6 +22,7 @@ from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma import far, locks, requests, service
 from ncclx_mpi.rma.accumulate import Near
+from ncclx_mpi.rma.attached import Attached, Regions
 from ncclx_mpi.rma.epochs import Epochs
 from ncclx_mpi.rma.far import Far
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
@@ -32,17 +33,21 @@ from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
 
 CONTROL = words("WindowControl", "lock | guard | end")
-_ROW = words("WindowRow", "error is_mapped where size unit control pid token token_at")
+_ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
 
 
 class Part(NamedTuple):
-    """What this rank brings into a window: memory, the unit of displacements in bytes, and what gives the memory back."""
+    """What this rank brings into a window: memory, the unit of displacements in bytes, and what gives the memory back.
+
+    A dynamic window has no memory but what is attached, and the address of a table of that (:mod:`ncclx_mpi.rma.attached`), 0 for others.
+    """
 
     address: int
     nbytes: int
     unit: int
     owner: Any = None
     release: Callable[[], None] | None = None
+    regions: int = 0
 
 
 class Window:
@@ -69,7 +74,7 @@ class Window:
         self._control = 0
         self._token = np.array([secrets.randbits(62)], np.int64)
         self._rows = self._exchange(prepare)
-        mine = Near(Mapped(self.part.address), self._guard(comm.rank))
+        mine = Near(self._attached(comm.rank, Mapped(self.part.address)), self._guard(comm.rank))
         self._far = {rank: Far(comm, rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)}
         self._targets: dict[int, Near | Far] = {comm.rank: mine, **self._far}
         self._serving: Serving | None = None
@@ -84,7 +89,7 @@ class Window:
             row = self._join(prepare)
         except Exception as exception:
             failure = exception
-            row = [exception.Get_error_class() if isinstance(exception, errors.Exception) else errors.ERR_OTHER] + [0] * 8
+            row = [exception.Get_error_class() if isinstance(exception, errors.Exception) else errors.ERR_OTHER] + [0] * 9
         mine, table = np.array(row, np.int64), np.empty((self.comm.size, len(row)), np.int64)
         collectives.allgather(self.comm, array_words(mine)[0], mine.nbytes, array_words(table)[0])
         bad = np.flatnonzero(table[:, 0])
@@ -103,11 +108,12 @@ class Window:
         self._control = arena.open_heap(self.engine.local_rank).allocate(CONTROL.total)
         heaps = arena.base + plan.heaps
         is_mapped = heaps <= part.address and part.address + part.nbytes <= arena.base + plan.nbytes
-        if not is_mapped and part.nbytes and self.comm.size > 1:
+        if not is_mapped and (part.nbytes or part.regions) and self.comm.size > 1:
             allow_peers()
         where = part.address - arena.base if is_mapped else part.address
         token = int(self._token[0]), array_words(self._token)[0]
-        return [0, int(is_mapped), where, part.nbytes, part.unit, self._control - arena.base, os.getpid(), *token]
+        regions = part.regions - arena.base if part.regions else 0
+        return [0, int(is_mapped), where, part.nbytes, part.unit, self._control - arena.base, os.getpid(), regions, *token]
 
     def close(self) -> None:
         """Give everything back when all ranks have come here. Collective."""
@@ -235,19 +241,33 @@ class Window:
             found = self._targets[rank] = Near(self._reach(rank), self._guard(rank))
         return found
 
+    def segment(self, rank: int) -> tuple[int, int, int]:
+        """Address in this process of the memory of a rank, its bytes, and its unit; no bytes where it is not mapped here."""
+        row = self._rows[rank]
+        if rank in self._far or not row[_ROW.is_mapped // 8]:
+            return (self.part.address, self.part.nbytes, self.part.unit) if rank == self.comm.rank else (0, 0, row[_ROW.unit // 8])
+        return self.engine.arena.base + row[_ROW.where // 8], row[_ROW.size // 8], row[_ROW.unit // 8]
+
     def _reach(self, rank: int) -> Reach:
         """The way to the memory of a near rank."""
-        _, is_mapped, where, _, _, _, pid, token, token_at = self._rows[rank]
+        _, is_mapped, where, _, _, _, pid, _, token, token_at = self._rows[rank]
         arena, world = self.engine.arena, self.comm.world_ranks[rank]
         if is_mapped:
             return Mapped(arena.base + where)
-        return Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE)
+        return self._attached(rank, Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE))
+
+    def _attached(self, rank: int, reach: Reach) -> Reach:
+        """That way; in a dynamic window to what the rank has attached only."""
+        regions = self._rows[rank][_ROW.regions // 8]
+        return Attached(reach, Regions(rank, self.engine.arena.base + regions)) if regions else reach
 
     def place(self, rank: int, place: Place) -> Place:
         """Turn a displacement in the target's units into one in bytes, within the target's memory."""
         layout, count, displacement = place
         nbytes, unit = self._rows[rank][_ROW.size // 8], self._rows[rank][_ROW.unit // 8]
         start = displacement * unit
+        if self.part.regions:  # looked up when it is accessed
+            return Place(layout, count, start)
         low, high = (start + bound for bound in layout.reach(count))
         if low < high and (low < 0 or high > nbytes):
             errors.fail(

@@ -1,0 +1,67 @@
+"""Memory of a window that all its ranks load from and store to: one piece of the arena, cut among them in the order of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ncclx_mpi import collectives, errors
+from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.p2p.engine import NativeComm
+from ncclx_mpi.rma.window import Part
+
+
+def shared_part(comm: NativeComm, size: Callable[[], int], unit: Callable[[], int]) -> Part:
+    """Make this rank's part of a shared window. Collective; rank 0 allocates, and gives back.
+
+    Parameters
+    ----------
+    comm
+        Its ranks.
+    size, unit
+        Return the bytes of this rank's segment and the unit of displacements. If one raises, no rank gets memory, and this one raises it.
+
+    Raises
+    ------
+    Exception
+        ERR_RMA_SHARED: some ranks share no memory. ERR_NO_MEM: there is none left.
+    """
+    if not all(map(comm.engine.is_near, comm.world_ranks)):
+        errors.fail(
+            errors.ERR_RMA_SHARED,
+            f"rank {comm.rank}: Win.Allocate_shared: the communicator has ranks of several nodes; "
+            "Split_type(MPI.COMM_TYPE_SHARED) makes one for each",
+        )
+    failure: Exception | None = None
+    try:
+        nbytes, step = size(), unit()
+    except Exception as error:
+        failure, nbytes, step = error, -1, 1
+    sizes = _gathered(comm, nbytes)
+    if failure is not None:
+        raise failure
+    if sizes.min() < 0:
+        return Part(0, 0, 1)  # the rank that failed makes the window fail on all
+    arena = comm.engine.arena
+    heap = arena.open_heap(comm.engine.local_rank)
+    offset = np.full(1, -1, np.int64)
+    if comm.rank == 0:
+        try:
+            offset[0] = heap.allocate(int(sizes.sum())) - arena.base
+        except MemoryError as error:
+            failure = error
+    collectives.bcast(comm, array_words(offset)[0], offset.nbytes, 0)
+    if offset[0] < 0:
+        why = f": {failure}" if failure is not None else ""
+        errors.fail(errors.ERR_NO_MEM, f"rank {comm.rank}: Win.Allocate_shared: {sizes.sum()} bytes{why}")
+    first = arena.base + int(offset[0])
+    release = (lambda: heap.free(first)) if comm.rank == 0 else None
+    return Part(first + int(sizes[: comm.rank].sum()), nbytes, step, None, release)
+
+
+def _gathered(comm: NativeComm, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The bytes of all ranks."""
+    own, sizes = np.array([nbytes], np.int64), np.empty(comm.size, np.int64)
+    collectives.allgather(comm, array_words(own)[0], own.nbytes, array_words(sizes)[0])
+    return sizes
