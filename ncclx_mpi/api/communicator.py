@@ -215,7 +215,7 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
     def after() -> None:
         fill(parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1])))
 
-    started = collectives.start_bcast(parent, pair.ctypes.data, pair.nbytes, 0)
+    started = collectives.prepare_bcast(parent, pair.ctypes.data, pair.nbytes, 0).start()
     started.owner = pair  # the program may forget the request; what is on its way then still lands here
     return started, after
 

@@ -24,7 +24,7 @@ def planned(name: str) -> Callable[..., None]:
     """The collective as a plan, waited for."""
 
     def run(*args: Any) -> None:
-        collective = getattr(collectives, f"start_{name}")(*args)
+        collective = getattr(collectives, f"prepare_{name}")(*args).start()
         if not any(collective.test() for _ in range(3)):
             collective.wait()
 
@@ -63,7 +63,8 @@ def many_at_once(comm: NativeComm) -> None:
     blocks = [np.full(100, comm.rank * 1000 + index) for index in range(50)]
     roots = [index % comm.size for index in range(50)]
     pending = [
-        collectives.start_bcast(comm, block.ctypes.data, block.nbytes, root) for block, root in zip(blocks, roots, strict=True)
+        collectives.prepare_bcast(comm, block.ctypes.data, block.nbytes, root).start()
+        for block, root in zip(blocks, roots, strict=True)
     ]
     order = np.random.default_rng(comm.rank).permutation(50)
     for index in order:
