@@ -6,6 +6,7 @@ import ctypes
 import operator
 from typing import Any
 
+from ncclx_mpi.buffers.memory import is_contiguous
 from ncclx_mpi.gpu_memory.streams import library_of
 
 _CPU = 1
@@ -83,7 +84,7 @@ def open_tensor(obj: Any, *, writable: bool) -> tuple[int, int, bool, str | None
     tensor, flags = _tensor(_get_pointer(capsule, name), name is _VERSIONED)
     readonly = bool(flags & _READ_ONLY)
     shape, strides = _checked_shape(tensor)
-    if strides is not None and not _is_contiguous(shape, strides):
+    if strides is not None and not is_contiguous(shape, strides, 1):
         raise BufferError("dlpack: buffer is not contiguous")
     if readonly and writable:
         raise BufferError("dlpack: buffer is not writable")
@@ -135,18 +136,6 @@ def _checked_shape(tensor: _Tensor) -> tuple[list[int], list[int] | None]:
     if strides is not None and min(strides, default=0) < 0:
         raise BufferError("dlpack: strides item is negative")
     return shape, strides
-
-
-def _is_contiguous(shape: list[int], strides: list[int]) -> bool:
-    for order in (range(len(shape)), reversed(range(len(shape)))):
-        size = 1
-        for dim in order:
-            if shape[dim] > 1 and strides[dim] != size:
-                break
-            size *= shape[dim]
-        else:
-            return True
-    return False
 
 
 def _format(tensor: _Tensor) -> tuple[str | None, int]:

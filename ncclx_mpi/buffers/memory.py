@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,3 +53,16 @@ def _check_structure() -> None:
 
 
 _check_structure()
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:
+    """Whether an array is C or Fortran contiguous; its elements take `unit` of what its strides count."""
+    for order in (range(len(shape)), reversed(range(len(shape)))):
+        size = unit
+        for dim in order:
+            if shape[dim] > 1 and strides[dim] != size:
+                break
+            size *= shape[dim]
+        else:
+            return True
+    return False

@@ -19,7 +19,7 @@ import numpy as np
 
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
-from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words
+from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words, is_contiguous
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.sentinels import BottomType, BufferAutomaticType, InPlaceType
 from ncclx_mpi.gpu_memory.memory import DeviceMemory, check_readable
@@ -268,19 +268,6 @@ def check_byte_order(order: str, what: str, *, known: str = "@=<>|") -> None:
         raise BufferError(f"{what} with unrecognized byte order")
     if order == ">":
         raise BufferError(f"{what} with non-native byte order")
-
-
-def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
-    """Whether an array with these strides is C or Fortran contiguous."""
-    for order in (range(len(shape)), reversed(range(len(shape)))):
-        size = unit
-        for dim in order:
-            if shape[dim] > 1 and strides[dim] != size:
-                break
-            size *= shape[dim]
-        else:
-            return True
-    return False
 
 
 def content(found: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:
