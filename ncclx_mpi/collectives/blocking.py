@@ -26,7 +26,7 @@ from ncclx_mpi.collectives.alltoall import shm_vector as alltoall_vector
 from ncclx_mpi.collectives.barrier import shm_oneshot as barrier_small
 from ncclx_mpi.collectives.bcast import shm_oneshot as bcast_small
 from ncclx_mpi.collectives.bcast import shm_pipelined as bcast_large
-from ncclx_mpi.collectives.executor import Collective, broken
+from ncclx_mpi.collectives.executor import Collective, broken, entry
 from ncclx_mpi.collectives.gather import shm_oneshot as gather_small
 from ncclx_mpi.collectives.gather import shm_pipelined as gather_large
 from ncclx_mpi.collectives.reduce import shm_oneshot as reduce_small
@@ -41,9 +41,7 @@ from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.collectives.shm_leaving import parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS, PEER_LEFT
-from numba_kernels.jit import entry as _entry
 
-entry = functools.cache(_entry)
 Counts = Sequence[int]
 Table = npt.NDArray[np.int64]
 _Arguments = ParamSpec("_Arguments")
@@ -245,28 +243,26 @@ def reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, ite
 
 def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r at rank r. In place: the contribution is in `recv`."""
-    algorithm = _reduction(shm_oneshot.SCAN, comm, count, itemsize)
-    if algorithm == SMALL:
-        code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 0)
-    elif algorithm == LARGE:
-        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
-        code = entry(scan_large.scan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
-    else:
-        return _run(prepare.prepare_scan(comm, send, recv, count, itemsize, fn, commutative))
-    check(comm, code, "scan")
+    _scan(comm, send, recv, count, itemsize, fn, commutative, False)
 
 
 def exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of ranks 0 to r - 1 at rank r; `recv` of rank 0 stays as it is. In place: the contribution is in `recv`."""
+    _scan(comm, send, recv, count, itemsize, fn, commutative, True)
+
+
+def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, exclusive: bool) -> None:
     algorithm = _reduction(shm_oneshot.SCAN, comm, count, itemsize)
     if algorithm == SMALL:
-        code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, 1)
+        code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, int(exclusive))
     elif algorithm == LARGE:
         chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
-        code = entry(scan_large.exscan)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
+        large = scan_large.exscan if exclusive else scan_large.scan
+        code = entry(large)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
-        return _run(prepare.prepare_exscan(comm, send, recv, count, itemsize, fn, commutative))
-    check(comm, code, "exscan")
+        plan = prepare.prepare_exscan if exclusive else prepare.prepare_scan
+        return _run(plan(comm, send, recv, count, itemsize, fn, commutative))
+    check(comm, code, "exscan" if exclusive else "scan")
 
 
 def check(comm: NativeComm, code: int, name: str) -> None:

@@ -25,14 +25,13 @@ from ncclx_mpi import errors
 from ncclx_mpi.algorithms import ONESHOT_UPTO
 from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_oneshot, shm_schedule
 from ncclx_mpi.collectives.blocking import check
+from ncclx_mpi.collectives.executor import entry
 from ncclx_mpi.collectives.select import LARGE, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
-from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
 
-entry = functools.cache(_entry)
 _LEAST_ENTRIES = 32
 _FEW_OWNERS = 64
 _WORDS = shm_schedule.ENTRY.total // WORD

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives.blocking import check, entry
+from ncclx_mpi.collectives.blocking import check
+from ncclx_mpi.collectives.executor import entry
 from ncclx_mpi.device import board
 from ncclx_mpi.device.executor import Launch
 from ncclx_mpi.device.members import Words

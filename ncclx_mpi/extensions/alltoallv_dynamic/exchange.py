@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from ncclx_mpi import collectives
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
+from ncclx_mpi.collectives.executor import entry
 from ncclx_mpi.extensions.alltoallv_dynamic import faults, on_host
 from ncclx_mpi.extensions.alltoallv_dynamic.faults import Fault
 from ncclx_mpi.extensions.alltoallv_dynamic.mirror import Mirror, Range
@@ -19,13 +19,10 @@ from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.operations.collection import Collection
 from numba_kernels.alltoallv import layout
 from numba_kernels.alltoallv.layout import CALL, OFFER, PAIR, RUN
-from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.communicator import CommState
-
-entry = functools.cache(_entry)
 
 
 class Exchange:
