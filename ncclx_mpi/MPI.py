@@ -187,6 +187,7 @@ from ncclx_mpi.constants import (
     WIN_FLAVOR_DYNAMIC,
     WIN_FLAVOR_SHARED,
     WIN_MODEL,
+    WIN_SEPARATE,
     WIN_SIZE,
     WIN_UNIFIED,
     WTIME_IS_GLOBAL,

@@ -251,7 +251,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def tomemory(self) -> buffer:
         """Return this rank's memory in the window."""
         part = self._state.window.part
-        return buffer._over(part.address, part.nbytes, False, None, part)
+        return buffer._over(part.address, part.nbytes, False, None, part if part.nbytes else None)
 
     def __buffer__(self, flags: int, /) -> memoryview:
         """Return this rank's memory in the window."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
-from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words, is_contiguous
+from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, ORIGIN, WRITEABLE, array_words, is_contiguous
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.sentinels import BottomType, BufferAutomaticType, InPlaceType
 from ncclx_mpi.gpu_memory.memory import DeviceMemory, check_readable
@@ -279,7 +279,8 @@ def address(location: Any) -> int:
     """Address of a buffer; of None 0, and of BOTTOM and its like what they stand for."""
     if location is None or isinstance(location, BottomType | InPlaceType | BufferAutomaticType):
         return 0 if location is None else int(location)
-    return open_source(location, writable=False, with_format=False).address
+    found = open_source(location, writable=False, with_format=False)
+    return 0 if found.address == ORIGIN and not found.nbytes else found.address  # no memory is there: it is our view of none
 
 
 def wrapped(base: int, offset: int) -> int:

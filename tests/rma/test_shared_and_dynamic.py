@@ -112,6 +112,7 @@ def check_attached_memory(comm: Any, kind: str) -> None:
     """Regions come and go while the window is used."""
     win = MPI.Win.Create_dynamic(comm=comm)
     assert win.flavor == MPI.WIN_FLAVOR_DYNAMIC and win.attrs[:2] == (0, 0)
+    assert MPI.Get_address(win.tomemory()) == win.tomemory().address == len(win.tomemory()) == 0
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for turn in range(3):
         rooms = [np.zeros(10) if kind == "private" else doubles(MPI.Alloc_mem(80)) for _ in range(4)]
