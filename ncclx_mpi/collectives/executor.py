@@ -207,6 +207,7 @@ def _ask_who_left(engine, plan):  # type: ignore[no-untyped-def]
     store64(plan + PLAN.asked_peer, peer)
     world_rank, context = load64(load64(comm + COMM.world) + 8 * peer), load64(comm + COMM.context)
     store64(plan + PLAN.left, ask(engine, world_rank, context, load64(plan + PLAN.number)))
+    _look_for_stranger(engine, plan)  # which says more than that a rank has left the job
 
 
 @kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
