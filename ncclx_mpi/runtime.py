@@ -132,7 +132,7 @@ def finish() -> None:
     assert _job.engine is not None and _job.membership is not None
     _job.engine.drain()
     _job.engine.say_goodbye()
-    _job.engine.drain()
+    _job.engine.drain(seconds=1.0)
     for function in _job.before_leaving:
         function()
     for transport in _job.engine.transports:

@@ -156,6 +156,7 @@ def retire_all() -> None:
         if state.is_valid:
             collectives.part(state.native)
             state.retire()
+    world.cache_clear()
 
 
 # Contexts and slots -----------------------------------------------------------------------------------------------

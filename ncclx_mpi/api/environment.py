@@ -6,12 +6,12 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from ncclx_mpi import __version__, collectives, errors, rc, runtime
 from ncclx_mpi.api import buffering, communicator, errhandler_dispatch
 from ncclx_mpi.api.comm import Comm
-from ncclx_mpi.api.errhandler import ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
+from ncclx_mpi.api.errhandler import default_errhandler
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import Info
 from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm
@@ -36,12 +36,6 @@ _LEVELS = {
     "serialized": THREAD_SERIALIZED,
     "multiple": THREAD_MULTIPLE,
 }
-_HANDLERS = {
-    "exception": ERRORS_RETURN,
-    "default": ERRORS_ARE_FATAL,
-    "abort": ERRORS_ABORT,
-    "fatal": ERRORS_ARE_FATAL,
-}
 
 
 class _Environment:
@@ -53,8 +47,10 @@ class _Environment:
     abort_status = 0
     is_initialized = False
     is_finalized = False
-    sessions = 0
-    """How many are open."""
+    lock = threading.RLock()
+    """Of beginning and ending: sessions belong to threads that know nothing of each other."""
+    sessions: ClassVar[set[object]] = set()
+    """Those that are open."""
 
 
 _environment = _Environment()
@@ -84,11 +80,6 @@ def _start(level: int) -> None:
     errhandler_dispatch.use(handler, Comm, Intracomm, *Comm._WITH_TOPOLOGY.values())
 
 
-def default_errhandler() -> Errhandler:
-    """What the first communicators and new windows do with errors, which ``rc.errors`` says."""
-    return Errhandler(_HANDLERS[rc.options().errors])
-
-
 def _at_exit() -> None:
     if _environment.abort_status:
         runtime.abort(_environment.abort_status)
@@ -111,11 +102,13 @@ def Init() -> None:
 
 def Init_thread(required: int = THREAD_MULTIPLE) -> int:
     """Initialize the MPI execution environment; return the level of thread support."""
-    if _environment.is_initialized and not _environment.is_finalized:
-        errors.fail(errors.ERR_OTHER, "MPI is initialized already")
-    if _environment.is_finalized:
-        errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
-    _start(max(THREAD_SINGLE, min(integer(required, "required"), THREAD_MULTIPLE)))
+    level = max(THREAD_SINGLE, min(integer(required, "required"), THREAD_MULTIPLE))
+    with _environment.lock:
+        if _environment.is_finalized:
+            errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
+        if _environment.is_initialized:
+            errors.fail(errors.ERR_OTHER, "MPI is initialized already")
+        _start(level)
     return _environment.provided
 
 
@@ -132,9 +125,10 @@ def Finalize() -> None:
         if wrong is not None:
             print(f"ncclx_mpi: {wrong}", file=sys.stderr, flush=True)
         comm._state.empty()
-    _environment.is_finalized = True
-    if not _environment.sessions:
-        _leave()
+    with _environment.lock:
+        _environment.is_finalized = True
+        if not _environment.sessions:
+            _leave()
 
 
 def _leave() -> None:
@@ -145,7 +139,7 @@ def _leave() -> None:
     runtime.finish()
 
 
-def open_session() -> Engine:
+def open_session(session: object) -> Engine:
     """Begin a session: the engine, started if this is the first use of it.
 
     Raises
@@ -153,16 +147,19 @@ def open_session() -> Engine:
     Exception
         ERR_OTHER: MPI was finalized, and no session is open.
     """
-    engine = runtime.start()
-    _environment.sessions += 1
+    with _environment.lock:
+        engine = runtime.start()
+        communicator.world(engine)  # now: later, threads may ask for it at the same time
+        _environment.sessions.add(session)
     return engine
 
 
-def close_session() -> None:
+def close_session(session: object) -> None:
     """End a session; the last one after Finalize leaves the job."""
-    _environment.sessions -= 1
-    if _environment.is_finalized and not _environment.sessions:
-        _leave()
+    with _environment.lock:
+        _environment.sessions.discard(session)
+        if _environment.is_finalized and not _environment.sessions:
+            _leave()
 
 
 def Query_thread() -> int:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-from ncclx_mpi import runtime
+from ncclx_mpi import rc, runtime
 from ncclx_mpi.api.handle import Handle, constant, is_constant
 from ncclx_mpi.errors import ERR_ERRHANDLER, fail
 from ncclx_mpi.state import State
@@ -121,3 +121,15 @@ ERRHANDLER_NULL = constant(Errhandler(), "ERRHANDLER_NULL")
 ERRORS_RETURN = constant(Errhandler._refer(ErrhandlerState(_PREDEFINED)), "ERRORS_RETURN")
 ERRORS_ARE_FATAL = constant(Errhandler._refer(ErrhandlerState(_PREDEFINED, is_fatal=True)), "ERRORS_ARE_FATAL")
 ERRORS_ABORT = constant(Errhandler._refer(ErrhandlerState(_PREDEFINED, is_fatal=True)), "ERRORS_ABORT")
+
+_HANDLERS = {
+    "exception": ERRORS_RETURN,
+    "default": ERRORS_ARE_FATAL,
+    "abort": ERRORS_ABORT,
+    "fatal": ERRORS_ARE_FATAL,
+}
+
+
+def default_errhandler() -> Errhandler:
+    """What the first communicators, those without a parent, new windows and sessions do with errors, which ``rc.errors`` says."""
+    return Errhandler(_HANDLERS[rc.options().errors])

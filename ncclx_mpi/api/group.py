@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ncclx_mpi import errors
 from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
 from ncclx_mpi.constants import IDENT, PROC_NULL, SIMILAR, UNDEFINED, UNEQUAL
 from ncclx_mpi.state import State
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.session import Session
 
 
 class GroupState(State):
@@ -55,10 +58,13 @@ class Group(Handle):
         return cls._refer(GroupState(ranks, me) if ranks else _EMPTY)
 
     @classmethod
-    def Create_from_session_pset(cls, session: Any, pset_name: str) -> Group:
+    def Create_from_session_pset(cls, session: Session, pset_name: str) -> Group:
         """Create a new group from session and process set."""
-        made: Group = session.Create_group(pset_name)
-        return made
+        from ncclx_mpi.api.session import Session  # it makes groups, too
+
+        if not isinstance(session, Session):
+            raise TypeError(f"expected a Session, got {type(session).__name__}")
+        return session.Create_group(pset_name)
 
     def Free(self) -> None:
         """Free a group."""

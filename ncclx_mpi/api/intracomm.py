@@ -16,7 +16,7 @@ from ncclx_mpi.api.comm_persistent import PersistentScans
 from ncclx_mpi.api.comm_streams import StreamOrdered
 from ncclx_mpi.api.comm_topology import Topologies
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.errhandler import ERRORS_RETURN, Errhandler
+from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
@@ -56,7 +56,7 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
             ERR_ARG: the tag is longer than `MPI.MAX_STRINGTAG_LEN`.
         """
         engine, ranks = runtime.engine(), group._state.ranks
-        handler = ERRORS_RETURN if errhandler is None else Errhandler._usable(cls._KIND, errhandler)
+        handler = default_errhandler() if errhandler is None else Errhandler._usable(cls._KIND, errhandler)
         if engine.rank not in ranks:
             return Intracomm()
         tag = _FROM_GROUP_TAG | zlib.crc32(_checked_tag(stringtag))
@@ -65,8 +65,10 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
         return Intracomm._refer(CommState().fill(native, handler))
 
 
-def _checked_tag(stringtag: str) -> bytes:
-    tag = stringtag.encode()
+def _checked_tag(stringtag: Any) -> bytes:
+    if not isinstance(stringtag, str | bytes):
+        raise TypeError(f"expected str or bytes, {type(stringtag).__name__} found")
+    tag = stringtag.encode() if isinstance(stringtag, str) else stringtag
     if len(tag) > MAX_STRINGTAG_LEN:
         errors.fail(errors.ERR_ARG, f"a string tag of {len(tag)} bytes; there may be {MAX_STRINGTAG_LEN}")
     return tag

@@ -14,7 +14,7 @@ from ncclx_mpi.api import buffering, environment
 from ncclx_mpi.api.accessors import ErrorHandled, hints
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.buffering import SendBuffer
-from ncclx_mpi.api.errhandler import Errhandler
+from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
@@ -37,13 +37,12 @@ class SessionState(State):
     info: dict[str, str]
     send_buffer: SendBuffer | None
 
-    def fill(self, engine: Engine, info: dict[str, str], errhandler: Errhandler) -> SessionState:
+    def fill(self, engine: Engine, info: dict[str, str], errhandler: Errhandler) -> None:
         """Make this the state of a session."""
         self.engine = engine
         self.info = info
         self.errhandler = errhandler
         self.send_buffer = None
-        return self
 
 
 class Session(AttachedBuffer, ErrorHandled):
@@ -74,11 +73,11 @@ class Session(AttachedBuffer, ErrorHandled):
         Exception
             ERR_OTHER: MPI was finalized and no other session is open.
         """
-        handler = environment.default_errhandler() if errhandler is None else Errhandler._usable(cls._KIND, errhandler)
-        engine = environment.open_session()
-        session = cls._refer(SessionState().fill(engine, dict(hints(info)), handler))
+        handler = default_errhandler() if errhandler is None else Errhandler._usable(cls._KIND, errhandler)
+        items, state = hints(info), SessionState()
+        state.fill(environment.open_session(state), items, handler)
         cls._heed(handler)
-        return session
+        return cls._refer(state)
 
     def Finalize(self) -> None:
         """Finalize a session; its communicators are to be freed before."""
@@ -88,7 +87,7 @@ class Session(AttachedBuffer, ErrorHandled):
             self.Detach_buffer()
         state.empty()
         self._become_null()
-        environment.close_session()
+        environment.close_session(state)
 
     def free(self) -> None:
         """Call `Finalize` if not null."""

@@ -15,8 +15,7 @@ from ncclx_mpi import arguments, buffers, errors, runtime
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.datatype import Datatype
-from ncclx_mpi.api.environment import default_errhandler
-from ncclx_mpi.api.errhandler import Errhandler
+from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info

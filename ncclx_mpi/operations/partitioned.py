@@ -122,12 +122,12 @@ class _Sending(Operation):
 
     def release(self) -> None:
         """Give it up; what was ready is still sent."""
-        for transfer in self.sent.values():
+        for transfer in list(self.sent.values()):
             transfer.release()
 
     def abandon(self) -> None:
         """Withdraw it after a wait that failed."""
-        for transfer in self.sent.values():
+        for transfer in list(self.sent.values()):  # another thread may bring one more
             transfer.abandon()
 
 
@@ -241,10 +241,10 @@ class _Receiving(Operation):
         if not self.post() or self.posted is None or not all(transfer.poll() for transfer in self.posted):
             return False
         if self.store is not None:
-            with self.lock:
-                store, self.store = self.store, None
-                if store is not None:
-                    store(sum(self.message.comm.engine.result(transfer.request).nbytes for transfer in self.posted))
+            with self.lock:  # whoever else asks waits until all is unpacked
+                if self.store is not None:
+                    self.store(sum(self.message.comm.engine.result(transfer.request).nbytes for transfer in self.posted))
+                    self.store = None
         return True
 
     def wait(self) -> None:

@@ -11,6 +11,9 @@ from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma.window import Part
 
+_MOST_BYTES = 1 << 62
+"""More than any machine has, and less than a word holds."""
+
 
 def shared_part(comm: NativeComm, size: Callable[[], int], unit: Callable[[], int]) -> Part:
     """Make this rank's part of a shared window. Collective; rank 0 allocates, and gives back.
@@ -38,30 +41,31 @@ def shared_part(comm: NativeComm, size: Callable[[], int], unit: Callable[[], in
         nbytes, step = size(), unit()
     except Exception as error:
         failure, nbytes, step = error, -1, 1
-    sizes = _gathered(comm, nbytes)
+    sizes = _gathered(comm, min(nbytes, _MOST_BYTES))
     if failure is not None:
         raise failure
-    if sizes.min() < 0:
+    if min(sizes) < 0:
         return Part(0, 0, 1)  # the rank that failed makes the window fail on all
     arena = comm.engine.arena
     heap = arena.open_heap(comm.engine.local_rank)
     offset = np.full(1, -1, np.int64)
     if comm.rank == 0:
         try:
-            offset[0] = heap.allocate(int(sizes.sum())) - arena.base
+            offset[0] = heap.allocate(sum(sizes)) - arena.base
         except MemoryError as error:
             failure = error
     collectives.bcast(comm, array_words(offset)[0], offset.nbytes, 0)
     if offset[0] < 0:
         why = f": {failure}" if failure is not None else ""
-        errors.fail(errors.ERR_NO_MEM, f"rank {comm.rank}: Win.Allocate_shared: {sizes.sum()} bytes{why}")
+        errors.fail(errors.ERR_NO_MEM, f"rank {comm.rank}: Win.Allocate_shared: {sum(sizes)} bytes{why}")
     first = arena.base + int(offset[0])
     release = (lambda: heap.free(first)) if comm.rank == 0 else None
-    return Part(first + int(sizes[: comm.rank].sum()), nbytes, step, None, release)
+    return Part(first + sum(sizes[: comm.rank]), nbytes, step, None, release)
 
 
-def _gathered(comm: NativeComm, nbytes: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The bytes of all ranks."""
+def _gathered(comm: NativeComm, nbytes: int) -> list[int]:
+    """The bytes of all ranks, whose sum may be larger than a word."""
     own, sizes = np.array([nbytes], np.int64), np.empty(comm.size, np.int64)
     collectives.allgather(comm, array_words(own)[0], own.nbytes, array_words(sizes)[0])
-    return sizes
+    found: list[int] = sizes.tolist()
+    return found

@@ -23,7 +23,21 @@ from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import LINE, WORD, words
 from numba_kernels.memory import copy
 from transports.base import Calls, Transport
-from transports.messages import ATS, CANCEL, CREDIT, CTS, EAGER, ENGINE_WORDS, PEER_WORDS, REQUEST, REQUEST_FIELDS, RTS
+from transports.messages import (
+    ANSWER,
+    ASK,
+    ATS,
+    CANCEL,
+    CREDIT,
+    CTS,
+    EAGER,
+    ENGINE_WORDS,
+    GOODBYE,
+    PEER_WORDS,
+    REQUEST,
+    REQUEST_FIELDS,
+    RTS,
+)
 
 RECORDER = words("Recorder", f"own*{ENGINE_WORDS} refuses count messages payload send")
 """``messages``, ``payload``: addresses of the next record and of the room for the next payload; ``send``: the transport's function."""
@@ -239,7 +253,7 @@ class TransportTests:
             assert ends[source].send(target, payload, context=nbytes * 4, tag=nbytes)
             assert ends[target].received() == [Seen(source, EAGER, nbytes * 4, nbytes, nbytes, (0, 0, 0), payload)]
 
-    @pytest.mark.parametrize("kind", [RTS, CTS, ATS, CANCEL])
+    @pytest.mark.parametrize("kind", [RTS, CTS, ATS, CANCEL, ASK, ANSWER, GOODBYE])
     def test_words_arrive_as_they_are(self, ends: tuple[End, End], kind: int) -> None:
         given = (1 << 62, -5, 0)
         assert ends[0].tell(1, kind, 1 << 40, *given)

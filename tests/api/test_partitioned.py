@@ -165,6 +165,38 @@ def test_scattered_elements(comm: Any) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_threads_that_ask_at_once_find_all_unpacked(comm: Any) -> None:
+    column = MPI.DOUBLE.Create_vector(20_000, 1, 2).Commit()
+    table = np.zeros(40_000)
+    if comm.rank == 0:
+        send = comm.Psend_init([table, 1, column], 1, 1, 0)
+        for turn in range(20):
+            table[:] = turn + 1
+            send.Start()
+            send.Pready(0)
+            send.Wait()
+            comm.Barrier()
+        return
+    recv, wrong = comm.Precv_init([table, 1, column], 1, 0, 0), []
+
+    def ask(turn: int) -> None:
+        while not recv.Parrived(0):
+            pass
+        wrong.extend(table[::2][table[::2] != turn + 1])
+
+    for turn in range(20):
+        recv.Start()
+        threads = [threading.Thread(target=ask, args=(turn,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        recv.Wait()
+        assert not wrong
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2)
 def test_more_than_there_is_room_for(comm: Any) -> None:
     if comm.rank == 0:
         send = comm.Psend_init(np.ones(40), 4, 1, 0)

@@ -46,6 +46,27 @@ def test_communicators_without_a_parent(comm: Any) -> None:
     assert comm.allreduce(1) == comm.size
 
 
+THREADS = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+failed = []
+
+def own_turn(k):
+    try:
+        for _ in range(20):
+            turn(f"{k}")
+    except BaseException as error:
+        failed.append(error)
+
+threads = [threading.Thread(target=own_turn, args=(k,)) for k in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failed, failed
+"""
+
+
 @pytest.mark.ranks(2)
 def test_the_buffer_of_a_session(comm: Any) -> None:
     session = MPI.Session.Init()
@@ -83,6 +104,14 @@ def test_bad_calls(comm: Any) -> None:
         with pytest.raises(MPI.Exception) as caught:
             call()
         assert caught.value.Get_error_class() == error_class
+    for call in (
+        lambda: MPI.Group.Create_from_session_pset(comm, "mpi://WORLD"),
+        lambda: MPI.Intracomm.Create_from_group(comm.group, 5),
+        lambda: MPI.Session.Init({}),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    MPI.Intracomm.Create_from_group(comm.group, b"bytes").Free()
     copy = MPI.Session(session)
     session.Finalize()
     with pytest.raises(MPI.Exception) as caught:
@@ -146,6 +175,7 @@ except MPI.Exception as error:
 else:
     raise AssertionError("a session began after the end")
 """,
+    "in threads": THREADS,
     "left open": """
 session = MPI.Session.Init()
 comm = MPI.Intracomm.Create_from_group(session.Create_group("mpi://WORLD"))

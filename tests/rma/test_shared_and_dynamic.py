@@ -72,7 +72,10 @@ def test_ranks_of_other_nodes_share_nothing(comm: Any) -> None:
 
 
 @pytest.mark.ranks(2, 3, topology="machine")
-@pytest.mark.parametrize(("size", "unit", "error_class"), [(-1, 1, "ERR_SIZE"), (8, 0, "ERR_DISP"), (1 << 62, 1, "ERR_NO_MEM")])
+@pytest.mark.parametrize(
+    ("size", "unit", "error_class"),
+    [(-1, 1, "ERR_SIZE"), (8, 0, "ERR_DISP"), (1 << 62, 1, "ERR_NO_MEM"), (1 << 64, 1, "ERR_NO_MEM")],
+)
 def test_what_one_rank_asks_for_in_vain_fails_on_all(comm: Any, size: int, unit: int, error_class: str) -> None:
     last = comm.rank == comm.size - 1
     with pytest.raises(MPI.Exception) as caught:
@@ -80,6 +83,15 @@ def test_what_one_rank_asks_for_in_vain_fails_on_all(comm: Any, size: int, unit:
     assert caught.value.Get_error_class() == getattr(MPI, error_class)
     win = MPI.Win.Allocate_shared(8, comm=comm)
     win.Free()
+
+
+@pytest.mark.ranks(2, 4, topology="machine")
+@pytest.mark.parametrize("size", [1 << 61, 1 << 62, (1 << 63) - 1, 1 << 64])
+def test_segments_whose_sum_is_no_word(comm: Any, size: int) -> None:
+    """Four times 2**62 is nothing in a word of 64 bits."""
+    with pytest.raises(MPI.Exception) as caught:
+        MPI.Win.Allocate_shared(size, comm=comm)
+    assert caught.value.Get_error_class() == MPI.ERR_NO_MEM
 
 
 @pytest.mark.ranks(2)
