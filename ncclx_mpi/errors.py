@@ -6,6 +6,7 @@ above it, so codes differ from classes, as they do in real MPI libraries: client
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NoReturn
 
 SUCCESS = 0
@@ -155,7 +156,7 @@ _STRINGS = {
 _CLASS_BITS = 8
 _KEPT_MESSAGES = 1024
 _messages: dict[int, str] = {}
-_serial = 0
+_serials = itertools.count()
 
 
 class Exception(RuntimeError):
@@ -254,11 +255,9 @@ def _code(other: Any) -> Any:
 
 def error(error_class: int, message: str) -> Exception:
     """Return an exception of `error_class` whose text is `message`, with a code of its own."""
-    global _serial
-    _serial = _serial % 0x3FFFFE + 1
-    code = _serial << _CLASS_BITS | error_class
+    code = (next(_serials) % 0x3FFFFE + 1) << _CLASS_BITS | error_class
     if len(_messages) >= _KEPT_MESSAGES:
-        _messages.pop(next(iter(_messages)), None)
+        _messages.pop(list(_messages)[0], None)  # noqa: RUF015 - an iterator would notice what other threads add meanwhile
     _messages[code] = message
     exception = Exception(code)
     exception._text = message

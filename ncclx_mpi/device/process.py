@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Iterator
 
@@ -30,6 +31,7 @@ class Process:
         self._uuids: dict[int, bytes] = {}
         self._executors: dict[int, Executor] = {}
         self._pinned: set[int] = set()
+        self._guard = threading.RLock()
         runtime.before_leaving(self._leave)
 
     def uuid(self, device: int) -> bytes:
@@ -40,18 +42,24 @@ class Process:
 
     def executor(self, device: int) -> Executor:
         """The executor on a GPU, which is current."""
-        if device not in self._executors:
-            self._executors[device] = Executor(self._driver, device)
-        return self._executors[device]
+        found = self._executors.get(device)
+        if found is None:
+            # What runs in the stream of one executor is not ordered before what another's says to be done: threads must not make two.
+            with self._guard:
+                found = self._executors.get(device) or self._executors.setdefault(device, Executor(self._driver, device))
+        return found
 
     def pin(self, page: int) -> bool:
         """Whether streams can write to a page of device words, after it was pinned if need be."""
-        if page not in self._pinned:
-            try:
-                self._driver.register_host(page, _PAGE)
-            except DriverError:
-                return False
-            self._pinned.add(page)
+        if page in self._pinned:
+            return True
+        with self._guard:
+            if page not in self._pinned:
+                try:
+                    self._driver.register_host(page, _PAGE)
+                except DriverError:
+                    return False
+                self._pinned.add(page)
         return True
 
     def _leave(self) -> None:
@@ -65,11 +73,13 @@ class Process:
 
 
 _processes: weakref.WeakKeyDictionary[Driver, Process] = weakref.WeakKeyDictionary()
+_guard = threading.RLock()
 
 
 def process(driver: Driver) -> Process:
     """What this process has by way of `driver`."""
-    return _processes.get(driver) or _processes.setdefault(driver, Process(driver))
+    with _guard:
+        return _processes.get(driver) or _processes.setdefault(driver, Process(driver))
 
 
 @contextlib.contextmanager

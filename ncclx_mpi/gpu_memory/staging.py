@@ -179,13 +179,17 @@ class Pool:
 
 class _Process:
     pool: Pool | None = None
+    guard = threading.RLock()
 
 
 def lease(driver: Driver, nbytes: int) -> Lease:
     """Lend pinned memory; see :meth:`Pool.lease`."""
     pool = _Process.pool
     if pool is None or pool.driver is not driver:
-        pool = _Process.pool = Pool(driver)
+        with _Process.guard:  # only the one that is kept is unpinned in the end
+            pool = _Process.pool
+            if pool is None or pool.driver is not driver:
+                pool = _Process.pool = Pool(driver)
     return pool.lease(nbytes)
 
 

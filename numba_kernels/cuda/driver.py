@@ -7,6 +7,7 @@ GPU. Addresses and streams are plain integers, as the driver has them.
 from __future__ import annotations
 
 import contextlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -283,6 +284,7 @@ class _Use:
     installed: Driver | None = None
     machine: Driver | None = None
     is_tried = False
+    guard = threading.RLock()
 
 
 def current() -> Driver | None:
@@ -293,7 +295,7 @@ def current() -> Driver | None:
     if _Use.installed is not None:
         return _Use.installed
     if _Use.machine is None and not _Use.is_tried:
-        _Use.machine = _find()
+        _look_for_machine()
     return _Use.machine
 
 
@@ -323,10 +325,11 @@ def find() -> Driver:
     return found
 
 
-def _find() -> Driver | None:
-    if loaded.library() is None:
-        return None
-    _Use.is_tried = True
-    with contextlib.suppress(DriverError):
-        return find()
-    return None
+def _look_for_machine() -> None:
+    """Find the machine's driver, once: another thread waits for it, and does not take the memory of its GPU for the host's meanwhile."""
+    with _Use.guard:
+        if _Use.is_tried or loaded.library() is None:
+            return
+        with contextlib.suppress(DriverError):
+            _Use.machine = find()
+        _Use.is_tried = True

@@ -88,7 +88,7 @@ class Arena:
             self._map.madvise(mmap.MADV_DONTDUMP)
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self.base = ctypes.addressof(self._anchor)
-        self._heap: Heap | None = None
+        self._heaps: dict[int, Heap] = {}
 
     @classmethod
     def create(cls, nranks: int, near: Sequence[int] = (), world_size: int = 0, job: int = 0, machine_size: int = 0) -> Arena:
@@ -289,10 +289,13 @@ class Arena:
 
     def open_heap(self, rank: int) -> Heap:
         """The part of the arena from which `rank` allocates memory that its peers read without a copy."""
-        if self._heap is None:
+        found = self._heaps.get(rank)
+        if found is None:
             start = self.plan.heap(rank)
-            self._heap = Heap(self.base, start, self.plan.heap(rank + 1) - start)
-        return self._heap
+            found = self._heaps.setdefault(
+                rank, Heap(self.base, start, self.plan.heap(rank + 1) - start)
+            )  # one, whatever threads do
+        return found
 
     def detach(self) -> None:
         """Cut a process that a rank has forked off from the job: its mapping becomes a private copy, in which every wait ends."""
