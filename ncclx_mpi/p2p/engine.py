@@ -124,11 +124,18 @@ class NativeComm:
             ("size", self.size),
             ("world", self._world.ctypes.data),
             ("local", self._local.ctypes.data),
-            ("slot", arena.base + arena.plan.slot(slot) if slot >= 0 else 0),
+            ("slot", arena.base + arena.plan.slot(slot) if slot >= 0 else self._lone_slot()),
         ):
             self._block[getattr(COMM, field) // WORD] = value
         first = COMM.forced // WORD
         self._block[first : first + len(self.forced)] = self.forced
+
+    def _lone_slot(self) -> int:
+        """Address of what a rank that is alone has in the place of a slot of the arena, which nobody else has to reach; 0 for others."""
+        if self.size > 1:
+            return 0
+        self._lone = self.engine.arena.lone_slot()
+        return self._lone.ctypes.data
 
     def word(self, field: str) -> int:
         """A word of the native block."""

@@ -36,6 +36,7 @@ from transports.shm.layout import (
     VERSION,
     ArenaPlan,
 )
+from transports.shm.slots import slot_bytes
 
 MAX_RANKS = 4096
 _WORD = 8
@@ -286,6 +287,10 @@ class Arena:
     def is_shared(self, address: int) -> bool:
         """Whether peers can read what lies at `address` in this process: whether it is in a heap of the arena."""
         return self.plan.heaps <= address - self.base < self.plan.nbytes
+
+    def lone_slot(self) -> npt.NDArray[np.uint8]:
+        """Private memory in the place of a slot, for a communicator of one rank: addresses rather than memory, as few pages are touched."""
+        return np.frombuffer(mmap.mmap(-1, slot_bytes(1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
 
     def open_heap(self, rank: int) -> Heap:
         """The part of the arena from which `rank` allocates memory that its peers read without a copy."""
