@@ -132,7 +132,7 @@ class NativeComm:
 
     def _lone_slot(self) -> int:
         """Address of what a rank that is alone has in the place of a slot of the arena, which nobody else has to reach; 0 for others."""
-        if self.size > 1:
+        if self.world_ranks != (self.engine.rank,):
             return 0
         self._lone = self.engine.arena.lone_slot()
         return self._lone.ctypes.data
