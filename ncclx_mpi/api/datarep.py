@@ -24,15 +24,15 @@ Conversion = Callable[[Any, Datatype, int, Any, int], None]
 
 def Register_datarep(
     datarep: str,
-    read_fn: Conversion,
-    write_fn: Conversion,
+    read_fn: Conversion | None,
+    write_fn: Conversion | None,
     extent_fn: Callable[[Datatype], int],
 ) -> None:
     """Register user-defined data representations.
 
     ``write_fn(userbuf, datatype, count, filebuf, position)`` converts `count` elements, those of `userbuf` from element `position` on, to
     `filebuf`, and ``read_fn`` does the reverse; the elements lie one after the other in both. ``extent_fn(datatype)`` says how long an
-    element is in the file; only such types can be used as are as long there as in memory.
+    element is in the file; only such types can be used as are as long there as in memory. None stands for functions that change nothing.
 
     Raises
     ------
@@ -43,19 +43,19 @@ def Register_datarep(
     if not isinstance(name, str):
         raise TypeError(f"expected str or bytes, {type(name).__name__} found")
     for function in (read_fn, write_fn, extent_fn):
-        if not callable(function):
+        if not callable(function) and (function is not None or function is extent_fn):
             raise TypeError(f"expected a function, got {type(function).__name__}")
-
-    def encode(address: int, given: Buffer) -> None:
-        _convert(name, write_fn, address, given, is_write=True)
-
-    def decode(address: int, given: Buffer) -> None:
-        _convert(name, read_fn, address, given, is_write=False)
 
     def extent(layout: Layout) -> int:
         return integer(_called(name, extent_fn, Datatype._refer(layout)), "the extent in a file")
 
-    representation.register(name, Representation(encode, decode, extent))
+    representation.register(name, Representation(_converter(name, write_fn, True), _converter(name, read_fn, False), extent))
+
+
+def _converter(name: str, function: Conversion | None, is_write: bool) -> representation.Convert | None:
+    if function is None:
+        return None
+    return lambda address, given: _convert(name, function, address, given, is_write=is_write)
 
 
 def _convert(name: str, function: Conversion, address: int, given: Buffer, *, is_write: bool) -> None:

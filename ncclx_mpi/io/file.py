@@ -58,6 +58,7 @@ class File:
         self.view = View(0, LAYOUTS["BYTE"], LAYOUTS["BYTE"], NATIVE)
         self.position = 0
         self._split: tuple[str, int] | None = None
+        self._is_changed = False
         self._posix = self._open()
         try:
             self._pointer = SharedPointer(comm)
@@ -138,6 +139,7 @@ class File:
             wrong = errors.error(errors.ERR_READ_ONLY, f"rank {self.comm.rank}: {what}: the file was opened to be read only")
         background.settle()
         agreement.alike(self.comm, what, [max(size, -1)], wrong)
+        self._is_changed = True
         self._on_root(what, change)
 
     def _on_root(self, what: str, do: Callable[[], None]) -> None:
@@ -151,14 +153,24 @@ class File:
         agreement.succeed(self.comm, failure, what)
 
     def sync(self) -> None:
-        """Bring to the device what this rank wrote, and see what others have brought there. Collective."""
+        """Bring to the device what the ranks wrote, and see what others have brought there. Collective.
+
+        One rank of each node does that for all of it: the system keeps one copy of what is not on the device yet.
+        """
         background.settle()
+        engine, world_ranks = self.comm.engine, self.comm.world_ranks
+        changed = agreement.succeed(self.comm, None, "File.Sync", [int(self._is_changed)])[:, 0]
+        near = [rank for rank, world in enumerate(world_ranks) if engine.is_near(world)]
         failure: Exception | None = None
-        try:
-            self._posix.sync()
-        except errors.Exception as error:
-            failure = error
-        agreement.succeed(self.comm, failure, "File.Sync")
+        if changed[near].any() and near[0] == self.comm.rank:
+            try:
+                self._posix.sync()
+            except errors.Exception as error:
+                failure = error
+        if changed.any():
+            self._is_changed = False
+            agreement.succeed(self.comm, failure, "File.Sync")
+        self._posix.look_again()
 
     def set_atomicity(self, flag: bool) -> None:
         """Say whether accesses of several ranks to the same bytes come one after the other. Collective."""
@@ -386,6 +398,7 @@ class File:
             )
 
     def _need_mode(self, is_write: bool) -> None:
+        self._is_changed = self._is_changed or is_write
         if is_write and self.amode & constants.MODE_RDONLY:
             errors.fail(errors.ERR_READ_ONLY, f"rank {self.comm.rank}: {self._name} was opened to be read only")
         if not is_write and self.amode & constants.MODE_WRONLY:

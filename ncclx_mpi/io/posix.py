@@ -104,12 +104,15 @@ class PosixFile:
                 os.posix_fallocate(self._fd, 0, size)
 
     def sync(self) -> None:
-        """Bring what was written to the device, and forget what a network file system remembers of the file."""
+        """Bring what was written to the device."""
         try:
             os.fsync(self._fd)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EROFS):  # a device has nothing to bring anywhere
                 fail(error, self._rank, "sync", self.path)
+
+    def look_again(self) -> None:
+        """Forget what this node remembers of a file of a network file system, which the taking of a lock makes it do."""
         with contextlib.suppress(OSError, errors.Exception), self.locked(0, 0, exclusive=False):
             pass
 
