@@ -34,6 +34,9 @@ from ncclx_mpi.p2p.engine import NativeComm
 _GAP = 64 << 10
 """Holes of up to this many bytes are read too."""
 
+_FEW = 16
+"""Up to so many blocks of a rank take it less time than collectives do."""
+
 _NOTHING: Words = np.empty((0, 2), np.int64)
 
 
@@ -104,9 +107,8 @@ class _Access:
         self.memory = memory
         self.nbytes = nbytes
         self._hints = hints
-        self._table = agreement.gathered(comm, [*view.span(position, nbytes), nbytes])
-        used = self._table[self._table[:, 2] > 0]
-        self._used = used
+        table = agreement.gathered(comm, [*view.span(position, nbytes), view.nblocks(nbytes)])
+        used = self._used = table[table[:, 2] > 0]
         count = hints.cb_nodes
         self.aggregators = [k * comm.size // count for k in range(count)]
         unit = hints.striping_unit
@@ -117,10 +119,11 @@ class _Access:
         self.buffer = np.empty(0, np.uint8)
 
     def is_together(self, choice: str) -> bool:
-        """Whether aggregators are worth it: what ranks access is interleaved, or a hint says so. All ranks decide alike."""
+        """Whether aggregators are worth it: what ranks access is interleaved, in many blocks, or a hint says so. All ranks decide alike."""
         if self.comm.size == 1 or choice == DISABLE or not len(self._used):
             return False
-        return choice == ENABLE or bool((self._used[1:, 0] < self._used[:-1, 1]).any())
+        is_interleaved = bool((self._used[1:, 0] < self._used[:-1, 1]).any())
+        return choice == ENABLE or (is_interleaved and int(self._used[:, 2].max()) > _FEW)
 
     def windows(self) -> Iterator[_Window]:
         """The steps, the same number on all ranks."""

@@ -137,6 +137,13 @@ class View:
         left -= element * filetype.extent
         return element * filetype.size + sum(_below(piece, left - piece.run.origin) for piece in self._pieces)
 
+    def nblocks(self, nbytes: int) -> int:
+        """About how many pieces of the file some bytes of data are; none of none."""
+        if self._is_dense or not nbytes:
+            return min(nbytes, 1)
+        self._need_data()
+        return max(nbytes * self.filetype.nblocks // self.filetype.size, 1)
+
     def whole(self, nbytes: int) -> int:
         """How many elements of the etype some bytes of data are.
 

@@ -52,7 +52,9 @@ def typemap(rng: random.Random, depth: int = 3) -> Typemap:
                 for length in lengths:
                     displs.append(at)
                     at += length + rng.randrange(3)
-                places = [displ * extent + place for displ, length in zip(displs, lengths) for place in found.places(length)]
+                places = [
+                    displ * extent + place for displ, length in zip(displs, lengths, strict=True) for place in found.places(length)
+                ]
                 made = old.Create_indexed(lengths, displs).Create_resized(0, at * extent)
                 found = Typemap(made, places, at * extent)
             case 3:

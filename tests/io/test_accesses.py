@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.io.model import HOLE, Typemap, content_of, data, opened, tiled, typemap
 
 Access = Callable[[Any, int, list[Any], Any], None]

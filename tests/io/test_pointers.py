@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.io.model import content_of, opened
 
 SHARED = [("Write_shared", "Read_shared"), ("Iwrite_shared", "Iread_shared")]
