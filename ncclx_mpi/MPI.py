@@ -8,6 +8,7 @@ Names only; what they are is defined in :mod:`ncclx_mpi.api`. Importing this mod
 
 from ncclx_mpi import errors as _errors
 from ncclx_mpi.api.comm import COMM_NULL, Comm
+from ncclx_mpi.api.datarep import Register_datarep
 from ncclx_mpi.api.datatype import (
     DATATYPE_NULL,
     Aint_add,
@@ -49,6 +50,7 @@ from ncclx_mpi.api.environment import (
 )
 from ncclx_mpi.api.environment import bootstrap as _bootstrap
 from ncclx_mpi.api.errhandler import ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
+from ncclx_mpi.api.file import FILE_NULL, File
 from ncclx_mpi.api.generalized import Grequest
 from ncclx_mpi.api.group import GROUP_EMPTY, GROUP_NULL, Group
 from ncclx_mpi.api.info import INFO_ENV, INFO_NULL, Info
@@ -127,6 +129,8 @@ from ncclx_mpi.constants import (
     COMM_TYPE_RESOURCE_GUIDED,
     COMM_TYPE_SHARED,
     CONGRUENT,
+    DISP_CUR,
+    DISPLACEMENT_CURRENT,
     DIST_GRAPH,
     DISTRIBUTE_BLOCK,
     DISTRIBUTE_CYCLIC,
@@ -143,6 +147,7 @@ from ncclx_mpi.constants import (
     LASTUSEDCODE,
     LOCK_EXCLUSIVE,
     LOCK_SHARED,
+    MAX_DATAREP_STRING,
     MAX_ERROR_STRING,
     MAX_INFO_KEY,
     MAX_INFO_VAL,
@@ -151,16 +156,28 @@ from ncclx_mpi.constants import (
     MAX_PROCESSOR_NAME,
     MAX_PSET_NAME_LEN,
     MAX_STRINGTAG_LEN,
+    MODE_APPEND,
+    MODE_CREATE,
+    MODE_DELETE_ON_CLOSE,
+    MODE_EXCL,
     MODE_NOCHECK,
     MODE_NOPRECEDE,
     MODE_NOPUT,
     MODE_NOSTORE,
     MODE_NOSUCCEED,
+    MODE_RDONLY,
+    MODE_RDWR,
+    MODE_SEQUENTIAL,
+    MODE_UNIQUE_OPEN,
+    MODE_WRONLY,
     ORDER_C,
     ORDER_F,
     ORDER_FORTRAN,
     PROC_NULL,
     ROOT,
+    SEEK_CUR,
+    SEEK_END,
+    SEEK_SET,
     SIMILAR,
     SUBVERSION,
     TAG_UB,

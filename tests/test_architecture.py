@@ -29,7 +29,7 @@ LAYERS = [
     {"arguments", "collectives"},
     {"rma", "device"},
     {"operations"},
-    {"extensions"},
+    {"extensions", "io"},
     {"api"},
     {"MPI"},
     {"launch", "testing", "bench"},

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ncclx_mpi.buffers.bounds import check_inside
-from ncclx_mpi.buffers.layout import Layout
+from ncclx_mpi.buffers.layout import Layout, Run, Words
 from ncclx_mpi.buffers.memory import Bytes, array_words, view
 from ncclx_mpi.buffers.source import Source
 from ncclx_mpi.errors import ERR_ARG, ERR_TRUNCATE, ERR_TYPE, fail
@@ -23,6 +23,12 @@ def _pack() -> Callable[..., int]:
 @functools.cache
 def _unpack_range() -> Callable[..., int]:
     found: Callable[..., int] = entry(kernels.unpack_range)
+    return found
+
+
+@functools.cache
+def _pack_range() -> Callable[..., int]:
+    found: Callable[..., int] = entry(kernels.pack_range)
     return found
 
 
@@ -55,6 +61,52 @@ def unpack(layout: Layout, source: int, nbytes: int, target: int) -> None:
         source += part
         if source == end:
             return
+
+
+def pack_part(layout: Layout, source: int, first: int, nbytes: int, target: int) -> None:
+    """Copy `nbytes` of the packed bytes of elements, of which the first one is at `source`, from byte `first` of them on."""
+    for run, skipped, part in _part(layout, source, first, nbytes):
+        table = run.layout.blocks
+        _pack_range()(array_words(table)[0], len(table), run.layout.size, run.layout.extent, run.origin, skipped, part, target, 0)
+        target += part
+
+
+def unpack_part(layout: Layout, source: int, first: int, nbytes: int, target: int) -> None:
+    """Copy packed bytes to elements, of which the first one is at `target`: they are those from byte `first` of all on."""
+    for run, skipped, part in _part(layout, target, first, nbytes):
+        table = run.layout.blocks
+        _unpack_range()(array_words(table)[0], len(table), run.layout.size, run.layout.extent, source, skipped, part, run.origin, 0)
+        source += part
+
+
+def _part(layout: Layout, origin: int, first: int, nbytes: int) -> Iterator[tuple[Run, int, int]]:
+    """The runs that some packed bytes of elements are in: how many bytes of each come before, and how many belong to them."""
+    if not nbytes or not layout.size:
+        return
+    element, skipped = (0, first) if layout.is_flat else divmod(first, layout.size)
+    count = -(-(skipped + nbytes) // layout.size)
+    for run in layout.runs(origin + element * layout.extent, count):
+        size = run.number * run.layout.size
+        if skipped < size:
+            part = min(size - skipped, nbytes)
+            yield run, skipped, part
+            nbytes -= part
+            if not nbytes:
+                return
+        skipped = max(skipped - size, 0)
+
+
+def gather(table: Words, source: int, target: int) -> None:
+    """Copy blocks, of so many bytes at such offsets from `source`, one after the other to `target`."""
+    if len(table):
+        _pack()(array_words(table)[0], len(table), 0, source, 1, target)
+
+
+def scatter(table: Words, source: int, target: int) -> None:
+    """Copy bytes at `source` to blocks, of so many bytes at such offsets from `target`."""
+    if len(table):
+        nbytes = int(table[:, 1].sum())
+        _unpack_range()(array_words(table)[0], len(table), nbytes, 0, source, 0, nbytes, target, 0)
 
 
 def append(layout: Layout, given: Source, packed: Source, position: int, *, is_external: bool = False) -> int:

@@ -1,0 +1,482 @@
+"""An open file of several ranks: opening and closing it, its size, its views and pointers, and the choice of a way for each access.
+
+Accesses take positions in elements of the etype, and memory as arguments are resolved to. Individual and shared pointers move on by what
+an access asks for, when it begins, as MPI has it: also where it finds less.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
+from ncclx_mpi import collectives, constants, errors
+from ncclx_mpi.arguments import Buffer
+from ncclx_mpi.buffers.layout import Layout
+from ncclx_mpi.buffers.named import LAYOUTS
+from ncclx_mpi.io import agreement, background, independent, memory, posix, representation, two_phase
+from ncclx_mpi.io.hints import Hints
+from ncclx_mpi.io.pointer import SharedPointer
+from ncclx_mpi.io.posix import PosixFile
+from ncclx_mpi.io.representation import NATIVE, Representation
+from ncclx_mpi.io.view import View
+from ncclx_mpi.operations.operation import Operation
+from ncclx_mpi.p2p.engine import NativeComm
+
+_ACCESS = constants.MODE_RDONLY | constants.MODE_WRONLY | constants.MODE_RDWR
+_MODES = (
+    _ACCESS
+    | constants.MODE_CREATE
+    | constants.MODE_EXCL
+    | constants.MODE_DELETE_ON_CLOSE
+    | constants.MODE_UNIQUE_OPEN
+    | constants.MODE_SEQUENTIAL
+    | constants.MODE_APPEND
+)
+_AT_ONCE = 64 << 10
+"""Non-blocking accesses of up to this many bytes are done when they are begun: the thread would take longer to be woken."""
+
+
+class File:
+    """One rank's side of an open file. Making one is collective over `comm`, which is the file's alone.
+
+    Parameters
+    ----------
+    path
+        Its name, as the system takes it.
+    amode
+        Flags of MPI.
+    given
+        Hints.
+    """
+
+    def __init__(self, comm: NativeComm, path: bytes, amode: int, given: Mapping[str, str]) -> None:
+        self.comm = comm
+        self.path = path
+        self.amode = amode
+        self.is_atomic = False
+        self.hints = Hints(given, comm.size)
+        self.view = View(0, LAYOUTS["BYTE"], LAYOUTS["BYTE"], NATIVE)
+        self.position = 0
+        self._split: tuple[str, int] | None = None
+        self._is_changed = False
+        self._posix = self._open()
+        try:
+            self._pointer = SharedPointer(comm)
+        except BaseException:
+            self._posix.close()
+            raise
+        if amode & constants.MODE_APPEND:
+            self.position = self._size_in_elements()
+            if comm.rank == 0:
+                self._pointer.set(self.position)
+            collectives.barrier(comm)
+
+    def _open(self) -> PosixFile:
+        """Open the file: rank 0 first, which makes it where it is to be made."""
+        comm, what = self.comm, f"File.Open of {self._name}"
+        wrong = _wrong_amode(self.amode)
+        failure = errors.error(errors.ERR_AMODE, f"rank {comm.rank}: {what}: {wrong}") if wrong else None
+        agreement.alike(comm, what, [self.amode, *self.hints.words], failure)
+        found: PosixFile | None = None
+        for is_turn in (comm.rank == 0, comm.rank != 0):
+            failure = None
+            if is_turn:
+                try:
+                    found = self._opened()
+                except errors.Exception as error:
+                    failure = error
+            try:
+                agreement.succeed(comm, failure, what)
+            except BaseException:
+                if found is not None:
+                    found.close()
+                raise
+        assert found is not None
+        return found
+
+    def _opened(self) -> PosixFile:
+        making = constants.MODE_CREATE | constants.MODE_EXCL
+        amode = self.amode if self.comm.rank == 0 else self.amode & ~making
+        try:
+            return PosixFile(self.path, amode, self.comm.engine, self.comm.rank)
+        except ValueError as error:
+            errors.fail(errors.ERR_BAD_FILE, f"rank {self.comm.rank}: no file has the name {self.path!r}: {error}")
+
+    def close(self) -> None:
+        """Close the file, when all ranks have come here."""
+        self._need_no_split("Close")
+        background.settle()
+        self._pointer.close()
+        failure: Exception | None = None
+        try:
+            self._posix.close()
+            if self.amode & constants.MODE_DELETE_ON_CLOSE and self.comm.rank == 0:
+                posix.remove(self.path, 0)
+        except errors.Exception as error:
+            failure = error
+        agreement.succeed(self.comm, failure, "File.Close")
+
+    # What it is
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._posix.size
+
+    def set_size(self, size: int) -> None:
+        """Cut or lengthen the file. Collective."""
+        self._resize("File.Set_size", size, lambda: self._posix.truncate(size))
+
+    def preallocate(self, size: int) -> None:
+        """See to it that there is room for the first `size` bytes. Collective."""
+        self._resize("File.Preallocate", size, lambda: self._posix.allocate(size))
+
+    def _resize(self, what: str, size: int, change: Callable[[], None]) -> None:
+        wrong: Exception | None = None
+        if size < 0:
+            wrong = errors.error(errors.ERR_ARG, f"rank {self.comm.rank}: {what}: the size is negative: {size}")
+        elif self.amode & constants.MODE_RDONLY:
+            wrong = errors.error(errors.ERR_READ_ONLY, f"rank {self.comm.rank}: {what}: the file was opened to be read only")
+        background.settle()
+        agreement.alike(self.comm, what, [max(size, -1)], wrong)
+        self._is_changed = True
+        self._on_root(what, change)
+
+    def _on_root(self, what: str, do: Callable[[], None]) -> None:
+        """Let rank 0 do something, and all go on when it is done."""
+        failure: Exception | None = None
+        if self.comm.rank == 0:
+            try:
+                do()
+            except errors.Exception as error:
+                failure = error
+        agreement.succeed(self.comm, failure, what)
+
+    def sync(self) -> None:
+        """Bring to the device what the ranks wrote, and see what others have brought there. Collective.
+
+        One rank of each node does that for all of it: the system keeps one copy of what is not on the device yet.
+        """
+        background.settle()
+        engine, world_ranks = self.comm.engine, self.comm.world_ranks
+        changed = agreement.succeed(self.comm, None, "File.Sync", [int(self._is_changed)])[:, 0]
+        near = [rank for rank, world in enumerate(world_ranks) if engine.is_near(world)]
+        failure: Exception | None = None
+        if changed[near].any() and near[0] == self.comm.rank:
+            try:
+                self._posix.sync()
+            except errors.Exception as error:
+                failure = error
+        if changed.any():
+            self._is_changed = False
+            agreement.succeed(self.comm, failure, "File.Sync")
+        self._posix.look_again()
+
+    def set_atomicity(self, flag: bool) -> None:
+        """Say whether accesses of several ranks to the same bytes come one after the other. Collective."""
+        background.settle()
+        agreement.alike(self.comm, "File.Set_atomicity", [int(flag)])
+        self.is_atomic = flag
+
+    def set_hints(self, given: Mapping[str, str]) -> None:
+        """Take more hints. Collective."""
+        hints = Hints({**self.hints.given, **given}, self.comm.size)
+        agreement.alike(self.comm, "File.Set_info", hints.words)
+        self.hints = hints
+
+    # Views and pointers
+
+    def set_view(
+        self,
+        displacement: int,
+        etype: Layout,
+        filetype: Layout,
+        datarep: str,
+        given: Mapping[str, str],
+    ) -> None:
+        """Say what of the file this rank sees; all pointers go to its beginning. Collective."""
+        failure: Exception | None = None
+        hints = Hints({**self.hints.given, **given}, self.comm.size)
+        view = self.view
+        try:
+            representation.check(datarep, etype)
+            view = View(self._displacement(displacement), etype, filetype, datarep)
+            view.check(not self.amode & constants.MODE_RDONLY)
+        except errors.Exception as error:
+            failure = error
+        background.settle()
+        words = [etype.extent, *datarep.encode()[:8].ljust(8, b"\0"), *hints.words]
+        agreement.alike(self.comm, "File.Set_view", words, failure)
+        self.view, self.hints, self.position = view, hints, 0
+        if self.comm.rank == 0:
+            self._pointer.set(0)
+        collectives.barrier(self.comm)
+
+    def _displacement(self, displacement: int) -> int:
+        is_sequential = bool(self.amode & constants.MODE_SEQUENTIAL)
+        if displacement == constants.DISPLACEMENT_CURRENT:
+            if not is_sequential:
+                errors.fail(
+                    errors.ERR_ARG, "File.Set_view: MPI.DISPLACEMENT_CURRENT is for files that are opened with MODE_SEQUENTIAL"
+                )
+            return self.byte_offset(self._pointer.get())
+        if is_sequential:
+            errors.fail(
+                errors.ERR_ARG, "File.Set_view: a file that is opened with MODE_SEQUENTIAL has MPI.DISPLACEMENT_CURRENT only"
+            )
+        if displacement < 0:
+            errors.fail(errors.ERR_ARG, f"File.Set_view: the displacement is negative: {displacement}")
+        return displacement
+
+    def byte_offset(self, position: int) -> int:
+        """Where in the file the element at a position is."""
+        if position < 0:
+            errors.fail(errors.ERR_ARG, f"the offset is negative: {position}")
+        return self.view.offset(position * self.view.etype.size) if self.view.filetype.size else self.view.displacement
+
+    def seek(self, offset: int, whence: int) -> None:
+        """Move this rank's pointer."""
+        self._need_random("Seek")
+        self.position = self._sought(offset, whence, self.position)
+
+    def seek_shared(self, offset: int, whence: int) -> None:
+        """Move the shared pointer. Collective."""
+        self._need_random("Seek_shared")
+        agreement.alike(self.comm, "File.Seek_shared", [offset, whence])
+        self._on_root("File.Seek_shared", lambda: self._pointer.set(self._sought(offset, whence, self._pointer.get())))
+
+    def position_shared(self) -> int:
+        """Where the shared pointer is."""
+        return self._pointer.get()
+
+    def _sought(self, offset: int, whence: int, current: int) -> int:
+        if whence == constants.SEEK_SET:
+            found = offset
+        elif whence == constants.SEEK_CUR:
+            found = current + offset
+        elif whence == constants.SEEK_END:
+            found = self._size_in_elements() + offset
+        else:
+            errors.fail(errors.ERR_ARG, f"{whence} is none of MPI.SEEK_SET, SEEK_CUR and SEEK_END")
+        if found < 0:
+            errors.fail(errors.ERR_ARG, f"rank {self.comm.rank}: the pointer would be before the view's beginning, at {found}")
+        return found
+
+    def _size_in_elements(self) -> int:
+        """Position of the first element that begins at the end of the file, or after it."""
+        return -(-self.view.below(self.size) // self.view.etype.size)
+
+    # Accesses: at a position, or where a pointer is
+
+    def write_at(self, position: int, buffer: Buffer) -> int:
+        """Write at a position; returns bytes."""
+        return self._write(self._explicit(position, buffer), buffer)
+
+    def read_at(self, position: int, buffer: Buffer) -> int:
+        """Read at a position; returns bytes."""
+        return self._read(self._explicit(position, buffer), buffer)
+
+    def write(self, buffer: Buffer) -> int:
+        """Write where this rank's pointer is; returns bytes."""
+        return self._write(self._individual(buffer, is_write=True), buffer)
+
+    def read(self, buffer: Buffer) -> int:
+        """Read where this rank's pointer is; returns bytes."""
+        return self._read(self._individual(buffer, is_write=False), buffer)
+
+    def write_shared(self, buffer: Buffer) -> int:
+        """Write where the shared pointer is; returns bytes."""
+        return self._write(self._shared(buffer, is_write=True), buffer)
+
+    def read_shared(self, buffer: Buffer) -> int:
+        """Read where the shared pointer is; returns bytes."""
+        return self._read(self._shared(buffer, is_write=False), buffer)
+
+    def write_at_all(self, position: int, buffer: Buffer) -> int:
+        """Write at a position, together with all ranks; returns bytes."""
+        return self._write_all(self._explicit(position, buffer), buffer)
+
+    def read_at_all(self, position: int, buffer: Buffer) -> int:
+        """Read at a position, together with all ranks; returns bytes."""
+        return self._read_all(self._explicit(position, buffer), buffer)
+
+    def write_all(self, buffer: Buffer) -> int:
+        """Write where this rank's pointer is, together with all ranks; returns bytes."""
+        return self._write_all(self._individual(buffer, is_write=True), buffer)
+
+    def read_all(self, buffer: Buffer) -> int:
+        """Read where this rank's pointer is, together with all ranks; returns bytes."""
+        return self._read_all(self._individual(buffer, is_write=False), buffer)
+
+    def write_ordered(self, buffer: Buffer) -> int:
+        """Write where the shared pointer is, ranks one behind the other; returns bytes."""
+        return self._write_all(self._ordered(buffer, is_write=True), buffer)
+
+    def read_ordered(self, buffer: Buffer) -> int:
+        """Read where the shared pointer is, ranks one behind the other; returns bytes."""
+        return self._read_all(self._ordered(buffer, is_write=False), buffer)
+
+    def start_write_at(self, position: int, buffer: Buffer) -> Operation:
+        """Begin to write at a position."""
+        return self._start_write(self._explicit(position, buffer), buffer)
+
+    def start_read_at(self, position: int, buffer: Buffer) -> Operation:
+        """Begin to read at a position."""
+        return self._start_read(self._explicit(position, buffer), buffer)
+
+    def start_write(self, buffer: Buffer) -> Operation:
+        """Begin to write where this rank's pointer is."""
+        return self._start_write(self._individual(buffer, is_write=True), buffer)
+
+    def start_read(self, buffer: Buffer) -> Operation:
+        """Begin to read where this rank's pointer is."""
+        return self._start_read(self._individual(buffer, is_write=False), buffer)
+
+    def start_write_shared(self, buffer: Buffer) -> Operation:
+        """Begin to write where the shared pointer is."""
+        return self._start_write(self._shared(buffer, is_write=True), buffer)
+
+    def start_read_shared(self, buffer: Buffer) -> Operation:
+        """Begin to read where the shared pointer is."""
+        return self._start_read(self._shared(buffer, is_write=False), buffer)
+
+    # Split collectives: done when they begin
+
+    def begin(self, what: str, access: Callable[[], int]) -> None:
+        """Begin a split collective, of which a file has one at a time."""
+        self._need_no_split(what)
+        self._split = what, access()
+
+    def end(self, what: str) -> int:
+        """End the split collective that was begun; returns its bytes."""
+        if self._split is None or self._split[0] != what:
+            active = "none is active" if self._split is None else f"{self._split[0]} is active"
+            errors.fail(errors.ERR_IO, f"rank {self.comm.rank}: {what}_end without {what}_begin: {active}")
+        (_, nbytes), self._split = self._split, None
+        return nbytes
+
+    def _need_no_split(self, what: str) -> None:
+        if self._split is not None:
+            errors.fail(errors.ERR_IO, f"rank {self.comm.rank}: {what} while {self._split[0]} is active: end that first")
+
+    # Positions, in bytes of data
+
+    def _explicit(self, position: int, buffer: Buffer) -> int:
+        self._need_random("an access at an offset")
+        if position < 0:
+            errors.fail(errors.ERR_ARG, f"rank {self.comm.rank}: the offset is negative: {position}")
+        self.view.whole(buffer.nbytes)
+        return position * self.view.etype.size
+
+    def _individual(self, buffer: Buffer, *, is_write: bool) -> int:
+        self._need_random("an access at the individual pointer")
+        self._need_mode(is_write)
+        position, count = self.position, self.view.whole(buffer.nbytes)
+        self.position = position + count
+        return position * self.view.etype.size
+
+    def _shared(self, buffer: Buffer, *, is_write: bool) -> int:
+        self._need_mode(is_write)
+        return self._pointer.add(self.view.whole(buffer.nbytes)) * self.view.etype.size
+
+    def _ordered(self, buffer: Buffer, *, is_write: bool) -> int:
+        self._need_mode(is_write)
+        comm, failure, count = self.comm, None, 0
+        try:
+            count = self.view.whole(buffer.nbytes)
+        except errors.Exception as error:
+            failure = error
+        counts = agreement.succeed(comm, failure, "an ordered access", [count])[:, 0]
+        base = agreement.told(comm, self._pointer.add(int(counts.sum())) if comm.rank == 0 else 0)
+        return (base + int(counts[: comm.rank].sum())) * self.view.etype.size
+
+    def _need_random(self, what: str) -> None:
+        if self.amode & constants.MODE_SEQUENTIAL:
+            errors.fail(
+                errors.ERR_UNSUPPORTED_OPERATION,
+                f"rank {self.comm.rank}: {what}: the file was opened with MODE_SEQUENTIAL, for accesses at the shared pointer only",
+            )
+
+    def _need_mode(self, is_write: bool) -> None:
+        self._is_changed = self._is_changed or is_write
+        if is_write and self.amode & constants.MODE_RDONLY:
+            errors.fail(errors.ERR_READ_ONLY, f"rank {self.comm.rank}: {self._name} was opened to be read only")
+        if not is_write and self.amode & constants.MODE_WRONLY:
+            errors.fail(errors.ERR_ACCESS, f"rank {self.comm.rank}: {self._name} was opened to be written only")
+
+    @property
+    def _name(self) -> str:
+        return self.path.decode(errors="surrogateescape")
+
+    # Ways
+
+    @property
+    def _representation(self) -> Representation:
+        return representation.find(self.view.datarep)
+
+    def _write(self, position: int, buffer: Buffer) -> int:
+        self._need_mode(is_write=True)
+        source = memory.outgoing(buffer, self._representation)
+        with self._alone(position, source.nbytes, is_write=True):
+            return independent.write(self._posix, self.view, position, source)
+
+    def _read(self, position: int, buffer: Buffer) -> int:
+        self._need_mode(is_write=False)
+        target = memory.incoming(buffer, self._representation)
+        with self._alone(position, target.nbytes, is_write=False):
+            return independent.read(self._posix, self.view, position, target, self.hints)
+
+    def _write_all(self, position: int, buffer: Buffer) -> int:
+        if self.is_atomic:
+            return self._write(position, buffer)
+        self._need_mode(is_write=True)
+        source = memory.outgoing(buffer, self._representation)
+        return two_phase.write(self.comm, self._posix, self.view, position, source, self.hints)
+
+    def _read_all(self, position: int, buffer: Buffer) -> int:
+        if self.is_atomic:
+            return self._read(position, buffer)
+        self._need_mode(is_write=False)
+        target = memory.incoming(buffer, self._representation)
+        return two_phase.read(self.comm, self._posix, self.view, position, target, self.hints)
+
+    def _start_write(self, position: int, buffer: Buffer) -> Operation:
+        self._need_mode(is_write=True)
+        if self._is_done_at_once(buffer):
+            return background.done(lambda: self._write(position, buffer))
+        file, view, source = self._posix, self.view, memory.outgoing(buffer, self._representation)
+        return background.start(lambda: independent.write(file, view, position, source), buffer)
+
+    def _start_read(self, position: int, buffer: Buffer) -> Operation:
+        self._need_mode(is_write=False)
+        if self._is_done_at_once(buffer):
+            return background.done(lambda: self._read(position, buffer))
+        file, view, target, hints = self._posix, self.view, memory.incoming(buffer, self._representation), self.hints
+        return background.start(lambda: independent.read(file, view, position, target, hints), buffer)
+
+    def _is_done_at_once(self, buffer: Buffer) -> bool:
+        """Whether a non-blocking access is done when it begins: a small one, one under a lock, one of a GPU's memory."""
+        return self.is_atomic or buffer.nbytes <= _AT_ONCE or buffer.device is not None
+
+    @contextlib.contextmanager
+    def _alone(self, position: int, nbytes: int, *, is_write: bool) -> Iterator[None]:
+        """Keep other ranks away from what is accessed, in atomic mode."""
+        if not self.is_atomic or not nbytes:
+            yield
+            return
+        with self._posix.locked(*self.view.span(position, nbytes), exclusive=is_write):
+            yield
+
+
+def _wrong_amode(amode: int) -> str:
+    """What is wrong with flags; nothing if nothing is."""
+    if amode & ~_MODES:
+        return f"{amode & ~_MODES} is no flag of a file"
+    access = amode & _ACCESS
+    if access not in (constants.MODE_RDONLY, constants.MODE_WRONLY, constants.MODE_RDWR):
+        return "exactly one of MODE_RDONLY, MODE_WRONLY and MODE_RDWR says what the file is for"
+    if access == constants.MODE_RDONLY and amode & (constants.MODE_CREATE | constants.MODE_EXCL):
+        return "a file that is to be read only, MODE_RDONLY, is not made: leave MODE_CREATE and MODE_EXCL out"
+    if access == constants.MODE_RDWR and amode & constants.MODE_SEQUENTIAL:
+        return "MODE_SEQUENTIAL goes with MODE_RDONLY or MODE_WRONLY, not with MODE_RDWR"
+    return ""

@@ -1,0 +1,217 @@
+"""What of a file a rank sees: elements of a filetype, one behind the other from a displacement on, without the holes in them.
+
+::
+
+    file    | disp | AAAA....BB.. | CCCC....DD.. |  filetype: blocks (0, 4) (8, 2), extent 12
+    data           | AAAABBCCCCDD
+
+*Positions* count bytes of that data, *offsets* bytes of the file. Both grow together, as MPI wants it of filetypes; so where the data
+before an offset ends is found as fast as where a position is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ncclx_mpi import errors
+from ncclx_mpi.buffers.layout import Layout, Run, Words
+from ncclx_mpi.io import extents
+
+_MOST_ROWS = 1 << 15
+"""Of one table of extents."""
+
+
+class _Piece(NamedTuple):
+    """A run of equal elements within an element of the filetype: where its data begins and ends, and its blocks."""
+
+    first: int
+    last: int
+    run: Run
+    blocks: Words
+    starts: Words
+
+    @property
+    def size(self) -> int:
+        return self.run.layout.size
+
+    @property
+    def extent(self) -> int:
+        return self.run.layout.extent
+
+
+class View:
+    """A view of a file.
+
+    Parameters
+    ----------
+    displacement
+        Bytes before the first element.
+    etype
+        Layout of what positions are counted in, in calls.
+    filetype
+        Layout of what repeats in the file.
+    datarep
+        Name of the representation of data in the file.
+    """
+
+    def __init__(self, displacement: int, etype: Layout, filetype: Layout, datarep: str) -> None:
+        self.displacement = displacement
+        self.etype = etype
+        self.filetype = filetype
+        self.datarep = datarep
+        self._is_dense = bool(filetype.size) and filetype.contiguous
+        self._pieces = [] if self._is_dense or not filetype.size else list(_pieces(filetype))
+        self._ends = np.array([piece.last for piece in self._pieces], np.int64)
+
+    def check(self, is_written: bool) -> None:
+        """Raise unless positions and offsets grow together.
+
+        Raises
+        ------
+        Exception
+            ERR_ARG: the filetype is not made of elements of the etype. ERR_TYPE: its displacements are negative or go back, or, where the
+            file `is_written`, its blocks overlap.
+        """
+        etype, filetype = self.etype, self.filetype
+        if not etype.size or filetype.size % etype.size:
+            errors.fail(
+                errors.ERR_ARG,
+                f"a filetype of {filetype.size} bytes is not made of whole elements of an etype of {etype.size} bytes",
+            )
+        if filetype.size and filetype.true_lb < 0:
+            errors.fail(errors.ERR_TYPE, f"the filetype has bytes before the view: its first one is at {filetype.true_lb}")
+        end = 0
+        for piece in self._pieces:
+            layout, origin, number = piece.run
+            if layout.extent < layout.true_ub - layout.true_lb and number > 1:
+                _refuse("elements within it overlap")
+            offsets, lengths = piece.blocks[:, 0], piece.blocks[:, 1]
+            if (np.diff(offsets) < 0).any() or origin + int(offsets[0]) < (end if is_written else 0):
+                _refuse("its displacements go back")
+            if is_written and (offsets[1:] < (offsets + lengths)[:-1]).any():
+                _refuse("its blocks overlap, and the file is written")
+            end = origin + (number - 1) * layout.extent + int((offsets + lengths)[-1])
+        if self._pieces and filetype.extent < filetype.true_ub - filetype.true_lb:
+            _refuse("its extent is shorter than what it has")
+
+    def extents(self, position: int, nbytes: int) -> Iterator[Words]:
+        """Where the `nbytes` bytes of data from a position on are in the file, in tables of bounded length."""
+        if not nbytes:
+            return
+        self._need_data()
+        if self._is_dense:
+            yield np.array([[self.displacement + self.filetype.true_lb + position, nbytes]], np.int64)
+            return
+        size, end = self.filetype.size, position + nbytes
+        if len(self._pieces) == 1 and self._pieces[0].run.number == 1:
+            piece = self._pieces[0]
+            yield from self._tables(piece, self.displacement + piece.run.origin, position, end)
+            return
+        while position < end:
+            element, inside = divmod(position, size)
+            piece = self._pieces[int(np.searchsorted(self._ends, inside, "right"))]
+            stop = min(piece.last, inside + end - position)
+            origin = self.displacement + element * self.filetype.extent + piece.run.origin
+            yield from self._tables(piece, origin, inside - piece.first, stop - piece.first)
+            position += stop - inside
+
+    def offset(self, position: int) -> int:
+        """Where in the file the byte at a position is."""
+        return int(next(self.extents(position, 1))[0, 0])
+
+    def span(self, position: int, nbytes: int) -> tuple[int, int]:
+        """Offsets of the first and after the last one of some bytes of data; both 0 of none."""
+        return (self.offset(position), self.offset(position + nbytes - 1) + 1) if nbytes else (0, 0)
+
+    def below(self, offset: int) -> int:
+        """How many bytes of data there are before an offset."""
+        filetype, left = self.filetype, offset - self.displacement
+        if left <= filetype.true_lb or not filetype.size:
+            return 0
+        if self._is_dense:
+            return left - filetype.true_lb
+        element = (left - filetype.true_lb) // filetype.extent
+        left -= element * filetype.extent
+        return element * filetype.size + sum(_below(piece, left - piece.run.origin) for piece in self._pieces)
+
+    def nblocks(self, nbytes: int) -> int:
+        """About how many pieces of the file some bytes of data are; none of none."""
+        if self._is_dense or not nbytes:
+            return min(nbytes, 1)
+        self._need_data()
+        return max(nbytes * self.filetype.nblocks // self.filetype.size, 1)
+
+    def whole(self, nbytes: int) -> int:
+        """How many elements of the etype some bytes of data are.
+
+        Raises
+        ------
+        Exception
+            ERR_IO: the last one is not whole.
+        """
+        count, left = divmod(nbytes, self.etype.size)
+        if left:
+            errors.fail(errors.ERR_IO, f"{nbytes} bytes are not a whole number of elements of an etype of {self.etype.size} bytes")
+        return count
+
+    def _need_data(self) -> None:
+        if not self.filetype.size:
+            errors.fail(errors.ERR_IO, "the view has no bytes: its filetype is empty")
+
+    def _tables(self, piece: _Piece, origin: int, first: int, end: int) -> Iterator[Words]:
+        """The extents of the data from `first` to `end` of elements of a piece, whose first origin is at an offset."""
+        size = piece.size
+        extent = self.filetype.extent if piece.run.number == 1 else piece.extent
+        blocks, starts = piece.blocks, piece.starts
+        while first < end:
+            element, inside = divmod(first, size)
+            whole = (end - first) // size if not inside and len(blocks) <= _MOST_ROWS else 0
+            if whole:
+                number = min(whole, _MOST_ROWS // len(blocks))
+                origins = origin + (element + np.arange(number)) * extent
+                table = np.empty((number, len(blocks), 2), np.int64)
+                table[:, :, 0] = origins[:, None] + blocks[:, 0]
+                table[:, :, 1] = blocks[:, 1]
+                yield extents.joined(table.reshape(-1, 2))
+                first += number * size
+                continue
+            low = int(np.searchsorted(starts, inside, "right")) - 1
+            stop = min(size, inside + end - first)
+            high = min(int(np.searchsorted(starts, stop, "left")), low + _MOST_ROWS)
+            some, skipped = blocks[low:high].copy(), inside - int(starts[low])
+            some[:, 0] += origin + element * extent
+            some[0] += (skipped, -skipped)
+            stop = min(stop, int(starts[high - 1] + blocks[high - 1, 1]))
+            some[-1, 1] = stop - max(int(starts[high - 1]), inside)
+            yield extents.joined(some)
+            first += stop - inside
+
+
+def _pieces(filetype: Layout) -> Iterator[_Piece]:
+    first = 0
+    for run in filetype.runs(0, 1):
+        blocks = run.layout.blocks
+        last = first + run.number * run.layout.size
+        yield _Piece(first, last, run, blocks, np.cumsum(blocks[:, 1]) - blocks[:, 1])
+        first = last
+
+
+def _below(piece: _Piece, left: int) -> int:
+    """How many bytes of a piece lie before an offset from its origin."""
+    layout, _, number = piece.run
+    if left <= layout.true_lb:
+        return 0
+    element = min((left - layout.true_lb) // layout.extent, number - 1) if number > 1 else 0
+    left -= element * layout.extent
+    index = int(np.searchsorted(piece.blocks[:, 0], left, "left"))
+    if not index:
+        return element * layout.size
+    offset, nbytes = map(int, piece.blocks[index - 1])
+    return element * layout.size + int(piece.starts[index - 1]) + min(nbytes, left - offset)
+
+
+def _refuse(why: str) -> None:
+    errors.fail(errors.ERR_TYPE, f"this datatype cannot be a filetype: {why}")
