@@ -2,7 +2,7 @@
 
 Each function here checks its arguments as mpi4py does, resolves the buffers that matter on this rank, and returns a
 :class:`Call`. The blocking method runs it, the non-blocking one starts it, the persistent one prepares it and starts it as
-often as it is asked to.
+often as it is asked to. What they are between two groups is in :mod:`ncclx_mpi.api.intergroup`.
 """
 
 from __future__ import annotations
@@ -180,6 +180,11 @@ _FLAVOURS = {
     "reduce_scatter_block": _Flavours(collectives.reduce_scatter_block, collectives.prepare_reduce_scatter_block),
     "scan": _Flavours(collectives.scan, collectives.prepare_scan),
     "exscan": _Flavours(collectives.exscan, collectives.prepare_exscan),
+    "inter_exchange": _Flavours(collectives.inter_exchange, collectives.prepare_inter_exchange),
+    "inter_bcast": _Flavours(collectives.inter_bcast, collectives.prepare_inter_bcast),
+    "inter_reduce": _Flavours(collectives.inter_reduce, collectives.prepare_inter_reduce),
+    "inter_allreduce": _Flavours(collectives.inter_allreduce, collectives.prepare_inter_allreduce),
+    "inter_reduce_scatter": _Flavours(collectives.inter_reduce_scatter, collectives.prepare_inter_reduce_scatter),
 }
 
 
@@ -190,7 +195,7 @@ def carry_out(state: CommState, resolve: Callable[..., Call], *arguments: Any) -
     if cut is not None and not cut.pieces:
         return
     call = resolve(state, *arguments)
-    if cut is None and call.is_on_device:
+    if cut is None and call.is_on_device and state.intergroup is None:
         cut = _run_on_devices(state, call, resolve, arguments)
     if cut is None or cut.pieces:
         run_on_host(state, call, cut)
@@ -223,7 +228,7 @@ def run_on_host(state: CommState, call: Call, cut: Cut | None = None) -> None:
     arguments = call.bind(call)
     for copy in call.before:
         copy()
-    _FLAVOURS[call.name].run(state.native, *arguments)
+    _FLAVOURS[call.name].run(state.everyone, *arguments)
     for finish in call.after:
         finish()
 
@@ -278,14 +283,14 @@ def _values(resolve: Callable[..., Call], arguments: Sequence[Any]) -> tuple[Any
 
 def start(state: CommState, call: Call) -> Request:
     """Start a call."""
-    native, arguments = state.native, call.bind(call)
+    arguments = call.bind(call)
     for copy in call.before:
         copy()
     described = _describe(state, call, arguments)
     number = 0 if described is None else state.pending.begin(described, call.name, call)
     if described is not None and not described.is_refusal:
         return collective_requests.request(state, number, call.name, _finishing(call))
-    collective = _FLAVOURS[call.name].prepare(native, *arguments)
+    collective = _FLAVOURS[call.name].prepare(state.everyone, *arguments)
     return Request._refer(_begin(collective, call))
 
 
@@ -295,7 +300,7 @@ def prepare(state: CommState, call: Call) -> Prequest:
     described = _describe(state, call, arguments)
     if described is not None and not (described.is_refusal or described.before or described.after or call.before or call.after):
         return Prequest._refer(collective_requests.Repeated(pending, name, described, call))
-    collective = _FLAVOURS[name].prepare(state.native, *arguments) if described is None or described.is_refusal else None
+    collective = _FLAVOURS[name].prepare(state.everyone, *arguments) if described is None or described.is_refusal else None
 
     def begin() -> Operation:
         for copy in call.before:
@@ -371,6 +376,8 @@ def barrier(state: CommState) -> Call:
 
 def bcast(state: CommState, buf: Any, root: int) -> Call:
     """Arguments of Bcast."""
+    if state.intergroup is not None:
+        return state.intergroup.bcast(buf, root)
     root = check_root(state, root)
     if state.rank == root:
         sent = arguments.send(buf)
@@ -381,6 +388,8 @@ def bcast(state: CommState, buf: Any, root: int) -> Call:
 
 def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Gather."""
+    if state.intergroup is not None:
+        return state.intergroup.gather(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.send(sendbuf)
@@ -403,6 +412,8 @@ def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Gatherv."""
+    if state.intergroup is not None:
+        return state.intergroup.gatherv(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.send(sendbuf)
@@ -420,6 +431,8 @@ def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Scatter."""
+    if state.intergroup is not None:
+        return state.intergroup.scatter(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.recv(recvbuf)
@@ -437,6 +450,8 @@ def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Scatterv."""
+    if state.intergroup is not None:
+        return state.intergroup.scatterv(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.recv(recvbuf)
@@ -454,6 +469,8 @@ def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Allgather."""
+    if state.intergroup is not None:
+        return state.intergroup.allgather(sendbuf, recvbuf)
     block = arguments.recv(recvbuf, state.size)
     sent, received = _given("allgather", sendbuf, block.nbytes), block.times(state.size)
     return Call(
@@ -466,6 +483,8 @@ def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Allgatherv."""
+    if state.intergroup is not None:
+        return state.intergroup.allgatherv(sendbuf, recvbuf)
     received = arguments.recv_vector(recvbuf, state.size)
     sent = _given("allgatherv", sendbuf, received.sizes[state.rank])
 
@@ -479,6 +498,8 @@ def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Alltoall."""
+    if state.intergroup is not None:
+        return state.intergroup.alltoall(sendbuf, recvbuf)
     block, sent = arguments.recv(recvbuf, state.size), None
     if not is_in_place(sendbuf):
         given = arguments.send(sendbuf, state.size)
@@ -495,6 +516,8 @@ def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def alltoallv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Alltoallv."""
+    if state.intergroup is not None:
+        return state.intergroup.alltoallv(sendbuf, recvbuf)
     received = arguments.recv_vector(recvbuf, state.size)
     sent = None if is_in_place(sendbuf) else arguments.send_vector(sendbuf, state.size)
     return _exchange(state, sent, received)
@@ -502,6 +525,8 @@ def alltoallv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def alltoallw(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Alltoallw."""
+    if state.intergroup is not None:
+        return state.intergroup.alltoallw(sendbuf, recvbuf)
     received = arguments.recv_w(recvbuf, state.size)
     sent = None if is_in_place(sendbuf) else arguments.send_w(sendbuf, state.size)
     return _exchange(state, sent, received)
@@ -524,11 +549,13 @@ def _exchange(state: CommState, sent: Blocks | None, received: Blocks) -> Call:
 
 def reduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op, root: int) -> Call:
     """Arguments of Reduce."""
+    if state.intergroup is not None:
+        return state.intergroup.reduce(sendbuf, recvbuf, op, root)
     root = check_root(state, root)
     if state.rank == root:
         return _reduction("reduce", sendbuf, recvbuf, op, root)
     sent = arguments.send(sendbuf)
-    operation = _operation(op, sent)
+    operation = operation_of(op, sent)
     return Call(
         "reduce", lambda call: (call.reading(sent), IN_PLACE, call.part(sent).count, *operation, root), sent, None, root, op
     )
@@ -536,7 +563,8 @@ def reduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op, root: int) -> C
 
 def allreduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Allreduce."""
-    state.native  # noqa: B018  (raises if it is null or was freed)
+    if state.intergroup is not None:
+        return state.intergroup.allreduce(sendbuf, recvbuf, op)
     return _reduction("allreduce", sendbuf, recvbuf, op)
 
 
@@ -554,6 +582,8 @@ def exscan(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
 
 def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Reduce_scatter_block."""
+    if state.intergroup is not None:
+        return state.intergroup.reduce_scatter_block(sendbuf, recvbuf, op)
     size, sent = state.size, None
     if is_in_place(sendbuf):
         block = arguments.recv(recvbuf, size)
@@ -563,7 +593,7 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
         given = arguments.send(sendbuf, size)
         check_same(given, received)
         sent = given.times(size)
-    operation = _operation(op, received)
+    operation = operation_of(op, received)
     return Call(
         "reduce_scatter_block",
         lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts[state.rank], *operation),
@@ -576,11 +606,13 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
 
 def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: Op) -> Call:
     """Arguments of Reduce_scatter; without counts, ranks tell each other theirs first."""
+    if state.intergroup is not None:
+        return state.intergroup.reduce_scatter(sendbuf, recvbuf, recvcounts, op)
     received = arguments.recv(recvbuf)
     sent = None if is_in_place(sendbuf) else arguments.send(sendbuf)
     counts = _receive_counts(state, recvcounts, received.count, is_known=sent is None)
     _check_sums(state, sent, received, counts)
-    operation = _operation(op, received)
+    operation = operation_of(op, received)
     return Call(
         "reduce_scatter",
         lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts, *operation),
@@ -623,7 +655,7 @@ def _reduction(name: str, sendbuf: Any, recvbuf: Any, op: Op, root: int | None =
     sent = None if is_in_place(sendbuf) else arguments.send(sendbuf)
     if sent is not None:
         check_same(sent, received)
-    rest = _operation(op, received) if root is None else (*_operation(op, received), root)
+    rest = operation_of(op, received) if root is None else (*operation_of(op, received), root)
     # Exscan leaves rank 0's result buffer as it is, so that has to survive the way through packed memory
     filled = sent is None or name == "exscan"
     return Call(
@@ -636,7 +668,7 @@ def _reduction(name: str, sendbuf: Any, recvbuf: Any, op: Op, root: int | None =
     )
 
 
-def _operation(op: Op, buffer: Buffer) -> tuple[int, int, bool]:
+def operation_of(op: Op, buffer: Buffer) -> tuple[int, int, bool]:
     """Bytes of an element, reduction function, and whether it commutes."""
     return buffer.itemsize, native(op, buffer.datatype), op._state.commute
 

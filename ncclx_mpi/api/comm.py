@@ -8,8 +8,8 @@ concerns the communicator itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NoReturn, Self
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
@@ -47,6 +47,9 @@ from ncclx_mpi.constants import (
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.p2p.engine import NativeComm
 
+if TYPE_CHECKING:
+    from ncclx_mpi.api.intercomm import Intercomm
+
 _CREATE_GROUP_OFFSET = 3
 _CREATE_GROUP_TAG = 1 << 24
 """Above the numbers of object frames, which travel in the same message space."""
@@ -67,13 +70,19 @@ class Comm(
     _STATE = CommState
     _ROOT: ClassVar[type[Handle]]
     _CREATED: ClassVar[type[Comm]]
+    _BETWEEN: ClassVar[type[Comm]]
+    """The class of communicators between two groups."""
     _WITH_TOPOLOGY: ClassVar[dict[int, type[Any]]] = {}
     """The class of communicators with each kind of topology."""
     _state: CommState
 
     def __new__(cls, comm: Comm | None = None) -> Self:
         """Create a handle of the same communicator, or a null one."""
-        return cls._copy(comm, "comm")
+        self = cls._copy(comm, "comm")
+        # methods mean other things between groups
+        if cls is Comm and self._state.is_valid and self._state.intergroup is not None:
+            return cls._BETWEEN._refer(self._state)  # type: ignore[return-value]
+        return self
 
     @classmethod
     def fromhandle(cls, handle: int) -> Comm:
@@ -81,15 +90,27 @@ class Comm(
         state: CommState = cls._find(handle)
         if state is _NULL:
             return Comm()
+        return cls._handle_of(state)
+
+    @classmethod
+    def _handle_of(cls, state: CommState) -> Comm:
+        """A handle of the class that fits."""
+        if state.intergroup is not None:
+            return cls._BETWEEN._refer(state)
         kind = cls._CREATED if state.topology is None else cls._WITH_TOPOLOGY[state.topology.kind]
         return kind._refer(state)
+
+    @classmethod
+    def Get_parent(cls) -> Intercomm:
+        """Return the parent intercommunicator for this process: a null one, as it was not spawned."""
+        return cls._BETWEEN()  # type: ignore[return-value]
 
     # What it is
 
     def Get_group(self) -> Group:
         """Access the group associated with a communicator."""
-        native = self._state.native
-        return Group._of(native.world_ranks, native.engine.rank)
+        state = self._state
+        return Group._of(state.groups[0], state.native.engine.rank)
 
     @property
     def group(self) -> Group:
@@ -116,17 +137,16 @@ class Comm(
 
     def Compare(self, comm: Comm) -> int:
         """Compare two communicators."""
-        mine, theirs = self._state.native.world_ranks, comm._state.native.world_ranks
+        mine, theirs = self._state.groups, comm._state.groups
         if self._state is comm._state:
             return IDENT
         if mine == theirs:
             return CONGRUENT
-        return SIMILAR if sorted(mine) == sorted(theirs) else UNEQUAL
+        return SIMILAR if list(map(sorted, mine)) == list(map(sorted, theirs)) else UNEQUAL
 
     def Is_inter(self) -> bool:
         """Return whether the communicator is an intercommunicator."""
-        self._state.native  # noqa: B018  (raises if it is null or was freed)
-        return False
+        return self._state.intergroup is not None
 
     @property
     def is_inter(self) -> bool:
@@ -165,8 +185,7 @@ class Comm(
 
     def Dup(self, info: Info | None = None) -> Self:
         """Duplicate a communicator."""
-        state = self._state
-        made = CommState().fill(communicator.duplicate(state.native), state.errhandler)
+        made = self._duplicate()
         try:
             self._copy_to(made, info)
         except BaseException:
@@ -180,18 +199,32 @@ class Comm(
 
     def Idup(self, info: Info | None = None) -> tuple[Self, Request]:
         """Nonblocking duplicate a communicator."""
-        state, made = self._state, CommState()
+        made = CommState()
+        started, after = self._start_duplicate(made)
 
-        def fill(native: NativeComm) -> None:
-            made.fill(native, state.errhandler)
+        def finish() -> None:
+            after()
             self._copy_to(made, info)
 
-        started, after = communicator.start_duplicate(state.native, fill)
-        return self._refer(made), Request._refer(Collection(started, self, after))
+        return self._refer(made), Request._refer(Collection(started, self, finish))
 
     def Idup_with_info(self, info: Info) -> tuple[Self, Request]:
         """Nonblocking duplicate a communicator with hints."""
         return self.Idup(info)
+
+    def _duplicate(self) -> CommState:
+        """Make a communicator of the same ranks."""
+        state = self._state
+        return CommState().fill(communicator.duplicate(state.native), state.errhandler)
+
+    def _start_duplicate(self, made: CommState) -> tuple[collectives.Collective, Callable[[], None]]:
+        """Start making `made` a communicator of the same ranks; returns the collective, and what to do after it."""
+        errhandler = self._state.errhandler
+
+        def fill(native: NativeComm) -> None:
+            made.fill(native, errhandler)
+
+        return communicator.start_duplicate(self._state.native, fill)
 
     def _copy_to(self, made: CommState, info: Info | None) -> None:
         """Give a duplicate the topology, hints and attributes that it starts with."""
@@ -202,16 +235,17 @@ class Comm(
 
     def Create(self, group: Group) -> Comm:
         """Create communicator from group."""
-        state, ranks = self._state, group._state.ranks
-        communicator.check_members(state, ranks)
-        return self._created(communicator.create(state.native, ranks))
+        ranks = group._state.ranks
+        communicator.check_members(self._state, ranks)
+        return self._create(ranks)
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
         """Split communicator by color and key."""
-        color, key, native = integer(color, "color"), integer(key, "key"), self._state.native
+        color, key = integer(color, "color"), integer(key, "key")
+        self._state.native  # noqa: B018  (raises if it is null or was freed)
         if color < 0 and color != UNDEFINED:
             errors.fail(errors.ERR_ARG, f"color {color} is negative; pass MPI.UNDEFINED to stay out")
-        return self._created(communicator.split(native, color, key))
+        return self._split(color, key)
 
     def Split_type(self, split_type: int, key: int = 0, info: Info = INFO_NULL) -> Comm:
         """Split communicator by split type; ranks of a node share memory."""
@@ -226,6 +260,14 @@ class Comm(
         if split_type != COMM_TYPE_SHARED:
             errors.fail(errors.ERR_ARG, f"{split_type} is no split type; the MPI.COMM_TYPE_ constants are")
         return self.Split(self._state.native.engine.near[0], key)
+
+    def _create(self, ranks: Sequence[int]) -> Comm:
+        """Make a communicator of these world ranks."""
+        return self._created(communicator.create(self._state.native, ranks))
+
+    def _split(self, color: int, key: int) -> Comm:
+        """Make a communicator for each color."""
+        return self._created(communicator.split(self._state.native, color, key))
 
     def _created(self, native: NativeComm | None) -> Comm:
         """Return the handle of a communicator made from this one, null for a rank that is not in it."""
@@ -247,7 +289,7 @@ class Comm(
         if is_predefined(self):
             errors.fail(errors.ERR_COMM, "MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed")
         self._free_attributes()
-        wrong = collectives.disagreement(self._state.native)
+        wrong = collectives.disagreement(self._state.everyone)
         self._state.leave()
         self._become_null()
         if wrong is not None:
@@ -257,7 +299,8 @@ class Comm(
         """Delete what is cached on the communicator."""
         attributes.delete_all(self._KIND, self, self._state.attributes)
         if self._state.hidden is not None:
-            self._state.hidden.Free()
+            for hidden in self._state.hidden:
+                hidden.Free()
             self._state.hidden = None
 
     def Disconnect(self) -> None:
@@ -271,8 +314,8 @@ class Comm(
 
     @classmethod
     def _heed(cls, errhandler: Errhandler) -> None:
-        errhandler_dispatch.use(errhandler, Comm, cls._CREATED, *cls._WITH_TOPOLOGY.values())
-        errhandler_dispatch.use_in_waits(errhandler, Request, cls._CREATED)
+        errhandler_dispatch.use(errhandler, Comm, cls._CREATED, *cls._WITH_TOPOLOGY.values(), cls._BETWEEN)
+        errhandler_dispatch.use_in_waits(errhandler, Request, Comm._handle_of)
 
 
 def _true(comm: Comm) -> Literal[True]:

@@ -29,8 +29,9 @@ from transports.shm.slots import SLOT, lease
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.buffering import SendBuffer
+    from ncclx_mpi.api.comm import Comm
     from ncclx_mpi.api.errhandler import Errhandler
-    from ncclx_mpi.api.intracomm import Intracomm
+    from ncclx_mpi.api.intergroup import Intergroup
     from ncclx_mpi.api.topology import Topology
     from ncclx_mpi.device.prepared import Prepared
     from ncclx_mpi.device.repeats import Repeats
@@ -50,9 +51,11 @@ class CommState(State):
     Attributes
     ----------
     native : NativeComm
-        Its native side.
+        Its native side: whom its messages go to, which of an intercommunicator are the ranks of the other group.
+    everyone : NativeComm
+        Whom its collectives go among: `native`, but for an intercommunicator a communicator of both groups.
     address, rank, size : int
-        Address of the native block; own rank; number of ranks.
+        Address of the native block; own rank; number of ranks, of an intercommunicator those of the own group.
     pending : Pending
         Non-blocking collectives that go by lines.
     """
@@ -61,8 +64,10 @@ class CommState(State):
         "address",
         "attributes",
         "errhandler",
+        "everyone",
         "hidden",
         "info",
+        "intergroup",
         "locks",
         "name",
         "native",
@@ -78,6 +83,8 @@ class CommState(State):
     WHAT = "communicator"
     ERROR = errors.ERR_COMM
     native: NativeComm
+    everyone: NativeComm
+    intergroup: Intergroup | None
     pending: Pending
     address: int
     rank: int
@@ -88,20 +95,22 @@ class CommState(State):
     errhandler: Errhandler
     locks: dict[Hashable, threading.Lock]
     send_buffer: SendBuffer | None
-    hidden: Intracomm | None
+    hidden: tuple[Comm, ...] | None
     prepared: Prepared | None
     repeats: Repeats | None
     topology: Topology | None
-    retired: NativeComm
+    retired: tuple[NativeComm, NativeComm]
 
-    def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "") -> CommState:
+    def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "", intergroup: Intergroup | None = None) -> CommState:
         """Make this the state of the communicator `native`."""
         self.native = native
-        native.owner = weakref.ref(self)
+        self.intergroup = intergroup
+        self.everyone = native if intergroup is None else intergroup.native
+        native.owner = self.everyone.owner = weakref.ref(self)
         self.pending = Pending(native)
         self.address = native.address
         self.rank = native.rank
-        self.size = native.size
+        self.size = len(self.groups[0])
         self.name = name
         self.info = {}
         self.attributes = {}
@@ -124,6 +133,12 @@ class CommState(State):
             return False
         return True
 
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """World ranks of the own group, and of the other one, if there are two."""
+        intergroup = self.intergroup
+        return (self.native.world_ranks,) if intergroup is None else (intergroup.mine, intergroup.theirs)
+
     def lock(self, key: Hashable) -> threading.Lock:
         """The lock for one purpose; object collectives use one each, so that threads do not mix their messages."""
         found = self.locks.get(key)
@@ -142,9 +157,9 @@ class CommState(State):
 
     def retire(self) -> None:
         """Empty the state, but keep the native block as long as it is there."""
-        native = self.native
+        retired = self.native, self.everyone
         self.empty()
-        self.retired = native
+        self.retired = retired
 
 
 _living: weakref.WeakSet[CommState] = weakref.WeakSet()
@@ -154,7 +169,7 @@ def retire_all() -> None:
     """Make all communicators invalid that were not freed: communication has ended."""
     for state in list(_living):
         if state.is_valid:
-            collectives.part(state.native)
+            collectives.part(state.everyone)
             state.retire()
     world.cache_clear()
 
@@ -173,7 +188,7 @@ def world(engine: Engine) -> NativeComm:
 
 def own(engine: Engine) -> NativeComm:
     """Make the native side of COMM_SELF."""
-    return engine.new_comm(_new_context(engine), [engine.rank])
+    return engine.new_comm(new_context(engine), [engine.rank])
 
 
 def lead(engine: Engine, world_ranks: Sequence[int]) -> tuple[int, int]:
@@ -183,10 +198,11 @@ def lead(engine: Engine, world_ranks: Sequence[int]) -> tuple[int, int]:
         arena = engine.arena
         slots, stride = arena.base + arena.plan.slot(0), arena.plan.slot_stride
         slot = entry(lease)(slots, stride, SLOTS, size)
-    return _new_context(engine), slot
+    return new_context(engine), slot
 
 
-def _new_context(engine: Engine) -> int:
+def new_context(engine: Engine) -> int:
+    """A context that no other communicator of the job has."""
     return (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
 
 
@@ -223,17 +239,17 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
 
 def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
     """Make one communicator for each color, ranks in the order of (key, old rank); None for color UNDEFINED."""
-    table = _gather_pairs(parent, color, key)
+    table = gather_pairs(parent, color, key)
     mine = [rank for rank in range(parent.size) if table[rank, 0] == color]
     mine.sort(key=lambda rank: int(table[rank, 1]))
-    return _agree(parent, mine if color != UNDEFINED else [])
+    return agree(parent, mine if color != UNDEFINED else [])
 
 
 def create(parent: NativeComm, world_ranks: Sequence[int]) -> NativeComm | None:
     """Make a communicator of these ranks; None for a rank that is none of them. Collective over `parent`."""
     me = parent.world_ranks[parent.rank]
     members = [parent.world_ranks.index(rank) for rank in world_ranks] if me in world_ranks else []
-    return _agree(parent, members)
+    return agree(parent, members)
 
 
 def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offset: int) -> NativeComm:
@@ -250,19 +266,19 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     return engine.new_comm(int(pair[0]), world_ranks, int(pair[1]))
 
 
-def _agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
+def agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
     """Let the leader of each group of `members` (ranks of `parent`) tell its context and slot to everybody."""
     engine = parent.engine
     leads = bool(members) and members[0] == parent.rank
     world_ranks = [parent.world_ranks[rank] for rank in members]
-    table = _gather_pairs(parent, *(lead(engine, world_ranks) if leads else (0, -1)))
+    table = gather_pairs(parent, *(lead(engine, world_ranks) if leads else (0, -1)))
     if not members:
         return None
     context, slot = table[members[0]].tolist()
     return engine.new_comm(context, world_ranks, slot)
 
 
-def _gather_pairs(parent: NativeComm, first: int, second: int) -> Words:
+def gather_pairs(parent: NativeComm, first: int, second: int) -> Words:
     """Return the pairs that all ranks contribute, one row a rank."""
     pair = np.array([first, second], dtype=np.int64)
     table = np.empty((parent.size, 2), dtype=np.int64)
@@ -271,7 +287,7 @@ def _gather_pairs(parent: NativeComm, first: int, second: int) -> Words:
 
 
 def check_members(state: CommState, ranks: Iterable[int]) -> None:
-    """Raise unless all world ranks are members."""
-    strangers = set(ranks) - set(state.native.world_ranks)
+    """Raise unless all world ranks are members, of an intercommunicator's own group."""
+    strangers = set(ranks) - set(state.groups[0])
     if strangers:
         errors.fail(errors.ERR_GROUP, f"world ranks {sorted(strangers)} of the group are not in this communicator")

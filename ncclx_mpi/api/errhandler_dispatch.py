@@ -65,19 +65,22 @@ def _handle(exception: errors.Exception, handle: Any) -> None:
         handle._state.errhandler._call(handle, code)
 
 
-def use_in_waits(errhandler: Errhandler, requests: type, communicators: Any) -> None:
-    """See to it that waiting for and testing `requests` calls the error handler of the communicator that one belongs to."""
+def use_in_waits(errhandler: Errhandler, requests: type, handle_of: Callable[[Any], Any]) -> None:
+    """See to it that waiting for and testing `requests` calls the error handler of the communicator that one belongs to.
+
+    `handle_of` makes a handle of what such a communicator is.
+    """
     if errhandler == ERRORS_RETURN or requests in _guarded:
         return
     _guarded.add(requests)
     for name, found in list(vars(requests).items()):
         if name.lower().startswith(("wait", "test")):
             is_bound = isinstance(found, classmethod)
-            guarded = _guard_wait(found.__func__ if is_bound else found, communicators)
+            guarded = _guard_wait(found.__func__ if is_bound else found, handle_of)
             setattr(requests, name, classmethod(guarded) if is_bound else guarded)
 
 
-def _guard_wait(method: Callable[..., Any], communicators: Any) -> Callable[..., Any]:
+def _guard_wait(method: Callable[..., Any], handle_of: Callable[[Any], Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -86,7 +89,7 @@ def _guard_wait(method: Callable[..., Any], communicators: Any) -> Callable[...,
             origin = exception._origin or getattr(exception.__cause__, "_origin", None)
             state = origin and origin.owner()
             if state is not None and state.is_valid:
-                _handle(exception, communicators._refer(state))
+                _handle(exception, handle_of(state))
             raise
 
     return guarded

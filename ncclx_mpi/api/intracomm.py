@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ncclx_mpi import errors, runtime
-from ncclx_mpi.api import communicator
+from ncclx_mpi.api import bridge, comm_p2p, communicator
 from ncclx_mpi.api.comm import _CREATE_GROUP_OFFSET, _CREATE_GROUP_TAG, Comm
 from ncclx_mpi.api.comm_collective import Scans
 from ncclx_mpi.api.comm_dynamic import DynamicAlltoall
@@ -22,6 +22,9 @@ from ncclx_mpi.api.handle import constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.constants import MAX_STRINGTAG_LEN
 
+if TYPE_CHECKING:
+    from ncclx_mpi.api.intercomm import Intercomm
+
 _FROM_GROUP_TAG = 1 << 43
 
 
@@ -32,7 +35,10 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
 
     def __new__(cls, comm: Comm | None = None) -> Self:
         """Create a handle of the same communicator, or a null one."""
-        return cls._copy(comm, "comm")
+        self = cls._copy(comm, "comm")
+        if self._state.is_valid and self._state.intergroup is not None:
+            raise TypeError("expecting an intracommunicator")
+        return self
 
     def Create_group(self, group: Group, tag: int = 0) -> Intracomm:
         """Create communicator from group; only its members take part."""
@@ -43,6 +49,24 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
         tag = _CREATE_GROUP_TAG + integer(tag, "tag")
         native = communicator.create_group(state.native, ranks, tag, _CREATE_GROUP_OFFSET)
         return Intracomm._refer(CommState().fill(native, state.errhandler))
+
+    def Create_intercomm(self, local_leader: int, peer_comm: Intracomm, remote_leader: int, tag: int = 0) -> Intercomm:
+        """Create intercommunicator with the group of the remote leader, a rank of `peer_comm`, which only the two leaders look at.
+
+        Raises
+        ------
+        Exception
+            ERR_RANK: a leader is no rank of its communicator. ERR_COMM: the groups overlap. What goes wrong at a leader is raised on all
+            ranks of its group.
+        """
+        state = self._state
+        leader, remote = integer(local_leader, "local_leader"), integer(remote_leader, "remote_leader")
+        if not 0 <= leader < state.size:
+            errors.fail(errors.ERR_RANK, f"local leader {leader} is no rank of this communicator of {state.size}")
+        native, tag = state.native, comm_p2p.checked_tag(tag)
+        contexts, theirs = bridge.connect(native, leader, lambda: peer_comm._state.native, remote, tag)
+        made = bridge.fill(CommState(), native.engine, contexts, native.world_ranks, theirs, state.errhandler)
+        return self._BETWEEN._refer(made)  # type: ignore[return-value]
 
     @classmethod
     def Create_from_group(
@@ -59,13 +83,14 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
         handler = default_errhandler() if errhandler is None else Errhandler._usable(cls._KIND, errhandler)
         if engine.rank not in ranks:
             return Intracomm()
-        tag = _FROM_GROUP_TAG | zlib.crc32(_checked_tag(stringtag))
+        tag = _FROM_GROUP_TAG | zlib.crc32(checked_tag(stringtag))
         native = communicator.create_group(communicator.world(engine), ranks, tag, _CREATE_GROUP_OFFSET)
         cls._heed(handler)
         return Intracomm._refer(CommState().fill(native, handler))
 
 
-def _checked_tag(stringtag: Any) -> bytes:
+def checked_tag(stringtag: Any) -> bytes:
+    """The tag of those who make a communicator without one of which it is a part."""
     if not isinstance(stringtag, str | bytes):
         raise TypeError(f"expected str or bytes, {type(stringtag).__name__} found")
     tag = stringtag.encode() if isinstance(stringtag, str) else stringtag
@@ -97,5 +122,5 @@ def _commctx_intra(comm: Intracomm) -> tuple[Intracomm, int]:
     with state.lock("@commctx_intra"):
         if state.hidden is None:
             native = communicator.duplicate(state.native)
-            state.hidden = Intracomm._refer(CommState().fill(native, state.errhandler))
-    return Intracomm(state.hidden), 0
+            state.hidden = (Intracomm._refer(CommState().fill(native, state.errhandler)),)
+    return Intracomm(state.hidden[0]), 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -40,18 +41,23 @@ def alltoall(state: CommState, objects: Sequence[Any] | None) -> list[Any]:
 
 
 def _exchange(state: CommState, edges: Neighborhood, data: bytes, lengths: Sequence[int], starts: Sequence[int]) -> list[Any]:
-    """Send a part of `data` to each destination; return the object of what each source sends."""
-    given, sizes = np.array(lengths, dtype=np.int64), np.zeros(len(edges.sources), dtype=np.int64)
-    native = state.native
     with state.lock(_LOCK):
-        collectives.neighbor_alltoall(
-            native, edges, given.ctypes.data, *_words(edges.destinations), sizes.ctypes.data, *_words(edges.sources)
-        )
-        ends = np.cumsum(sizes)
-        counts, offsets = sizes.tolist(), (ends - sizes).tolist()
-        brought = np.empty(sum(counts), dtype=np.uint8)
-        address = object_messages.address_of(data)
-        collectives.neighbor_alltoall(native, edges, address, lengths, starts, brought.ctypes.data, counts, offsets)
+        return exchange(functools.partial(collectives.neighbor_alltoall, state.native), edges, data, lengths, starts)
+
+
+def exchange(
+    move: Callable[..., None], edges: Neighborhood, data: bytes, lengths: Sequence[int], starts: Sequence[int]
+) -> list[Any]:
+    """Send a part of `data` to each destination; return the object of what each source sends.
+
+    `move` exchanges bytes along edges; it takes what :func:`~ncclx_mpi.collectives.prepare_neighbor_alltoall` takes after the communicator.
+    """
+    given, sizes = np.array(lengths, dtype=np.int64), np.zeros(len(edges.sources), dtype=np.int64)
+    move(edges, given.ctypes.data, *_words(edges.destinations), sizes.ctypes.data, *_words(edges.sources))
+    ends = np.cumsum(sizes)
+    counts, offsets = sizes.tolist(), (ends - sizes).tolist()
+    brought = np.empty(sum(counts), dtype=np.uint8)
+    move(edges, object_messages.address_of(data), lengths, starts, brought.ctypes.data, counts, offsets)
     parts = zip(edges.sources, counts, offsets, strict=True)
     return [None if peer == PROC_NULL else object_messages.load(brought[at : at + size].data) for peer, size, at in parts]
 

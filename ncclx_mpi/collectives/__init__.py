@@ -19,6 +19,11 @@ from ncclx_mpi.collectives.blocking import (
     exscan,
     gather,
     gatherv,
+    inter_allreduce,
+    inter_bcast,
+    inter_exchange,
+    inter_reduce,
+    inter_reduce_scatter,
     neighbor_allgather,
     neighbor_alltoall,
     reduce,
@@ -29,6 +34,14 @@ from ncclx_mpi.collectives.blocking import (
     scatterv,
 )
 from ncclx_mpi.collectives.executor import Collective
+from ncclx_mpi.collectives.intergroup import (
+    Sides,
+    prepare_inter_allreduce,
+    prepare_inter_bcast,
+    prepare_inter_exchange,
+    prepare_inter_reduce,
+    prepare_inter_reduce_scatter,
+)
 from ncclx_mpi.collectives.neighborhood import Neighborhood
 from ncclx_mpi.collectives.nonblocking import Described, Pending
 from ncclx_mpi.collectives.prepare import (
@@ -55,12 +68,13 @@ from ncclx_mpi.collectives.shm_leaving import part, watch
 from ncclx_mpi.collectives.shm_mismatch import disagreement
 
 __all__ = [
-    "Collective", "Described", "Neighborhood", "Pending", "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier",
-    "bcast", "check", "disagreement", "exscan",
-    "gather", "gatherv", "neighbor_allgather", "neighbor_alltoall", "part", "prepare_allgather", "prepare_allgatherv",
-    "prepare_allreduce", "prepare_alltoall", "prepare_alltoallv", "prepare_barrier", "prepare_bcast", "prepare_exscan",
-    "prepare_gather", "prepare_gatherv", "prepare_neighbor_allgather", "prepare_neighbor_alltoall", "prepare_reduce",
-    "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan", "prepare_scatter",
-    "prepare_scatterv", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",
+    "Collective", "Described", "Neighborhood", "Pending", "Sides", "allgather", "allgatherv", "allreduce", "alltoall",
+    "alltoallv", "barrier", "bcast", "check", "disagreement", "exscan", "gather", "gatherv", "inter_allreduce", "inter_bcast",
+    "inter_exchange", "inter_reduce", "inter_reduce_scatter", "neighbor_allgather", "neighbor_alltoall", "part",
+    "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall", "prepare_alltoallv", "prepare_barrier",
+    "prepare_bcast", "prepare_exscan", "prepare_gather", "prepare_gatherv", "prepare_inter_allreduce", "prepare_inter_bcast",
+    "prepare_inter_exchange", "prepare_inter_reduce", "prepare_inter_reduce_scatter", "prepare_neighbor_allgather",
+    "prepare_neighbor_alltoall", "prepare_reduce", "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan",
+    "prepare_scatter", "prepare_scatterv", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",
     "watch",
 ]  # fmt: skip

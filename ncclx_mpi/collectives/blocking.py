@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import prepare, select, shm_oneshot
+from ncclx_mpi.collectives import intergroup, prepare, select, shm_oneshot
 from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
 from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
 from ncclx_mpi.collectives.allreduce import shm_oneshot as allreduce_small
@@ -336,3 +336,8 @@ def _awaiting(prepare: Callable[_Arguments, Collective]) -> Callable[_Arguments,
 
 neighbor_allgather = _awaiting(prepare.prepare_neighbor_allgather)
 neighbor_alltoall = _awaiting(prepare.prepare_neighbor_alltoall)
+inter_exchange = _awaiting(intergroup.prepare_inter_exchange)
+inter_bcast = _awaiting(intergroup.prepare_inter_bcast)
+inter_reduce = _awaiting(intergroup.prepare_inter_reduce)
+inter_allreduce = _awaiting(intergroup.prepare_inter_allreduce)
+inter_reduce_scatter = _awaiting(intergroup.prepare_inter_reduce_scatter)

@@ -90,7 +90,8 @@ class NativeComm:
     context, rank, size, slot : int
         Context id; own rank; number of ranks; index of its collective slot, -1 for none.
     world_ranks : tuple of int
-        World rank of each rank.
+        World rank of each rank. This process need not be one of them: between two groups they are the other one, and `rank` counts in
+        its own.
     forced : tuple of int
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
     reduction_order : str
@@ -101,12 +102,12 @@ class NativeComm:
 
     owner: Callable[[], Any] = staticmethod(lambda: None)
 
-    def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int) -> None:
+    def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int, rank: int = -1) -> None:
         self.engine = engine
         self.context = context
         self.world_ranks = tuple(world_ranks)
         self.size = len(self.world_ranks)
-        self.rank = self.world_ranks.index(engine.rank)
+        self.rank = rank if rank >= 0 else self.world_ranks.index(engine.rank)
         self.slot = slot
         self.forced = engine.forced
         self.reduction_order = engine.reduction_order
@@ -293,9 +294,12 @@ class Engine:
         """The rank in this node, by which the arena knows it, of a world rank that is on it."""
         return self.near.index(rank)
 
-    def new_comm(self, context: int, world_ranks: Sequence[int], slot: int = -1) -> NativeComm:
-        """The native side of a communicator; `context` is unique in the job and a multiple of 4."""
-        return NativeComm(self, context, world_ranks, slot)
+    def new_comm(self, context: int, world_ranks: Sequence[int], slot: int = -1, rank: int = -1) -> NativeComm:
+        """The native side of a communicator; `context` is unique in the job and a multiple of 4.
+
+        `rank` is given where this process is none of `world_ranks`.
+        """
+        return NativeComm(self, context, world_ranks, slot, rank)
 
     # Requests ---------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,5 @@ def test_arrays_of_two_dimensions_stay_out_of_the_pickle(order: Any) -> None:
 def test_no_communicator_is_an_intercommunicator(comm: Any) -> None:
     assert not isinstance(comm, MPI.Intercomm) and isinstance(MPI.Intercomm(), MPI.Comm)
     assert not MPI.Intercomm() and MPI.Intercomm() == MPI.COMM_NULL == MPI.Intercomm(MPI.COMM_NULL)
-    with pytest.raises(MPI.Exception) as raised:
+    with pytest.raises(TypeError):
         MPI.Intercomm(comm)
-    assert raised.value.Get_error_class() == MPI.ERR_COMM

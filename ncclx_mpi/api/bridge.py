@@ -1,0 +1,206 @@
+"""How two groups get an intercommunicator, and what is made of one: who is in which group, and the contexts that all ranks agree on.
+
+An intercommunicator has two native ones. Its messages go through one whose ranks are those of the other group, so that whatever moves
+messages needs to know nothing of groups; its collectives go through one of all ranks, those of the group with the lowest world rank
+first. The first rank of that one makes the contexts of both.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ncclx_mpi import collectives, errors
+from ncclx_mpi.api import communicator
+from ncclx_mpi.api.communicator import CommState, Words
+from ncclx_mpi.api.intergroup import Intergroup
+from ncclx_mpi.constants import UNDEFINED
+from ncclx_mpi.p2p.engine import Engine, NativeComm
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.errhandler import Errhandler
+
+Contexts = tuple[int, int]
+"""Of messages, and of collectives."""
+
+_OFFSET = 3
+_TAG, _FROM_GROUPS_TAG = 1 << 44, 1 << 45
+"""Above those of the other ways to make communicators, which travel in the same message space."""
+_HEAD = 4
+"""Words before the ranks of a group: an error class, two contexts, and how many ranks there are."""
+
+
+def new_contexts(engine: Engine) -> Contexts:
+    """Contexts for a new intercommunicator."""
+    return communicator.new_context(engine), communicator.new_context(engine)
+
+
+def fill(
+    state: CommState, engine: Engine, contexts: Sequence[int], mine: Sequence[int], theirs: Sequence[int], errhandler: Errhandler
+) -> CommState:
+    """Make a state that of the intercommunicator between two groups of world ranks."""
+    messages, together = (int(context) for context in contexts)
+    native = engine.new_comm(messages, theirs, rank=list(mine).index(engine.rank))
+    everyone = engine.new_comm(together, in_order(mine, theirs))
+    return state.fill(native, errhandler, intergroup=Intergroup(everyone, mine, theirs))
+
+
+def fill_alike(state: CommState, groups: Intergroup, contexts: Words, errhandler: Errhandler) -> None:
+    """Make a state that of another intercommunicator between the same groups."""
+    fill(state, groups.native.engine, contexts.tolist(), groups.mine, groups.theirs, errhandler)
+
+
+def in_order(mine: Sequence[int], theirs: Sequence[int]) -> list[int]:
+    """The ranks of both groups, those of the one with the lowest world rank first."""
+    return [*mine, *theirs] if min(mine) < min(theirs) else [*theirs, *mine]
+
+
+# Of two groups ----------------------------------------------------------------------------------------------------
+
+
+def connect(
+    local: NativeComm, leader: int, peer: Callable[[], NativeComm], remote_leader: int, tag: int
+) -> tuple[Contexts, Sequence[int]]:
+    """Return the contexts of a new intercommunicator, and the world ranks of the other group. Collective over both.
+
+    The leaders tell each other their groups through `peer`, which only they look at, and then their own groups what came of it.
+
+    Raises
+    ------
+    Exception
+        What goes wrong between the leaders, on all ranks of the group. ERR_COMM: the groups overlap.
+    """
+    head, others, failure = np.zeros(_HEAD, dtype=np.int64), np.zeros(0, dtype=np.int64), None
+    if local.rank == leader:
+        try:
+            head, others = _exchange_groups(local, peer(), remote_leader, tag)
+        except errors.Exception as error:
+            failure, head[0] = error, error.Get_error_class()
+    collectives.bcast(local, head.ctypes.data, head.nbytes, leader)
+    if failure is not None:
+        raise failure
+    if head[0]:
+        errors.fail(
+            int(head[0]),
+            f"rank {local.rank}: Create_intercomm: the leader, rank {leader}, could not agree with the remote leader; see there",
+        )
+    if local.rank != leader:
+        others = np.empty(int(head[_HEAD - 1]), dtype=np.int64)
+    collectives.bcast(local, others.ctypes.data, others.nbytes, leader)
+    return (int(head[1]), int(head[2])), others.tolist()
+
+
+def _exchange_groups(local: NativeComm, peer: NativeComm, remote_leader: int, tag: int) -> tuple[Words, Words]:
+    """Tell the other leader this group, and hear what to tell it: no error, the contexts of both, and the other group."""
+    engine, mine = local.engine, local.world_ranks
+    if not 0 <= remote_leader < peer.size:
+        errors.fail(
+            errors.ERR_RANK,
+            f"rank {local.rank}: Create_intercomm: remote leader {remote_leader} is no rank of the peer communicator of {peer.size}",
+        )
+    own = np.array([0, *new_contexts(engine), len(mine), *mine], dtype=np.int64)
+    its = np.empty(_HEAD + engine.size, dtype=np.int64)
+    requests = [
+        engine.start_recv(peer, its.ctypes.data, its.nbytes, remote_leader, _TAG + tag, _OFFSET),
+        engine.start_send(peer, own.ctypes.data, own.nbytes, remote_leader, _TAG + tag, 0, _OFFSET),
+    ]
+    engine.wait_all(requests, "Create_intercomm", (own, its))
+    others = its[_HEAD : _HEAD + int(its[_HEAD - 1])].copy()
+    shared = sorted(set(mine) & set(others.tolist()))
+    if shared:
+        errors.fail(
+            errors.ERR_COMM,
+            f"rank {local.rank}: Create_intercomm: world ranks {shared} are in both groups; they must have none in common",
+        )
+    head = (own if min(mine) < min(others) else its)[:_HEAD].copy()
+    head[_HEAD - 1] = len(others)
+    return head, others
+
+
+def announce(world: NativeComm, leader: int, members: Sequence[int], tag: int) -> Contexts:
+    """Return the contexts that `leader` makes for `members`, all world ranks; these alone take part."""
+    engine, pair, tag = world.engine, np.empty(2, dtype=np.int64), _FROM_GROUPS_TAG | tag
+    if engine.rank == leader:
+        pair[:] = new_contexts(engine)
+        others = [rank for rank in members if rank != leader]
+        requests = [engine.start_send(world, pair.ctypes.data, pair.nbytes, rank, tag, 0, _OFFSET) for rank in others]
+    else:
+        requests = [engine.start_recv(world, pair.ctypes.data, pair.nbytes, leader, tag, _OFFSET)]
+    engine.wait_all(requests, "Create_from_groups", pair)
+    return int(pair[0]), int(pair[1])
+
+
+# Of an intercommunicator ------------------------------------------------------------------------------------------
+
+
+def duplicate(groups: Intergroup) -> Words:
+    """Return contexts for the same groups. Collective over both."""
+    pair = _contexts_of_first(groups)
+    collectives.bcast(groups.native, pair.ctypes.data, pair.nbytes, 0)
+    return pair
+
+
+def start_duplicate(groups: Intergroup, then: Callable[[Words], None]) -> tuple[collectives.Collective, Callable[[], None]]:
+    """Start making contexts for the same groups; returns the collective, and what to do after it."""
+    pair = _contexts_of_first(groups)
+    started = collectives.prepare_bcast(groups.native, pair.ctypes.data, pair.nbytes, 0).start()
+    started.owner = pair  # the program may forget the request; what is on its way then still lands here
+    return started, functools.partial(then, pair)
+
+
+def _contexts_of_first(groups: Intergroup) -> Words:
+    engine = groups.native.engine
+    return np.array(new_contexts(engine) if groups.native.rank == 0 else (0, 0), dtype=np.int64)
+
+
+def split(groups: Intergroup, color: int, key: int) -> tuple[Contexts, list[int], list[int]] | None:
+    """Return contexts and groups of world ranks for the ranks of each color, those of each side in the order of (key, old rank).
+
+    None for color UNDEFINED, and where one of the sides has no ranks of a color. Collective over both groups.
+    """
+    native, sides = groups.native, groups.sides
+    table = communicator.gather_pairs(native, color, key)
+    mine, theirs = (
+        sorted((rank for rank in side if table[rank, 0] == color), key=lambda rank: int(table[rank, 1])) for side in sides
+    )
+    leader = min([*mine, *theirs]) if color != UNDEFINED and mine and theirs else -1
+    contexts = communicator.gather_pairs(native, *(new_contexts(native.engine) if leader == native.rank else (0, 0)))
+    if leader < 0:
+        return None
+    first, second = contexts[leader].tolist()
+    ranks = native.world_ranks
+    return (first, second), [ranks[rank] for rank in mine], [ranks[rank] for rank in theirs]
+
+
+def merge(groups: Intergroup, high: bool) -> NativeComm:
+    """Make a communicator of both groups, the one that is not `high` first. Collective over both.
+
+    Raises
+    ------
+    Exception
+        ERR_ARG, on all ranks: those of one group do not say the same.
+    """
+    native = groups.native
+    highs = communicator.gather_pairs(native, int(high), 0)[:, 0]
+    sides = sorted(groups.sides, key=lambda side: side.start)
+    for side in sides:
+        if len({int(highs[rank]) for rank in side}) > 1:
+            errors.fail(
+                errors.ERR_ARG,
+                f"rank {groups.sides.place(native.rank)}: Merge: the ranks of one group do not all pass the same value of high: "
+                f"{[bool(highs[rank]) for rank in side]}",
+            )
+    order = [rank for side in sorted(sides, key=lambda side: int(highs[side.start])) for rank in side]
+    made = communicator.agree(native, order)
+    assert made is not None
+    return made
+
+
+def own_side(groups: Intergroup) -> NativeComm:
+    """Make a communicator of the own group. Collective over both."""
+    made = communicator.split(groups.native, groups.sides.mine.start, 0)
+    assert made is not None
+    return made
