@@ -8,14 +8,10 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 _NAME = "mpi4py.MPI"
-_WITHOUT = {
-    "mpi4py.futures": "it needs inter-communicators, which ncclx_mpi has not; examples/task_farm.py shows the same with messages, "
-    "and concurrent.futures has pools of processes"
-}
-"""Parts of mpi4py that cannot work, and why: a pool would wait for ever for its workers."""
+_POOLS = "mpi4py.futures._core"
 _QUIET = {
     "initialize": False,
     "threads": False,
@@ -42,14 +38,34 @@ class _Loader(importlib.abc.Loader):
         sys.modules[_NAME] = importlib.import_module("ncclx_mpi.MPI")
 
 
+class _PoolsLoader(importlib.machinery.SourceFileLoader):
+    """Loads the pools of ``mpi4py.futures``, of which some would wait for ever for workers that nobody starts."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        pools: Any = module
+        pools.SpawnPool = pools.ServicePool = _refuse_pool
+
+
+def _refuse_pool(executor: Any) -> NoReturn:
+    """Stand for a pool that starts its workers, or connects with those of another job."""
+    raise RuntimeError(
+        f"{type(executor).__name__} cannot start workers: ncclx_mpi starts no processes while a program runs; start them with it: "
+        "ncclx run -n 5 -m mpi4py.futures script.py (one master, four workers), or use MPICommExecutor"
+    )
+
+
 class _Finder(importlib.abc.MetaPathFinder):
-    """Answers for ``mpi4py.MPI``, and refuses what cannot work on it."""
+    """Answers for ``mpi4py.MPI``, and for what works on it in part."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in _WITHOUT:
-            raise ImportError(f"{fullname} cannot be used: {_WITHOUT[fullname]}", name=fullname)
+        if fullname == _POOLS:
+            found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+            if found is not None and found.origin is not None:
+                found.loader = _PoolsLoader(fullname, found.origin)
+            return found
         if fullname != _NAME:
             return None
         return importlib.machinery.ModuleSpec(_NAME, _Loader(), origin="ncclx_mpi.MPI")
