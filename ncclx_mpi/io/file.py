@@ -14,7 +14,7 @@ from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.io import agreement, background, independent, memory, posix, representation, two_phase
-from ncclx_mpi.io.hints import Hints
+from ncclx_mpi.io.hints import DISABLE, ENABLE, Hints
 from ncclx_mpi.io.pointer import SharedPointer
 from ncclx_mpi.io.posix import PosixFile
 from ncclx_mpi.io.representation import NATIVE, Representation
@@ -59,6 +59,8 @@ class File:
         self.position = 0
         self._split: tuple[str, int] | None = None
         self._is_changed = False
+        self._is_near = all(map(comm.engine.is_near, comm.world_ranks))
+        self._is_scattered = False
         self._posix = self._open()
         try:
             self._pointer = SharedPointer(comm)
@@ -206,7 +208,8 @@ class File:
             failure = error
         background.settle()
         words = [etype.extent, *datarep.encode()[:8].ljust(8, b"\0"), *hints.words]
-        agreement.alike(self.comm, "File.Set_view", words, failure)
+        pieces = agreement.alike(self.comm, "File.Set_view", words, failure, [view.piece])
+        self._is_scattered = bool((pieces < (two_phase.SMALL if self._is_near else two_phase.ANY)).any())
         self.view, self.hints, self.position = view, hints, 0
         if self.comm.rank == 0:
             self._pointer.set(0)
@@ -427,18 +430,22 @@ class File:
             return independent.read(self._posix, self.view, position, target, self.hints)
 
     def _write_all(self, position: int, buffer: Buffer) -> int:
-        if self.is_atomic:
+        if not self._is_together(self.hints.cb_write):
             return self._write(position, buffer)
         self._need_mode(is_write=True)
         source = memory.outgoing(buffer, self._representation)
         return two_phase.write(self.comm, self._posix, self.view, position, source, self.hints)
 
     def _read_all(self, position: int, buffer: Buffer) -> int:
-        if self.is_atomic:
+        if not self._is_together(self.hints.cb_read):
             return self._read(position, buffer)
         self._need_mode(is_write=False)
         target = memory.incoming(buffer, self._representation)
         return two_phase.read(self.comm, self._posix, self.view, position, target, self.hints)
+
+    def _is_together(self, choice: str) -> bool:
+        """Whether ranks look at what all of them access before they do, which costs a collective: some views are of small pieces."""
+        return not self.is_atomic and choice != DISABLE and self.comm.size > 1 and (self._is_scattered or choice == ENABLE)
 
     def _start_write(self, position: int, buffer: Buffer) -> Operation:
         self._need_mode(is_write=True)

@@ -25,7 +25,7 @@ from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Words
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.io import agreement, extents, independent
-from ncclx_mpi.io.hints import DISABLE, ENABLE, Hints
+from ncclx_mpi.io.hints import ENABLE, Hints
 from ncclx_mpi.io.memory import Memory
 from ncclx_mpi.io.posix import PosixFile
 from ncclx_mpi.io.view import View
@@ -37,8 +37,11 @@ _GAP = 64 << 10
 _FEW = 16
 """Up to so many blocks of a rank take it less time than collectives do."""
 
-_SMALL = 1024
+SMALL = 1024
 """Blocks of at least so many bytes are written sooner by as many calls, to the copy of the file that a node has in memory."""
+
+ANY = 1 << 60
+"""Where nodes have copies of their own, and each call may go over a network, blocks of any length are."""
 
 _MANY_RANKS = 4
 """Up to so many ranks read the holes between their small blocks sooner than they exchange what is in them."""
@@ -126,18 +129,16 @@ class _Access:
         self.buffer = np.empty(0, np.uint8)
 
     def is_together(self, choice: str, least_ranks: int) -> bool:
-        """Whether aggregators are worth it, or a hint says so. All ranks decide alike.
+        """Whether aggregators are worth it, or a hint, which may be `automatic` too, says so. All ranks decide alike.
 
         They are if what ranks access is interleaved, in many blocks; on one node, where all have the same copy of the file in memory, in
         small ones of more ranks than `least_ranks`.
         """
         comm, used = self.comm, self._used
-        if comm.size == 1 or choice == DISABLE or not len(used):
-            return False
-        if choice == ENABLE:
-            return True
+        if choice == ENABLE or not len(used):
+            return len(used) > 0
         nbytes, nblocks = int(used[:, 3].sum()), int(used[:, 2].sum())
-        is_worth_it = nbytes < _SMALL * nblocks and comm.size > least_ranks if self._is_near else True
+        is_worth_it = nbytes < SMALL * nblocks and comm.size > least_ranks if self._is_near else True
         return is_worth_it and int(used[:, 2].max()) > _FEW and bool((used[1:, 0] < used[:-1, 1]).any())
 
     def windows(self) -> Iterator[_Window]:

@@ -24,6 +24,9 @@ _MOST_ROWS = 1 << 15
 """Of one table of extents."""
 
 
+_WHOLE = 1 << 62
+
+
 class _Piece(NamedTuple):
     """A run of equal elements within an element of the filetype: where its data begins and ends, and its blocks."""
 
@@ -143,6 +146,12 @@ class View:
             return min(nbytes, 1)
         self._need_data()
         return max(nbytes * self.filetype.nblocks // self.filetype.size, 1)
+
+    @property
+    def piece(self) -> int:
+        """About how many bytes one piece of the file has; a very large number for what is seen without holes, or not at all."""
+        is_whole = self._is_dense or not self.filetype.size
+        return _WHOLE if is_whole else self.filetype.size // max(self.filetype.nblocks, 1)
 
     def whole(self, nbytes: int) -> int:
         """How many elements of the etype some bytes of data are.
