@@ -60,7 +60,7 @@ class File:
         self._split: tuple[str, int] | None = None
         self._is_changed = False
         self._is_near = all(map(comm.engine.is_near, comm.world_ranks))
-        self._is_scattered = False
+        self._is_scattered, self._is_plain = False, True
         self._posix = self._open()
         try:
             self._pointer = SharedPointer(comm)
@@ -209,6 +209,7 @@ class File:
         background.settle()
         words = [etype.extent, *datarep.encode()[:8].ljust(8, b"\0"), *hints.words]
         pieces = agreement.alike(self.comm, "File.Set_view", words, failure, [view.piece])
+        self._is_plain = bool(pieces.all())
         self._is_scattered = bool((pieces < (two_phase.SMALL if self._is_near else two_phase.ANY)).any())
         self.view, self.hints, self.position = view, hints, 0
         if self.comm.rank == 0:
@@ -444,8 +445,9 @@ class File:
         return two_phase.read(self.comm, self._posix, self.view, position, target, self.hints)
 
     def _is_together(self, choice: str) -> bool:
-        """Whether ranks look at what all of them access before they do, which costs a collective: some views are of small pieces."""
-        return not self.is_atomic and choice != DISABLE and self.comm.size > 1 and (self._is_scattered or choice == ENABLE)
+        """Whether ranks look at what all of them access before they do: some views are of small pieces, and none overlaps."""
+        is_possible = self._is_plain and not self.is_atomic and self.comm.size > 1
+        return is_possible and choice != DISABLE and (self._is_scattered or choice == ENABLE)
 
     def _start_write(self, position: int, buffer: Buffer) -> Operation:
         self._need_mode(is_write=True)
