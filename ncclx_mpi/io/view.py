@@ -27,6 +27,9 @@ _MOST_ROWS = 1 << 15
 
 _WHOLE = 1 << 62
 
+MOST_BYTES = 1 << 62
+"""More than any file has, and less than a word holds."""
+
 
 class _Piece(NamedTuple):
     """A run of equal elements within an element of the filetype: where its data begins and ends, and its blocks."""
@@ -121,6 +124,7 @@ class View:
         if not nbytes:
             return
         self._need_data()
+        self._need_reach(position + nbytes)
         if self._is_dense:
             yield np.array([[self.displacement + self.filetype.true_lb + position, nbytes]], np.int64)
             return
@@ -183,6 +187,15 @@ class View:
         if left:
             errors.fail(errors.ERR_IO, f"{nbytes} bytes are not a whole number of elements of an etype of {self.etype.size} bytes")
         return count
+
+    def _need_reach(self, end: int) -> None:
+        """Raise unless the data before a position is at offsets that files can have."""
+        filetype = self.filetype
+        last = self.displacement + (-(-end // filetype.size) - 1) * filetype.extent + filetype.true_ub
+        if not 0 <= last < MOST_BYTES:
+            errors.fail(
+                errors.ERR_ARG, f"an access up to element {end // self.etype.size} of the view ends at byte {last} of the file"
+            )
 
     def _need_data(self) -> None:
         if not self.filetype.size:
