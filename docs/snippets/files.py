@@ -1,5 +1,6 @@
 # ranks: 3
 import os
+import pathlib
 import shutil
 import tempfile
 
@@ -27,7 +28,7 @@ log = MPI.File.Open(comm, os.path.join(folder, "log"), MPI.MODE_WRONLY | MPI.MOD
 log.Write_ordered(f"rank {comm.rank} was here\n".encode())
 log.Close()
 if comm.rank == 0:
-    print(open(os.path.join(folder, "log")).read(), end="")
+    print(pathlib.Path(folder, "log").read_text(), end="")
 
 try:
     MPI.File.Open(comm, os.path.join(folder, "absent"))

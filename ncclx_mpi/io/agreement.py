@@ -39,15 +39,16 @@ def succeed(comm: NativeComm, failure: Exception | None, what: str, row: Sequenc
     return found[:, 1:]
 
 
-def alike(comm: NativeComm, what: str, row: Sequence[int], failure: Exception | None = None) -> None:
-    """Raise unless all ranks have given the same, and none has failed.
+def alike(comm: NativeComm, what: str, row: Sequence[int], failure: Exception | None = None, own: Sequence[int] = ()) -> Words:
+    """Return what ranks have each for itself, their `own`, one row a rank; raise unless the rest is the same on all, and none has failed.
 
     Raises
     ------
     Exception
         ERR_NOT_SAME: they have not.
     """
-    found = succeed(comm, failure, what, row)
+    table = succeed(comm, failure, what, [*row, *own])
+    found = table[:, : len(row)]
     other = np.flatnonzero((found != found[0]).any(axis=1))
     if len(other):
         rank = int(other[0])
@@ -56,6 +57,7 @@ def alike(comm: NativeComm, what: str, row: Sequence[int], failure: Exception | 
             f"rank {comm.rank}: the ranks call {what} with different arguments: {found[0].tolist()} on rank 0, {found[rank].tolist()} "
             f"on rank {rank}",
         )
+    return table[:, len(row) :]
 
 
 def _class(failure: Exception | None) -> int:

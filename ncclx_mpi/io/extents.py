@@ -18,6 +18,14 @@ def joined(table: Words, gap: int = 0) -> Words:
     return np.stack([starts, ends[last] - starts], axis=1)
 
 
+def touching(table: Words) -> Words:
+    """Join extents with the next one where that begins at their end."""
+    if len(table) < 2:
+        return table
+    first = np.flatnonzero(np.concatenate([[True], table[1:, 0] != (table[:, 0] + table[:, 1])[:-1]]))
+    return np.stack([table[first, 0], np.add.reduceat(table[:, 1], first)], axis=1)
+
+
 def union(tables: list[Words], gap: int = 0) -> Words:
     """The extents that several tables cover together."""
     table = np.concatenate(tables)

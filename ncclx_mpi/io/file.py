@@ -14,11 +14,11 @@ from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.io import agreement, background, independent, memory, posix, representation, two_phase
-from ncclx_mpi.io.hints import Hints
+from ncclx_mpi.io.hints import DISABLE, ENABLE, Hints
 from ncclx_mpi.io.pointer import SharedPointer
 from ncclx_mpi.io.posix import PosixFile
 from ncclx_mpi.io.representation import NATIVE, Representation
-from ncclx_mpi.io.view import View
+from ncclx_mpi.io.view import MOST_BYTES, View
 from ncclx_mpi.operations.operation import Operation
 from ncclx_mpi.p2p.engine import NativeComm
 
@@ -59,6 +59,8 @@ class File:
         self.position = 0
         self._split: tuple[str, int] | None = None
         self._is_changed = False
+        self._is_near = all(map(comm.engine.is_near, comm.world_ranks))
+        self._is_scattered, self._is_plain = False, True
         self._posix = self._open()
         try:
             self._pointer = SharedPointer(comm)
@@ -76,7 +78,7 @@ class File:
         comm, what = self.comm, f"File.Open of {self._name}"
         wrong = _wrong_amode(self.amode)
         failure = errors.error(errors.ERR_AMODE, f"rank {comm.rank}: {what}: {wrong}") if wrong else None
-        agreement.alike(comm, what, [self.amode, *self.hints.words], failure)
+        agreement.alike(comm, what, [self.amode if not wrong else 0, *self.hints.words], failure)
         found: PosixFile | None = None
         for is_turn in (comm.rank == 0, comm.rank != 0):
             failure = None
@@ -133,12 +135,12 @@ class File:
 
     def _resize(self, what: str, size: int, change: Callable[[], None]) -> None:
         wrong: Exception | None = None
-        if size < 0:
-            wrong = errors.error(errors.ERR_ARG, f"rank {self.comm.rank}: {what}: the size is negative: {size}")
+        if not 0 <= size < MOST_BYTES:
+            wrong = errors.error(errors.ERR_ARG, f"rank {self.comm.rank}: {what}: no file has {size} bytes")
         elif self.amode & constants.MODE_RDONLY:
             wrong = errors.error(errors.ERR_READ_ONLY, f"rank {self.comm.rank}: {what}: the file was opened to be read only")
         background.settle()
-        agreement.alike(self.comm, what, [max(size, -1)], wrong)
+        agreement.alike(self.comm, what, [size if wrong is None else 0], wrong)
         self._is_changed = True
         self._on_root(what, change)
 
@@ -206,7 +208,9 @@ class File:
             failure = error
         background.settle()
         words = [etype.extent, *datarep.encode()[:8].ljust(8, b"\0"), *hints.words]
-        agreement.alike(self.comm, "File.Set_view", words, failure)
+        pieces = agreement.alike(self.comm, "File.Set_view", words, failure, [view.piece])
+        self._is_plain = bool(pieces.all())
+        self._is_scattered = bool((pieces < (two_phase.SMALL if self._is_near else two_phase.ANY)).any())
         self.view, self.hints, self.position = view, hints, 0
         if self.comm.rank == 0:
             self._pointer.set(0)
@@ -224,8 +228,8 @@ class File:
             errors.fail(
                 errors.ERR_ARG, "File.Set_view: a file that is opened with MODE_SEQUENTIAL has MPI.DISPLACEMENT_CURRENT only"
             )
-        if displacement < 0:
-            errors.fail(errors.ERR_ARG, f"File.Set_view: the displacement is negative: {displacement}")
+        if not 0 <= displacement < MOST_BYTES:
+            errors.fail(errors.ERR_ARG, f"File.Set_view: no file has a byte {displacement}, where the view should begin")
         return displacement
 
     def byte_offset(self, position: int) -> int:
@@ -242,7 +246,12 @@ class File:
     def seek_shared(self, offset: int, whence: int) -> None:
         """Move the shared pointer. Collective."""
         self._need_random("Seek_shared")
-        agreement.alike(self.comm, "File.Seek_shared", [offset, whence])
+        wrong: Exception | None = None
+        if abs(offset) >= MOST_BYTES or abs(whence) >= MOST_BYTES:
+            wrong = errors.error(
+                errors.ERR_ARG, f"rank {self.comm.rank}: File.Seek_shared: there is no offset {offset} (from {whence})"
+            )
+        agreement.alike(self.comm, "File.Seek_shared", [0, 0] if wrong else [offset, whence], wrong)
         self._on_root("File.Seek_shared", lambda: self._pointer.set(self._sought(offset, whence, self._pointer.get())))
 
     def position_shared(self) -> int:
@@ -258,8 +267,8 @@ class File:
             found = self._size_in_elements() + offset
         else:
             errors.fail(errors.ERR_ARG, f"{whence} is none of MPI.SEEK_SET, SEEK_CUR and SEEK_END")
-        if found < 0:
-            errors.fail(errors.ERR_ARG, f"rank {self.comm.rank}: the pointer would be before the view's beginning, at {found}")
+        if not 0 <= found * self.view.etype.size < MOST_BYTES:
+            errors.fail(errors.ERR_ARG, f"rank {self.comm.rank}: the pointer would be at element {found} of the view")
         return found
 
     def _size_in_elements(self) -> int:
@@ -427,18 +436,23 @@ class File:
             return independent.read(self._posix, self.view, position, target, self.hints)
 
     def _write_all(self, position: int, buffer: Buffer) -> int:
-        if self.is_atomic:
+        if not self._is_together(self.hints.cb_write):
             return self._write(position, buffer)
         self._need_mode(is_write=True)
         source = memory.outgoing(buffer, self._representation)
         return two_phase.write(self.comm, self._posix, self.view, position, source, self.hints)
 
     def _read_all(self, position: int, buffer: Buffer) -> int:
-        if self.is_atomic:
+        if not self._is_together(self.hints.cb_read):
             return self._read(position, buffer)
         self._need_mode(is_write=False)
         target = memory.incoming(buffer, self._representation)
         return two_phase.read(self.comm, self._posix, self.view, position, target, self.hints)
+
+    def _is_together(self, choice: str) -> bool:
+        """Whether ranks look at what all of them access before they do: some views are of small pieces, and none overlaps."""
+        is_possible = self._is_plain and not self.is_atomic and self.comm.size > 1
+        return is_possible and choice != DISABLE and (self._is_scattered or choice == ENABLE)
 
     def _start_write(self, position: int, buffer: Buffer) -> Operation:
         self._need_mode(is_write=True)

@@ -37,7 +37,7 @@ def read(file: PosixFile, view: View, position: int, memory: Memory, hints: Hint
     for first, nbytes in memory.pieces():
         address, came = memory.room(first, nbytes), 0
         for table in view.extents(position + first, nbytes):
-            part = _read(file, table, address + came, hints)
+            part = file.read_blocks(address + came, table) if view.overlaps else _read(file, table, address + came, hints)
             came += part
             if part < int(table[:, 1].sum()):
                 break

@@ -25,7 +25,7 @@ from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Words
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.io import agreement, extents, independent
-from ncclx_mpi.io.hints import DISABLE, ENABLE, Hints
+from ncclx_mpi.io.hints import ENABLE, Hints
 from ncclx_mpi.io.memory import Memory
 from ncclx_mpi.io.posix import PosixFile
 from ncclx_mpi.io.view import View
@@ -36,6 +36,15 @@ _GAP = 64 << 10
 
 _FEW = 16
 """Up to so many blocks of a rank take it less time than collectives do."""
+
+SMALL = 1024
+"""Blocks of at least so many bytes are written sooner by as many calls, to the copy of the file that a node has in memory."""
+
+ANY = 1 << 60
+"""Where nodes have copies of their own, and each call may go over a network, blocks of any length are."""
+
+_MANY_RANKS = 4
+"""Up to so many ranks read the holes between their small blocks sooner than they exchange what is in them."""
 
 _NOTHING: Words = np.empty((0, 2), np.int64)
 
@@ -49,7 +58,7 @@ def write(comm: NativeComm, file: PosixFile, view: View, position: int, memory: 
         A rank could not write, of the class that this has there.
     """
     access = _Access(comm, view, position, memory, memory.nbytes, hints)
-    if not access.is_together(hints.cb_write):
+    if not access.is_together(hints.cb_write, 1):
         return independent.write(file, view, position, memory)
     failure: Exception | None = None
     for window in access.windows():
@@ -67,7 +76,7 @@ def read(comm: NativeComm, file: PosixFile, view: View, position: int, memory: M
     """Read data from a position on to memory; returns the bytes before the end of the file. Collective; raises as :func:`write`."""
     nbytes = min(max(view.below(file.size) - position, 0), memory.nbytes) if memory.nbytes else 0
     access = _Access(comm, view, position, memory, nbytes, hints)
-    if not access.is_together(hints.cb_read):
+    if not access.is_together(hints.cb_read, _MANY_RANKS):
         return independent.read(file, view, position, memory, hints)
     failure: Exception | None = None
     for window in access.windows():
@@ -107,7 +116,8 @@ class _Access:
         self.memory = memory
         self.nbytes = nbytes
         self._hints = hints
-        table = agreement.gathered(comm, [*view.span(position, nbytes), view.nblocks(nbytes)])
+        self._is_near = all(map(comm.engine.is_near, comm.world_ranks))
+        table = agreement.gathered(comm, [*view.span(position, nbytes), view.nblocks(nbytes), nbytes])
         used = self._used = table[table[:, 2] > 0]
         count = hints.cb_nodes
         self.aggregators = [k * comm.size // count for k in range(count)]
@@ -118,12 +128,18 @@ class _Access:
         self._domain = -(-(self._high - self._low) // (count * unit)) * unit
         self.buffer = np.empty(0, np.uint8)
 
-    def is_together(self, choice: str) -> bool:
-        """Whether aggregators are worth it: what ranks access is interleaved, in many blocks, or a hint says so. All ranks decide alike."""
-        if self.comm.size == 1 or choice == DISABLE or not len(self._used):
-            return False
-        is_interleaved = bool((self._used[1:, 0] < self._used[:-1, 1]).any())
-        return choice == ENABLE or (is_interleaved and int(self._used[:, 2].max()) > _FEW)
+    def is_together(self, choice: str, least_ranks: int) -> bool:
+        """Whether aggregators are worth it, or a hint, which may be `automatic` too, says so. All ranks decide alike.
+
+        They are if what ranks access is interleaved, in many blocks; on one node, where all have the same copy of the file in memory, in
+        small ones of more ranks than `least_ranks`.
+        """
+        comm, used = self.comm, self._used
+        if choice == ENABLE or not len(used):
+            return len(used) > 0
+        nbytes, nblocks = int(used[:, 3].sum()), int(used[:, 2].sum())
+        is_worth_it = nbytes < SMALL * nblocks and comm.size > least_ranks if self._is_near else True
+        return is_worth_it and int(used[:, 2].max()) > _FEW and bool((used[1:, 0] < used[:-1, 1]).any())
 
     def windows(self) -> Iterator[_Window]:
         """The steps, the same number on all ranks."""

@@ -6,7 +6,8 @@
     data           | AAAABBCCCCDD
 
 *Positions* count bytes of that data, *offsets* bytes of the file. Both grow together, as MPI wants it of filetypes; so where the data
-before an offset ends is found as fast as where a position is.
+before an offset ends is found as fast as where a position is. Blocks of files that are only read may overlap: then that is not
+exact, and ranks and system calls take each block for itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ _MOST_ROWS = 1 << 15
 """Of one table of extents."""
 
 
+_WHOLE = 1 << 62
+
+MOST_BYTES = 1 << 62
+"""More than any file has, and less than a word holds."""
+
+
 class _Piece(NamedTuple):
     """A run of equal elements within an element of the filetype: where its data begins and ends, and its blocks."""
 
@@ -36,6 +43,10 @@ class _Piece(NamedTuple):
     @property
     def size(self) -> int:
         return self.run.layout.size
+
+    @property
+    def start(self) -> int:
+        return self.run.origin + int(self.blocks[0, 0])
 
     @property
     def extent(self) -> int:
@@ -55,6 +66,11 @@ class View:
         Layout of what repeats in the file.
     datarep
         Name of the representation of data in the file.
+
+    Attributes
+    ----------
+    overlaps
+        Whether some bytes of the file are seen twice.
     """
 
     def __init__(self, displacement: int, etype: Layout, filetype: Layout, datarep: str) -> None:
@@ -65,6 +81,7 @@ class View:
         self._is_dense = bool(filetype.size) and filetype.contiguous
         self._pieces = [] if self._is_dense or not filetype.size else list(_pieces(filetype))
         self._ends = np.array([piece.last for piece in self._pieces], np.int64)
+        self.overlaps = self._do_blocks_overlap()
 
     def check(self, is_written: bool) -> None:
         """Raise unless positions and offsets grow together.
@@ -83,25 +100,31 @@ class View:
             )
         if filetype.size and filetype.true_lb < 0:
             errors.fail(errors.ERR_TYPE, f"the filetype has bytes before the view: its first one is at {filetype.true_lb}")
+        for piece in self._pieces:
+            if (np.diff(piece.blocks[:, 0]) < 0).any() or (piece.run.number > 1 and piece.extent < 0):
+                _refuse("its displacements go back")
+        if (np.diff([piece.start for piece in self._pieces]) < 0).any() or (self._pieces and filetype.extent < 0):
+            _refuse("its displacements go back")
+        if is_written and self.overlaps:
+            _refuse("its blocks overlap, or its extent is shorter than what it has, and the file is written")
+
+    def _do_blocks_overlap(self) -> bool:
         end = 0
         for piece in self._pieces:
-            layout, origin, number = piece.run
-            if layout.extent < layout.true_ub - layout.true_lb and number > 1:
-                _refuse("elements within it overlap")
-            offsets, lengths = piece.blocks[:, 0], piece.blocks[:, 1]
-            if (np.diff(offsets) < 0).any() or origin + int(offsets[0]) < (end if is_written else 0):
-                _refuse("its displacements go back")
-            if is_written and (offsets[1:] < (offsets + lengths)[:-1]).any():
-                _refuse("its blocks overlap, and the file is written")
-            end = origin + (number - 1) * layout.extent + int((offsets + lengths)[-1])
-        if self._pieces and filetype.extent < filetype.true_ub - filetype.true_lb:
-            _refuse("its extent is shorter than what it has")
+            offsets, ends = piece.blocks[:, 0], piece.blocks.sum(axis=1)
+            layout, number = piece.run.layout, piece.run.number
+            is_within = (offsets[1:] < ends[:-1]).any() or (number > 1 and layout.extent < layout.true_ub - layout.true_lb)
+            if is_within or piece.start < end:
+                return True
+            end = piece.run.origin + (number - 1) * layout.extent + int(ends[-1])
+        return bool(self._pieces) and self.filetype.extent < self.filetype.true_ub - self.filetype.true_lb
 
     def extents(self, position: int, nbytes: int) -> Iterator[Words]:
         """Where the `nbytes` bytes of data from a position on are in the file, in tables of bounded length."""
         if not nbytes:
             return
         self._need_data()
+        self._need_reach(position + nbytes)
         if self._is_dense:
             yield np.array([[self.displacement + self.filetype.true_lb + position, nbytes]], np.int64)
             return
@@ -144,6 +167,14 @@ class View:
         self._need_data()
         return max(nbytes * self.filetype.nblocks // self.filetype.size, 1)
 
+    @property
+    def piece(self) -> int:
+        """About how many bytes one piece of the file has; very many of what has no holes, or no bytes, 0 of overlaps."""
+        if self.overlaps:
+            return 0
+        is_whole = self._is_dense or not self.filetype.size
+        return _WHOLE if is_whole else self.filetype.size // max(self.filetype.nblocks, 1)
+
     def whole(self, nbytes: int) -> int:
         """How many elements of the etype some bytes of data are.
 
@@ -156,6 +187,15 @@ class View:
         if left:
             errors.fail(errors.ERR_IO, f"{nbytes} bytes are not a whole number of elements of an etype of {self.etype.size} bytes")
         return count
+
+    def _need_reach(self, end: int) -> None:
+        """Raise unless the data before a position is at offsets that files can have."""
+        filetype = self.filetype
+        last = self.displacement + (-(-end // filetype.size) - 1) * filetype.extent + filetype.true_ub
+        if not 0 <= last < MOST_BYTES:
+            errors.fail(
+                errors.ERR_ARG, f"an access up to element {end // self.etype.size} of the view ends at byte {last} of the file"
+            )
 
     def _need_data(self) -> None:
         if not self.filetype.size:
@@ -175,7 +215,7 @@ class View:
                 table = np.empty((number, len(blocks), 2), np.int64)
                 table[:, :, 0] = origins[:, None] + blocks[:, 0]
                 table[:, :, 1] = blocks[:, 1]
-                yield extents.joined(table.reshape(-1, 2))
+                yield extents.touching(table.reshape(-1, 2))
                 first += number * size
                 continue
             low = int(np.searchsorted(starts, inside, "right")) - 1
@@ -186,7 +226,7 @@ class View:
             some[0] += (skipped, -skipped)
             stop = min(stop, int(starts[high - 1] + blocks[high - 1, 1]))
             some[-1, 1] = stop - max(int(starts[high - 1]), inside)
-            yield extents.joined(some)
+            yield extents.touching(some)
             first += stop - inside
 
 

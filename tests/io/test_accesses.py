@@ -188,6 +188,22 @@ def test_non_contiguous_reads_of_a_short_file_leave_the_rest_alone(comm: Any) ->
         assert found.tolist() == [99, HOLE, 100, HOLE, 101, HOLE, HOLE, HOLE]
 
 
+@pytest.mark.ranks(1, 2)
+def test_files_that_are_only_read_may_be_seen_twice(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    content = np.arange(200, dtype=np.uint8)
+    twice = MPI.BYTE.Create_indexed([20, 5, 10], [0, 3, 20]).Create_resized(0, 8).Commit()
+    seen = np.concatenate([content[8 * k :][[*range(20), *range(3, 8), *range(20, 30)]] for k in range(4)])
+    for hints in ({}, {"romio_cb_read": "enable"}, {"romio_ds_read": "enable", "ind_rd_buffer_size": "8"}):
+        with opened(comm, content.tobytes(), MPI.MODE_RDONLY, MPI.Info.Create(hints)) as (file, _):
+            file.Set_view(0, MPI.BYTE, twice)
+            for way in ("Read_at", "Read_at_all"):
+                found = np.zeros(4 * 35, np.uint8)
+                getattr(file, way)(0, found)
+                assert found.tolist() == seen.tolist()
+
+
 @pytest.mark.ranks(1)
 def test_large_offsets_and_sparse_files(comm: Any) -> None:
     from ncclx_mpi import MPI

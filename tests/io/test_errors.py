@@ -51,6 +51,7 @@ def test_opening(comm: Any) -> None:
             MPI.MODE_RDONLY | MPI.MODE_EXCL,
             MPI.MODE_RDWR | MPI.MODE_SEQUENTIAL,
             MPI.MODE_RDWR | 1 << 20,
+            MPI.MODE_RDWR | 1 << 70,
         ):
             assert refused(path, amode) == "ERR_AMODE"
         assert not os.path.exists(path)
@@ -133,6 +134,11 @@ def test_arguments(comm: Any) -> None:
         assert name_of(class_of(lambda: file.Read_at(-1, bytearray(1)))) == "ERR_ARG"
         assert name_of(class_of(lambda: file.Iwrite_at(-1, b"x"))) == "ERR_ARG"
         assert name_of(class_of(lambda: file.Get_byte_offset(-1))) == "ERR_ARG"
+        for far in (2**63 - 1, 2**63, 2**64):
+            assert name_of(class_of(lambda far=far: file.Read_at(far, bytearray(2**10)))) == "ERR_ARG"
+        for far in (2**63 - 1, 2**63, 2**64):
+            for call in (file.Get_byte_offset, file.Seek, file.Seek_shared, file.Set_size, file.Preallocate, file.Set_view):
+                assert name_of(class_of(lambda far=far, call=call: call(far))) == "ERR_ARG"
         assert name_of(class_of(lambda: file.Set_size(-1))) == "ERR_ARG"
         assert name_of(class_of(lambda: file.Preallocate(-1))) == "ERR_ARG"
         assert name_of(class_of(lambda: file.Set_view(-1))) == "ERR_ARG"

@@ -5,7 +5,7 @@
 
 With ``device`` half of the arrays are a GPU's, on the driver double, which ends in an error if anything was touched that must not be.
 All ranks draw the same calls, so that collectives meet; some of what calls return is among what later ones get. Left out are raw
-addresses and BOTTOM, which no library can check, and what ends the process on purpose.
+addresses and BOTTOM, which no library can check, what ends the process on purpose, and what would make, delete or fill files.
 """
 
 import array
@@ -31,7 +31,7 @@ from ncclx_mpi.testing.driver_double.arrays import using  # noqa: E402
 LEFT_OUT = {
     "Abort", "Finalize", "Init", "Init_thread", "Disconnect", "Set_errhandler", "Call_errhandler",
     "fromaddress", "fromhandle", "frombuffer", "Get_address", "Aint_add", "Aint_diff", "pyobject", "fromkeyval",
-    "tobytes", "release",
+    "tobytes", "release", "Open", "Delete", "Preallocate",
 }  # fmt: skip
 INTEGERS = [-(2**63), -(2**31), -7, -3, -2, -1, 0, 1, 2, 3, 8, 100, 2**24, 2**31 - 1, 2**31, 2**40, 2**63 - 1, 2**64]
 TOGETHER, KEPT = 100, 8
@@ -83,11 +83,13 @@ class Draw:
         ]
         windows[1].Fence()
         windows[3].Free()
+        files = [MPI.File.Open(MPI.COMM_SELF, "/dev/null", MPI.MODE_RDWR) for _ in range(3)]
+        files[2].Close()
         self.in_streams = self.prepared()
         grid = comm.Create_cart([comm.size], periods=[True])
         peer = [(comm.rank + 1) % comm.size]
         self.pool = [
-            *self.in_streams, *windows, MPI.WIN_NULL, MPI.Win,
+            *self.in_streams, *windows, MPI.WIN_NULL, MPI.Win, *files, MPI.FILE_NULL, MPI.File,
             grid, grid, comm.Create_graph([0, 1], [0]), comm.Create_dist_graph_adjacent(peer, peer), MPI.Cartcomm, MPI.Graphcomm(),
             comm, comm, comm, MPI.COMM_SELF, MPI.COMM_NULL, freed_comm, comm.Split(comm.rank),
             *kinds, committed,
