@@ -18,7 +18,20 @@ TOKEN = "NCCLX_MPI_TOKEN"
 _FIRST_IN_LIFE = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG")
 """Variables that act when a process begins: the launcher starts anew to heed them."""
 
-_WITH_VALUE = ("-n", "-np", "--nranks", "--timeout", "-x", "--nnodes", "--node-rank", "--rendezvous", "--token-file")
+_WITH_VALUE = (
+    "-n",
+    "-np",
+    "--nranks",
+    "--timeout",
+    "-x",
+    "--nnodes",
+    "--node-rank",
+    "--rendezvous",
+    "--token-file",
+    "--hosts",
+    "--hostfile",
+    "--rsh",
+)
 
 _USAGE = "%(prog)s -n N [options] script.py | -m module | -c code | python script.py | program  [arg ...]"
 
@@ -27,6 +40,8 @@ def main(args: list[str]) -> int:
     """Start a program on N ranks, and return the exit status of the job."""
     options, own, words = _parse(args)
     try:
+        if options.hosts or options.hostfile:
+            return _run_on_hosts(options, words)
         program, flags = parse_any(words)
         node = _node(options)
     except (UsageError, ValueError) as error:
@@ -44,7 +59,7 @@ def main(args: list[str]) -> int:
 def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     """The options, the words that they were, and those of the program."""
     parser = argparse.ArgumentParser(prog=f"{program_name()} run", usage=_USAGE, description=__doc__, allow_abbrev=False)
-    parser.add_argument("-n", "-np", "--nranks", type=_positive, default=1, metavar="N", help="number of ranks (1)")
+    parser.add_argument("-n", "-np", "--nranks", type=_positive, metavar="N", help="number of ranks (1)")
     parser.add_argument("--tag-output", action="store_true", help="begin each line of output with [rank]")
     parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="end the job after S seconds, with all stacks")
     parser.add_argument("-x", action="append", default=[], metavar="VAR=VAL", help="set a variable before anything is imported")
@@ -60,6 +75,10 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     several.add_argument(
         "--end-with-stdin", action="store_true", help="end the job when standard input ends; a byte in it is a signal"
     )
+    there = parser.add_argument_group("on several hosts, started from here")
+    there.add_argument("--hosts", default="", metavar="A:2,B:2", help="hosts, and how many ranks each gets (1)")
+    there.add_argument("--hostfile", default="", metavar="FILE", help="a file that names a host in each line, as name:2")
+    there.add_argument("--rsh", default="", metavar="COMMAND", help="remote shell ($NCCLX_MPI_RSH, else ssh -o BatchMode=yes)")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     own, words = _split_at_program(args)
     return parser.parse_args(own), own, words
@@ -82,6 +101,28 @@ def _node(options: argparse.Namespace) -> Node | None:
     from ncclx_mpi.launch.local import Node
 
     return Node(options.rendezvous, options.node_rank, options.nnodes, token_from(os.environ, options.token_file))
+
+
+def _run_on_hosts(options: argparse.Namespace, words: list[str]) -> int:
+    """Have the hosts started from here.
+
+    Raises
+    ------
+    ValueError, UsageError
+        The options do not go together, or name no hosts or no program.
+    """
+    from ncclx_mpi.launch.over_hosts import Command, places, places_of_file, run_on
+
+    if options.nnodes or options.node_rank != -1 or options.token_file or options.end_with_stdin:
+        raise ValueError("--hosts and --hostfile start all nodes from here; --nnodes and the like are for one command on each host")
+    if options.hosts and options.hostfile:
+        raise ValueError("--hosts and --hostfile both name the hosts")
+    if not words or words[0] == "-":
+        raise UsageError("name a program that all hosts can read; standard input is read here only")
+    found = places(options.hosts, options.nranks) if options.hosts else places_of_file(options.hostfile, options.nranks)
+    own = ["--timeout", str(options.timeout), *(["--tag-output"] if options.tag_output else [])]
+    variables = dict(_split_variable(text) for text in options.x)
+    return run_on(found, Command(own, words, variables, options.rendezvous, options.rsh))
 
 
 def _split_at_program(args: list[str]) -> tuple[list[str], list[str]]:
@@ -131,7 +172,7 @@ def _run(options: argparse.Namespace, program: Program, node: Node | None) -> in
 
     return run_program(
         program,
-        options.nranks,
+        options.nranks or 1,
         is_tagged=options.tag_output,
         timeout=options.timeout,
         node=node,

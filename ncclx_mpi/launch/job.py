@@ -12,9 +12,9 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ncclx_mpi import process
 from ncclx_mpi.bootstrap import handover, launcher
@@ -23,6 +23,7 @@ from ncclx_mpi.launch import rank as child
 from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
+from ncclx_mpi.launch.wakeup import signals_as_bytes
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap.agent import Agent
@@ -250,7 +251,8 @@ class Job:
 
     def supervise(self) -> Outcome:
         """Serve the ranks until all have ended, on other hosts, too."""
-        with selectors.DefaultSelector() as selector, self._signals():
+        signals = signals_as_bytes(self._wake_read, self._wake_write, (*process.FORWARDED, signal.SIGTSTP, signal.SIGCHLD))
+        with selectors.DefaultSelector() as selector, signals:
             self._register(selector)
             self._reap()
             while self._living:
@@ -540,24 +542,6 @@ class Job:
         if self._agent is not None:
             self._agent.close_in_child()
         self.nodes.close()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Signals become bytes in a socket, so that the loop sees them in order with everything else."""
-        for end in (self._wake_read, self._wake_write):
-            end.setblocking(False)
-        old_fd = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        old: dict[int, Any] = {}
-        numbers: tuple[int, ...] = (*process.FORWARDED, signal.SIGTSTP, signal.SIGCHLD)
-        for number in numbers:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                old[number] = signal.signal(number, lambda *_: None)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(old_fd)
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 def _nodes(settings: Settings) -> Nodes:
