@@ -7,8 +7,8 @@
       | <--------------------- nonce c, HMAC(token, "client" s c) --- |
       | -- "+", HMAC(token, "server" c s) --------------------------> |     or "-" and zeros: refused
 
-The client proves himself first, so that a stranger learns nothing but two random numbers. These 41, 64 and 33 bytes are the same in all versions;
-what may differ is said afterwards. A server keeps at most 64 connections that have proved nothing, each for at most 5 s; of more
+The client proves himself first, so that a stranger learns nothing but a random number. These 41, 64 and 33 bytes are the same in all
+versions; what may differ is said afterwards. A server keeps at most 64 connections that have proved nothing, each for at most 5 s; of more
 than that, the oldest is dropped, whose client tries again.
 """
 
@@ -31,6 +31,7 @@ _NONCE_BYTES, _MAC_BYTES = 32, 32
 _GREETING_BYTES, _PROOF_BYTES, _REPLY_BYTES = len(MAGIC) + _NONCE_BYTES, _NONCE_BYTES + _MAC_BYTES, 1 + _MAC_BYTES
 _MOST_STRANGERS = 64
 _STRANGER_SECONDS = 5.0
+_CLIENT_SECONDS = 2.0
 _BACKLOG = 512
 
 Welcome = Callable[[socket.socket], None]
@@ -178,11 +179,11 @@ def connect(host: str, port: int, token: bytes, patience: Patience) -> socket.so
         There is no gate, or it dropped us: it may be tried again.
     """
     patience.check()
-    connection = socket.create_connection((host, port), timeout=max(0.001, min(patience.left, _STRANGER_SECONDS)))
+    connection = socket.create_connection((host, port), timeout=max(0.001, min(patience.left, _CLIENT_SECONDS)))
     try:
         if connection.getsockname() == connection.getpeername():  # nobody listens: the system took that very port for our own end
             raise ConnectionRefusedError("nobody listens there")
-        end = time.monotonic() + min(patience.left, _STRANGER_SECONDS)
+        end = time.monotonic() + min(patience.left, _CLIENT_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         greeting = _exactly(connection, _GREETING_BYTES, end)
         if not greeting.startswith(MAGIC):

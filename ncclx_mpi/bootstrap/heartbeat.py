@@ -29,6 +29,6 @@ def heartbeat() -> Heartbeat:
         period = limit = 0.0
     if not 0 < 2 * period <= limit < float("inf"):
         raise ValueError(
-            f"NCCLX_MPI_HEARTBEAT={text!r} is not a period and a limit in seconds, as in 0.5,3, of which the limit is at least twice the period"
+            f"NCCLX_MPI_HEARTBEAT={text!r} is not a period and a limit in seconds, as in 0.5,3; the limit is at least twice the period"
         )
     return Heartbeat(period, limit)

@@ -47,7 +47,7 @@ class _Link:
 
 
 class Mesh:
-    """This host's connections with all others.
+    """The connections of this host with all others.
 
     Parameters
     ----------

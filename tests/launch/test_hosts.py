@@ -1,0 +1,246 @@
+"""A job on two hosts, which are network namespaces here."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import time
+
+import pytest
+from programs import all_gone, command, environment, is_running
+from spaces import Space, two_spaces, why_not
+
+from ncclx_mpi.launch.over_hosts import Place, places, places_of_file
+
+REASON = why_not()
+needs_spaces = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@pytest.fixture
+def spaces():
+    with two_spaces() as both:
+        yield both
+
+
+class OnHosts:
+    """A job of which each host runs its own command."""
+
+    def __init__(self, spaces: tuple[Space, ...], words: list[str], nranks: int = 2, **variables: str) -> None:
+        env = environment(NCCLX_MPI_TOKEN=secrets.token_hex(16), **variables)
+        pipe = subprocess.PIPE
+        self.nodes = []
+        for node, space in enumerate(spaces):
+            own = ["--nnodes", str(len(spaces)), "--node-rank", str(node), "--rendezvous", f"{spaces[0].address}:29500"]
+            line = [*space.prefix, *command("run", "-n", str(nranks), *own, *words)]
+            self.nodes.append(subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True))
+
+    def read(self, count: int) -> list[list[str]]:
+        """So many lines of each host."""
+        return [[node.stdout.readline().rstrip("\n") for _ in range(count)] for node in self.nodes]
+
+    def end(self, timeout: float = 120) -> list[tuple[int, str, str]]:
+        """Status, output and errors of each host."""
+        found = []
+        for node in self.nodes:
+            stdout, stderr = node.communicate(timeout=timeout)
+            found.append((node.returncode, stdout, stderr))
+        return found
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+            node.communicate()
+
+
+@pytest.fixture
+def on_hosts(spaces):
+    """Starts jobs; what still runs at the end is killed."""
+    jobs = []
+
+    def start(*words: str, **options: object) -> OnHosts:
+        jobs.append(OnHosts(spaces, list(words), **options))  # type: ignore[arg-type]
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+SAY = "import os; print(*(os.environ[f'NCCLX_MPI_{name}'] for name in ('RANK', 'SIZE', 'LOCAL_RANK')), 'NCCLX_MPI_TOKEN' in os.environ)"
+SHOW_AND_SLEEP = (
+    "import os, subprocess, time; child = subprocess.Popen(['sleep', '600'])\n"
+    "print(os.getpid(), child.pid, flush=True); time.sleep(600)"
+)
+
+
+@needs_spaces
+def test_output_of_each_host_is_its_callers(on_hosts):
+    (first, second) = on_hosts("-c", SAY).end()
+    assert first[0] == second[0] == 0, first[2] + second[2]
+    assert sorted(first[1].splitlines()) == ["0 4 0 False", "1 4 1 False"]
+    assert sorted(second[1].splitlines()) == ["2 4 0 False", "3 4 1 False"]
+
+
+@needs_spaces
+def test_the_first_failure_is_the_status_of_all(on_hosts):
+    code = "import os, sys, time\nif os.environ['NCCLX_MPI_RANK'] == '2': sys.exit(7)\ntime.sleep(600)"
+    found = on_hosts("-c", code).end()
+    assert [status for status, _, _ in found] == [7, 7]
+    for _, _, stderr in found:
+        assert re.search(r"rank 2 \(process \d+.*\) ended with status 7; 3 other ranks failed after it", stderr)
+
+
+@needs_spaces
+def test_a_host_that_is_done_waits_for_the_others(on_hosts):
+    """Its ranks ended well, but the job has not: both hosts report the same."""
+    job = on_hosts("-c", "import os, sys\nif os.environ['NCCLX_MPI_RANK'] == '3': input_is_over = sys.stdin.read(); sys.exit(5)")
+    assert [status for status, _, _ in job.end()] == [5, 5]
+
+
+@needs_spaces
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_all_hosts(on_hosts, number):
+    job = on_hosts("-c", SHOW_AND_SLEEP)
+    pids = [int(word) for lines in job.read(2) for line in lines for word in line.split()]
+    job.nodes[1].send_signal(number)
+    assert [status for status, _, _ in job.end()] == [128 + number] * 2
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
+def test_a_launcher_that_is_killed_takes_its_ranks_and_the_job(on_hosts):
+    job = on_hosts("-c", SHOW_AND_SLEEP)
+    lines = job.read(2)
+    pids = [int(word) for host in lines for line in host for word in line.split()]
+    job.nodes[1].kill()
+    (status, _, stderr), (killed, _, _) = job.end()
+    assert (status, killed) == (1, -signal.SIGKILL)
+    assert re.search(r"node 1 \(.*\) with ranks 2 to 3 is lost: its (launcher ended|connection broke)", stderr)
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
+def test_a_link_that_goes_down_is_noticed(on_hosts, spaces):
+    """Nothing tells that a host has gone but its silence; each side then ends by itself."""
+    job = on_hosts("-c", SHOW_AND_SLEEP, NCCLX_MPI_HEARTBEAT="0.2,1")
+    pids = [int(word) for host in job.read(2) for line in host for word in line.split()]
+    spaces[1].set_link("down")
+    for (status, _, stderr), ranks in zip(job.end(), ("2 to 3", "0 to 1"), strict=True):
+        assert status == 1
+        assert re.search(rf"with ranks {ranks} is lost: gave no sign of life for 1 s", stderr)
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
+def test_timeout(on_hosts):
+    job = on_hosts("--timeout", "2", "-c", "import time; time.sleep(600)")
+    for status, _, stderr in job.end():
+        assert status == 124
+        assert "still running after 2 s" in stderr
+
+
+class TestFromOne:
+    """``ncclx run --hosts``, with ``ip netns exec`` in the place of ``ssh``."""
+
+    def start(self, spaces: tuple[Space, Space], *words: str, **variables: str) -> subprocess.Popen[str]:
+        hosts = ",".join(f"{space.name}:2" for space in spaces)
+        own = ["--hosts", hosts, "--rsh", "ip netns exec", "--rendezvous", spaces[0].address]
+        pipe = subprocess.PIPE
+        env = environment(**variables)
+        return subprocess.Popen(command("run", *own, *words), env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+
+    @needs_spaces
+    def test_output_comes_here(self, spaces, tmp_path):
+        script = tmp_path / "say.py"
+        script.write_text("import os, sys; print(os.environ['NCCLX_MPI_RANK'], os.environ['GIVEN'], *sys.argv[1:])")
+        job = self.start(spaces, "--tag-output", "-x", "GIVEN=a b", str(script), "two words", "'")
+        stdout, stderr = job.communicate(timeout=120)
+        assert job.returncode == 0, stderr
+        assert sorted(stdout.splitlines()) == [f"[{rank}] {rank} a b two words '" for rank in range(4)]
+
+    @needs_spaces
+    def test_status(self, spaces):
+        job = self.start(spaces, "-c", "import os, sys; sys.exit(int(os.environ['NCCLX_MPI_RANK']) // 3 * 9)")
+        _, stderr = job.communicate(timeout=120)
+        assert job.returncode == 9
+        assert "rank 3" in stderr
+
+    @needs_spaces
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_nothing_is_left_when_the_caller_ends(self, spaces, number):
+        job = self.start(spaces, "-c", SHOW_AND_SLEEP)
+        pids = [int(word) for _ in range(4) for word in job.stdout.readline().split()]
+        assert len(pids) == 8
+        job.send_signal(number)
+        job.communicate(timeout=60)
+        assert job.returncode == (-number if number == signal.SIGKILL else 128 + number)
+        assert all_gone(pids, 20)
+
+    @needs_spaces
+    def test_the_token_is_on_no_command_line(self, spaces):
+        job = self.start(spaces, "-c", SHOW_AND_SLEEP, NCCLX_MPI_TOKEN="not-this-one-but-a-fresh-one")
+        pids = [int(word) for _ in range(4) for word in job.stdout.readline().split()]
+        lines = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit() and is_running(int(pid))]
+        ours = [line for line in lines if "--node-rank" in line]
+        assert len(ours) >= 2
+        assert not any(re.search(r"[0-9a-f]{32}", line) for line in ours)
+        job.kill()
+        job.communicate(timeout=60)
+        assert all_gone(pids, 20)
+
+    @needs_spaces
+    def test_a_host_that_is_not_there(self, spaces):
+        job = self.start((spaces[0], Space("ncclx-none", "none", "10.93.0.9")), "-c", "pass")
+        began = time.monotonic()
+        _, stderr = job.communicate(timeout=120)
+        assert job.returncode != 0
+        assert "ncclx-none" in stderr
+        assert time.monotonic() - began < 60  # and not until the other one has waited for it
+
+
+@pytest.mark.parametrize(
+    ("text", "nranks", "found"),
+    [
+        ("a:2,b:2", None, [("a", 2), ("b", 2)]),
+        ("a, b", None, [("a", 1), ("b", 1)]),
+        ("me@a:2,b:4", 5, [("me@a", 2), ("b", 3)]),
+        ("a:2,b:2", 2, [("a", 2)]),
+        ("[::1]:2", None, [("[::1]", 2)]),
+    ],
+)
+def test_places(text, nranks, found):
+    assert places(text, nranks) == [Place(*pair) for pair in found]
+
+
+@pytest.mark.parametrize(("text", "nranks"), [("", None), ("a:0", None), ("a:x", None), ("a,a", None), ("a:2", 3), ("-oProxyCommand=x", None)])
+def test_what_are_no_places(text, nranks):
+    with pytest.raises(ValueError, match="host"):
+        places(text, nranks)
+
+
+def test_places_of_a_file(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# ours\na slots=2\n\nb:3 # fast\nc\n")
+    assert places_of_file(str(file)) == [Place("a", 2), Place("b", 3), Place("c", 1)]
+    with pytest.raises(ValueError, match="cannot be read"):
+        places_of_file(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--nnodes", "2", "-n", "2", "x.py"], "belong together"),
+        (["--nnodes", "2", "--node-rank", "0", "--rendezvous", "a:1", "-c", "pass"], "by a token"),
+        (["--hosts", "a", "--nnodes", "2", "-c", "pass"], "start all nodes from here"),
+        (["--hosts", "a", "--hostfile", "b", "-c", "pass"], "both name the hosts"),
+        (["--hosts", "a:2", "-"], "standard input is read here only"),
+        (["--hosts", "a:2", "-n", "3", "-c", "pass"], "3 ranks do not fit"),
+    ],
+)
+def test_options_that_do_not_go_together(words, says):
+    done = subprocess.run(command("run", *words), env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
