@@ -125,12 +125,12 @@ class Mesh:
 
     def close(self) -> None:
         """Send what still waits, and close, in such an order that nothing that was sent is lost."""
+        end = time.monotonic() + _PARTING_SECONDS
         for link in self._links.values():
             with contextlib.suppress(OSError):
-                link.connection.settimeout(_PARTING_SECONDS)
+                link.connection.settimeout(max(0.001, end - time.monotonic()))
                 link.connection.sendall(link.waiting)
                 link.connection.shutdown(socket.SHUT_WR)
-        end = time.monotonic() + _PARTING_SECONDS
         for link in self._links.values():
             with contextlib.suppress(OSError):
                 while time.monotonic() < end:
@@ -186,8 +186,8 @@ class Mesh:
             sent = link.connection.send(link.waiting)
         except BlockingIOError:
             sent = 0
-        except OSError as error:
-            return self._drop(link, f"its connection broke ({error.strerror})")
+        except OSError:  # what it has said before is read first, and then that it has gone
+            sent = len(link.waiting)
         del link.waiting[:sent]
         if self._selector is not None:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.waiting else 0)
