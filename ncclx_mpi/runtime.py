@@ -87,9 +87,11 @@ def start() -> Engine:
 def _to_other_nodes(membership: Membership) -> list[Transport]:
     """The transports that reach ranks of other nodes."""
     if membership.directory is not None:
+        from transports.ucx import library
         from transports.ucx.transport import Ucx
 
-        return [Ucx()]
+        size, near = membership.size, membership.arena.near
+        return [Ucx(library.find(), membership.rank, size, [rank for rank in range(size) if rank not in near])]
     if membership.network is None:
         return []
     from transports.virtual.transport import VirtualNetwork
