@@ -18,9 +18,9 @@ TOKEN = "NCCLX_MPI_TOKEN"
 _FIRST_IN_LIFE = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG")
 """Variables that act when a process begins: the launcher starts anew to heed them."""
 
-_WITH_VALUE = frozenset(
-    "-n -np --nranks --timeout -x --nnodes --node-rank --rendezvous --token-file --hosts --hostfile --rsh".split()
-)
+_WITH_VALUE = {
+    "-n", "-np", "--nranks", "--timeout", "-x", "--nnodes", "--node-rank", "--rendezvous", "--token-file", "--hosts", "--hostfile", "--rsh",
+}  # fmt: skip
 """Options that take the word behind them."""
 
 _USAGE = "%(prog)s -n N [options] script.py | -m module | -c code | python script.py | program  [arg ...]"

@@ -227,7 +227,12 @@ def test_nonsense_loses_the_host(make):
 
 def test_what_is_no_news_is_ignored(make):
     here, there = make()
-    for message in ({"kind": "ended", "rank": 0, "pid": 1, "code": 1, "state": 3}, {"kind": "endpoint", "rank": 99}, {}, {"kind": 1}):
+    for message in (
+        {"kind": "ended", "rank": 0, "pid": 1, "code": 1, "state": 3},
+        {"kind": "endpoint", "rank": 99},
+        {},
+        {"kind": 1},
+    ):
         there.hosts.mesh.tell(message)
     there.agent.done()
     here.turn_until(lambda: here.agent.is_alone)

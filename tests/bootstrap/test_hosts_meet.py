@@ -257,9 +257,7 @@ def test_a_port_that_is_taken_is_named(pool):
 
 def test_a_caller_who_goes_ends_the_wait(pool):
     reader, writer = os.pipe()
-    waiting = [
-        pool.submit(hosts.meet, f"{HERE}:{free_port()}", node, 2, 1, TOKEN, Patience(60, reader)) for node in (0, 1)
-    ]
+    waiting = [pool.submit(hosts.meet, f"{HERE}:{free_port()}", node, 2, 1, TOKEN, Patience(60, reader)) for node in (0, 1)]
     os.close(writer)
     for future in waiting:
         with pytest.raises(Gone):
@@ -299,7 +297,8 @@ def test_tokens(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "host", "port"), [("a", "a", 0), ("a:1", "a", 1), ("[::1]:5", "::1", 5), ("[::1]", "::1", 0), ("10.0.0.1:80", "10.0.0.1", 80)]
+    ("text", "host", "port"),
+    [("a", "a", 0), ("a:1", "a", 1), ("[::1]:5", "::1", 5), ("[::1]", "::1", 0), ("10.0.0.1:80", "10.0.0.1", 80)],
 )
 def test_addresses(text, host, port):
     found, ports = hosts.address(text, TOKEN)

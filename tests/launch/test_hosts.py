@@ -7,7 +7,9 @@ import re
 import secrets
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from programs import all_gone, command, environment, is_running
@@ -142,6 +144,172 @@ def test_timeout(on_hosts):
         assert "still running after 2 s" in stderr
 
 
+def why_no_ucx() -> str:
+    """Asked in a process of its own, which has UCX loaded afterwards."""
+    asked = subprocess.run(
+        [sys.executable, "-c", "from transports.ucx import library; library.find()"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stderr.strip().splitlines()[-1] if asked.returncode else ""
+
+
+WHY_NO_UCX = REASON or why_no_ucx()
+needs_ucx = pytest.mark.skipif(bool(WHY_NO_UCX), reason=WHY_NO_UCX)
+
+TALK = """
+from mpi4py import MPI
+import numpy as np
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+assert (rank, size, node.rank, node.size) == (node.rank + 2 * (rank // 2), 4, rank % 2, 2)
+
+for count in (1, 1000, 1_000_000):  # to every rank, near and far
+    got = [np.empty(count) for _ in range(size)]
+    requests = [comm.Irecv(got[peer], peer, count) for peer in range(size)]
+    requests += [comm.Isend(np.full(count, rank * 10.0 + peer), peer, count) for peer in range(size)]
+    MPI.Request.Waitall(requests)
+    for peer in range(size):
+        assert (got[peer] == peer * 10.0 + rank).all()
+
+if rank == 1:  # each of the others once, whichever comes first; those of one rank in order
+    seen = [comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG) for _ in range(3 * 20)]
+    for peer in (0, 2, 3):
+        assert [number for sender, number in seen if sender == peer] == list(range(20))
+else:
+    for number in range(20):
+        comm.send((rank, number), 1, tag=number)
+
+numbers = np.arange(50_000) + rank
+total = np.empty_like(numbers)
+comm.Allreduce(numbers, total)
+assert (total == 4 * np.arange(50_000) + 6).all()
+assert comm.allgather({"rank": rank}) == [{"rank": peer} for peer in range(size)]
+assert comm.bcast("x" * 100_000 if rank == 3 else None, root=3) == "x" * 100_000
+assert comm.alltoall([(rank, peer) for peer in range(size)]) == [(peer, rank) for peer in range(size)]
+assert comm.scan(rank) == rank * (rank + 1) // 2
+request = comm.Ibarrier()
+request.Wait()
+
+memory = np.full(100, -1.0)
+window = MPI.Win.Create(memory, comm=comm)
+window.Fence()
+for peer in range(size):
+    window.Put(np.full(10, float(rank)), peer, (8 * 10 * rank, 10, MPI.DOUBLE))
+window.Fence()
+for peer in range(size):
+    assert (memory[10 * peer : 10 * peer + 10] == peer).all()
+window.Lock(3 - rank)
+there = np.empty(10)
+window.Get(there, 3 - rank, (8 * 10 * rank, 10, MPI.DOUBLE))
+window.Unlock(3 - rank)
+assert (there == rank).all()
+comm.Barrier()
+window.Fence()
+one = np.ones(1)
+window.Accumulate(one, 0, (8 * 99, 1, MPI.DOUBLE), MPI.SUM)
+window.Fence()
+assert rank or memory[99] == 3.0
+window.Free()
+print("ok", rank)
+"""
+FAIL = """
+import os, signal, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+if comm.rank == 3:
+    for other in range(3):  # they have all started
+        comm.recv(source=other)
+    os.kill(os.getpid(), signal.SIGKILL)
+comm.send(None, dest=3)
+try:
+    comm.recv(source=3) if comm.rank else comm.Barrier()
+except MPI.Exception as error:
+    print(comm.rank, error.Get_error_class() == MPI.ERR_PROC_FAILED, "rank 3 died" in str(error), flush=True)
+"""
+WAIT_FOR_FAR = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+print("met", flush=True)
+try:
+    comm.recv(source=(comm.rank + 2) % 4)
+except MPI.Exception as error:
+    print(comm.rank, error.Get_error_class() == MPI.ERR_PROC_FAILED, flush=True)
+"""
+
+
+@needs_ucx
+def test_ranks_talk_across_hosts(on_hosts):
+    found = on_hosts("-c", TALK).end(timeout=300)
+    for (status, stdout, stderr), ranks in zip(found, ((0, 1), (2, 3)), strict=True):
+        assert status == 0, stderr
+        assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]
+
+
+@needs_ucx
+def test_a_rank_that_is_killed_is_dead_for_all_hosts(on_hosts):
+    (first, second) = on_hosts("-c", FAIL).end()
+    assert sorted(first[1].splitlines()) == ["0 True True", "1 True True"], first[2]
+    assert second[1].splitlines() == ["2 True True"], second[2]
+    assert first[0] == second[0] == 137
+
+
+@needs_ucx
+def test_ranks_behind_a_link_that_is_down_are_dead(on_hosts, spaces):
+    job = on_hosts("-c", WAIT_FOR_FAR)
+    assert job.read(2) == [["met"] * 2] * 2
+    spaces[0].set_link("down")
+    for (status, stdout, _), ranks in zip(job.end(), ((0, 1), (2, 3)), strict=True):
+        assert sorted(stdout.splitlines()) == [f"{rank} True" for rank in ranks]
+        assert status == 1
+
+
+@needs_ucx
+def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
+    """It is down for a moment in the middle of the traffic, and up again before the limit."""
+    code = (
+        "from mpi4py import MPI; import numpy as np; comm = MPI.COMM_WORLD; comm.Barrier(); print('met', flush=True)\n"
+        "total = sum(comm.allreduce(1) for _ in range(3000)); print(total, flush=True)"
+    )
+    job = on_hosts("-c", code, NCCLX_MPI_HEARTBEAT="0.5,30")
+    assert job.read(2) == [["met"] * 2] * 2
+    spaces[1].set_link("down")
+    spaces[1].set_link("up")
+    for status, stdout, stderr in job.end():
+        assert (status, stdout.splitlines()) == (0, ["12000"] * 2), stderr
+
+
+@needs_ucx
+def test_a_rank_that_never_imports_mpi_is_named(on_hosts):
+    code = "import os\nif os.environ['NCCLX_MPI_RANK'] != '2': from mpi4py import MPI"
+    for status, _, stderr in on_hosts("-c", code).end():
+        assert status == 1
+        assert "rank 2 ended before it imported MPI" in stderr
+
+
+@needs_ucx
+def test_started_programs_join(on_hosts, tmp_path):
+    """A Python behind a shell script is a rank, too."""
+    script = tmp_path / "wrapper.sh"
+    script.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -m ncclx_mpi -c 'from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))'\n"
+    )
+    script.chmod(0o755)
+    for status, stdout, stderr in on_hosts(str(script)).end():
+        assert (status, stdout.splitlines()) == (0, ["4", "4"]), stderr
+
+
+@needs_ucx
+def test_abort_ends_all_hosts(on_hosts):
+    code = "from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier()\nif comm.rank == 3: comm.Abort(6)\ncomm.Barrier()"
+    assert [status for status, _, _ in on_hosts("-c", code).end()] == [6, 6]
+
+
 class TestFromOne:
     """``ncclx run --hosts``, with ``ip netns exec`` in the place of ``ssh``."""
 
@@ -150,7 +318,9 @@ class TestFromOne:
         own = ["--hosts", hosts, "--rsh", "ip netns exec", "--rendezvous", spaces[0].address]
         pipe = subprocess.PIPE
         env = environment(**variables)
-        return subprocess.Popen(command("run", *own, *words), env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(
+            command("run", *own, *words), env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
 
     @needs_spaces
     def test_output_comes_here(self, spaces, tmp_path):
@@ -183,7 +353,8 @@ class TestFromOne:
     def test_the_token_is_on_no_command_line(self, spaces):
         job = self.start(spaces, "-c", SHOW_AND_SLEEP, NCCLX_MPI_TOKEN="not-this-one-but-a-fresh-one")
         pids = [int(word) for _ in range(4) for word in job.stdout.readline().split()]
-        lines = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit() and is_running(int(pid))]
+        running = [int(name) for name in os.listdir("/proc") if name.isdigit() and is_running(int(name))]
+        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in running]
         ours = [line for line in lines if "--node-rank" in line]
         assert len(ours) >= 2
         assert not any(re.search(r"[0-9a-f]{32}", line) for line in ours)
@@ -215,7 +386,9 @@ def test_places(text, nranks, found):
     assert places(text, nranks) == [Place(*pair) for pair in found]
 
 
-@pytest.mark.parametrize(("text", "nranks"), [("", None), ("a:0", None), ("a:x", None), ("a,a", None), ("a:2", 3), ("-oProxyCommand=x", None)])
+@pytest.mark.parametrize(
+    ("text", "nranks"), [("", None), ("a:0", None), ("a:x", None), ("a,a", None), ("a:2", 3), ("-oProxyCommand=x", None)]
+)
 def test_what_are_no_places(text, nranks):
     with pytest.raises(ValueError, match="host"):
         places(text, nranks)
