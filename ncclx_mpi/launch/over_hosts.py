@@ -249,8 +249,8 @@ class _Job:
 
     def _reap(self) -> None:
         for host in self._hosts:
-            if host.process.returncode is None and host.process.poll() is not None:
-                self._ended(host, host.process.returncode)
+            if host.process.returncode is None and (code := host.process.poll()) is not None:
+                self._ended(host, code)
 
     def _ended(self, host: _Host, code: int) -> None:
         """The shell of a host has ended; where that is a failure, the others have some time to end, too."""

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import all_gone, command, environment, is_running
+from programs import HOME, all_gone, command, environment, is_running
 from spaces import Space, two_spaces, why_not
 
 from ncclx_mpi.launch.over_hosts import Place, places, places_of_file
@@ -249,6 +249,38 @@ def test_ranks_talk_across_hosts(on_hosts):
     for (status, stdout, stderr), ranks in zip(found, ((0, 1), (2, 3)), strict=True):
         assert status == 0, stderr
         assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]
+
+
+def commands_of_the_page(beginning: str) -> list[list[str]]:
+    page = (Path(HOME) / "docs" / "hosts.md").read_text()
+    blocks = re.findall(r"<!-- ran on two hosts -->\n```bash\n(.*?)```", page, re.DOTALL)
+    lines = [line.split() for block in blocks for line in block.splitlines()]
+    return [line[2:] for line in lines if " ".join(line).startswith(f"ncclx run {beginning}")]
+
+
+@needs_ucx
+def test_commands_of_the_page(spaces):
+    """As they are printed, but for the names of the hosts and of the remote shell."""
+    snippets = Path(HOME) / "docs" / "snippets"
+    env = environment(NCCLX_MPI_TOKEN=secrets.token_hex(16), NCCLX_MPI_RSH="ip netns exec")
+    pipe, names = subprocess.PIPE, {f"node{k + 1}": space.name for k, space in enumerate(spaces)}
+
+    def start(words: list[str], *prefix: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([*prefix, *command("run", *words)], env=env, cwd=snippets, stdout=pipe, stderr=pipe, text=True)
+
+    (from_one,) = commands_of_the_page("--hosts")
+    words = [re.sub(r"node\d", lambda found: names[found[0]], word) for word in from_one]
+    started = [start(["--rendezvous", spaces[0].address, *words])]
+    stdout, stderr = started[0].communicate(timeout=300)
+    assert stdout == (snippets / "hosts.out").read_text(), stderr
+    both = commands_of_the_page("--nnodes")
+    assert len(both) == 2
+    started = [
+        start([word.replace("node1", spaces[0].address) for word in words], *space.prefix)
+        for words, space in zip(both, spaces, strict=True)
+    ]
+    outputs = [job.communicate(timeout=300)[0] for job in started]
+    assert outputs == [(snippets / "hosts.out").read_text(), ""]
 
 
 @needs_ucx
