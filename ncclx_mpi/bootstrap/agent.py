@@ -80,7 +80,7 @@ class Agent:
         self._hosts.mesh.beat()
         if not self._is_answered and time.monotonic() >= self._asked_at + handover.join_timeout():
             missing = [rank for rank in range(self._hosts.size) if rank not in self._endpoints]
-            self._refuse(
+            self.refuse(
                 f"ranks {handover.short(missing)} of {self._hosts.size} did not start within {handover.join_timeout():g} s; "
                 f"they never import MPI, or are late (more time: {handover.TIMEOUT_VARIABLE})"
             )
@@ -95,6 +95,11 @@ class Agent:
     def abort(self, code: int) -> None:
         """The job is to end with this status."""
         self._hosts.mesh.tell({"kind": "abort", "code": code})
+
+    def refuse(self, reason: str) -> None:
+        """There will be no table of endpoints, unless there is one already."""
+        self._is_answered = True
+        self._exchange.refuse(reason)
 
     def signal(self, number: int) -> None:
         """The job got a signal here."""
@@ -130,11 +135,7 @@ class Agent:
 
     def _never_came(self, rank: int) -> None:
         if not self._is_answered and rank not in self._endpoints:
-            self._refuse(f"rank {rank} ended before it imported MPI, so this job never was complete")
-
-    def _refuse(self, reason: str) -> None:
-        self._is_answered = True
-        self._exchange.refuse(reason)
+            self.refuse(f"rank {rank} ended before it imported MPI, so this job never was complete")
 
     def _heard(self, node: int, message: Message) -> None:
         ranks, host = self._hosts.ranks_of(node), self._hosts.records[node].host

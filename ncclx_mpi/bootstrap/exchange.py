@@ -20,7 +20,8 @@ from ncclx_mpi.bootstrap.patience import Patience
 
 MOST_BYTES = 16 << 10
 """Of an endpoint: one of UCX has some hundred bytes an interface."""
-_HEAD = struct.Struct("!32sI")
+TOKEN_LENGTH = 32
+_HEAD = struct.Struct(f"!{TOKEN_LENGTH}sI")
 _COUNT = struct.Struct("!I")
 _MOST_ASKING = 4096
 _REASON_BYTES = 4096

@@ -93,15 +93,20 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def answer(connection: socket.socket, token: str, size: int, fds_of: FdsOf) -> int | None:
-    """Serve one peer: give its descriptors to a process of this user that knows the token. Returns the peer's rank, None if refused."""
+def answer(
+    connection: socket.socket, token: str, size: int, fds_of: FdsOf, reason_against: Callable[[int], str] = lambda _: ""
+) -> int | None:
+    """Serve one peer: give its descriptors to a process of this user that knows the token. Returns the peer's rank, None if refused.
+
+    `reason_against` says of a rank why it gets none, if it does not.
+    """
     with connection:
         connection.settimeout(_LINE_SECONDS)
         try:
             if peer_of(connection)[1] != os.getuid():
                 return None
             word, rank, peers = connection.recv(_MAX_LINE).decode().split()
-            reason = _reason_against(word, int(rank), int(peers), token, size)
+            reason = _reason_against(word, int(rank), int(peers), token, size) or reason_against(int(rank))
             if reason:
                 connection.sendall(b"-" + reason.encode())
                 return None
@@ -146,8 +151,8 @@ def hand_out(server: socket.socket, token: str, size: int, fds_of: FdsOf) -> Non
             missing.discard(rank)
 
 
-def fetch(name: str, token: str, rank: int, size: int) -> list[int]:
-    """Get the descriptors of the job's memory from rank 0, or from the launcher.
+def fetch(name: str, token: str, rank: int, size: int, seconds: float = 0.0) -> list[int]:
+    """Get the descriptors of the job's memory from rank 0, or from the launcher, within `seconds`, 0: :func:`join_timeout`.
 
     Raises
     ------
@@ -156,7 +161,8 @@ def fetch(name: str, token: str, rank: int, size: int) -> list[int]:
     RuntimeError
         We were refused, or the socket belongs to another user.
     """
-    end = time.monotonic() + join_timeout()
+    seconds = seconds or join_timeout()
+    end = time.monotonic() + seconds
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
             client.settimeout(max(0.001, end - time.monotonic()))
@@ -165,7 +171,7 @@ def fetch(name: str, token: str, rank: int, size: int) -> list[int]:
                 return _ask(client, token, rank, size)
         if time.monotonic() > end:
             raise TimeoutError(
-                f"rank {rank} of {size} waited {join_timeout():g} s for rank 0, which did not come; it did not start, "
+                f"rank {rank} of {size} waited {seconds:g} s for rank 0, which did not come; it did not start, "
                 f"never imports MPI, or runs on another machine (more time: {TIMEOUT_VARIABLE})"
             )
         time.sleep(_RETRY_SECONDS)

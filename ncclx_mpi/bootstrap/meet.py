@@ -70,7 +70,7 @@ def whole_number(environ_name: str, text: str) -> int:
 
 
 def refuse_several_nodes(local: int, size: int, launcher: str) -> None:
-    """The arena joins the ranks of one node only.
+    """Ranks of several nodes are joined by our launcher, Slurm or torchrun only, which say which node each is on.
 
     Raises
     ------
@@ -80,5 +80,5 @@ def refuse_several_nodes(local: int, size: int, launcher: str) -> None:
     if local < size:
         raise RuntimeError(
             f"{launcher} started {size} ranks, {local} of them on this node; "
-            "this version joins the ranks of one node only: start them all on one"
+            "it joins the ranks of one node only: start them all on one, or by `ncclx run --hosts` or srun, which join several"
         )

@@ -95,9 +95,20 @@ def test_two_of_the_same_rank(start):
     assert "two processes were started as rank 0" in refused.communicate()[1]
 
 
-def test_several_nodes_are_refused(start):
-    variables = of_slurm(0, 4, SLURM_STEP_NUM_NODES="2")
+def test_several_hosts_of_mpiexec_are_refused(start):
+    variables = {
+        "PMI_RANK": "0",
+        "PMI_SIZE": "4",
+        "PMIX_NAMESPACE": "x",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
     assert "one node only" in start(SUM, **variables).communicate(timeout=90)[1]
+
+
+def test_tasks_that_slurm_does_not_place(start):
+    variables = of_slurm(0, 4, SLURM_STEP_NUM_NODES="2", SLURM_STEP_TASKS_PER_NODE="2,1")
+    assert "does not describe 4 tasks on 2 nodes" in start(SUM, **variables).communicate(timeout=90)[1]
 
 
 def test_dead_peer_is_noticed(start):

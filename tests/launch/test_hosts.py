@@ -15,7 +15,9 @@ import pytest
 from programs import HOME, all_gone, command, environment, is_running
 from spaces import Space, two_spaces, why_not
 
+from ncclx_mpi.bootstrap.slurm import first_host, tasks_per_node
 from ncclx_mpi.launch.over_hosts import Place, places, places_of_file
+from numba_kernels import cache_files
 
 REASON = why_not()
 needs_spaces = pytest.mark.skipif(bool(REASON), reason=REASON)
@@ -342,6 +344,116 @@ def test_abort_ends_all_hosts(on_hosts):
     assert [status for status, _, _ in on_hosts("-c", code).end()] == [6, 6]
 
 
+def of_slurm(rank: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank % 2),
+        "SLURM_NODEID": str(rank // 2),
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_STEP_NODELIST": "nosuch[1-2]",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.93.0.1",
+    }
+
+
+def of_torchrun(rank: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": str(rank % 2),
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": str(rank // 2),
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.93.0.1",
+        "MASTER_PORT": "29511",
+        "TORCHELASTIC_RUN_ID": str(os.getpid()),
+    }
+
+
+class TestStartedByOthers:
+    """Four processes that find each other by the variables of who started them; the first one of each host starts its agent."""
+
+    @pytest.fixture
+    def start(self, spaces, tmp_path):
+        """Starts them; what still runs at the end is killed."""
+        ranks: list[subprocess.Popen[str]] = []
+
+        def start_four(code, variables, **more):
+            pipe = subprocess.PIPE
+            for rank in (3, 0, 2, 1):
+                env = environment(HOME=str(tmp_path), NCCLX_MPI_CACHE_DIR=str(cache_files.cache_root()), **variables(rank), **more)
+                line = [*spaces[rank // 2].prefix, sys.executable, "-m", "ncclx_mpi", "-c", code]
+                ranks.append(subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True))
+            return [ranks[at] for at in (1, 3, 2, 0)]
+
+        yield start_four
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+    @needs_ucx
+    @pytest.mark.parametrize(("variables", "kind"), [(of_slurm, "slurm"), (of_torchrun, "torchrun")])
+    def test_world(self, start, variables, kind):
+        code = (
+            "from ncclx_mpi import MPI, runtime; print(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1), runtime.membership().kind)"
+        )
+        for rank, process in enumerate(start(code, variables)):
+            stdout, stderr = process.communicate(timeout=120)
+            assert stdout == f"{rank} 4 {kind}\n", stderr
+            assert process.returncode == 0
+
+    @needs_ucx
+    def test_a_rank_that_is_killed(self, start):
+        ranks = start(FAIL, of_slurm)
+        outputs = [process.communicate(timeout=120) for process in ranks]
+        assert [process.returncode for process in ranks] == [0, 0, 0, -signal.SIGKILL]
+        assert [stdout for stdout, _ in outputs[:3]] == [f"{rank} True True\n" for rank in range(3)], outputs
+
+    @needs_ucx
+    def test_an_agent_that_is_killed(self, start):
+        """Its host is lost for the others, and the others for its host."""
+        ranks = start(
+            WAIT_FOR_FAR.replace('"met"', '"met", arena.word(HEADER.creator)').replace("comm.Barrier()", AGENT_OF_OURS), of_slurm
+        )
+        agents = [int(process.stdout.readline().split()[1]) for process in ranks]
+        assert len(set(agents)) == 2
+        os.kill(agents[3], signal.SIGKILL)
+        for rank, process in enumerate(ranks):
+            stdout, stderr = process.communicate(timeout=120)
+            assert stdout == f"{rank} True\n", stderr
+        assert all_gone(agents, 10)
+
+    @needs_spaces
+    def test_a_host_that_does_not_come(self, start, spaces):
+        spaces[0].set_link("down")
+        for rank, process in enumerate(start("from mpi4py import MPI", of_slurm, NCCLX_MPI_JOIN_TIMEOUT="3")):
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert ("node 1 of 2 did not come" if rank < 2 else "node 1 of 2 waited 3 s for node 0") in stderr
+
+    @needs_spaces
+    def test_ranks_that_are_not_host_by_host(self, start):
+        def cyclic(rank):
+            first = {0: 0, 1: 2, 2: 1, 3: 3}[rank]
+            return {**of_slurm(rank), "SLURM_PROCID": str(first)}
+
+        for process in start("from mpi4py import MPI", cyclic):
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert "srun --distribution=block" in stderr
+
+
+AGENT_OF_OURS = """
+from ncclx_mpi import runtime
+from transports.shm.layout import HEADER
+arena = runtime.engine().arena
+comm.Barrier()
+"""
+
+
 class TestFromOne:
     """``ncclx run --hosts``, with ``ip netns exec`` in the place of ``ssh``."""
 
@@ -449,3 +561,19 @@ def test_options_that_do_not_go_together(words, says):
     done = subprocess.run(command("run", *words), env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2]), ("", []), ("x", []), ("2(x3", []), ("1(x9999999)", [])],
+)
+def test_tasks_per_node(text, tasks):
+    assert tasks_per_node(text) == tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [("n[1-2]", "n1"), ("rack[07-12,15]n[1-2],login", "rack07n1"), ("a,b", "a"), ("a", "a"), ("n[3,5]x", "n3x"), ("", "")],
+)
+def test_first_host(text, host):
+    assert first_host(text) == host
