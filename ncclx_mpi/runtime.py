@@ -90,8 +90,9 @@ def _to_other_nodes(membership: Membership) -> list[Transport]:
         from transports.ucx import library
         from transports.ucx.transport import Ucx
 
-        size, near = membership.size, membership.arena.near
-        return [Ucx(library.find(), membership.rank, size, [rank for rank in range(size) if rank not in near])]
+        size, arena = membership.size, membership.arena
+        far = [rank for rank in range(size) if rank not in arena.near]
+        return [Ucx(library.find(), membership.rank, size, far, arena.death_notice)]
     if membership.network is None:
         return []
     from transports.virtual.transport import VirtualNetwork

@@ -22,6 +22,8 @@ from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.compile_cache import warm
 
 _SLICE_SECONDS = 0.5
+_REFUSING_SECONDS = 10.0
+"""For ranks that come late to hear why there is no job."""
 
 
 @dataclass
@@ -81,7 +83,7 @@ class AgentProcess:
             self._meet(Patience(handover.join_timeout(), lifeline))
         except (RuntimeError, ValueError, OSError) as error:
             self._refusal = str(error)
-        self._until = time.monotonic() + handover.join_timeout()
+        self._until = time.monotonic() + (_REFUSING_SECONDS if self._refusal else handover.join_timeout())
 
     def _meet(self, patience: Patience) -> None:
         order = self._order
@@ -126,6 +128,7 @@ class AgentProcess:
     def _reason_against(self, rank: int) -> str:
         if not self._order.first <= rank < self._order.first + self._order.nranks:
             self._refusal = f"rank {rank} is not on node {self._order.node}: start ranks host by host (srun --distribution=block)"
+            self._until = time.monotonic() + _REFUSING_SECONDS
             self._declare_missing_dead()
         if self._refusal:
             self._missing.discard(rank)
