@@ -139,6 +139,21 @@ def test_a_link_that_goes_down_is_noticed(on_hosts, spaces):
 
 
 @needs_spaces
+def test_a_launcher_that_is_stopped_is_silent(on_hosts):
+    """The others do without its host; it finds that out when it goes on."""
+    job = on_hosts("-c", SHOW_AND_SLEEP, NCCLX_MPI_HEARTBEAT="0.2,1")
+    pids = [int(word) for host in job.read(2) for line in host for word in line.split()]
+    job.nodes[1].send_signal(signal.SIGSTOP)
+    _, stderr = job.nodes[0].communicate(timeout=120)
+    assert job.nodes[0].returncode == 1
+    assert "with ranks 2 to 3 is lost: gave no sign of life for 1 s" in stderr
+    job.nodes[1].send_signal(signal.SIGCONT)
+    _, stderr = job.nodes[1].communicate(timeout=120)
+    assert job.nodes[1].returncode != 0
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
 def test_timeout(on_hosts):
     job = on_hosts("--timeout", "2", "-c", "import time; time.sleep(600)")
     for status, _, stderr in job.end():
