@@ -112,6 +112,13 @@ SETTINGS: dict[str, Setting] = dict(
             (),
             "what joins simulated nodes, as in credits=2,delay=50,jitter=200,shuffled,seed=7: packets under way, and how late (us) they are",
         ),
+        _ours(
+            "ucx_library",
+            "",
+            str,
+            (),
+            "path of the libucp.so by which ranks of other hosts are reached; empty: the first that is found",
+        ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),
     ]
