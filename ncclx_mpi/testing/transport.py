@@ -252,8 +252,8 @@ def _payload(number: int, nbytes: int) -> bytes:
 class TransportTests:
     """What every transport must do.
 
-    A subclass gives the fixture ``pair``: the transports of ranks 0 and 1 of two, in this process. Where a message takes its time, and both ends
-    have to be polled, ``turns`` says how often they are before nothing more is expected than what was sent.
+    A subclass gives the fixture ``pair``: the transports of ranks 0 and 1 of two, in this process. Where a message takes its time, and both
+    ends have to be polled, ``turns`` says how often they are before nothing more is expected than what was sent.
     """
 
     turns: ClassVar[int] = 1
