@@ -91,7 +91,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Sequence[Transport]:
     except library.LibraryError as error:
         pytest.skip(str(error))
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
-    monkeypatch.setattr(ucx_transport, "_CLOSING_SECONDS", 0.0)
+    monkeypatch.setattr(ucx_transport, "_FLUSH_SECONDS", 0.0)
     return [Ucx(found, rank, 2, {1 - rank}) for rank in range(2)]
 
 

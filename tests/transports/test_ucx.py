@@ -26,7 +26,7 @@ def library() -> Library:
 def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the loopback interface is used; ends that are closed one after the other do not wait for each other."""
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
-    monkeypatch.setattr(transport, "_CLOSING_SECONDS", 0.0)
+    monkeypatch.setattr(transport, "_FLUSH_SECONDS", 0.0)
 
 
 def pair_of(library: Library) -> tuple[Transport, Transport]:
