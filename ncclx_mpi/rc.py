@@ -119,6 +119,13 @@ SETTINGS: dict[str, Setting] = dict(
             (),
             "signs of life between the hosts of a job: one each period, and a host without one for the limit is lost; in seconds",
         ),
+        _ours(
+            "ucx_library",
+            "",
+            str,
+            (),
+            "path of the libucp.so by which ranks of other hosts are reached; empty: the first that is found",
+        ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),
     ]

@@ -252,11 +252,13 @@ def _payload(number: int, nbytes: int) -> bytes:
 class TransportTests:
     """What every transport must do.
 
-    A subclass gives the fixture ``pair``: the transports of ranks 0 and 1 of two, in this process. Where a message takes its time, and both ends
-    have to be polled, ``turns`` says how often they are before nothing more is expected than what was sent.
+    A subclass gives the fixture ``pair``: the transports of ranks 0 and 1 of two, in this process. Where a message takes its time, and both
+    ends have to be polled, ``turns`` says how often they are before nothing more is expected than what was sent.
     """
 
     turns: ClassVar[int] = 1
+    much: ClassVar[int] = 3_000_000
+    """Bytes that do not arrive in two turns."""
 
     @pytest.fixture
     def ends(self, pair: tuple[Transport, Transport]) -> Iterator[tuple[End, End]]:
@@ -374,21 +376,23 @@ class TransportTests:
         assert zero.send(1, b"room again") and [message.payload for message in one.received()] == [b"room again"]
 
     def test_a_buffer_that_is_taken_back_is_not_written_to(self, ends: tuple[End, End]) -> None:
+        """At once, or when what is under way has ended: then the rest is dropped, and the receive ends all the same."""
         zero, one = ends
-        data, room = np.full(3_000_000, 7, np.uint8), np.zeros(3_000_000, np.uint8)
+        data, room = np.full(self.much, 7, np.uint8), np.zeros(self.much, np.uint8)
         sent = zero.offer(1, data.ctypes.data, data.size)
         (seen,) = one.received()
         fetched = one.fetch(seen, room.ctypes.data, room.size)
         zero.go_on(sent)
         one.go_on(fetched)
-        assert not fetched["finished"] and one.revoke(0, fetched)
-        before = room.copy()
+        assert not fetched["finished"]
+        is_free, before = one.revoke(0, fetched), room.copy()
         for _ in range(10_000):
             zero.go_on(sent)
             one.go_on(fetched)
             if sent["finished"] and fetched["finished"]:
                 break
-        assert sent["finished"] and fetched["finished"] and (room == before).all() and not room.all()
+        assert sent["finished"] and fetched["finished"] and not room.all()
+        assert (room == before).all() or not is_free
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         zero, one = ends

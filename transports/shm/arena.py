@@ -240,7 +240,7 @@ class Arena:
 
     @property
     def death_notice(self) -> DeathNotice:
-        """What a transport calls that finds a rank of another node dead: as :meth:`ended_elsewhere`."""
+        """How a transport notes in compiled code that a rank of another node is DEAD: as :meth:`ended_elsewhere` does."""
         return DeathNotice(c_address(_mark_dead), self.base, self.base + self.plan.end_elsewhere(0))
 
     def load_death_notice(self) -> None:

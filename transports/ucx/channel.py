@@ -7,11 +7,12 @@
                                                          later than next, or refused: kept in place s % WINDOW
       acknowledged = taken  <--------------------------  ``taken`` = next: in each message the other way, or in a NOTE
 
-No more than :data:`WINDOW` messages are under way to a peer that takes nothing, so it keeps that many, and a flood waits with its sender. What a
-receiver has to say (messages taken, eager bytes that found their receive) rides on messages the other way; where there are none, a NOTE says it.
+No more than :data:`WINDOW` messages are under way to a peer that takes nothing, so it keeps that many, and a flood waits with its sender.
+What a receiver has to say (messages taken, eager bytes that found their receive) rides on messages the other way; where there are none, a
+NOTE says it.
 
-A message is handed up where UCX delivers it, out of UCX's memory. But UCX may also deliver while something is sent, to this rank itself; what
-comes then is kept until :func:`transports.ucx.transfers.poll` looks again, as the engine is in the middle of something else.
+A message is handed up where UCX delivers it, out of UCX's memory. But UCX may also deliver while something is sent, to this rank itself;
+what comes then is kept until :func:`transports.ucx.transfers.poll` looks again, as the engine is in the middle of something else.
 
 Endpoints are made when the first message is sent. One that fails is never used again; whoever waits for the peer is told of its death.
 
@@ -310,34 +311,41 @@ def on_message(state, header, header_bytes, message, nbytes, how):  # type: igno
     return keep(link, sequence, message, nbytes, 1 if load64(how) & DATA_MAY_BE_HELD != 0 else 0)
 
 
-@kernel("int64(int64, int64)")
-def _settle(state, link):  # type: ignore[no-untyped-def]
-    """Do what a peer waits for, or what waits of a peer; 1 if some of it has to wait longer."""
-    take_kept(state, link)
-    heard, engine = load64(link + LINK.heard), load64(state + STATE.engine)
-    if heard > load64(link + LINK.reported):
-        if call_message(load64(state + STATE.arrive), engine, link, CREDIT, 0, 0, 0, heard, 0, 0) != 0:
-            store64(link + LINK.reported, heard)
-    if load64(link + LINK.flags) & (FAILED | NOTED | GONE) == FAILED:
-        store64(link + LINK.flags, load64(link + LINK.flags) | NOTED)
+@kernel("void(int64, int64)")
+def _report(state, link):  # type: ignore[no-untyped-def]
+    """Tell the engine of credit that a peer has given, and who waits for a peer that has failed of its death."""
+    heard, engine, flags = load64(link + LINK.heard), load64(state + STATE.engine), load64(link + LINK.flags)
+    is_news = 1 if heard > load64(link + LINK.reported) else 0
+    if is_news != 0 and call_message(load64(state + STATE.arrive), engine, link, CREDIT, 0, 0, 0, heard, 0, 0) != 0:
+        store64(link + LINK.reported, heard)
+    if flags & (FAILED | NOTED | GONE) == FAILED:
+        store64(link + LINK.flags, flags | NOTED)
         if load64(state + STATE.note_death) != 0:
-            rank = load64(link + LINK.rank)
-            word = load64(state + STATE.death_words) + WORD * rank
-            call_three(load64(state + STATE.note_death), load64(state + STATE.deaths), word, rank)
-    is_owed = 1 if load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2 else 0
+            rank, words = load64(link + LINK.rank), load64(state + STATE.death_words)
+            call_three(load64(state + STATE.note_death), load64(state + STATE.deaths), words + WORD * rank, rank)
+
+
+@kernel("int64(int64)")
+def _is_overdue(link):  # type: ignore[no-untyped-def]
+    """Whether a peer has to be told now what was taken of it."""
     owed_bytes = load64(link + LINK.released) - load64(link + LINK.announced)
     if owed_bytes > 0:
-        patience = load64(link + LINK.patience) + 1
-        store64(link + LINK.patience, patience)
-        is_owed = 1 if is_owed != 0 or patience > CREDIT_PATIENCE or owed_bytes >= CREDIT_BYTES else 0
-    is_waiting = 1 if owed_bytes > 0 and is_owed == 0 else 0
-    if is_owed != 0 and send_note(state, link) == 0:
-        is_waiting = 1
-    if heard > load64(link + LINK.reported):
-        is_waiting = 1
-    if load64(link + LINK.kept) != 0 and load64(place_of(link, load64(link + LINK.next)) + KEPT.address) != 0:
-        is_waiting = 1
-    return is_waiting
+        store64(link + LINK.patience, load64(link + LINK.patience) + 1)
+    is_late = 1 if load64(link + LINK.patience) > CREDIT_PATIENCE or owed_bytes >= CREDIT_BYTES else 0
+    return 1 if is_late != 0 or load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2 else 0
+
+
+@kernel("int64(int64)")
+def _is_left(link):  # type: ignore[no-untyped-def]
+    """Whether a peer has to be looked after again."""
+    is_failed = load64(link + LINK.flags) & FAILED
+    if is_failed == 0 and load64(link + LINK.released) > load64(link + LINK.announced):
+        return 1
+    if is_failed == 0 and load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2:
+        return 1
+    if load64(link + LINK.heard) > load64(link + LINK.reported):
+        return 1
+    return 1 if load64(link + LINK.kept) != 0 and load64(place_of(link, load64(link + LINK.next)) + KEPT.address) != 0 else 0
 
 
 @kernel("void(int64)")
@@ -348,6 +356,10 @@ def settle(state):  # type: ignore[no-untyped-def]
     while link != 0:
         after = load64(link + LINK.listed)
         store64(link + LINK.listed, 0)
-        if _settle(state, link) != 0:
+        take_kept(state, link)
+        _report(state, link)
+        if _is_overdue(link) != 0:
+            send_note(state, link)
+        if _is_left(link) != 0:
             enlist(state, link)
         link = 0 if after == link else after

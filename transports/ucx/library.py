@@ -15,7 +15,8 @@ import ctypes
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ _SONAME = "libucp.so.0"
 _DEFAULTS = {
     "UCX_LOG_LEVEL": "fatal",
     "UCX_ERROR_SIGNALS": "",
+    "UCX_DEBUG_SIGNO": "0",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
     "UCX_ADAPTIVE_PROGRESS": "y",
     "UCX_KEEPALIVE_INTERVAL": "1s",
@@ -38,7 +40,7 @@ waits for them, signals stay Python's, interfaces without a peer are not polled,
 _FUNCTIONS = (
     "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
-    "ucp_worker_set_am_recv_handler", "ucp_ep_create", "ucp_ep_close_nbx", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
+    "ucp_worker_set_am_recv_handler", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
     "ucp_am_data_release", "ucp_request_free", "ucp_request_check_status", "ucp_get_version", "ucs_status_string",
 )  # fmt: skip
 _ROOM = 256
@@ -47,6 +49,7 @@ _AM_ID, _AM_FLAGS, _AM_CALL, _AM_ARGUMENT = 1, 2, 4, 8
 _WHOLE_MESSAGES = 1
 _SERIALIZED = 1
 _FORCE = 1
+_WITH_FLAGS = 16
 _IN_PROGRESS = 1
 
 
@@ -284,22 +287,36 @@ class Worker:
         """Move on what is under way."""
         self._ucp.ucp_worker_progress(ctypes.c_void_p(self.address))
 
-    def begin_closing(self, endpoint: int, is_forced: bool) -> int:
-        """Begin to close an endpoint, after what it has to send, or at once. Returns what :meth:`is_closed` is asked with."""
-        params = _RequestParams(mask=16, flags=_FORCE) if is_forced else _RequestParams()
-        close = self._ucp.ucp_ep_close_nbx
-        close.restype = ctypes.c_ssize_t
-        return int(close(ctypes.c_void_p(endpoint), ctypes.byref(params)))
+    def begin_flush(self, endpoint: int) -> int:
+        """Begin to send what an endpoint has to send. Returns what :meth:`is_over` is asked with."""
+        return self._begin("ucp_ep_flush_nbx", endpoint, _RequestParams())
 
-    def is_closed(self, closing: int) -> bool:
-        """Whether an endpoint is closed, well or not; then, it is not asked again."""
-        if closing <= 0:
+    def begin_closing(self, endpoint: int) -> int:
+        """Begin to close an endpoint at once, whatever it has to send; as above."""
+        return self._begin("ucp_ep_close_nbx", endpoint, _RequestParams(mask=_WITH_FLAGS, flags=_FORCE))
+
+    def _begin(self, function: str, endpoint: int, params: _RequestParams) -> int:
+        call = getattr(self._ucp, function)
+        call.restype = ctypes.c_ssize_t
+        return int(call(ctypes.c_void_p(endpoint), ctypes.byref(params)))
+
+    def is_over(self, request: int) -> bool:
+        """Whether what was begun has ended, well or not; then, it is not asked again."""
+        if request <= 0:
             return True
-        status = self._ucp.ucp_request_check_status(ctypes.c_void_p(closing))
+        status = self._ucp.ucp_request_check_status(ctypes.c_void_p(request))
         if status & 0xFF == _IN_PROGRESS:
             return False
-        self._ucp.ucp_request_free(ctypes.c_void_p(closing))
+        self._ucp.ucp_request_free(ctypes.c_void_p(request))
         return True
+
+    def finish(self, requests: Iterable[int], seconds: float) -> list[int]:
+        """Make progress until what was begun is over, or so much time. Returns what is not."""
+        end, left = time.monotonic() + seconds, [request for request in requests if not self.is_over(request)]
+        while left and time.monotonic() < end:
+            self.progress()
+            left = [request for request in left if not self.is_over(request)]
+        return left
 
     def describe(self) -> list[str]:
         """What UCX says of its context: devices and transports, one in a line."""

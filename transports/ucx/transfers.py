@@ -9,9 +9,9 @@
       piece {receive, offset} ~~~~~~~~~~~~~~~~~>  comes as a description: UCX gets it into the buffer (RDMA, where there is any)
       all sent: finish                            all there: finish
 
-A piece is an active message whose payload is the sender's buffer itself. Whether it comes whole or as a description is for UCX to choose, by its
-size and by what the network can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where they are that
-there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
+A piece is an active message whose payload is the sender's buffer itself. Whether it comes whole or as a description is for UCX to choose,
+by its size and by what the network can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where
+they are that there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
 
 :data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). Of a receive that is given up, pieces that are under
 way end in its buffer, which stays its owner's concern until then; those that come later are dropped.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +16,8 @@ from transports.ucx import channel, transfers
 from transports.ucx.layout import FAILED, LINK, MAX_EAGER, MESSAGES, PIECES, STATE
 from transports.ucx.library import Library, Worker
 
-_CLOSING_SECONDS = 2.0
+_FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
+"""At the end: until peers that make no progress are left alone with what they have; until UCX has ended its part of it."""
 _CALLED = (
     ("progress", "ucp_worker_progress"),
     ("send", "ucp_am_send_nbx"),
@@ -136,11 +136,12 @@ class Ucx(Transport):
         """Send what is left to be sent, as far as peers take it, and end the worker."""
         if not self._worker.address:
             return
-        closing = [self._worker.begin_closing(endpoint, is_forced) for endpoint, is_forced in self._endpoints()]
-        end = time.monotonic() + _CLOSING_SECONDS
-        while closing and time.monotonic() < end:
-            self._worker.progress()
-            closing = [request for request in closing if not self._worker.is_closed(request)]
+        endpoints = self._endpoints()
+        flushes = self._worker.finish(
+            [self._worker.begin_flush(each) for each, has_failed in endpoints if not has_failed], _FLUSH_SECONDS
+        )
+        closings = [self._worker.begin_closing(each) for each, _ in endpoints]
+        self._worker.finish([*closings, *flushes], _CLOSING_SECONDS)
         self._worker.close()
 
     def _endpoints(self) -> list[tuple[int, bool]]:
