@@ -341,6 +341,13 @@ def test_a_rank_that_never_imports_mpi_is_named(on_hosts):
         assert "rank 2 ended before it imported MPI" in stderr
 
 
+@needs_spaces
+def test_no_ucx_is_one_sentence(on_hosts):
+    for status, _, stderr in on_hosts("-c", "from mpi4py import MPI", NCCLX_MPI_UCX_LIBRARY="/none/libucp.so").end():
+        assert status == 1
+        assert "NCCLX_MPI_UCX_LIBRARY names /none/libucp.so, which cannot be loaded" in stderr
+
+
 @needs_ucx
 def test_started_programs_join(on_hosts, tmp_path):
     """A Python behind a shell script is a rank, too."""
