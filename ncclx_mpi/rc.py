@@ -112,13 +112,27 @@ SETTINGS: dict[str, Setting] = dict(
             (),
             "what joins simulated nodes, as in credits=2,delay=50,jitter=200,shuffled,seed=7: packets under way, and how late (us) they are",
         ),
+        _ours(
+            "heartbeat",
+            "0.5,3",
+            str,
+            (),
+            "signs of life between the hosts of a job: one each period, and a host without one for the limit is lost; in seconds",
+        ),
+        _ours(
+            "ucx_library",
+            "",
+            str,
+            (),
+            "path of the libucp.so by which ranks of other hosts are reached; empty: the first that is found",
+        ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),
     ]
 )
 
-INTERNAL = ("JOB", "RANK", "SIZE", "LOCAL_RANK")
-"""``NCCLX_MPI_`` variables that the launcher hands to its children."""
+INTERNAL = ("JOB", "RANK", "SIZE", "LOCAL_RANK", "TOKEN", "RSH")
+"""``NCCLX_MPI_`` variables that the launcher hands to its children, or reads itself."""
 
 
 class Configuration(ModuleType):

@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from ncclx_mpi import errors
@@ -74,7 +74,8 @@ def start() -> Engine:
     _job.membership = membership
     shared_memory = SharedMemory(arena, rank)
     transports = [shared_memory, *_to_other_nodes(membership)]
-    _job.engine = Engine(arena, transports, rank, getattr(rc, "timeout", None), *forced.agreed(arena, local_rank))
+    endpoints = _endpoints(membership, transports)
+    _job.engine = Engine(arena, transports, rank, getattr(rc, "timeout", None), *forced.agreed(arena, local_rank), endpoints)
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
     shared_memory.choose_copies(getattr(rc, "copies", "auto"))
@@ -85,11 +86,26 @@ def start() -> Engine:
 
 def _to_other_nodes(membership: Membership) -> list[Transport]:
     """The transports that reach ranks of other nodes."""
+    if membership.directory is not None:
+        from ncclx_mpi import rc
+        from transports.ucx import library
+        from transports.ucx.transport import Ucx
+
+        size, arena = membership.size, membership.arena
+        far = [rank for rank in range(size) if rank not in arena.near]
+        return [Ucx(library.find(getattr(rc, "ucx_library", "")), membership.rank, size, far, arena.death_notice)]
     if membership.network is None:
         return []
     from transports.virtual.transport import VirtualNetwork
 
     return [VirtualNetwork(membership.network, membership.rank)]
+
+
+def _endpoints(membership: Membership, transports: Sequence[Transport]) -> dict[str, list[bytes]]:
+    """What ranks of other hosts have to be known by, for the transport that reaches them."""
+    if membership.directory is None:
+        return {}
+    return {transport.name: membership.exchange(transport.endpoint()) for transport in transports if not transport.is_inlined}
 
 
 def engine() -> Engine:

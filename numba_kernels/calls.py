@@ -6,6 +6,10 @@ from typing import Any
 
 from numba_kernels.deferred import emitted
 
+call_one = emitted("calls", "call_one")
+"""``call_one(function, a)``: call a C function of a word, which returns one."""
+call_two = emitted("calls", "call_two")
+"""``call_two(function, a, b)``: call a C function of two words, which returns one."""
 call_step = emitted("calls", "call_step")
 """``call_step(function, state)``: call a C function of a word, which returns nothing."""
 call_reduce = emitted("calls", "call_reduce")
@@ -16,6 +20,8 @@ call_four = emitted("calls", "call_four")
 """``call_four(function, a, b, c, d)``: call a C function of four words, which returns one."""
 call_five = emitted("calls", "call_five")
 """``call_five(function, a, b, c, d, e)``: call a C function of five words, which returns one."""
+call_seven = emitted("calls", "call_seven")
+"""``call_seven(function, a, b, c, d, e, f, g)``: call a C function of seven words, which returns one."""
 call_message = emitted("calls", "call_message")
 """``call_message(function, engine, peer, kind, context, tag, nbytes, first, second, third)``: call a function of a transport, or for one."""
 

@@ -81,6 +81,24 @@ class Calls(NamedTuple):
     finish: int
 
 
+class DeathNotice(NamedTuple):
+    """What a transport calls that finds a peer dead: ``int64(deaths, words + 8 * peer, peer)``.
+
+    Attributes
+    ----------
+    function
+        By C address.
+    deaths
+        Its first argument.
+    words
+        Address of a word for each world rank.
+    """
+
+    function: int
+    deaths: int
+    words: int
+
+
 class Transport(ABC):
     """Moves messages between this rank and those of its peers that it reaches."""
 

@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ncclx_mpi.bootstrap import singleton, store
+from ncclx_mpi.bootstrap import handover, singleton
+from ncclx_mpi.bootstrap.exchange import Directory, name_of
 from ncclx_mpi.bootstrap.meet import attach
 from ncclx_mpi.bootstrap.membership import Membership
 from ncclx_mpi.bootstrap.nodes import Nodes
@@ -29,20 +30,27 @@ class Inheritance:
     rank: int
     arena: Arena
     network: Network | None
+    directory: Directory | None
 
 
 _inherited: Inheritance | None = None
 
 
-def inherit(rank: int, nodes: Nodes) -> None:
-    """Called in a freshly forked rank: this process is `rank` of a job that the launcher has made."""
+def inherit(rank: int, nodes: Nodes, directory: Directory | None = None) -> None:
+    """Called in a freshly forked rank: this process is `rank` of a job that the launcher has made, whose `directory` leads to other hosts."""
     global _inherited
-    _inherited = Inheritance(os.getpid(), rank, *nodes.leave_to(rank))
+    _inherited = Inheritance(os.getpid(), rank, *nodes.leave_to(rank), directory)
 
 
-def variables(rank: int, size: int, job: str) -> dict[str, str]:
+def variables(rank: int, size: int, local_rank: int, job: str) -> dict[str, str]:
     """What the environment of a started program says."""
-    return {RANK: str(rank), SIZE: str(size), LOCAL_RANK: str(rank), JOB: job}
+    return {RANK: str(rank), SIZE: str(size), LOCAL_RANK: str(local_rank), JOB: job}
+
+
+def directory(job: str) -> Directory:
+    """Where ranks of a job, as :func:`variables` names it, learn how those of other hosts are reached."""
+    name, _, token = job.rpartition(":")
+    return Directory(name_of(name), token)
 
 
 def is_present(environ: Mapping[str, str]) -> bool:
@@ -58,15 +66,25 @@ def join() -> Membership:
     """Join the launcher's job; a child process of a rank is no rank and gets a world of its own."""
     if _inherited is not None and _is_forked_rank():
         detail = f"forked by ncclx run (process {os.getppid()})"
-        return Membership(_inherited.rank, _inherited.arena, "launcher", detail, network=_inherited.network)
+        return Membership(
+            _inherited.rank, _inherited.arena, "launcher", detail, network=_inherited.network, directory=_inherited.directory
+        )
     return _join_through_variables()
 
 
 def _join_through_variables() -> Membership:
     rank, size, job = int(os.environ[RANK]), int(os.environ[SIZE]), os.environ[JOB]
     name, _, token = job.rpartition(":")
-    arena, network = attach(store.fetch("\0" + name, token, rank, size))
-    found = Membership(rank, arena, "launcher", f"started by ncclx run, which serves @{name}", network=network)
+    arena, network = attach(handover.fetch("\0" + name, token, rank, size))
+    is_elsewhere = network is None and arena.nranks < size
+    found = Membership(
+        rank,
+        arena,
+        "launcher",
+        f"started by ncclx run, which serves @{name}",
+        network=network,
+        directory=directory(job) if is_elsewhere else None,
+    )
     if arena.state(found.local_rank) == ABSENT:
         return found
     owner = arena.control_word(found.local_rank, "pid")

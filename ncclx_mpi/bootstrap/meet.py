@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ncclx_mpi.bootstrap import store
+from ncclx_mpi.bootstrap import handover
 from ncclx_mpi.bootstrap.membership import Membership
 from ncclx_mpi.bootstrap.nodes import Nodes
 from ncclx_mpi.bootstrap.watch import Watch
@@ -22,12 +22,12 @@ def meet(rank: int, size: int, job: str, kind: str, detail: str) -> Membership:
     TimeoutError, RuntimeError
         They did not come, or do not belong together.
     """
-    name, token = store.place(job)
-    arena, network = _serve(name, token, size) if rank == 0 else attach(store.fetch(name, token, rank, size))
+    name, token = handover.place(job)
+    arena, network = _serve(name, token, size) if rank == 0 else attach(handover.fetch(name, token, rank, size))
     watch = Watch(arena, rank, network)
     membership = Membership(rank, arena, kind, detail, watch.close, network)
     membership.enter()
-    wait_all_joined(arena if network is None else network, store.join_timeout())
+    wait_all_joined(arena if network is None else network, handover.join_timeout())
     watch.start()
     return membership
 
@@ -55,9 +55,9 @@ def attach(fds: list[int]) -> tuple[Arena, Network | None]:
 def _serve(name: str, token: str, size: int) -> tuple[Arena, Network | None]:
     if size == 1:
         return Nodes(1).leave_to(0)
-    with store.listen(name, size) as server:
+    with handover.listen(name, size) as server:
         nodes = Nodes(size)
-        store.hand_out(server, token, size, nodes.fds_of)
+        handover.hand_out(server, token, size, nodes.fds_of)
     return nodes.leave_to(0)
 
 
@@ -70,7 +70,7 @@ def whole_number(environ_name: str, text: str) -> int:
 
 
 def refuse_several_nodes(local: int, size: int, launcher: str) -> None:
-    """The arena joins the ranks of one node only.
+    """Ranks of several nodes are joined by our launcher, Slurm or torchrun only, which say which node each is on.
 
     Raises
     ------
@@ -80,5 +80,5 @@ def refuse_several_nodes(local: int, size: int, launcher: str) -> None:
     if local < size:
         raise RuntimeError(
             f"{launcher} started {size} ranks, {local} of them on this node; "
-            "this version joins the ranks of one node only: start them all on one"
+            "it joins the ranks of one node only: start them all on one, or by `ncclx run --hosts` or srun, which join several"
         )

@@ -6,8 +6,14 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ncclx_mpi.bootstrap.exchange import Directory
+from ncclx_mpi.bootstrap.handover import join_timeout
+from ncclx_mpi.bootstrap.patience import Patience
 from transports.shm.arena import Arena, start_time
 from transports.virtual.network import Network
+
+_AGENT_SECONDS = 5.0
+"""The agent of the host gives up first, as it knows whom it waits for."""
 
 
 def _nothing() -> None:
@@ -32,6 +38,8 @@ class Membership:
         Ends what the bootstrap keeps running in this process (the watch over the peers).
     network
         What joins it to the other nodes of the job, if these are simulated on this machine.
+    directory
+        Where it learns how ranks of other hosts are reached, if there are any.
     """
 
     rank: int
@@ -40,6 +48,7 @@ class Membership:
     detail: str
     close: Callable[[], None] = _nothing
     network: Network | None = None
+    directory: Directory | None = None
 
     @property
     def size(self) -> int:
@@ -62,6 +71,17 @@ class Membership:
         self.arena.join(self.local_rank)
         if self.network is not None:
             self.network.join(self.rank, os.getpid(), start_time(os.getpid()))
+
+    def exchange(self, endpoint: bytes) -> list[bytes]:
+        """Say how this rank is reached from other hosts; returns how every rank is. All ranks of the job take part.
+
+        Raises
+        ------
+        RuntimeError, TimeoutError
+            Not all have come; names those that are missing.
+        """
+        assert self.directory is not None
+        return self.directory.exchange(self.rank, endpoint, Patience(join_timeout() + _AGENT_SECONDS))
 
     def leave(self) -> None:
         """Let the others know that this rank ended its communication in order: its exit is no death."""

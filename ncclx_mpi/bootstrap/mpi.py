@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncclx_mpi.bootstrap import singleton, store
+from ncclx_mpi.bootstrap import handover, singleton
 from ncclx_mpi.bootstrap.meet import meet, refuse_several_nodes, whole_number
 from ncclx_mpi.bootstrap.membership import Membership
 from transports.shm.arena import start_time
@@ -99,7 +99,7 @@ def _holder_of(fd_text: str) -> int | None:
         with socket.socket(fileno=os.dup(fd)) as connection:
             if connection.family != socket.AF_UNIX:
                 return None
-            pid = store.peer_of(connection)[0]
+            pid = handover.peer_of(connection)[0]
     except (ValueError, OSError):
         return None
     return pid if start_time(pid) else None

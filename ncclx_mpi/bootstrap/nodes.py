@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ncclx_mpi.bootstrap import topology
 from transports.shm.arena import Arena, new_key
 from transports.shm.layout import DEAD, FINALIZED, HEADER
 from transports.virtual.network import Network
+
+
+class Share(NamedTuple):
+    """What of a job on several hosts is here.
+
+    Attributes
+    ----------
+    ranks
+        World ranks, which follow each other.
+    job
+        The number of the job, the same on all hosts.
+    machine_size
+        Ranks that share the cores.
+    """
+
+    ranks: range
+    job: int
+    machine_size: int
 
 
 class Nodes:
@@ -14,12 +34,18 @@ class Nodes:
     Parameters
     ----------
     size
-        Number of ranks.
+        Number of ranks of the job.
     setting
         The topology; empty: that of ``rc.topology``.
+    share
+        The ranks of this host, where there are several; it is one node. None: all are here.
 
     Attributes
     ----------
+    size : int
+        Number of ranks of the job.
+    ranks : range
+        World ranks of those that are here.
     arenas : tuple of Arena
         That of each node.
     network : Network or None
@@ -33,14 +59,16 @@ class Nodes:
         The limits of this process are too low for it.
     """
 
-    def __init__(self, size: int, setting: str = "") -> None:
-        groups = topology.nodes(size, setting) or [range(0)]
-        job = new_key()
+    def __init__(self, size: int, setting: str = "", share: Share | None = None) -> None:
+        groups = [share.ranks] if share else topology.nodes(size, setting) or [range(0)]
+        job, machine_size = (share.job, share.machine_size) if share else (new_key(), size)
+        self.size = size
+        self.ranks = share.ranks if share else range(size)
         self.arenas: tuple[Arena, ...] = ()
         self.network: Network | None = None
         try:
             for group in groups:
-                self.arenas += (Arena.create(len(group), group, size, job, machine_size=size),)
+                self.arenas += (Arena.create(len(group), group, size, job, machine_size=machine_size),)
             if len(groups) > 1:
                 self.network = Network.create(size, topology.network())
         except BaseException:

@@ -1,4 +1,4 @@
-"""Ranks that ``srun`` started on one node; needs no MPI.
+"""Ranks that ``srun`` started, on one node or several; needs no MPI.
 
 A job step is meant, not the shell of a batch script or of ``salloc``: only ``srun`` sets ``SLURM_STEP_ID`` with a task number.
 Where an MPI launcher runs below ``srun`` (it starts one daemon a node), its own variables differ from Slurm's, and win.
@@ -7,12 +7,19 @@ Where an MPI launcher runs below ``srun`` (it starts one daemon a node), its own
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ncclx_mpi.bootstrap.meet import meet, refuse_several_nodes, whole_number
+from ncclx_mpi.bootstrap.meet import meet, whole_number
 from ncclx_mpi.bootstrap.membership import Membership
 
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap.meet_hosts import Place
+
 _RANKS_OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+_MOST_NODES = 100_000
 _SIZES_OF_MPI = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
@@ -35,13 +42,51 @@ def join() -> Membership:
     environ = os.environ
     rank = whole_number("SLURM_PROCID", environ["SLURM_PROCID"])
     size = whole_number("SLURM_STEP_NUM_TASKS", _size(environ))
-    refuse_several_nodes(_tasks_here(environ, size), size, "srun")
     step = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
-    job = f"slurm {step} {environ.get('SLURM_NODEID', '0')} {environ.get('SLURM_RESTART_COUNT', '0')}"
-    return meet(rank, size, job, "slurm", f"task {rank} of {size} of job step {step}")
-
-
-def _tasks_here(environ: Mapping[str, str], size: int) -> int:
-    """Tasks of the step on this node: all, unless Slurm says that it has several nodes."""
     nodes = whole_number("SLURM_STEP_NUM_NODES", environ.get("SLURM_STEP_NUM_NODES", "1"))
-    return size if nodes == 1 else size // nodes
+    attempt, detail = environ.get("SLURM_RESTART_COUNT", "0"), f"task {rank} of {size} of job step {step}"
+    if nodes == 1:
+        return meet(rank, size, f"slurm {step} {environ.get('SLURM_NODEID', '0')} {attempt}", "slurm", detail)
+    from ncclx_mpi.bootstrap.meet_hosts import meet_on_hosts
+
+    return meet_on_hosts(_place(environ, rank, size, nodes), f"slurm {step} {attempt}", "slurm", f"{detail}, on {nodes} nodes")
+
+
+def _place(environ: Mapping[str, str], rank: int, size: int, nodes: int) -> Place:
+    from ncclx_mpi.bootstrap.meet_hosts import Place
+
+    node = whole_number("SLURM_NODEID", environ.get("SLURM_NODEID", ""))
+    tasks = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    if len(tasks) != nodes or sum(tasks) != size or not 0 <= node < nodes:
+        raise RuntimeError(
+            f"SLURM_STEP_TASKS_PER_NODE={environ.get('SLURM_STEP_TASKS_PER_NODE')!r} does not describe {size} tasks on {nodes} nodes, "
+            f"of which this is {node}"
+        )
+    local_rank = whole_number("SLURM_LOCALID", environ.get("SLURM_LOCALID", ""))
+    return Place(rank, size, local_rank, tasks[node], node, nodes, _first_address(environ))
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Tasks of each node, of ``2(x3),1``; nothing if it is no such text."""
+    found: list[int] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word)
+        if match is None or len(found) + int(match[2] or 1) > _MOST_NODES:
+            return []
+        found += [int(match[1])] * int(match[2] or 1)
+    return found
+
+
+def first_host(text: str) -> str:
+    """The first host of ``rack[07-12,15]n[1-2],login``."""
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", re.split(r",(?![^\[]*\])", text)[0])
+
+
+def _first_address(environ: Mapping[str, str]) -> str:
+    """By what the first node of the step is reached: its name, or where names mean nothing, the address of the node that ran ``srun``."""
+    name = first_host(environ.get("SLURM_STEP_NODELIST", ""))
+    try:
+        socket.getaddrinfo(name or None, 1)
+    except OSError:
+        return environ.get("SLURM_LAUNCH_NODE_IPADDR", name)
+    return name

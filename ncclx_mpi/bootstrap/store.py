@@ -1,189 +1,233 @@
-"""Where unrelated processes of one machine meet: rank 0 hands the descriptors of the job's memory to the others.
+"""Where the hosts of a job meet: node 0 gathers one record from each, and gives all of them to everybody.
 
-The meeting place is an abstract Unix socket, which lives in no file system and vanishes with its owner. Its name and a
-token are derived from what the launcher made unique to the job. Both sides check that the other runs under the same
-user (``SO_PEERCRED``), and every wait has an end.
-
-A peer sends one line, ``TOKEN RANK SIZE``; the answer is one byte, ``+`` with the descriptors attached, or ``-`` and a reason.
+Two operations a host, whatever number of ranks it has: its record goes in, the table comes out. Nothing else goes through node 0:
+hosts talk to each other afterwards (:mod:`ncclx_mpi.bootstrap.mesh`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+import random
+import selectors
 import socket
-import struct
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from ncclx_mpi import rc
+from ncclx_mpi.bootstrap import gate, wire
+from ncclx_mpi.bootstrap.gate import Gate
+from ncclx_mpi.bootstrap.handover import TIMEOUT_VARIABLE
+from ncclx_mpi.bootstrap.patience import Patience
+from ncclx_mpi.bootstrap.record import Record, odd_ones
+from ncclx_mpi.bootstrap.wire import Message, ProtocolError, Reader
 
-TIMEOUT_VARIABLE = "NCCLX_MPI_JOIN_TIMEOUT"
-_RETRY_SECONDS = 0.005
-_MAX_LINE = 512
-_HOLDER_SECONDS = 1.0
-_MOST_FDS = 2
-_NOT_YET = (ConnectionRefusedError, ConnectionResetError, BrokenPipeError, TimeoutError, BlockingIOError)
-"""Rank 0 is not there, or has more ranks waiting than its queue holds: that is EAGAIN."""
-
-
-FdsOf = Callable[[int], list[int]]
-"""The descriptors that a rank is to have."""
-
-
-def join_timeout() -> float:
-    """Seconds to wait for the other ranks at start (``rc.join_timeout``, 60)."""
-    return float(getattr(rc, "join_timeout"))  # noqa: B009 - rc answers by its class, which type checkers do not see
+_FIRST_PORT, _PORTS, _CANDIDATES = 20000, 12000, 8
+"""Below the ports that Linux gives to clients."""
+_RETRY_SECONDS = (0.02, 0.2)
+_RECORD_SECONDS = 5.0
+_GOODBYE_SECONDS = 1.0
 
 
-def place(job: str) -> tuple[str, str]:
-    """Socket name and token of the job that the launcher calls `job`."""
-    digest = hashlib.sha256(f"{os.getuid()} {job}".encode()).hexdigest()
-    return f"\0ncclx_mpi-{os.getuid()}-{digest[:24]}", digest[24:]
+class JobRefused(RuntimeError):
+    """The hosts cannot make a job together."""
 
 
-def listen(name: str, backlog: int) -> socket.socket:
-    """A socket that waits for peers at `name`.
+def ports_of(token: bytes) -> list[int]:
+    """Where to look for the store of a job, one after the other, if nobody has said a port: the first one may be taken."""
+    digest = hashlib.sha256(b"port" + token).digest()
+    return [_FIRST_PORT + int.from_bytes(digest[2 * k : 2 * k + 2], "big") % _PORTS for k in range(_CANDIDATES)]
+
+
+def open_store(host: str, ports: Sequence[int]) -> socket.socket:
+    """The socket of the store, on node 0, at the first port that is free.
 
     Raises
     ------
     RuntimeError
-        Another process has the name; says whose.
+        None is.
     """
-    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        server.bind(name)
-    except OSError as error:
-        server.close()
-        raise RuntimeError(f"the meeting place @{name[1:]} is taken ({error.strerror}): {_story_of_holder(name)}") from None
-    server.listen(backlog)
-    return server
-
-
-def _story_of_holder(name: str) -> str:
-    """Who has a name that we cannot have. Names follow from what the launcher says of the job, which any user may read and be first."""
-    holder = _holder(name)
-    if holder is None:
-        return "by a process that does not answer; start the job again, under another port or job id"
-    pid, uid = holder
-    if uid == os.getuid():
-        return f"two processes were started as rank 0 of this job, the other one is {pid}"
-    return f"process {pid} of another user ({uid}) holds it; start the job again, under another port or job id"
-
-
-def _holder(name: str) -> tuple[int, int] | None:
-    """Process and user that listen at `name`; None if nobody does, nor begins to."""
-    end = time.monotonic() + _HOLDER_SECONDS
-    while time.monotonic() < end:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client, contextlib.suppress(*_NOT_YET):
-            client.settimeout(_HOLDER_SECONDS)
-            client.connect(name)
-            return peer_of(client)
-        time.sleep(_RETRY_SECONDS)
-    return None
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """Process id and user id at the other end of a Unix socket."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", credentials)
-    return pid, uid
-
-
-def answer(connection: socket.socket, token: str, size: int, fds_of: FdsOf) -> int | None:
-    """Serve one peer: give its descriptors to a process of this user that knows the token. Returns the peer's rank, None if refused."""
-    with connection:
-        connection.settimeout(5.0)
+    reason: OSError | None = None
+    for port in ports:
         try:
-            if peer_of(connection)[1] != os.getuid():
-                return None
-            word, rank, peers = connection.recv(_MAX_LINE).decode().split()
-            reason = _reason_against(word, int(rank), int(peers), token, size)
-            if reason:
-                connection.sendall(b"-" + reason.encode())
-                return None
-            socket.send_fds(connection, [b"+"], fds_of(int(rank)))
-        except (OSError, ValueError):
-            return None
-        return int(rank)
+            return gate.listen(host, port)
+        except OSError as error:
+            reason = error
+    assert reason is not None
+    raise RuntimeError(f"node 0 cannot listen at {host}, port {_either(ports)}: {reason.strerror}; choose another port") from None
 
 
-def _reason_against(word: str, rank: int, peers: int, token: str, size: int) -> str:
-    if word != token:
-        return "wrong token"
-    if peers != size or not 0 <= rank < size:
-        return f"rank {rank} believes in {peers} ranks, rank 0 in {size}: they were not started by one command"
-    return ""
+class Store:
+    """The gathering on node 0.
+
+    Parameters
+    ----------
+    listener
+        From :func:`open_store`; the store owns it.
+    own
+        What node 0 says of itself.
+    token
+        The job's.
+    """
+
+    def __init__(self, listener: socket.socket, own: Record, token: bytes) -> None:
+        self._own = own
+        self._gate = Gate(listener, token, self._welcome)
+        self._selector = selectors.DefaultSelector()
+        self._records: dict[int, Record] = {own.node: own}
+        self._connections: dict[int, tuple[socket.socket, Reader, float]] = {}
+        self._nodes: dict[int, int] = {}  # of the connections that have sent their record
+
+    def gather(self, patience: Patience) -> list[Record]:
+        """Wait for all hosts, and tell them of each other.
+
+        Raises
+        ------
+        TimeoutError
+            Some did not come in time; names them.
+        JobRefused
+            They cannot make a job; says which host is at fault. All that have come are told the same.
+        """
+        self._gate.register(self._selector)
+        try:
+            while len(self._records) < self._own.nnodes:
+                patience.check()
+                if patience.is_over:
+                    raise TimeoutError(self._missing(patience.seconds))
+                for key, _ in self._selector.select(patience.slice):
+                    key.data(self._selector, key.fd)
+                self._expire()
+            records = [self._records[node] for node in range(self._own.nnodes)]
+            if text := odd_ones(records):
+                raise JobRefused(text)
+            self._tell({"records": [record.as_message() for record in records]})
+            return records
+        except (TimeoutError, JobRefused) as error:
+            self._tell({"refused": str(error)})
+            raise
+        finally:
+            self._close()
+
+    def _missing(self, seconds: float) -> str:
+        missing = [node for node in range(self._own.nnodes) if node not in self._records]
+        nodes = f"node{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing[:16]))}{', ...' if len(missing) > 16 else ''}"
+        return (
+            f"node 0 waited {seconds:g} s, but {nodes} of {self._own.nnodes} did not come; they did not start, "
+            f"or do not reach {self._own.host} (more time: {TIMEOUT_VARIABLE})"
+        )
+
+    def _welcome(self, connection: socket.socket) -> None:
+        self._connections[connection.fileno()] = (connection, Reader(), time.monotonic() + _RECORD_SECONDS)
+        self._selector.register(connection, selectors.EVENT_READ, self._read)
+
+    def _read(self, selector: selectors.BaseSelector, fd: int) -> None:
+        """A host has said something, which should be its record, or has gone."""
+        connection, reader, _ = self._connections[fd]
+        try:
+            data = connection.recv(1 << 16)
+            records = [Record.from_message(message) for message in reader.feed(data)]
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            data, records = b"", []
+        if not data:
+            self._forget(fd)
+        elif records:
+            records[0].address = connection.getpeername()[0]
+            self._enter(fd, records[0])
+
+    def _enter(self, fd: int, record: Record) -> None:
+        self._nodes[fd] = record.node
+        if not 0 <= record.node < self._own.nnodes or record.nnodes != self._own.nnodes:
+            raise JobRefused(odd_ones([self._own, record]) or f"{record} came, but there are {self._own.nnodes} nodes, from 0")
+        other = self._records.setdefault(record.node, record)
+        if other is not record:
+            raise JobRefused(f"two hosts came as node {record.node}: {other.host} and {record.host}; each has a number of its own")
+
+    def _forget(self, fd: int) -> None:
+        connection, _, _ = self._connections.pop(fd)
+        self._selector.unregister(connection)
+        if fd in self._nodes:
+            del self._records[self._nodes.pop(fd)]
+        connection.close()
+
+    def _expire(self) -> None:
+        self._gate.expire(self._selector)
+        now = time.monotonic()
+        for fd, (_, _, until) in list(self._connections.items()):
+            if until < now and fd not in self._nodes:
+                self._forget(fd)
+
+    def _tell(self, message: Message) -> None:
+        """Send the last word to all that have sent a record."""
+        end = time.monotonic() + _GOODBYE_SECONDS
+        for fd in self._nodes:
+            connection = self._connections[fd][0]
+            with contextlib.suppress(OSError):
+                connection.settimeout(max(0.001, end - time.monotonic()))
+                for part in _parts(message):
+                    connection.sendall(wire.pack(part))
+
+    def _close(self) -> None:
+        self._gate.close(self._selector)
+        for connection, _, _ in self._connections.values():
+            connection.close()
+        self._selector.close()
 
 
-def hand_out(server: socket.socket, token: str, size: int, fds_of: FdsOf) -> None:
-    """Give their descriptors to all other ranks.
+def _parts(message: Message) -> list[Message]:
+    """A table of many hosts goes out record by record: no message is long."""
+    records = message.get("records")
+    if records is None:
+        return [message]
+    return [{"of": len(records), "record": record} for record in records]
+
+
+def enter(host: str, ports: Sequence[int], own: Record, token: bytes, patience: Patience) -> list[Record]:
+    """Enter the record of this host, which is not node 0, and wait for those of all.
 
     Raises
     ------
     TimeoutError
-        Some did not come in time; names them.
+        Nobody served us in time; says why.
+    JobRefused
+        The hosts cannot make a job together, or tokens differ.
     """
-    missing = set(range(1, size))
-    end = time.monotonic() + join_timeout()
-    while missing:
-        left = end - time.monotonic()
-        server.settimeout(max(0.001, left))
+    reason: Exception | str = "nobody listens there"
+    turn = 0
+    while not patience.is_over:
+        port = ports[turn % len(ports)]
+        turn += 1
         try:
-            if left < 0:  # strangers that come again and again do not prolong it
-                raise TimeoutError
-            connection, _ = server.accept()
-        except TimeoutError:
-            raise TimeoutError(
-                f"rank 0 waited {join_timeout():g} s, but ranks {_short(missing)} of {size} did not come; they did not start, "
-                f"never import MPI, or run on another machine (more time: {TIMEOUT_VARIABLE})"
-            ) from None
-        rank = answer(connection, token, size, fds_of)
-        if rank is not None:
-            missing.discard(rank)
+            with gate.connect(host, port, token, patience) as connection:
+                connection.sendall(wire.pack(own.as_message()))
+                return _table(connection, host, patience)
+        except gate.Refused:
+            reason = f"the process that listens at {host}:{port} has another token"
+            if len(ports) == 1:
+                raise JobRefused(f"node {own.node} was refused: {reason}; give all hosts of a job the same one") from None
+        except (OSError, ProtocolError) as error:
+            reason = error
+        patience.check(random.uniform(*_RETRY_SECONDS))  # not all at once
+    raise TimeoutError(
+        f"node {own.node} of {own.nnodes} waited {patience.seconds:g} s for node 0 at {host}, port {_either(ports)} ({reason}); "
+        f"it did not start, or is not reached (more time: {TIMEOUT_VARIABLE})"
+    )
 
 
-def fetch(name: str, token: str, rank: int, size: int) -> list[int]:
-    """Get the descriptors of the job's memory from rank 0, or from the launcher.
-
-    Raises
-    ------
-    TimeoutError
-        Nobody served it in time.
-    RuntimeError
-        We were refused, or the socket belongs to another user.
-    """
-    end = time.monotonic() + join_timeout()
-    while True:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as client:
-            client.settimeout(max(0.001, end - time.monotonic()))
-            with contextlib.suppress(*_NOT_YET):
-                client.connect(name)
-                return _ask(client, token, rank, size)
-        if time.monotonic() > end:
-            raise TimeoutError(
-                f"rank {rank} of {size} waited {join_timeout():g} s for rank 0, which did not come; it did not start, "
-                f"never imports MPI, or runs on another machine (more time: {TIMEOUT_VARIABLE})"
-            )
-        time.sleep(_RETRY_SECONDS)
+def _table(connection: socket.socket, host: str, patience: Patience) -> list[Record]:
+    reader = Reader()
+    records: list[Record] = []
+    count = 1
+    peer = connection.getpeername()[0]
+    while len(records) < count:
+        for message in wire.receive(connection, reader, patience):
+            if "refused" in message:
+                raise JobRefused(str(message["refused"]))
+            records.append(Record.from_message(message.get("record", {})))
+            count = int(message.get("of", 0))
+    records[0].address = peer  # node 0 does not know as what others reach it
+    return records
 
 
-def _ask(client: socket.socket, token: str, rank: int, size: int) -> list[int]:
-    pid, uid = peer_of(client)
-    if uid != os.getuid():
-        raise RuntimeError(f"the meeting place of this job is held by process {pid} of another user ({uid})")
-    client.sendall(f"{token} {rank} {size}".encode())
-    reply, fds, _, _ = socket.recv_fds(client, _MAX_LINE, _MOST_FDS)
-    if not reply:
-        raise ConnectionResetError
-    if reply[:1] != b"+" or not fds:
-        raise RuntimeError(f"rank {rank} of {size} cannot join: {reply[1:].decode(errors='replace')}")
-    for fd in fds:
-        os.set_inheritable(fd, False)
-    return list(fds)
-
-
-def _short(ranks: set[int]) -> str:
-    ordered = sorted(ranks)
-    return str(ordered) if len(ordered) <= 16 else f"{str(ordered[:16])[:-1]}, ... {len(ordered)} in all]"
+def _either(ports: Sequence[int]) -> str:
+    return str(ports[0]) if len(ports) == 1 else f"one of {', '.join(map(str, ports))}"

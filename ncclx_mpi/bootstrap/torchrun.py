@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ncclx_mpi.bootstrap.meet import meet, refuse_several_nodes, whole_number
+from ncclx_mpi.bootstrap.meet import meet, whole_number
 from ncclx_mpi.bootstrap.membership import Membership
 
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -22,8 +22,16 @@ def join() -> Membership:
     rank = whole_number("RANK", environ["RANK"])
     size = whole_number("WORLD_SIZE", environ["WORLD_SIZE"])
     local = whole_number("LOCAL_WORLD_SIZE", environ.get("LOCAL_WORLD_SIZE", str(size)))
-    refuse_several_nodes(local, size, "torchrun")
     address = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     job = f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} {address} {attempt}"
-    return meet(rank, size, job, "torchrun", f"RANK={rank} WORLD_SIZE={size} at {address}")
+    detail = f"RANK={rank} WORLD_SIZE={size} at {address}"
+    if local == size:
+        return meet(rank, size, job, "torchrun", detail)
+    from ncclx_mpi.bootstrap.meet_hosts import Place, meet_on_hosts
+
+    node = whole_number("GROUP_RANK", environ.get("GROUP_RANK", ""))
+    nodes = whole_number("GROUP_WORLD_SIZE", environ.get("GROUP_WORLD_SIZE", str(size // local)))
+    local_rank = whole_number("LOCAL_RANK", environ["LOCAL_RANK"])
+    place = Place(rank, size, local_rank, local, node, nodes, environ["MASTER_ADDR"])
+    return meet_on_hosts(place, job, "torchrun", f"{detail}, on {nodes} nodes")

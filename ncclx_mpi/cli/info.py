@@ -29,11 +29,14 @@ def main(args: list[str]) -> int:
     parser.add_argument(
         "--plans", metavar="COLLECTIVE", choices=ALGORITHMS, help="instead: the algorithms of a collective, and which one runs"
     )
+    parser.add_argument("--ucx", action="store_true", help="instead: the UCX by which ranks of other hosts are reached")
     parser.add_argument("--ranks", type=int, default=8, help="for --plans: ranks (default: 8)")
     parser.add_argument("--bytes", default="1M", help="for --plans: what each rank gives, such as 8, 64K (default: 1M)")
     options = parser.parse_args(args)
     if options.plans:
         return _print_plans(parser, options)
+    if options.ucx:
+        return _print_ucx(options)
     facts, rank = collect()
     if rank == 0:
         print(json.dumps(facts, indent=1) if options.json else _as_text(facts))
@@ -50,6 +53,18 @@ def _print_plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         print(plans.table(options.plans, options.ranks, parse_size(options.bytes)))
     except ValueError as error:
         parser.error(str(error))
+    return 0
+
+
+def _print_ucx(options: argparse.Namespace) -> int:
+    from ncclx_mpi.cli import ucx
+
+    try:
+        facts = ucx.facts()
+    except (ImportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(facts, indent=1) if options.json else _as_text(facts))
     return 0
 
 

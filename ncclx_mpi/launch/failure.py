@@ -16,11 +16,17 @@ class Failure:
         Who.
     code
         Exit status, as :func:`os.waitstatus_to_exitcode` gives it: negative for a signal.
+    where
+        On which host, if it is another one.
+    story
+        What there is to say instead, where no process is known to have ended.
     """
 
     rank: int
     pid: int
     code: int
+    where: str = ""
+    story: str = ""
 
     @property
     def status(self) -> int:
@@ -28,9 +34,12 @@ class Failure:
         return self.code if self.code >= 0 else 128 - self.code
 
     def __str__(self) -> str:
+        if self.story:
+            return self.story
+        who = f"rank {self.rank} (process {self.pid}{' ' * bool(self.where)}{self.where})"
         if self.code < 0:
-            return f"rank {self.rank} (process {self.pid}) died of {signal_name(-self.code)}"
-        return f"rank {self.rank} (process {self.pid}) ended with status {self.code}"
+            return f"{who} died of {signal_name(-self.code)}"
+        return f"{who} ended with status {self.code}"
 
 
 def signal_name(number: int) -> str:

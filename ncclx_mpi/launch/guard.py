@@ -24,6 +24,7 @@ class Guard:
 
     def __init__(self) -> None:
         reader, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        self._has_ended = False
         self.group = process.fork()
         if self.group == 0:
             self._watch(reader)
@@ -52,7 +53,9 @@ class Guard:
         os.close(self._lifeline)
 
     def signal(self, number: int) -> None:
-        """Send a signal to all that the ranks have started; the guard itself heeds SIGKILL only."""
+        """Send a signal to all that the ranks have started; the guard itself heeds SIGKILL only. After :meth:`end` nobody gets it."""
+        if self._has_ended:  # the number may be another group's by now
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, number)
 
@@ -61,4 +64,5 @@ class Guard:
         self.signal(signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.group, 0)
+        self._has_ended = True
         os.close(self._lifeline)

@@ -1,4 +1,4 @@
-"""One job on this node: forks the ranks, passes on their output and signals, and sees them all to their end."""
+"""A job on this host, or what of it is here: forks the ranks, passes on their output and signals, and sees them all to their end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ncclx_mpi import process
-from ncclx_mpi.bootstrap import launcher, store
-from ncclx_mpi.bootstrap.nodes import Nodes
+from ncclx_mpi.bootstrap import handover, launcher
+from ncclx_mpi.bootstrap.nodes import Nodes, Share
 from ncclx_mpi.launch import rank as child
 from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
+from ncclx_mpi.launch.wakeup import signals_as_bytes
+
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap.agent import Agent
+    from ncclx_mpi.bootstrap.hosts import Hosts
 
 Sink = Callable[[int, int, bytes], None]
 GRACE_SECONDS = 5.0
@@ -34,6 +39,7 @@ _RETRY_SECONDS = 0.5
 _FULL_SECONDS = 0.02
 _READ_BYTES = 1 << 16
 _FILES_OF_RANK, _FILES_OF_LAUNCHER = 4, 64
+_CALLER_BYTES = 64
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _TO_GROUP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCONT}
 
@@ -55,11 +61,13 @@ class Settings:
     stdin
         Descriptor that rank 0 reads, -1 for an empty one.
     lifeline
-        Descriptor whose end of file ends the job: the client of a server has gone. -1 for none.
+        Descriptor whose end of file ends the job: who wanted it has gone. A byte there is the number of a signal to the job. -1 for none.
     on_timeout
         Called with the job when the time is up, before it is ended.
     topology
         The nodes that the ranks are on (:mod:`ncclx_mpi.bootstrap.topology`); empty: as this process's settings have it.
+    hosts
+        The hosts of the job, if there are several: then `nranks` are those of this one. The job closes their connections.
     """
 
     nranks: int
@@ -70,6 +78,7 @@ class Settings:
     lifeline: int = -1
     on_timeout: Callable[[Job], None] | None = None
     topology: str = ""
+    hosts: Hosts | None = None
 
 
 @dataclass
@@ -120,7 +129,7 @@ class Job:
     def __init__(self, settings: Settings, relay: LineRelay, sink: Sink | None = None) -> None:
         self.settings = settings
         self.outcome = Outcome()
-        self.nodes = Nodes(settings.nranks, settings.topology)
+        self.nodes = _nodes(settings)
         self.channel = -1
         self.pids: dict[int, int] = {}
         self._living: dict[int, int] = {}
@@ -129,18 +138,29 @@ class Job:
         self._flush: Callable[[], bool] = relay.flush
         self._token = secrets.token_hex(16)
         self._name = f"ncclx_mpi-job-{os.getpid()}-{secrets.token_hex(6)}"
-        self._server = store.listen("\0" + self._name, settings.nranks)
+        self._server = handover.listen("\0" + self._name, settings.nranks)
         self._pipes: dict[int, tuple[int, int]] = {}
         self._wake_read, self._wake_write = socket.socketpair()
         self.deadline = time.monotonic() + settings.timeout if settings.timeout > 0 else float("inf")
         self._ladder: list[tuple[float, int]] = []
         self._is_ending = False
+        self._is_given_up = False
         self._guests: dict[int, tuple[int, int]] = {}
         self._unwatched: list[tuple[int, int]] = []
         self._held_back: set[int] = set()
         self._paused: set[int] = set()
         self._guard: Guard
         self._file_limit = _raise_file_limit(settings.nranks)
+        self._agent = self._new_agent()
+
+    def _new_agent(self) -> Agent | None:
+        """What speaks with other hosts, if there are any."""
+        hosts = self.settings.hosts
+        if hosts is None:
+            return None
+        from ncclx_mpi.bootstrap.agent import Agent
+
+        return Agent(hosts, self.nodes.arenas[0], self._name, self._token, self)
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +177,7 @@ class Job:
         except OSError as error:
             self._close()
             raise _too_many(error, "the process that watches over them") from error
-        for rank in range(self.settings.nranks):
+        for rank in self.nodes.ranks:
             try:
                 is_child = self._fork_rank(rank)
             except OSError as error:
@@ -209,13 +229,16 @@ class Job:
         stdin = self.settings.stdin if rank == 0 and self.settings.stdin >= 0 else os.open(os.devnull, os.O_RDONLY)
         child.take_streams(stdin, ends[STDOUT], ends[STDERR])
         self.channel = ends.get(CHANNEL, -1)
-        os.environ.update(launcher.variables(rank, self.settings.nranks, f"{self._name}:{self._token}"))
-        launcher.inherit(rank, self.nodes)
+        job = f"{self._name}:{self._token}"
+        os.environ.update(launcher.variables(rank, self.nodes.size, rank - self.nodes.ranks[0], job))
+        launcher.inherit(rank, self.nodes, launcher.directory(job) if self._agent else None)
         child.forget_the_fork()
         child.print_stacks_on_signal()
 
     def _close_launcher_side(self) -> None:
         self._guard.close_in_child()
+        if self._agent is not None:
+            self._agent.close_in_child()
         self._server.close()
         self._wake_read.close()
         self._wake_write.close()
@@ -227,8 +250,9 @@ class Job:
     # -- supervision ---------------------------------------------------------------------------------------------
 
     def supervise(self) -> Outcome:
-        """Serve the ranks until all have ended."""
-        with selectors.DefaultSelector() as selector, self._signals():
+        """Serve the ranks until all have ended, on other hosts, too."""
+        signals = signals_as_bytes(self._wake_read, self._wake_write, (*process.FORWARDED, signal.SIGTSTP, signal.SIGCHLD))
+        with selectors.DefaultSelector() as selector, signals:
             self._register(selector)
             self._reap()
             while self._living:
@@ -238,9 +262,20 @@ class Job:
                 self._climb()
             self._guard.end()
             self._drain(selector)
+            self._see_other_hosts_end(selector)
         self._put_cause_first()
         self._close()
         return self.outcome
+
+    def _see_other_hosts_end(self, selector: selectors.BaseSelector) -> None:
+        """How a job ended is known when all hosts are done; a second signal, or the end of the time, waits no longer."""
+        if self._agent is None:
+            return
+        self._agent.done()
+        while not self._agent.is_alone and not self._is_given_up and time.monotonic() < self.deadline:
+            self._serve(selector, self._pause())
+            self._agent.beat()
+        self._agent.close()
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         for reader in self._pipes:
@@ -250,7 +285,9 @@ class Job:
         selector.register(self._server, selectors.EVENT_READ, self._welcome)
         selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
         if self.settings.lifeline >= 0:
-            selector.register(self.settings.lifeline, selectors.EVENT_READ, self._client_gone)
+            selector.register(self.settings.lifeline, selectors.EVENT_READ, self._caller_speaks)
+        if self._agent is not None:
+            self._agent.register(selector)
 
     def _hold_back(self, selector: selectors.BaseSelector) -> None:
         """Read no more of streams whose readers lag behind, and again of those that do not: ranks wait, and not this process."""
@@ -280,6 +317,8 @@ class Job:
                 dues.append(now + (_FULL_SECONDS if self._held_back else 0.1))
         except OSError as error:
             self._output_failed(error)
+        if self._agent is not None:
+            dues.append(self._agent.due)
         due = min([self.deadline, *dues, *(when for when, _ in self._ladder)])
         return None if due == float("inf") else max(0.0, due - time.monotonic())
 
@@ -308,20 +347,26 @@ class Job:
             numbers = self._wake_read.recv(4096)
             for number in numbers:
                 if number != signal.SIGCHLD:
-                    self._forward(number)
+                    self._signalled(number)
         self._reap()
 
-    def _forward(self, number: int) -> None:
+    def _signalled(self, number: int) -> None:
+        """A signal to this launcher is meant for all ranks of the job; to stop and continue is this host's matter."""
         if number == signal.SIGTSTP:
             return self._stop()
+        if self._agent is not None and number != signal.SIGCONT:
+            self._agent.signal(number)
+        self._forward(number)
+        return None
+
+    def _forward(self, number: int) -> None:
         if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._interrupted(number)
         if number in _TO_GROUP:
             self._guard.signal(number)
-            return None
+            return
         for pid in self._living:
             os.kill(pid, number)
-        return None
 
     def _interrupted(self, number: int) -> None:
         """Ctrl-C is the user's, who may press it again. What others send is to end the job: ranks that do not heed it are killed."""
@@ -329,6 +374,7 @@ class Job:
         self.outcome.interrupted_by = number
         if is_second:
             self._guard.signal(signal.SIGKILL)
+            self._is_given_up = not self._living
         elif number in _ENDING:
             self._ladder = sorted([*self._ladder, (time.monotonic() + _HEED_SECONDS, signal.SIGKILL)])
 
@@ -339,10 +385,45 @@ class Job:
         os.kill(os.getpid(), signal.SIGSTOP)
         self._guard.signal(signal.SIGCONT)
 
-    def _client_gone(self, selector: selectors.BaseSelector, fd: int) -> None:
-        selector.unregister(fd)
-        self.outcome.interrupted_by = signal.SIGHUP
-        self._guard.signal(signal.SIGKILL)
+    def _caller_speaks(self, selector: selectors.BaseSelector, fd: int) -> None:
+        """Who wanted this job passes on signals, or has gone."""
+        try:
+            numbers = os.read(fd, _CALLER_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            numbers = b""
+        for number in numbers:
+            self._signalled(number)
+        if not numbers:
+            selector.unregister(fd)
+            self.outcome.interrupted_by = signal.SIGHUP
+            self._guard.signal(signal.SIGKILL)
+            self._is_given_up = True
+
+    # -- other hosts -----------------------------------------------------------------------------------------------
+
+    def failed_elsewhere(self, rank: int, pid: int, code: int, host: str) -> None:
+        """A rank of another host did not succeed."""
+        self.outcome.failures.append(Failure(rank, pid, code, f"on {host}"))
+        self._end(self.settings.grace)
+
+    def host_lost(self, rank: int, story: str) -> None:
+        """A host is lost with its ranks, of which `rank` is the first one."""
+        self.outcome.failures.append(Failure(rank, 0, 1, story=story))
+        self._end(self.settings.grace)
+
+    def aborted_elsewhere(self, code: int) -> None:
+        """A rank of another host has ended the job."""
+        if self.outcome.abort_code is None:
+            self.outcome.abort_code = code
+            self._guard.signal(signal.SIGKILL)
+
+    def signalled_elsewhere(self, number: int) -> None:
+        """The job got a signal on another host."""
+        self._forward(number)
+
+    # -- ranks -----------------------------------------------------------------------------------------------------
 
     def _welcome(self, selector: selectors.BaseSelector, fd: int) -> None:
         """A process behind a started program asks for the arena: it is watched from now on."""
@@ -350,8 +431,8 @@ class Job:
             connection, _ = self._server.accept()
         except OSError:  # nobody, or no descriptor to serve him with: he is still there in the next round
             return
-        pid = store.peer_of(connection)[0]
-        rank = store.answer(connection, self._token, self.settings.nranks, self.nodes.fds_of)
+        pid = handover.peer_of(connection)[0]
+        rank = handover.answer(connection, self._token, self.nodes.size, self.nodes.fds_of)
         if rank is not None and pid != self.pids[rank]:
             self._unwatched.append((pid, rank))
 
@@ -377,6 +458,8 @@ class Job:
     def _guest_died(self, pid: int, rank: int) -> None:
         if self.nodes.control_word(rank, "pid") == pid:
             self.nodes.ended(rank)
+            if self._agent is not None:
+                self._agent.ended(rank, pid, 0)
 
     def _reap(self) -> None:
         for pid in list(self._living):
@@ -394,6 +477,10 @@ class Job:
         if self.nodes.abort_code is not None and self.outcome.abort_code is None:
             self.outcome.abort_code = self.nodes.abort_code
             self._guard.signal(signal.SIGKILL)
+            if self._agent is not None:
+                self._agent.abort(self.outcome.abort_code)
+        if self._agent is not None:
+            self._agent.ended(rank, pid, code)
         if code:
             self.outcome.failures.append(Failure(rank, pid, code))
             self._end(self.settings.grace)
@@ -408,6 +495,8 @@ class Job:
 
     def _climb(self) -> None:
         """Do what is due: end a job whose time is up, or that does not end by itself after a failure."""
+        if self._agent is not None:
+            self._agent.beat()
         now = time.monotonic()
         if now >= self.deadline and self._living:
             self.deadline = float("inf")
@@ -450,25 +539,16 @@ class Job:
         self._server.close()
         self._wake_read.close()
         self._wake_write.close()
+        if self._agent is not None:
+            self._agent.close_in_child()
         self.nodes.close()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Signals become bytes in a socket, so that the loop sees them in order with everything else."""
-        for end in (self._wake_read, self._wake_write):
-            end.setblocking(False)
-        old_fd = signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        old: dict[int, Any] = {}
-        numbers: tuple[int, ...] = (*process.FORWARDED, signal.SIGTSTP, signal.SIGCHLD)
-        for number in numbers:
-            if signal.getsignal(number) != signal.SIG_IGN:
-                old[number] = signal.signal(number, lambda *_: None)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(old_fd)
-            for number, handler in old.items():
-                signal.signal(number, handler)
+
+def _nodes(settings: Settings) -> Nodes:
+    hosts = settings.hosts
+    if hosts is None:
+        return Nodes(settings.nranks, settings.topology)
+    return Nodes(hosts.size, share=Share(hosts.ranks_of(hosts.node), hosts.job, hosts.machine_size))
 
 
 def _too_many(error: OSError, what: str) -> OSError:

@@ -1,4 +1,4 @@
-"""Runs a program on N ranks for the command line."""
+"""Runs a program on the ranks of this host for the command line: those of the whole job, or of one of its nodes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ncclx_mpi import mpi4py_shim, process
+from ncclx_mpi.bootstrap.handover import join_timeout
+from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.compile_cache import warm
 from ncclx_mpi.launch import program as programs
 from ncclx_mpi.launch.failure import Failure, signal_name
@@ -17,19 +21,74 @@ from ncclx_mpi.launch.relay import LineRelay
 from ncclx_mpi.observe.describe import describe
 from numba_kernels.clock import ticks_per_us
 
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap.hosts import Hosts
+
 _READER_SECONDS = 4.0
 """What nobody has taken so long after a job that did not go well is dropped."""
 
 
-def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, timeout: float) -> int:
-    """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank."""
+@dataclass
+class Node:
+    """The place of this host in a job on several.
+
+    Attributes
+    ----------
+    rendezvous
+        Where the hosts meet: ``host`` or ``host:port`` of node 0.
+    number, count
+        Which node this is, of how many.
+    token
+        What the hosts know each other by.
+    """
+
+    rendezvous: str
+    number: int
+    count: int
+    token: bytes
+
+
+def run_program(
+    program: programs.Program,
+    nranks: int,
+    *,
+    is_tagged: bool,
+    timeout: float,
+    node: Node | None = None,
+    ends_with_stdin: bool = False,
+) -> int:
+    """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank.
+
+    Parameters
+    ----------
+    program
+        What to run.
+    nranks
+        Number of ranks here.
+    is_tagged
+        Begin each line of output with the rank.
+    timeout
+        Seconds after which the job is ended, 0 for no limit.
+    node
+        Where the job is on several hosts: which of them this is.
+    ends_with_stdin
+        Standard input is no input of the program: its end ends the job, and a byte in it is a signal.
+    """
     if program.is_python:
         program = _prepare(program, nranks)
+    lifeline = 0 if ends_with_stdin else -1
+    try:
+        hosts = _meet(node, nranks, lifeline)
+    except Gone:
+        return 128 + signal.SIGHUP
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"ncclx run: {error}", file=sys.stderr)
+        return 2
     relay = LineRelay(is_tagged)
-    stdin, feed = _stdin_for_rank_0()
+    stdin, feed = (-1, -1) if ends_with_stdin else _stdin_for_rank_0()
     last_module = next(reversed(sys.modules))
     try:
-        job = Job(_settings(nranks, timeout, relay, stdin), relay)
+        job = Job(_settings(nranks, timeout, relay, stdin, hosts, lifeline), relay)
         rank = job.fork_ranks()
     except (ValueError, OSError) as error:
         print(f"ncclx run: {nranks} ranks cannot be started: {error}", file=sys.stderr)
@@ -46,6 +105,16 @@ def run_program(program: programs.Program, nranks: int, *, is_tagged: bool, time
         return _take_leave(job, relay, outcome)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def _meet(node: Node | None, nranks: int, lifeline: int) -> Hosts | None:
+    """Meet the other hosts, if there are any."""
+    if node is None:
+        return None
+    from ncclx_mpi.bootstrap import hosts
+
+    patience = Patience(join_timeout(), lifeline)
+    return hosts.meet(node.rendezvous, node.number, node.count, nranks, node.token, patience)
 
 
 def _take_leave(job: Job, relay: LineRelay, outcome: Outcome) -> int:
@@ -76,14 +145,14 @@ def _prepare(program: programs.Program, nranks: int) -> programs.Program:
     return program
 
 
-def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int) -> Settings:
+def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int, hosts: Hosts | None, lifeline: int) -> Settings:
     def on_timeout(job: Job) -> None:
         relay.flush(everything=True)
         relay.is_tagged = True
         relay.say(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in")
         relay.say(f"{describe(job.nodes.arenas)}\nand their Python stacks are")
 
-    return Settings(nranks, timeout=timeout, stdin=stdin, on_timeout=on_timeout)
+    return Settings(nranks, timeout=timeout, stdin=stdin, lifeline=lifeline, on_timeout=on_timeout, hosts=hosts)
 
 
 def _be_rank(program: programs.Program, last_module: str) -> None:

@@ -12,6 +12,18 @@ I8, I64 = ir.IntType(8), ir.IntType(64)
 
 
 @intrinsic
+def call_one(typingctx: Any, function: Any, first: Any) -> Any:
+    """Call a C function of a word, which returns one, by its address."""
+    return types.int64(*[types.int64] * 2), _call
+
+
+@intrinsic
+def call_two(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
+    """Call a C function of two words, which returns one, by its address."""
+    return types.int64(*[types.int64] * 3), _call
+
+
+@intrinsic
 def call_four(typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any) -> Any:
     """Call a C function of four words, which returns one, by its address."""
     return types.int64(*[types.int64] * 5), _call
@@ -21,6 +33,14 @@ def call_four(typingctx: Any, function: Any, first: Any, second: Any, third: Any
 def call_five(typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any) -> Any:
     """Call a C function of five words, which returns one, by its address."""
     return types.int64(*[types.int64] * 6), _call
+
+
+@intrinsic
+def call_seven(
+    typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any, sixth: Any, seventh: Any
+) -> Any:
+    """Call a C function of seven words, which returns one, by its address."""
+    return types.int64(*[types.int64] * 8), _call
 
 
 @intrinsic

@@ -14,7 +14,7 @@ import time
 import pytest
 from programs import environment
 
-from ncclx_mpi.bootstrap import detect, mpi, slurm, store, torchrun
+from ncclx_mpi.bootstrap import detect, handover, mpi, slurm, torchrun
 
 SUM = "from ncclx_mpi import MPI, runtime; print(MPI.COMM_WORLD.allreduce(1), runtime.membership().kind)"
 
@@ -95,9 +95,20 @@ def test_two_of_the_same_rank(start):
     assert "two processes were started as rank 0" in refused.communicate()[1]
 
 
-def test_several_nodes_are_refused(start):
-    variables = of_slurm(0, 4, SLURM_STEP_NUM_NODES="2")
+def test_several_hosts_of_mpiexec_are_refused(start):
+    variables = {
+        "PMI_RANK": "0",
+        "PMI_SIZE": "4",
+        "PMIX_NAMESPACE": "x",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
     assert "one node only" in start(SUM, **variables).communicate(timeout=90)[1]
+
+
+def test_tasks_that_slurm_does_not_place(start):
+    variables = of_slurm(0, 4, SLURM_STEP_NUM_NODES="2", SLURM_STEP_TASKS_PER_NODE="2,1")
+    assert "does not describe 4 tasks on 2 nodes" in start(SUM, **variables).communicate(timeout=90)[1]
 
 
 def test_dead_peer_is_noticed(start):
@@ -142,16 +153,16 @@ def test_worlds_of_one_are_explained(monkeypatch):
 
 
 def test_wrong_token_is_refused():
-    name, token = store.place(f"a job of the tests {os.getpid()}")
-    with store.listen(name, 1) as server:
+    name, token = handover.place(f"a job of the tests {os.getpid()}")
+    with handover.listen(name, 1) as server:
         rank = subprocess.Popen(
-            [sys.executable, "-c", f"from ncclx_mpi.bootstrap import store; store.fetch({name!r}, 'guess', 1, 2)"],
+            [sys.executable, "-c", f"from ncclx_mpi.bootstrap import handover; handover.fetch({name!r}, 'guess', 1, 2)"],
             env=environment(),
             stderr=subprocess.PIPE,
             text=True,
         )
         connection, _ = server.accept()
-        assert store.answer(connection, token, 2, lambda rank: [0]) is None
+        assert handover.answer(connection, token, 2, lambda rank: [0]) is None
         assert "wrong token" in rank.communicate(timeout=20)[1]
 
 
@@ -172,39 +183,39 @@ def test_mpiexec(way):
 
 
 def test_who_holds_the_meeting_place_is_named(monkeypatch):
-    name, _ = store.place(f"a job of the tests {os.getpid()}")
+    name, _ = handover.place(f"a job of the tests {os.getpid()}")
     uid = os.getuid()
-    with store.listen(name, 1):
+    with handover.listen(name, 1):
         with pytest.raises(
             RuntimeError, match=f"two processes were started as rank 0 of this job, the other one is {os.getpid()}$"
         ):
-            store.listen(name, 1)
-        monkeypatch.setattr(store.os, "getuid", lambda: 4321)
+            handover.listen(name, 1)
+        monkeypatch.setattr(handover.os, "getuid", lambda: 4321)
         with pytest.raises(RuntimeError, match=f"process {os.getpid()} of another user .{uid}. holds it; start the job again"):
-            store.listen(name, 1)
+            handover.listen(name, 1)
 
 
 def test_a_meeting_place_where_nobody_answers(monkeypatch):
-    monkeypatch.setattr(store, "_HOLDER_SECONDS", 0.05)
-    name, _ = store.place(f"a job of the tests {os.getpid()}")
+    monkeypatch.setattr(handover, "_HOLDER_SECONDS", 0.05)
+    name, _ = handover.place(f"a job of the tests {os.getpid()}")
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(name)
         with pytest.raises(RuntimeError, match="by a process that does not answer"):
-            store.listen(name, 1)
+            handover.listen(name, 1)
 
 
 def test_more_ranks_than_the_queue_holds_try_again():
     """A full queue is EAGAIN."""
-    name, token = store.place(f"a job of the tests {os.getpid()}")
-    with store.listen(name, 0) as server, socket.socket(socket.AF_UNIX) as first, open(os.devnull) as arena:
+    name, token = handover.place(f"a job of the tests {os.getpid()}")
+    with handover.listen(name, 0) as server, socket.socket(socket.AF_UNIX) as first, open(os.devnull) as arena:
         first.connect(name)
-        rank = threading.Thread(target=lambda: fetched.append(store.fetch(name, token, 1, 2)))
+        rank = threading.Thread(target=lambda: fetched.append(handover.fetch(name, token, 1, 2)))
         fetched: list[list[int]] = []
         rank.start()
         rank.join(0.1)
         assert rank.is_alive()
         server.accept()[0].close()
-        assert store.answer(server.accept()[0], token, 2, lambda rank: [arena.fileno()]) == 1
+        assert handover.answer(server.accept()[0], token, 2, lambda rank: [arena.fileno()]) == 1
         rank.join(10)
         os.close(fetched[0][0])
 
@@ -227,9 +238,9 @@ class Besieged:
 
 
 def test_strangers_do_not_prolong_the_wait_for_ranks(monkeypatch):
-    monkeypatch.setattr(store, "join_timeout", lambda: 0.1)
+    monkeypatch.setattr(handover, "join_timeout", lambda: 0.1)
     with pytest.raises(TimeoutError, match="ranks .1. of 2 did not come"):
-        store.hand_out(Besieged(), "token", 2, lambda rank: [0])
+        handover.hand_out(Besieged(), "token", 2, lambda rank: [0])
 
 
 TRACER = (

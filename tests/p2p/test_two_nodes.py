@@ -1,8 +1,8 @@
-"""Two engines, each alone on its node, with the simulated network between them: all kinds of messages, through one matcher."""
+"""Two engines, each alone on its node, with the simulated network between them, or UCX: all kinds of messages, through one matcher."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +11,12 @@ import pytest
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, ERR_TRUNCATE, SYNCHRONOUS
+from transports.base import Transport
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
+from transports.ucx import library
+from transports.ucx import transport as ucx_transport
+from transports.ucx.transport import Ucx
 from transports.virtual.network import Network, Settings
 from transports.virtual.transport import VirtualNetwork
 
@@ -23,7 +27,7 @@ class Nodes(NamedTuple):
     """Rank 0 and rank 1 of a communicator of both."""
 
     comms: tuple[NativeComm, NativeComm]
-    network: Network
+    network: Network | None
     sent: list[Bytes]
     """What is sent lives as long as the test."""
 
@@ -56,20 +60,39 @@ class Nodes(NamedTuple):
         return result
 
 
-@pytest.fixture(
-    params=[Settings(), Settings(credits=2), Settings(jitter_us=20, is_shuffled=True)], ids=["quick", "narrow", "disorderly"]
-)
-def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    network = Network.create(2, request.param)
+NETWORKS = {
+    "quick": Settings(),
+    "narrow": Settings(credits=2),
+    "disorderly": Settings(jitter_us=20, is_shuffled=True),
+    "ucx": None,
+}
+
+
+@pytest.fixture(params=NETWORKS)
+def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    settings = NETWORKS[request.param]
+    network = Network.create(2, settings) if settings else None
+    between = workers(monkeypatch) if network is None else [VirtualNetwork(network, rank) for rank in range(2)]
+    endpoints = {between[0].name: [transport.endpoint() for transport in between]}
     arenas = [Arena.create(1, [rank], 2) for rank in range(2)]
     engines = []
     for rank, arena in enumerate(arenas):
         arena.join(0)
-        transports = [SharedMemory(arena, rank), VirtualNetwork(network, rank)]
-        engines.append(Engine(arena, transports, rank, timeout=20))
+        engines.append(Engine(arena, [SharedMemory(arena, rank), between[rank]], rank, timeout=20, endpoints=endpoints))
     yield Nodes((engines[0].new_comm(4, [0, 1]), engines[1].new_comm(4, [0, 1])), network, [])
-    for each in (*arenas, network):
+    for each in (*between, *arenas, *([network] if network else [])):
         each.close()
+
+
+def workers(monkeypatch: pytest.MonkeyPatch) -> Sequence[Transport]:
+    """UCX, whose ends are both in this process: those that are closed one after the other do not wait for each other."""
+    try:
+        found = library.find()
+    except library.LibraryError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("UCX_NET_DEVICES", "lo")
+    monkeypatch.setattr(ucx_transport, "_FLUSH_SECONDS", 0.0)
+    return [Ucx(found, rank, 2, {1 - rank}) for rank in range(2)]
 
 
 def pattern(nbytes: int, number: int = 0) -> Bytes:
@@ -82,7 +105,7 @@ def test_ranks_of_another_node_are_not_near(nodes: Nodes) -> None:
     assert engine.local(1) == 0
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 3967, 3968, 3969, 100_001, 3_000_000])
+@pytest.mark.parametrize("nbytes", [0, 1, 3967, 3968, 3969, 16384, 16385, 100_001, 3_000_000])
 @pytest.mark.parametrize("mode", [0, SYNCHRONOUS])
 @pytest.mark.parametrize("is_posted", [False, True])
 def test_messages_of_any_size_arrive_whole(nodes: Nodes, nbytes: int, mode: int, is_posted: bool) -> None:
@@ -181,6 +204,8 @@ def test_probes_see_what_a_network_has_brought(nodes: Nodes) -> None:
 
 
 def test_a_wait_for_a_silent_rank_ends_at_the_deadline(nodes: Nodes) -> None:
+    if nodes.network is None:
+        pytest.skip("a real network cannot be silenced")
     engine = nodes.comms[1].engine
     engine.set_word("deadline_ticks", engine.word("ticks_per_us") * 200_000)
     nodes.network.silence(0)

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from numba_kernels.atomics import compare_exchange, fetch_add, load_acquire, store_release
-from numba_kernels.jit import entry, kernel
+from numba_kernels.jit import c_address, entry, kernel
+from transports.base import DeathNotice
 from transports.shm.caches import l2_bytes
 from transports.shm.heap import Heap
 from transports.shm.layout import (
@@ -237,6 +238,11 @@ class Arena:
             entry(_mark_dead)(self.base, word, world_rank)
         else:
             entry(_first_wins)(word, state)
+
+    @property
+    def death_notice(self) -> DeathNotice:
+        """How a transport notes in compiled code that a rank of another node is DEAD: as :meth:`ended_elsewhere` does."""
+        return DeathNotice(c_address(_mark_dead), self.base, self.base + self.plan.end_elsewhere(0))
 
     def load_death_notice(self) -> None:
         """Have what :meth:`declare_dead` and :meth:`ended_elsewhere` call loaded: later, there may be no descriptors left to load it."""

@@ -1,0 +1,76 @@
+"""Two hosts on one machine: network namespaces that a pair of virtual interfaces joins."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_numbers = itertools.count()
+
+
+class Space:
+    """One of them.
+
+    Attributes
+    ----------
+    name
+        Of the namespace.
+    link
+        Of its interface.
+    address
+        By which the other reaches it.
+    """
+
+    def __init__(self, name: str, link: str, address: str) -> None:
+        self.name = name
+        self.link = link
+        self.address = address
+
+    @property
+    def prefix(self) -> list[str]:
+        """Words that run a command there."""
+        return ["ip", "netns", "exec", self.name]
+
+    def set_link(self, state: str) -> None:
+        """Pull the plug with ``down``."""
+        _ip("-n", self.name, "link", "set", self.link, state)
+
+
+def why_not() -> str:
+    """Why there can be no namespaces here; empty if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces take root"
+    if shutil.which("ip") is None:
+        return "there is no `ip` (iproute2)"
+    name = f"ncclxprobe{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return f"network namespaces cannot be made: {made.stderr.strip()}" if made.returncode else ""
+
+
+@contextmanager
+def two_spaces() -> Iterator[tuple[Space, Space]]:
+    """Make two hosts, and remove them."""
+    tag = f"{os.getpid()}x{next(_numbers)}"
+    first, second = Space(f"ncclx{tag}a", f"v{tag}a", "10.93.0.1"), Space(f"ncclx{tag}b", f"v{tag}b", "10.93.0.2")
+    both = (first, second)
+    try:
+        for space in both:
+            _ip("netns", "add", space.name)
+        _ip("link", "add", first.link, "netns", first.name, "type", "veth", "peer", "name", second.link, "netns", second.name)
+        for space in both:
+            _ip("-n", space.name, "addr", "add", f"{space.address}/24", "dev", space.link)
+            _ip("-n", space.name, "link", "set", "lo", "up")
+            space.set_link("up")
+        yield both
+    finally:
+        for space in both:
+            subprocess.run(["ip", "netns", "del", space.name], capture_output=True, check=False)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)

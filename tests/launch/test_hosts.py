@@ -1,0 +1,601 @@
+"""A job on two hosts, which are network namespaces here."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from programs import HOME, all_gone, command, environment, is_running
+from spaces import Space, two_spaces, why_not
+
+from ncclx_mpi.bootstrap.slurm import first_host, tasks_per_node
+from ncclx_mpi.launch.over_hosts import Place, places, places_of_file
+from numba_kernels import cache_files
+
+REASON = why_not()
+needs_spaces = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+@pytest.fixture
+def spaces():
+    with two_spaces() as both:
+        yield both
+
+
+class OnHosts:
+    """A job of which each host runs its own command."""
+
+    def __init__(self, spaces: tuple[Space, ...], words: list[str], nranks: int = 2, **variables: str) -> None:
+        env = environment(NCCLX_MPI_TOKEN=secrets.token_hex(16), **variables)
+        pipe = subprocess.PIPE
+        self.nodes = []
+        for node, space in enumerate(spaces):
+            own = ["--nnodes", str(len(spaces)), "--node-rank", str(node), "--rendezvous", f"{spaces[0].address}:29500"]
+            line = [*space.prefix, *command("run", "-n", str(nranks), *own, *words)]
+            self.nodes.append(subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True))
+
+    def read(self, count: int) -> list[list[str]]:
+        """So many lines of each host."""
+        return [[node.stdout.readline().rstrip("\n") for _ in range(count)] for node in self.nodes]
+
+    def end(self, timeout: float = 120) -> list[tuple[int, str, str]]:
+        """Status, output and errors of each host."""
+        found = []
+        for node in self.nodes:
+            stdout, stderr = node.communicate(timeout=timeout)
+            found.append((node.returncode, stdout, stderr))
+        return found
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+            node.communicate()
+
+
+@pytest.fixture
+def on_hosts(spaces):
+    """Starts jobs; what still runs at the end is killed."""
+    jobs = []
+
+    def start(*words: str, **options: object) -> OnHosts:
+        jobs.append(OnHosts(spaces, list(words), **options))  # type: ignore[arg-type]
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.kill()
+
+
+SAY = "import os; print(*(os.environ[f'NCCLX_MPI_{name}'] for name in ('RANK', 'SIZE', 'LOCAL_RANK')), 'NCCLX_MPI_TOKEN' in os.environ)"
+SHOW_AND_SLEEP = (
+    "import os, subprocess, time; child = subprocess.Popen(['sleep', '600'])\n"
+    "print(os.getpid(), child.pid, flush=True); time.sleep(600)"
+)
+
+
+@needs_spaces
+def test_output_of_each_host_is_its_callers(on_hosts):
+    (first, second) = on_hosts("-c", SAY).end()
+    assert first[0] == second[0] == 0, first[2] + second[2]
+    assert sorted(first[1].splitlines()) == ["0 4 0 False", "1 4 1 False"]
+    assert sorted(second[1].splitlines()) == ["2 4 0 False", "3 4 1 False"]
+
+
+@needs_spaces
+def test_the_first_failure_is_the_status_of_all(on_hosts):
+    code = "import os, sys, time\nif os.environ['NCCLX_MPI_RANK'] == '2': sys.exit(7)\ntime.sleep(600)"
+    found = on_hosts("-c", code).end()
+    assert [status for status, _, _ in found] == [7, 7]
+    for _, _, stderr in found:
+        assert re.search(r"rank 2 \(process \d+.*\) ended with status 7; 3 other ranks failed after it", stderr)
+
+
+@needs_spaces
+def test_a_host_that_is_done_waits_for_the_others(on_hosts):
+    """Its ranks ended well, but the job has not: both hosts report the same."""
+    job = on_hosts("-c", "import os, sys\nif os.environ['NCCLX_MPI_RANK'] == '3': input_is_over = sys.stdin.read(); sys.exit(5)")
+    assert [status for status, _, _ in job.end()] == [5, 5]
+
+
+@needs_spaces
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_all_hosts(on_hosts, number):
+    job = on_hosts("-c", SHOW_AND_SLEEP)
+    pids = [int(word) for lines in job.read(2) for line in lines for word in line.split()]
+    job.nodes[1].send_signal(number)
+    assert [status for status, _, _ in job.end()] == [128 + number] * 2
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
+def test_a_launcher_that_is_killed_takes_its_ranks_and_the_job(on_hosts):
+    job = on_hosts("-c", SHOW_AND_SLEEP)
+    lines = job.read(2)
+    pids = [int(word) for host in lines for line in host for word in line.split()]
+    job.nodes[1].kill()
+    (status, _, stderr), (killed, _, _) = job.end()
+    assert (status, killed) == (1, -signal.SIGKILL)
+    assert re.search(r"node 1 \(.*\) with ranks 2 to 3 is lost: its (launcher ended|connection broke)", stderr)
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
+def test_a_link_that_goes_down_is_noticed(on_hosts, spaces):
+    """Nothing tells that a host has gone but its silence; each side then ends by itself."""
+    job = on_hosts("-c", SHOW_AND_SLEEP, NCCLX_MPI_HEARTBEAT="0.2,1")
+    pids = [int(word) for host in job.read(2) for line in host for word in line.split()]
+    spaces[1].set_link("down")
+    for (status, _, stderr), ranks in zip(job.end(), ("2 to 3", "0 to 1"), strict=True):
+        assert status == 1
+        assert re.search(rf"with ranks {ranks} is lost: gave no sign of life for 1 s", stderr)
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
+def test_a_launcher_that_is_stopped_is_silent(on_hosts):
+    """The others do without its host; it finds that out when it goes on."""
+    job = on_hosts("-c", SHOW_AND_SLEEP, NCCLX_MPI_HEARTBEAT="0.2,1")
+    pids = [int(word) for host in job.read(2) for line in host for word in line.split()]
+    job.nodes[1].send_signal(signal.SIGSTOP)
+    _, stderr = job.nodes[0].communicate(timeout=120)
+    assert job.nodes[0].returncode == 1
+    assert "with ranks 2 to 3 is lost: gave no sign of life for 1 s" in stderr
+    job.nodes[1].send_signal(signal.SIGCONT)
+    _, stderr = job.nodes[1].communicate(timeout=120)
+    assert job.nodes[1].returncode != 0
+    assert all_gone(pids, 5)
+
+
+@needs_spaces
+def test_timeout(on_hosts):
+    job = on_hosts("--timeout", "2", "-c", "import time; time.sleep(600)")
+    for status, _, stderr in job.end():
+        assert status == 124
+        assert "still running after 2 s" in stderr
+
+
+def why_no_ucx() -> str:
+    """Asked in a process of its own, which has UCX loaded afterwards."""
+    asked = subprocess.run(
+        [sys.executable, "-c", "from transports.ucx import library; library.find()"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stderr.strip().splitlines()[-1] if asked.returncode else ""
+
+
+WHY_NO_UCX = REASON or why_no_ucx()
+needs_ucx = pytest.mark.skipif(bool(WHY_NO_UCX), reason=WHY_NO_UCX)
+
+TALK = """
+from mpi4py import MPI
+import numpy as np
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+assert (rank, size, node.rank, node.size) == (node.rank + 2 * (rank // 2), 4, rank % 2, 2)
+
+for count in (1, 1000, 1_000_000):  # to every rank, near and far
+    got = [np.empty(count) for _ in range(size)]
+    requests = [comm.Irecv(got[peer], peer, count) for peer in range(size)]
+    requests += [comm.Isend(np.full(count, rank * 10.0 + peer), peer, count) for peer in range(size)]
+    MPI.Request.Waitall(requests)
+    for peer in range(size):
+        assert (got[peer] == peer * 10.0 + rank).all()
+
+if rank == 1:  # each of the others once, whichever comes first; those of one rank in order
+    seen = [comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG) for _ in range(3 * 20)]
+    for peer in (0, 2, 3):
+        assert [number for sender, number in seen if sender == peer] == list(range(20))
+else:
+    for number in range(20):
+        comm.send((rank, number), 1, tag=number)
+
+numbers = np.arange(50_000) + rank
+total = np.empty_like(numbers)
+comm.Allreduce(numbers, total)
+assert (total == 4 * np.arange(50_000) + 6).all()
+assert comm.allgather({"rank": rank}) == [{"rank": peer} for peer in range(size)]
+assert comm.bcast("x" * 100_000 if rank == 3 else None, root=3) == "x" * 100_000
+assert comm.alltoall([(rank, peer) for peer in range(size)]) == [(peer, rank) for peer in range(size)]
+assert comm.scan(rank) == rank * (rank + 1) // 2
+request = comm.Ibarrier()
+request.Wait()
+
+memory = np.full(100, -1.0)
+window = MPI.Win.Create(memory, comm=comm)
+window.Fence()
+for peer in range(size):
+    window.Put(np.full(10, float(rank)), peer, (8 * 10 * rank, 10, MPI.DOUBLE))
+window.Fence()
+for peer in range(size):
+    assert (memory[10 * peer : 10 * peer + 10] == peer).all()
+window.Lock(3 - rank)
+there = np.empty(10)
+window.Get(there, 3 - rank, (8 * 10 * rank, 10, MPI.DOUBLE))
+window.Unlock(3 - rank)
+assert (there == rank).all()
+comm.Barrier()
+window.Fence()
+one = np.ones(1)
+window.Accumulate(one, 0, (8 * 99, 1, MPI.DOUBLE), MPI.SUM)
+window.Fence()
+assert rank or memory[99] == 3.0
+window.Free()
+print("ok", rank)
+"""
+FAIL = """
+import os, signal, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+if comm.rank == 3:
+    for other in range(3):  # they have all started
+        comm.recv(source=other)
+    os.kill(os.getpid(), signal.SIGKILL)
+comm.send(None, dest=3)
+try:
+    comm.recv(source=3) if comm.rank else comm.Barrier()
+except MPI.Exception as error:
+    print(comm.rank, error.Get_error_class() == MPI.ERR_PROC_FAILED, "rank 3 died" in str(error), flush=True)
+"""
+WAIT_FOR_FAR = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+print("met", flush=True)
+try:
+    comm.recv(source=(comm.rank + 2) % 4)
+except MPI.Exception as error:
+    print(comm.rank, error.Get_error_class() == MPI.ERR_PROC_FAILED, flush=True)
+"""
+
+
+@needs_ucx
+def test_ranks_talk_across_hosts(on_hosts):
+    found = on_hosts("-c", TALK).end(timeout=300)
+    for (status, stdout, stderr), ranks in zip(found, ((0, 1), (2, 3)), strict=True):
+        assert status == 0, stderr
+        assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]
+
+
+def commands_of_the_page(beginning: str) -> list[list[str]]:
+    page = (Path(HOME) / "docs" / "hosts.md").read_text()
+    blocks = re.findall(r"<!-- ran on two hosts -->\n```bash\n(.*?)```", page, re.DOTALL)
+    lines = [line.split() for block in blocks for line in block.splitlines()]
+    return [line[2:] for line in lines if " ".join(line).startswith(f"ncclx run {beginning}")]
+
+
+@needs_ucx
+def test_commands_of_the_page(spaces):
+    """As they are printed, but for the names of the hosts and of the remote shell."""
+    snippets = Path(HOME) / "docs" / "snippets"
+    env = environment(NCCLX_MPI_TOKEN=secrets.token_hex(16), NCCLX_MPI_RSH="ip netns exec")
+    pipe, names = subprocess.PIPE, {f"node{k + 1}": space.name for k, space in enumerate(spaces)}
+
+    def start(words: list[str], *prefix: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([*prefix, *command("run", *words)], env=env, cwd=snippets, stdout=pipe, stderr=pipe, text=True)
+
+    (from_one,) = commands_of_the_page("--hosts")
+    words = [re.sub(r"node\d", lambda found: names[found[0]], word) for word in from_one]
+    started = [start(["--rendezvous", spaces[0].address, *words])]
+    stdout, stderr = started[0].communicate(timeout=300)
+    assert stdout == (snippets / "hosts.out").read_text(), stderr
+    both = commands_of_the_page("--nnodes")
+    assert len(both) == 2
+    started = [
+        start([word.replace("node1", spaces[0].address) for word in words], *space.prefix)
+        for words, space in zip(both, spaces, strict=True)
+    ]
+    outputs = [job.communicate(timeout=300)[0] for job in started]
+    assert outputs == [(snippets / "hosts.out").read_text(), ""]
+
+
+@needs_ucx
+def test_a_rank_that_is_killed_is_dead_for_all_hosts(on_hosts):
+    (first, second) = on_hosts("-c", FAIL).end()
+    assert sorted(first[1].splitlines()) == ["0 True True", "1 True True"], first[2]
+    assert second[1].splitlines() == ["2 True True"], second[2]
+    assert first[0] == second[0] == 137
+
+
+@needs_ucx
+def test_ranks_behind_a_link_that_is_down_are_dead(on_hosts, spaces):
+    job = on_hosts("-c", WAIT_FOR_FAR)
+    assert job.read(2) == [["met"] * 2] * 2
+    spaces[0].set_link("down")
+    for (status, stdout, _), ranks in zip(job.end(), ((0, 1), (2, 3)), strict=True):
+        assert sorted(stdout.splitlines()) == [f"{rank} True" for rank in ranks]
+        assert status == 1
+
+
+@needs_ucx
+def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
+    """It is down for a moment in the middle of the traffic, and up again before the limit."""
+    code = (
+        "from mpi4py import MPI; import numpy as np; comm = MPI.COMM_WORLD; comm.Barrier(); print('met', flush=True)\n"
+        "total = sum(comm.allreduce(1) for _ in range(3000)); print(total, flush=True)"
+    )
+    job = on_hosts("-c", code, NCCLX_MPI_HEARTBEAT="0.5,30")
+    assert job.read(2) == [["met"] * 2] * 2
+    spaces[1].set_link("down")
+    spaces[1].set_link("up")
+    for status, stdout, stderr in job.end():
+        assert (status, stdout.splitlines()) == (0, ["12000"] * 2), stderr
+
+
+@needs_ucx
+def test_a_rank_that_never_imports_mpi_is_named(on_hosts):
+    code = "import os\nif os.environ['NCCLX_MPI_RANK'] != '2': from mpi4py import MPI"
+    for status, _, stderr in on_hosts("-c", code).end():
+        assert status == 1
+        assert "rank 2 ended before it imported MPI" in stderr
+
+
+@needs_spaces
+def test_no_ucx_is_one_sentence(on_hosts):
+    for status, _, stderr in on_hosts("-c", "from mpi4py import MPI", NCCLX_MPI_UCX_LIBRARY="/none/libucp.so").end():
+        assert status == 1
+        assert "NCCLX_MPI_UCX_LIBRARY names /none/libucp.so, which cannot be loaded" in stderr
+
+
+@needs_ucx
+def test_started_programs_join(on_hosts, tmp_path):
+    """A Python behind a shell script is a rank, too."""
+    script = tmp_path / "wrapper.sh"
+    script.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -m ncclx_mpi -c 'from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))'\n"
+    )
+    script.chmod(0o755)
+    for status, stdout, stderr in on_hosts(str(script)).end():
+        assert (status, stdout.splitlines()) == (0, ["4", "4"]), stderr
+
+
+@needs_ucx
+def test_abort_ends_all_hosts(on_hosts):
+    code = "from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier()\nif comm.rank == 3: comm.Abort(6)\ncomm.Barrier()"
+    assert [status for status, _, _ in on_hosts("-c", code).end()] == [6, 6]
+
+
+def of_slurm(rank: int) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank % 2),
+        "SLURM_NODEID": str(rank // 2),
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_STEP_NODELIST": "nosuch[1-2]",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.93.0.1",
+    }
+
+
+def of_torchrun(rank: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": str(rank % 2),
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": str(rank // 2),
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.93.0.1",
+        "MASTER_PORT": "29511",
+        "TORCHELASTIC_RUN_ID": str(os.getpid()),
+    }
+
+
+class TestStartedByOthers:
+    """Four processes that find each other by the variables of who started them; the first one of each host starts its agent."""
+
+    @pytest.fixture
+    def start(self, spaces, tmp_path):
+        """Starts them; what still runs at the end is killed."""
+        ranks: list[subprocess.Popen[str]] = []
+
+        def start_four(code, variables, **more):
+            pipe = subprocess.PIPE
+            for rank in (3, 0, 2, 1):
+                env = environment(HOME=str(tmp_path), NCCLX_MPI_CACHE_DIR=str(cache_files.cache_root()), **variables(rank), **more)
+                line = [*spaces[rank // 2].prefix, sys.executable, "-m", "ncclx_mpi", "-c", code]
+                ranks.append(subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True))
+            return [ranks[at] for at in (1, 3, 2, 0)]
+
+        yield start_four
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+    @needs_ucx
+    @pytest.mark.parametrize(("variables", "kind"), [(of_slurm, "slurm"), (of_torchrun, "torchrun")])
+    def test_world(self, start, variables, kind):
+        code = (
+            "from ncclx_mpi import MPI, runtime; print(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1), runtime.membership().kind)"
+        )
+        for rank, process in enumerate(start(code, variables)):
+            stdout, stderr = process.communicate(timeout=120)
+            assert stdout == f"{rank} 4 {kind}\n", stderr
+            assert process.returncode == 0
+
+    @needs_ucx
+    def test_a_rank_that_is_killed(self, start):
+        ranks = start(FAIL, of_slurm)
+        outputs = [process.communicate(timeout=120) for process in ranks]
+        assert [process.returncode for process in ranks] == [0, 0, 0, -signal.SIGKILL]
+        assert [stdout for stdout, _ in outputs[:3]] == [f"{rank} True True\n" for rank in range(3)], outputs
+
+    @needs_ucx
+    def test_an_agent_that_is_killed(self, start):
+        """Its host is lost for the others, and the others for its host."""
+        ranks = start(
+            WAIT_FOR_FAR.replace('"met"', '"met", arena.word(HEADER.creator)').replace("comm.Barrier()", AGENT_OF_OURS), of_slurm
+        )
+        agents = [int(process.stdout.readline().split()[1]) for process in ranks]
+        assert len(set(agents)) == 2
+        os.kill(agents[3], signal.SIGKILL)
+        for rank, process in enumerate(ranks):
+            stdout, stderr = process.communicate(timeout=120)
+            assert stdout == f"{rank} True\n", stderr
+        assert all_gone(agents, 10)
+
+    @needs_spaces
+    def test_a_host_that_does_not_come(self, start, spaces):
+        spaces[0].set_link("down")
+        for rank, process in enumerate(start("from mpi4py import MPI", of_slurm, NCCLX_MPI_JOIN_TIMEOUT="3")):
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert ("node 1 of 2 did not come" if rank < 2 else "node 1 of 2 waited 3 s for node 0") in stderr
+
+    @needs_spaces
+    def test_ranks_that_are_not_host_by_host(self, start):
+        def cyclic(rank):
+            first = {0: 0, 1: 2, 2: 1, 3: 3}[rank]
+            return {**of_slurm(rank), "SLURM_PROCID": str(first)}
+
+        for process in start("from mpi4py import MPI", cyclic):
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 1
+            assert "srun --distribution=block" in stderr
+
+
+AGENT_OF_OURS = """
+from ncclx_mpi import runtime
+from transports.shm.layout import HEADER
+arena = runtime.engine().arena
+comm.Barrier()
+"""
+
+
+class TestFromOne:
+    """``ncclx run --hosts``, with ``ip netns exec`` in the place of ``ssh``."""
+
+    def start(self, spaces: tuple[Space, Space], *words: str, **variables: str) -> subprocess.Popen[str]:
+        hosts = ",".join(f"{space.name}:2" for space in spaces)
+        own = ["--hosts", hosts, "--rsh", "ip netns exec", "--rendezvous", spaces[0].address]
+        pipe = subprocess.PIPE
+        env = environment(**variables)
+        return subprocess.Popen(
+            command("run", *own, *words), env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+
+    @needs_spaces
+    def test_output_comes_here(self, spaces, tmp_path):
+        script = tmp_path / "say.py"
+        script.write_text("import os, sys; print(os.environ['NCCLX_MPI_RANK'], os.environ['GIVEN'], *sys.argv[1:])")
+        job = self.start(spaces, "--tag-output", "-x", "GIVEN=a b", str(script), "two words", "'")
+        stdout, stderr = job.communicate(timeout=120)
+        assert job.returncode == 0, stderr
+        assert sorted(stdout.splitlines()) == [f"[{rank}] {rank} a b two words '" for rank in range(4)]
+
+    @needs_spaces
+    def test_status(self, spaces):
+        job = self.start(spaces, "-c", "import os, sys; sys.exit(int(os.environ['NCCLX_MPI_RANK']) // 3 * 9)")
+        _, stderr = job.communicate(timeout=120)
+        assert job.returncode == 9
+        assert "rank 3" in stderr
+
+    @needs_spaces
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_nothing_is_left_when_the_caller_ends(self, spaces, number):
+        job = self.start(spaces, "-c", SHOW_AND_SLEEP)
+        pids = [int(word) for _ in range(4) for word in job.stdout.readline().split()]
+        assert len(pids) == 8
+        job.send_signal(number)
+        job.communicate(timeout=60)
+        assert job.returncode == (-number if number == signal.SIGKILL else 128 + number)
+        assert all_gone(pids, 20)
+
+    @needs_spaces
+    def test_the_token_is_on_no_command_line(self, spaces):
+        job = self.start(spaces, "-c", SHOW_AND_SLEEP, NCCLX_MPI_TOKEN="not-this-one-but-a-fresh-one")
+        pids = [int(word) for _ in range(4) for word in job.stdout.readline().split()]
+        running = [int(name) for name in os.listdir("/proc") if name.isdigit() and is_running(int(name))]
+        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in running]
+        ours = [line for line in lines if "--node-rank" in line]
+        assert len(ours) >= 2
+        assert not any(re.search(r"[0-9a-f]{32}", line) for line in ours)
+        job.kill()
+        job.communicate(timeout=60)
+        assert all_gone(pids, 20)
+
+    @needs_spaces
+    def test_a_host_that_is_not_there(self, spaces):
+        job = self.start((spaces[0], Space("ncclx-none", "none", "10.93.0.9")), "-c", "pass")
+        began = time.monotonic()
+        _, stderr = job.communicate(timeout=120)
+        assert job.returncode != 0
+        assert "ncclx-none" in stderr
+        assert time.monotonic() - began < 60  # and not until the other one has waited for it
+
+
+@pytest.mark.parametrize(
+    ("text", "nranks", "found"),
+    [
+        ("a:2,b:2", None, [("a", 2), ("b", 2)]),
+        ("a, b", None, [("a", 1), ("b", 1)]),
+        ("me@a:2,b:4", 5, [("me@a", 2), ("b", 3)]),
+        ("a:2,b:2", 2, [("a", 2)]),
+        ("[::1]:2", None, [("[::1]", 2)]),
+    ],
+)
+def test_places(text, nranks, found):
+    assert places(text, nranks) == [Place(*pair) for pair in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "nranks"), [("", None), ("a:0", None), ("a:x", None), ("a,a", None), ("a:2", 3), ("-oProxyCommand=x", None)]
+)
+def test_what_are_no_places(text, nranks):
+    with pytest.raises(ValueError, match="host"):
+        places(text, nranks)
+
+
+def test_places_of_a_file(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# ours\na slots=2\n\nb:3 # fast\nc\n")
+    assert places_of_file(str(file)) == [Place("a", 2), Place("b", 3), Place("c", 1)]
+    with pytest.raises(ValueError, match="cannot be read"):
+        places_of_file(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--nnodes", "2", "-n", "2", "x.py"], "belong together"),
+        (["--nnodes", "2", "--node-rank", "0", "--rendezvous", "a:1", "-c", "pass"], "by a token"),
+        (["--hosts", "a", "--nnodes", "2", "-c", "pass"], "start all nodes from here"),
+        (["--hosts", "a", "--hostfile", "b", "-c", "pass"], "both name the hosts"),
+        (["--hosts", "a:2", "-"], "standard input is read here only"),
+        (["--hosts", "a:2", "-n", "3", "-c", "pass"], "3 ranks do not fit"),
+    ],
+)
+def test_options_that_do_not_go_together(words, says):
+    done = subprocess.run(command("run", *words), env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [("2(x3),1", [2, 2, 2, 1]), ("4", [4]), ("1,2(x2)", [1, 2, 2]), ("", []), ("x", []), ("2(x3", []), ("1(x9999999)", [])],
+)
+def test_tasks_per_node(text, tasks):
+    assert tasks_per_node(text) == tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [("n[1-2]", "n1"), ("rack[07-12,15]n[1-2],login", "rack07n1"), ("a,b", "a"), ("a", "a"), ("n[3,5]x", "n3x"), ("", "")],
+)
+def test_first_host(text, host):
+    assert first_host(text) == host

@@ -1,0 +1,105 @@
+"""Two processes that share nothing but UCX: they talk and leave, or one of them is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import errors
+from ncclx_mpi.p2p.engine import Engine, NativeComm
+from transports.shm.arena import Arena
+from transports.shm.transport import SharedMemory
+from transports.ucx import library
+from transports.ucx.transport import Ucx
+
+LARGE = 40_000_000
+
+
+class Pair(NamedTuple):
+    """Rank 0, in this process, and the process that is rank 1."""
+
+    comm: NativeComm
+    other: subprocess.Popen[str]
+
+    def receive(self, nbytes: int, tag: int) -> np.ndarray:
+        room = np.zeros(nbytes, np.uint8)
+        self.comm.engine.wait(self.comm.engine.start_recv(self.comm, room.ctypes.data, room.size, 1, tag))
+        return room
+
+    def says(self) -> str:
+        """The next line that rank 1 writes, while this rank makes progress for it."""
+        assert self.other.stdout is not None
+        return self.other.stdout.readline().strip()
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    try:
+        found = library.find()
+    except library.LibraryError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("UCX_NET_DEVICES", "lo")
+    arena = Arena.create(1, [0], 2)
+    arena.join(0)
+    ucx = Ucx(found, 0, 2, {1}, arena.death_notice)
+    program = [sys.executable, str(Path(__file__).with_name("ucx_rank.py")), request.param]
+    other = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    assert other.stdin is not None and other.stdout is not None
+    try:
+        print(ucx.endpoint().hex(), file=other.stdin, flush=True)
+        endpoints = [b"", bytes.fromhex(other.stdout.readline())]
+        engine = Engine(arena, [SharedMemory(arena, 0), ucx], 0, timeout=60, endpoints={"ucx": endpoints})
+        yield Pair(engine.new_comm(4, [0, 1]), other)
+    finally:
+        other.kill()
+        other.wait()
+        for pipe in (other.stdin, other.stdout):
+            pipe.close()
+        ucx.close()
+        arena.close()
+
+
+def pattern(nbytes: int, number: int = 0) -> np.ndarray:
+    return ((np.arange(nbytes) * 7 + number) % 251).astype(np.uint8)
+
+
+@pytest.mark.parametrize("pair", ["talk"], indirect=True)
+def test_who_leaves_in_order_is_not_dead(pair: Pair) -> None:
+    engine, data = pair.comm.engine, pattern(LARGE)
+    for number in range(600):
+        nbytes = 3_000_000 if number % 100 == 99 else number
+        assert (pair.receive(nbytes, 1) == pattern(nbytes, number)).all()
+    engine.wait(engine.start_send(pair.comm, data.ctypes.data, data.size, 1, 2))
+    while pair.other.poll() is None:
+        engine.progress()
+    assert (pair.says(), pair.other.returncode) == ("left", 0)
+    for _ in range(10_000):
+        engine.progress()
+    assert not engine.arena.has_dead_ranks and not engine.transports[1].is_busy
+
+
+@pytest.mark.parametrize("pair", ["be_killed"], indirect=True)
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_who_waits_for_one_that_is_killed_learns_of_its_death(pair: Pair, is_under_way: bool) -> None:
+    engine, room = pair.comm.engine, np.zeros(LARGE, np.uint8)
+    assert pair.says() == "sending" and (pair.receive(10, 1) == pattern(10)).all()
+    if is_under_way:
+        request = engine.start_recv(pair.comm, room.ctypes.data, room.size, 1, 2)
+        while not room.any():
+            engine.progress()
+        pair.other.kill()
+    else:
+        pair.other.kill()
+        request = engine.start_recv(pair.comm, room.ctypes.data, room.size, 1, 9)
+    with pytest.raises(errors.Exception, match="rank 1 died") as raised:
+        engine.wait(request)
+    assert raised.value.Get_error_class() == errors.ERR_PROC_FAILED
+    data = pattern(LARGE)
+    assert not engine.done(engine.start_send(pair.comm, data.ctypes.data, data.size, 1, 5))
+    assert not engine.transports[1].is_busy

@@ -1,0 +1,65 @@
+"""Rank 1 of two, in a process of its own, reached by UCX: a program of ``test_two_processes.py``, which holds its pipes.
+
+It writes its endpoint, reads that of rank 0, and does what its argument says.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from ncclx_mpi.p2p.engine import Engine, NativeComm
+from transports.shm.arena import Arena
+from transports.shm.transport import SharedMemory
+from transports.ucx import library
+from transports.ucx.transport import Ucx
+
+LARGE = 40_000_000
+
+
+def pattern(nbytes: int, number: int = 0) -> np.ndarray:
+    return ((np.arange(nbytes) * 7 + number) % 251).astype(np.uint8)
+
+
+def join() -> tuple[NativeComm, Ucx]:
+    arena = Arena.create(1, [1], 2)
+    arena.join(0)
+    ucx = Ucx(library.find(), 1, 2, {0}, arena.death_notice)
+    print(ucx.endpoint().hex(), flush=True)
+    endpoints = [bytes.fromhex(sys.stdin.readline()), b""]
+    engine = Engine(arena, [SharedMemory(arena, 1), ucx], 1, timeout=60, endpoints={"ucx": endpoints})
+    return engine.new_comm(4, [0, 1]), ucx
+
+
+def send(comm: NativeComm, data: np.ndarray, tag: int) -> int:
+    return comm.engine.start_send(comm, data.ctypes.data, data.size, 0, tag)
+
+
+def talk(comm: NativeComm, ucx: Ucx) -> None:
+    """Send small and large messages in turn, receive an answer, and leave in order."""
+    data = [pattern(3_000_000 if number % 100 == 99 else number, number) for number in range(600)]
+    sent = [send(comm, each, 1) for each in data]
+    comm.engine.wait_all(sent, "the messages")
+    room = np.zeros(LARGE, np.uint8)
+    comm.engine.wait(comm.engine.start_recv(comm, room.ctypes.data, room.size, 0, 2))
+    assert (room == pattern(LARGE)).all()
+    comm.engine.drain()
+    comm.engine.say_goodbye()
+    comm.engine.drain(seconds=1.0)
+    ucx.close()
+    print("left", flush=True)
+
+
+def be_killed(comm: NativeComm, ucx: Ucx) -> None:
+    """Send a large message until the process is ended from outside."""
+    data = pattern(LARGE)
+    send(comm, pattern(10), 1)
+    request = send(comm, data, 2)
+    print("sending", flush=True)
+    comm.engine.wait(request)
+    comm.engine.wait(comm.engine.start_recv(comm, data.ctypes.data, data.size, 0, 3))
+
+
+if __name__ == "__main__":
+    {"talk": talk, "be_killed": be_killed}[sys.argv[1]](*join())

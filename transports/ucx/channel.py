@@ -1,0 +1,365 @@
+"""Messages: each is an active message of UCX, numbered, as UCX promises no order; those of a peer are handed up in the order of numbers.
+
+::
+
+    sender                                             receiver
+      message s, sent = s + 1  ----------------------->  s = next: handed up, next + 1
+                                                         later than next, or refused: kept in place s % WINDOW
+      acknowledged = taken  <--------------------------  ``taken`` = next: in each message the other way, or in a NOTE
+
+No more than :data:`WINDOW` messages are under way to a peer that takes nothing, so it keeps that many, and a flood waits with its sender.
+What a receiver has to say (messages taken, eager bytes that found their receive) rides on messages the other way; where there are none, a
+NOTE says it.
+
+A message is handed up where UCX delivers it, out of UCX's memory. But UCX may also deliver while something is sent, to this rank itself;
+what comes then is kept until :func:`transports.ucx.transfers.poll` looks again, as the engine is in the middle of something else.
+
+Endpoints are made when the first message is sent. One that fails is never used again; whoever waits for the peer is told of its death.
+
+Cost: alpha a message, one copy into a frame and one out of UCX's memory.
+"""
+
+from __future__ import annotations
+
+from numba_kernels.atomics import load64, store64, ticks
+from numba_kernels.calls import call_message, call_one, call_seven, call_three, call_two
+from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD
+from numba_kernels.memory import allocate, allocate_or_end, copy, fill, make_stack, release
+from transports.messages import CREDIT, EAGER, GOODBYE
+from transports.ucx.layout import (
+    DATA_MAY_BE_HELD,
+    EAGERLY,
+    ENDPOINT,
+    FAILED,
+    FRAME,
+    GONE,
+    HEADER,
+    IN_PROGRESS,
+    KEPT,
+    LINK,
+    MESSAGES,
+    NOTE,
+    NOTED,
+    OK,
+    PARAMS,
+    PEER_ERRORS,
+    STATE,
+    WINDOW,
+    WITH_ADDRESS_AND_ERRORS,
+    WITH_CALL_USER_DATA_AND_FLAGS,
+    is_error,
+    status_of,
+)
+
+CREDIT_BYTES = 64 << 10
+"""Eager bytes of a peer that found their receive, from which it is told at once; fewer wait for a message to ride on."""
+CREDIT_PATIENCE = 64
+"""Looks at the network that fewer wait."""
+_THREE_WORDS = 3 * WORD
+
+_params = make_stack(PARAMS.total // WORD)
+_endpoint_params = make_stack(ENDPOINT.total // WORD)
+_word = make_stack(1)
+
+
+@kernel("void(int64, int64)")
+def enlist(state, link):  # type: ignore[no-untyped-def]
+    """Have the next poll look after a peer."""
+    if load64(link + LINK.listed) == 0:
+        first = load64(state + STATE.listed_first)
+        store64(link + LINK.listed, first if first != 0 else link)
+        store64(state + STATE.listed_first, link)
+
+
+@kernel("void(int64)")
+def fail(link):  # type: ignore[no-untyped-def]
+    """The way to a peer is broken for good."""
+    store64(link + LINK.flags, load64(link + LINK.flags) | FAILED)
+    enlist(load64(link + LINK.state), link)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def on_failed(link, endpoint, status):  # type: ignore[no-untyped-def]
+    """UCX has given an endpoint up: ``ucp_err_handler_cb_t``."""
+    fail(link)
+    return 0
+
+
+@kernel("int64(int64, int64)")
+def endpoint_of(state, link):  # type: ignore[no-untyped-def]
+    """The endpoint of a peer, made on first use; 0 if there is none any more."""
+    found = load64(link + LINK.endpoint)
+    if found != 0 or load64(link + LINK.flags) & FAILED != 0:
+        return found
+    params, made = _endpoint_params(), _word()
+    fill(params, 0, ENDPOINT.total)
+    store64(params + ENDPOINT.mask, WITH_ADDRESS_AND_ERRORS)
+    store64(params + ENDPOINT.address, load64(link + LINK.address))
+    store64(params + ENDPOINT.error_mode, PEER_ERRORS)
+    store64(params + ENDPOINT.call, load64(state + STATE.on_failed))
+    store64(params + ENDPOINT.argument, link)
+    store64(made, 0)
+    status = status_of(call_three(load64(state + STATE.create_endpoint), load64(state + STATE.worker), params, made))
+    if status != OK:
+        fail(link)
+        return 0
+    store64(link + LINK.endpoint, load64(made))
+    return load64(made)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def on_sent(request, status, frame):  # type: ignore[no-untyped-def]
+    """UCX needs the memory of a message no longer: ``ucp_send_nbx_callback_t``."""
+    state = load64(frame + FRAME.state)
+    store64(state + STATE.sending, load64(state + STATE.sending) - 1)
+    call_one(load64(state + STATE.free_request), request)
+    release(frame)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def make_frame(state, link, kind, nbytes):  # type: ignore[no-untyped-def]
+    """Memory for a message of a kind, with so many bytes behind the header; 0 if there is none."""
+    frame = allocate(FRAME.total + nbytes)
+    if frame != 0:
+        message = frame + FRAME.message
+        store64(frame + FRAME.state, state)
+        store64(frame + FRAME.link, link)
+        store64(message + HEADER.kind, kind)
+        store64(message + HEADER.sender, load64(state + STATE.rank))
+    return frame
+
+
+@kernel("void(int64, int64)")
+def post(frame, nbytes):  # type: ignore[no-untyped-def]
+    """Give a message, with so many bytes behind the header, to UCX."""
+    state, link, message = load64(frame + FRAME.state), load64(frame + FRAME.link), frame + FRAME.message
+    taken, released = load64(link + LINK.next), load64(link + LINK.released)
+    store64(message + HEADER.taken, taken)
+    store64(message + HEADER.released, released)
+    store64(link + LINK.told, taken)
+    store64(link + LINK.announced, released)
+    store64(link + LINK.patience, 0)
+    store64(state + STATE.used, ticks())
+    endpoint, params = endpoint_of(state, link), _params()
+    if endpoint == 0:
+        release(frame)
+        return
+    store64(params + PARAMS.mask_and_flags, WITH_CALL_USER_DATA_AND_FLAGS | EAGERLY)
+    store64(params + PARAMS.call, load64(state + STATE.on_sent))
+    store64(params + PARAMS.user_data, frame)
+    function, length = load64(state + STATE.send), HEADER.total + nbytes
+    request = call_seven(function, endpoint, MESSAGES, 0, 0, message, length, params)
+    if request == 0:
+        release(frame)
+    elif is_error(request) != 0:
+        release(frame)
+        fail(link)
+    else:
+        store64(state + STATE.sending, load64(state + STATE.sending) + 1)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def send(engine, link, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
+    """Send a message (:mod:`transports.messages`); 1, or 0 if the peer has not taken enough of those before."""
+    flags, sent = load64(link + LINK.flags), load64(link + LINK.sent)
+    if flags & FAILED != 0:
+        return 1 if flags & GONE != 0 else 0
+    if sent - load64(link + LINK.acknowledged) >= WINDOW:
+        return 0
+    length = nbytes if kind == EAGER else _THREE_WORDS
+    frame = make_frame(load64(link + LINK.state), link, kind, length)
+    if frame == 0:
+        return 0
+    message, payload = frame + FRAME.message, frame + FRAME.total
+    store64(message + HEADER.sequence, sent)
+    store64(message + HEADER.context, context)
+    store64(message + HEADER.tag, tag)
+    store64(message + HEADER.nbytes, nbytes)
+    if kind != EAGER:
+        store64(payload, first)
+        store64(payload + WORD, second)
+        store64(payload + 2 * WORD, third)
+    elif nbytes > 0:
+        copy(payload, first, nbytes)
+    store64(link + LINK.sent, sent + 1)
+    post(frame, length)
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def send_note(state, link):  # type: ignore[no-untyped-def]
+    """Tell a peer what was taken of it; 1, or 0 if there is no memory for that now."""
+    if load64(link + LINK.flags) & FAILED != 0:
+        return 1
+    frame = make_frame(state, link, NOTE, 0)
+    if frame == 0:
+        return 0
+    post(frame, 0)
+    return 1
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def credit(engine, link, released):  # type: ignore[no-untyped-def]
+    """Let the peer know that `released` eager bytes of its have found their receive: with the next message, or when that takes too long."""
+    state = load64(link + LINK.state)
+    store64(link + LINK.released, released)
+    if released - load64(link + LINK.announced) < CREDIT_BYTES or send_note(state, link) == 0:
+        enlist(state, link)
+    return 1
+
+
+@kernel("int64(int64, int64, int64)")
+def hand_up(state, link, message):  # type: ignore[no-untyped-def]
+    """Hand a message up; whether it was taken."""
+    kind, nbytes, payload = load64(message + HEADER.kind), load64(message + HEADER.nbytes), message + HEADER.total
+    first, second, third = payload, nbytes, 0
+    if kind != EAGER:
+        first, second, third = load64(payload), load64(payload + WORD), load64(payload + 2 * WORD)
+    function, engine = load64(state + STATE.arrive), load64(state + STATE.engine)
+    context, tag = load64(message + HEADER.context), load64(message + HEADER.tag)
+    if call_message(function, engine, link, kind, context, tag, nbytes, first, second, third) == 0:
+        return 0
+    if kind == GOODBYE:
+        store64(link + LINK.flags, load64(link + LINK.flags) | GONE)
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def place_of(link, sequence):  # type: ignore[no-untyped-def]
+    """Where a message is kept that cannot be handed up yet."""
+    return load64(link + LINK.kept) + sequence % WINDOW * KEPT.total
+
+
+@kernel("void(int64, int64)")
+def go_on(state, link):  # type: ignore[no-untyped-def]
+    """A message was taken: the next one is expected."""
+    following = load64(link + LINK.next) + 1
+    store64(link + LINK.next, following)
+    is_owed = 1 if following - load64(link + LINK.told) >= WINDOW // 2 and send_note(state, link) == 0 else 0
+    is_kept = 1 if load64(link + LINK.kept) != 0 and load64(place_of(link, following) + KEPT.address) != 0 else 0
+    if is_owed != 0 or is_kept != 0:
+        enlist(state, link)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def keep(link, sequence, message, nbytes, is_held):  # type: ignore[no-untyped-def]
+    """Keep a message that cannot be handed up now: in UCX's memory if that may be held, else a copy. Returns what UCX has to be told."""
+    if load64(link + LINK.kept) == 0:
+        places = allocate_or_end(WINDOW * KEPT.total)
+        fill(places, 0, WINDOW * KEPT.total)
+        store64(link + LINK.kept, places)
+    place, address = place_of(link, sequence), message
+    if is_held == 0:
+        address = allocate_or_end(nbytes)
+        copy(address, message, nbytes)
+    store64(place + KEPT.address, address)
+    store64(place + KEPT.is_held, is_held)
+    return IN_PROGRESS if is_held != 0 else OK
+
+
+@kernel("void(int64, int64)")
+def take_kept(state, link):  # type: ignore[no-untyped-def]
+    """Hand up what was kept of a peer, as far as it is that one's turn."""
+    while load64(link + LINK.kept) != 0:
+        place = place_of(link, load64(link + LINK.next))
+        message = load64(place + KEPT.address)
+        if message == 0 or hand_up(state, link, message) == 0:
+            return
+        store64(place + KEPT.address, 0)
+        if load64(place + KEPT.is_held) != 0:
+            call_two(load64(state + STATE.release_data), load64(state + STATE.worker), message)
+        else:
+            release(message)
+        go_on(state, link)
+
+
+@kernel("void(int64, int64, int64)")
+def hear(state, link, message):  # type: ignore[no-untyped-def]
+    """Take what a message says of the other way."""
+    taken, released = load64(message + HEADER.taken), load64(message + HEADER.released)
+    store64(link + LINK.acknowledged, max(load64(link + LINK.acknowledged), taken))
+    if released > load64(link + LINK.heard):
+        store64(link + LINK.heard, released)
+        enlist(state, link)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def on_message(state, header, header_bytes, message, nbytes, how):  # type: ignore[no-untyped-def]
+    """A message has come: ``ucp_am_recv_callback_t``. Something that no peer has sent is dropped."""
+    if nbytes < HEADER.total or not 0 <= load64(message + HEADER.sender) < load64(state + STATE.count):
+        return OK
+    link = load64(load64(state + STATE.peers) + WORD * load64(message + HEADER.sender))
+    if load64(link + LINK.state) != state:
+        return OK
+    store64(state + STATE.used, ticks())
+    hear(state, link, message)
+    if load64(message + HEADER.kind) == NOTE:
+        return OK
+    sequence, expected = load64(message + HEADER.sequence), load64(link + LINK.next)
+    if not expected <= sequence < expected + WINDOW:
+        return OK
+    if sequence == expected and load64(state + STATE.is_open) != 0:
+        store64(state + STATE.is_open, 0)
+        is_taken = hand_up(state, link, message)
+        store64(state + STATE.is_open, 1)
+        if is_taken != 0:
+            go_on(state, link)
+            return OK
+    enlist(state, link)
+    return keep(link, sequence, message, nbytes, 1 if load64(how) & DATA_MAY_BE_HELD != 0 else 0)
+
+
+@kernel("void(int64, int64)")
+def _report(state, link):  # type: ignore[no-untyped-def]
+    """Tell the engine of credit that a peer has given, and who waits for a peer that has failed of its death."""
+    heard, engine, flags = load64(link + LINK.heard), load64(state + STATE.engine), load64(link + LINK.flags)
+    is_news = 1 if heard > load64(link + LINK.reported) else 0
+    if is_news != 0 and call_message(load64(state + STATE.arrive), engine, link, CREDIT, 0, 0, 0, heard, 0, 0) != 0:
+        store64(link + LINK.reported, heard)
+    if flags & (FAILED | NOTED | GONE) == FAILED:
+        store64(link + LINK.flags, flags | NOTED)
+        if load64(state + STATE.note_death) != 0:
+            rank, words = load64(link + LINK.rank), load64(state + STATE.death_words)
+            call_three(load64(state + STATE.note_death), load64(state + STATE.deaths), words + WORD * rank, rank)
+
+
+@kernel("int64(int64)")
+def _is_overdue(link):  # type: ignore[no-untyped-def]
+    """Whether a peer has to be told now what was taken of it."""
+    owed_bytes = load64(link + LINK.released) - load64(link + LINK.announced)
+    if owed_bytes > 0:
+        store64(link + LINK.patience, load64(link + LINK.patience) + 1)
+    is_late = 1 if load64(link + LINK.patience) > CREDIT_PATIENCE or owed_bytes >= CREDIT_BYTES else 0
+    return 1 if is_late != 0 or load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2 else 0
+
+
+@kernel("int64(int64)")
+def _is_left(link):  # type: ignore[no-untyped-def]
+    """Whether a peer has to be looked after again."""
+    is_failed = load64(link + LINK.flags) & FAILED
+    if is_failed == 0 and load64(link + LINK.released) > load64(link + LINK.announced):
+        return 1
+    if is_failed == 0 and load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2:
+        return 1
+    if load64(link + LINK.heard) > load64(link + LINK.reported):
+        return 1
+    return 1 if load64(link + LINK.kept) != 0 and load64(place_of(link, load64(link + LINK.next)) + KEPT.address) != 0 else 0
+
+
+@kernel("void(int64)")
+def settle(state):  # type: ignore[no-untyped-def]
+    """Look after all peers that something is owed to, or was kept of."""
+    link = load64(state + STATE.listed_first)
+    store64(state + STATE.listed_first, 0)
+    while link != 0:
+        after = load64(link + LINK.listed)
+        store64(link + LINK.listed, 0)
+        take_kept(state, link)
+        _report(state, link)
+        if _is_overdue(link) != 0:
+            send_note(state, link)
+        if _is_left(link) != 0:
+            enlist(state, link)
+        link = 0 if after == link else after

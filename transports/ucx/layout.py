@@ -1,0 +1,98 @@
+"""Blocks of this transport, and those of UCX that compiled code fills in: where their words are, in all releases that are known.
+
+Numbers of UCX: a status is one byte, negative for an error; a pointer to a request may be such a number instead (:func:`is_error`).
+"""
+
+from __future__ import annotations
+
+from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD, words
+from transports.messages import PEER_WORDS, REQUEST_WORDS
+
+STATE = words(
+    "State",
+    # the engine, and what it does for a transport, by C address; blocks of peers by world rank, and who this rank is
+    "engine arrive clear_to_send finish peers count rank "
+    # what to call, and with what, when a peer is found dead; 0: nobody
+    "note_death deaths death_words "
+    # the worker, and functions of UCX by C address
+    "worker progress send receive release_data free_request create_endpoint "
+    # callbacks by C address
+    "on_sent on_piece_sent on_piece_received on_failed "
+    # whether messages may be handed up now; links that something is owed or kept for; messages that UCX still sends
+    "is_open listed_first sending "
+    # large messages: those that are sent, and those that are complete, first and last of each; how many are not; pieces that wait for room
+    "active_first active_last active_count done_first waiting_first "
+    # when the network was looked at, and when it last had something to do
+    "polled used ticks_per_us",
+)
+LINK = words(
+    "Link",
+    # the address by which the peer is connected to when the first message is sent, and the endpoint then; its world rank
+    "state address endpoint rank "
+    # messages sent, and how many of them the peer has taken; those taken of it, and how many of them it has been told
+    "sent acknowledged next told "
+    # eager bytes of the peer that found their receive, and what it has been told; what it says of ours, and what the engine knows of that
+    "released announced heard reported "
+    # messages that cannot be handed up yet (KEPT); the link behind this one in the list, itself in the last
+    "kept listed "
+    # how often a credit has waited for a message; 1: the endpoint has failed, 2: that was noted, 4: the peer has said goodbye
+    "patience flags",
+)
+assert LINK.total <= PEER_WORDS * WORD
+FAILED, NOTED, GONE = 1, 2, 4
+
+WINDOW = 64
+"""Messages that may be under way to a peer, or kept by it, before it has taken them."""
+KEPT = words("Kept", "address is_held")
+"""Of message n at ``n % WINDOW``: where it is; whether that is UCX's memory, or a copy."""
+
+HEADER = words("Header", "kind sender sequence taken released context tag nbytes")
+"""Begins every message; the payload follows, or the three words of a message without one. ``taken``, ``released``: for messages the
+other way, ``LINK.next`` and ``LINK.released`` of the sender."""
+FRAME = words("Frame", f"state link | message*{HEADER.total // WORD}")
+"""A message as long as UCX has not sent it."""
+MAX_EAGER = 16 << 10
+
+TRANSFER = words("Transfer", "link remote wanted begun flying piece early next flags")
+"""Of a large message, at the beginning of its request. ``begun``: bytes that have been given to UCX; ``flying``: pieces that are under way;
+``piece``: bytes of each but the last; ``early``: a bit for each piece that has passed before one in front of it;
+``flags``: those with which pieces are sent. A receive has no ``remote``, and a ``piece`` only if it is a window."""
+assert TRANSFER.total <= REQUEST_WORDS * WORD
+PIECE = words("Piece", "state request offset length description next | receive receive_offset")
+"""A part of a large message that is under way, or waits for room. Its last two words are the header of its message."""
+PIECE_HEADER_BYTES = 2 * WORD
+LARGEST_PIECE = 1 << 20
+MOST_FLYING = 8
+
+MESSAGES, PIECES = 1, 2
+"""Numbers of active messages."""
+NOTE = 32
+"""Kind of a message that is this transport's own: a header only, for what it says of the other way."""
+
+# of ucp_request_param_t
+PARAMS = words("Params", "mask_and_flags request call datatype user_data rest*7")
+WITH_CALL_USER_DATA_AND_FLAGS = 2 | 4 | 16
+EAGERLY, BY_RENDEZVOUS = 2 << 32, 4 << 32
+"""Flags of ``ucp_am_send_nbx``, in the upper half of the word with the mask."""
+# of ucp_ep_params_t
+ENDPOINT = words("Endpoint", "mask address error_mode call argument rest*16")
+WITH_ADDRESS_AND_ERRORS = 1 | 2 | 4
+PEER_ERRORS = 1
+# of ucp_am_recv_param_t, whose first word has the flags
+DATA_MAY_BE_HELD, IS_DESCRIPTION = 1 << 16, 1 << 17
+OK, IN_PROGRESS = 0, 1
+_LAST_ERROR = -100
+
+
+@kernel("int64(int64)")
+def is_error(pointer):  # type: ignore[no-untyped-def]
+    """Whether UCX has returned an error where a request is returned otherwise."""
+    return 1 if _LAST_ERROR <= pointer < 0 else 0
+
+
+@kernel("int64(int64)")
+def status_of(result):  # type: ignore[no-untyped-def]
+    """The status that a function of UCX has returned: of the register the lowest byte."""
+    status = result & 0xFF
+    return status - 256 if status > 127 else status

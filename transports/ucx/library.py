@@ -1,0 +1,352 @@
+"""Finds the one UCX of this process, and calls what starts and ends it.
+
+Two copies of UCX in a process undo each other: both patch the same functions of libc, and one resolves symbols of the other. So one that
+is there already is taken, whoever has loaded it (an MPI does); then the one that a setting names; then the system's, which may have been
+built for the fabric of this cluster; then that of the package ``libucx``, which has no verbs.
+
+Structures of UCX begin with a mask of the fields that are given, and grow at their end. Those that are given here are where they are
+since :data:`OLDEST`, and structures have more room (:data:`_ROOM`) than any release reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+OLDEST, NEWEST = (1, 13), (1, 22)
+"""Releases whose structures were compared with ours, the first and the last."""
+ADVICE = "install one with `pip install 'ncclx-mpi[ucx]'`, or name its libucp.so in NCCLX_MPI_UCX_LIBRARY"
+
+_SONAME = "libucp.so.0"
+_DEFAULTS = {
+    "UCX_LOG_LEVEL": "fatal",
+    "UCX_ERROR_SIGNALS": "",
+    "UCX_DEBUG_SIGNO": "0",
+    "UCX_WARN_UNUSED_ENV_VARS": "n",
+    "UCX_ADAPTIVE_PROGRESS": "y",
+    "UCX_KEEPALIVE_INTERVAL": "1s",
+    "UCX_TCP_KEEPIDLE": "1s",
+    "UCX_TCP_KEEPINTVL": "1s",
+}
+"""Read when the library is loaded, or a worker is made: what it would print of peers that end is raised where somebody
+waits for them, signals stay Python's, interfaces without a peer are not polled, and a silent peer is noticed soon."""
+_FUNCTIONS = (
+    "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
+    "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
+    "ucp_worker_set_am_recv_handler", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
+    "ucp_am_data_release", "ucp_request_free", "ucp_request_check_status", "ucp_get_version", "ucs_status_string",
+)  # fmt: skip
+_ROOM = 256
+_FEATURE_AM = 64
+_AM_ID, _AM_FLAGS, _AM_CALL, _AM_ARGUMENT = 1, 2, 4, 8
+_WHOLE_MESSAGES = 1
+_SERIALIZED = 1
+_FORCE = 1
+_WITH_FLAGS = 16
+_IN_PROGRESS = 1
+
+
+class _Structure(ctypes.Structure):
+    """Some words of a structure of UCX."""
+
+
+class _Params(_Structure):
+    _fields_ = (("mask", ctypes.c_uint64), ("features", ctypes.c_uint64), ("rest", ctypes.c_char * _ROOM))
+
+
+class _WorkerParams(_Structure):
+    _fields_ = (("mask", ctypes.c_uint64), ("thread_mode", ctypes.c_int), ("rest", ctypes.c_char * _ROOM))
+
+
+class _WorkerAttributes(_Structure):
+    _fields_ = (
+        ("mask", ctypes.c_uint64),
+        ("thread_mode", ctypes.c_int),
+        ("address_flags", ctypes.c_uint32),
+        ("address", ctypes.c_void_p),
+        ("address_length", ctypes.c_size_t),
+        ("rest", ctypes.c_char * _ROOM),
+    )
+
+
+class _Handler(_Structure):
+    _fields_ = (
+        ("mask", ctypes.c_uint64),
+        ("id", ctypes.c_uint),
+        ("flags", ctypes.c_uint32),
+        ("call", ctypes.c_void_p),
+        ("argument", ctypes.c_void_p),
+        ("rest", ctypes.c_char * _ROOM),
+    )
+
+
+class _RequestParams(_Structure):
+    _fields_ = (("mask", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("rest", ctypes.c_char * _ROOM))
+
+
+class LibraryError(ImportError):
+    """There is no UCX that can be used; says why, and what to do."""
+
+
+class Library(NamedTuple):
+    """The UCX of this process.
+
+    Attributes
+    ----------
+    path
+        Of its libucp.
+    reason
+        Why this one.
+    version
+        As the library says: major, minor, release.
+    handle
+        What its functions are called through.
+    """
+
+    path: str
+    reason: str
+    version: tuple[int, int, int]
+    handle: Any
+
+    @property
+    def name(self) -> str:
+        """Its version, as text."""
+        return ".".join(map(str, self.version))
+
+    def address_of(self, function: str) -> int:
+        """Where a function is, for compiled code."""
+        return ctypes.cast(getattr(self.handle, function), ctypes.c_void_p).value or 0
+
+
+def find(named: str | None = None) -> Library:
+    """Find the UCX of this process, and load it unless it is there already.
+
+    Parameters
+    ----------
+    named
+        Path of a libucp.so; None: what the environment variable NCCLX_MPI_UCX_LIBRARY says.
+
+    Raises
+    ------
+    LibraryError
+        None is found, or the first one that is found cannot be used.
+    """
+    if named is None:
+        named = os.environ.get("NCCLX_MPI_UCX_LIBRARY", "")
+    with _defaults_in_the_environment():
+        for path, reason in _candidates(named):
+            try:
+                handle = _load(path, is_loaded=reason == _LOADED)
+            except OSError as error:
+                if reason == _NAMED:
+                    raise LibraryError(f"NCCLX_MPI_UCX_LIBRARY names {path}, which cannot be loaded: {error}") from error
+            else:
+                return _checked(handle, path, reason)
+    raise LibraryError(f"no UCX is found, by which ranks of other hosts are reached: {ADVICE}")
+
+
+_LOADED = "it was loaded in this process already"
+_NAMED = "NCCLX_MPI_UCX_LIBRARY names it"
+
+
+def _candidates(named: str) -> Iterator[tuple[str, str]]:
+    for path in loaded():
+        yield path, _LOADED
+    if named:
+        yield named, _NAMED
+    yield _SONAME, "it is the system's"
+    folder = _wheel()
+    if folder is not None:
+        yield str(folder / "lib" / _SONAME), "it is that of the package libucx"
+
+
+def loaded() -> list[str]:
+    """Paths of each libucp that this process has loaded."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = (line.split(maxsplit=5)[5].strip() for line in lines if "libucp" in line)
+    return list(dict.fromkeys(path for path in paths if re.fullmatch(r"libucp\b.*\.so.*", os.path.basename(path))))
+
+
+def _wheel() -> Path | None:
+    """The folder of the package ``libucx``; it is not imported."""
+    spec = importlib.util.find_spec("libucx")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(places[0]) if places else None
+
+
+def _load(path: str, is_loaded: bool) -> Any:
+    """Load a libucp, which finds what it needs of UCX itself.
+
+    Raises
+    ------
+    OSError
+        It is not there, or cannot be loaded.
+    """
+    if is_loaded:
+        return ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+    return ctypes.CDLL(path)
+
+
+def _checked(handle: Any, path: str, reason: str) -> Library:
+    """A library of a release that is known, with all that is called.
+
+    Raises
+    ------
+    LibraryError
+        It is another one.
+    """
+    if "/" not in path:
+        path = next(iter(loaded()), path)
+    missing = [name for name in _FUNCTIONS if not hasattr(handle, name)]
+    if missing:
+        raise LibraryError(f"{path} is no UCX that can be used ({reason}): it has no {missing[0]}; {ADVICE}")
+    numbers = [ctypes.c_uint() for _ in range(3)]
+    handle.ucp_get_version(*map(ctypes.byref, numbers))
+    major, minor, release = (number.value for number in numbers)
+    if not OLDEST <= (major, minor) <= NEWEST:
+        known = " to ".join(".".join(map(str, version)) for version in (OLDEST, NEWEST))
+        raise LibraryError(f"{path} is UCX {major}.{minor}.{release} ({reason}), and releases {known} are known here; {ADVICE}")
+    return Library(path, reason, (major, minor, release), handle)
+
+
+@contextlib.contextmanager
+def _defaults_in_the_environment() -> Iterator[None]:
+    """Have UCX read our defaults where the user has none, and children that the user starts not inherit them."""
+    ours = {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
+class Worker:
+    """A context of UCX with its one worker: what a rank communicates through.
+
+    Parameters
+    ----------
+    library
+        The UCX.
+
+    Attributes
+    ----------
+    address : int
+        The ``ucp_worker_h``.
+
+    Raises
+    ------
+    OSError
+        UCX cannot be started.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._ucp = library.handle
+        self._context = ctypes.c_void_p()
+        worker = ctypes.c_void_p()
+        params = _WorkerParams(mask=1, thread_mode=_SERIALIZED)
+        with _defaults_in_the_environment():
+            self._start()
+            status = self._ucp.ucp_worker_create(self._context, ctypes.byref(params), ctypes.byref(worker))
+        self._check(status, "make a worker")
+        self.address = worker.value or 0
+
+    def _start(self) -> None:
+        config = ctypes.c_void_p()
+        self._check(self._ucp.ucp_config_read(None, None, ctypes.byref(config)), "read its settings")
+        params = _Params(mask=1, features=_FEATURE_AM)
+        major, minor, _ = self._library.version
+        status = self._ucp.ucp_init_version(major, minor, ctypes.byref(params), config, ctypes.byref(self._context))
+        self._ucp.ucp_config_release(config)
+        self._check(status, "start")
+
+    def handle(self, number: int, function: int, argument: int) -> None:
+        """Have active messages of one number handled by a function, which is given `argument`, and whole messages only."""
+        mask = _AM_ID | _AM_FLAGS | _AM_CALL | _AM_ARGUMENT
+        handler = _Handler(mask=mask, id=number, flags=_WHOLE_MESSAGES, call=function, argument=argument)
+        status = self._ucp.ucp_worker_set_am_recv_handler(ctypes.c_void_p(self.address), ctypes.byref(handler))
+        self._check(status, "take messages")
+
+    def endpoint(self) -> bytes:
+        """The worker's address, by which others connect to it."""
+        found = _WorkerAttributes(mask=2)
+        self._check(self._ucp.ucp_worker_query(ctypes.c_void_p(self.address), ctypes.byref(found)), "say its address")
+        address = ctypes.string_at(found.address, found.address_length)
+        self._ucp.ucp_worker_release_address(ctypes.c_void_p(self.address), ctypes.c_void_p(found.address))
+        return address
+
+    def progress(self) -> None:
+        """Move on what is under way."""
+        self._ucp.ucp_worker_progress(ctypes.c_void_p(self.address))
+
+    def begin_flush(self, endpoint: int) -> int:
+        """Begin to send what an endpoint has to send. Returns what :meth:`is_over` is asked with."""
+        return self._begin("ucp_ep_flush_nbx", endpoint, _RequestParams())
+
+    def begin_closing(self, endpoint: int) -> int:
+        """Begin to close an endpoint at once, whatever it has to send; as above."""
+        return self._begin("ucp_ep_close_nbx", endpoint, _RequestParams(mask=_WITH_FLAGS, flags=_FORCE))
+
+    def _begin(self, function: str, endpoint: int, params: _RequestParams) -> int:
+        call = getattr(self._ucp, function)
+        call.restype = ctypes.c_ssize_t
+        return int(call(ctypes.c_void_p(endpoint), ctypes.byref(params)))
+
+    def is_over(self, request: int) -> bool:
+        """Whether what was begun has ended, well or not; then, it is not asked again."""
+        if request <= 0:
+            return True
+        status = self._ucp.ucp_request_check_status(ctypes.c_void_p(request))
+        if status & 0xFF == _IN_PROGRESS:
+            return False
+        self._ucp.ucp_request_free(ctypes.c_void_p(request))
+        return True
+
+    def finish(self, requests: Iterable[int], seconds: float) -> list[int]:
+        """Make progress until what was begun is over, or so much time. Returns what is not."""
+        end, left = time.monotonic() + seconds, [request for request in requests if not self.is_over(request)]
+        while left and time.monotonic() < end:
+            self.progress()
+            left = [request for request in left if not self.is_over(request)]
+        return left
+
+    def describe(self) -> list[str]:
+        """What UCX says of its context: devices and transports, one in a line."""
+        text = _printed(lambda file: self._ucp.ucp_context_print_info(self._context, file))
+        return [line.lstrip("# ").rstrip() for line in text.splitlines() if line.strip("# ")]
+
+    def close(self) -> None:
+        """End all of it. Endpoints are closed before."""
+        if self.address:
+            self._ucp.ucp_worker_destroy(ctypes.c_void_p(self.address))
+            self._ucp.ucp_cleanup(self._context)
+            self.address = 0
+
+    def _check(self, status: int, what: str) -> None:
+        number = ctypes.c_int8(status & 0xFF).value  # an enumeration of one byte
+        if number < 0:
+            words = self._ucp.ucs_status_string
+            words.restype = ctypes.c_char_p
+            reason = words(ctypes.c_int8(number)).decode()
+            raise OSError(f"UCX {self._library.name} ({self._library.path}) cannot {what}: {reason}")
+
+
+def _printed(call: Any) -> str:
+    """What a function writes to the FILE that it is given."""
+    libc = ctypes.CDLL(None)
+    libc.open_memstream.restype = ctypes.c_void_p
+    text, length = ctypes.c_void_p(), ctypes.c_size_t()
+    file = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(length)))
+    call(file)
+    libc.fclose(file)
+    written = ctypes.string_at(text.value or 0, length.value).decode(errors="replace")
+    libc.free(text)
+    return written

@@ -1,0 +1,372 @@
+"""Large messages: granted by the receiver, then sent in pieces, which UCX moves from buffer to buffer as it does best.
+
+::
+
+    sender                                   receiver
+      RTS -------------------------------------> fetch, once a receive has met it (perhaps much later)
+      serve <------------- CTS {receive, bytes wanted, bytes of a piece}
+      piece {receive, offset} ----------------->  comes whole: copied to the buffer
+      piece {receive, offset} ~~~~~~~~~~~~~~~~~>  comes as a description: UCX gets it into the buffer (RDMA, where there is any)
+      all sent: finish                            all there: finish
+
+A piece is an active message whose payload is the sender's buffer itself. Whether it comes whole or as a description is for UCX to choose,
+by its size and by what the network can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where
+they are that there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
+
+:data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). Of a receive that is given up, pieces that are under
+way end in its buffer, which stays its owner's concern until then; those that come later are dropped.
+
+T = 3 alpha + m * beta.
+"""
+
+from __future__ import annotations
+
+from numba_kernels.atomics import load64, store64, ticks
+from numba_kernels.calls import call_five, call_one, call_seven, call_three, call_two
+from numba_kernels.jit import kernel
+from numba_kernels.memory import allocate, allocate_or_end, copy, make_stack, release
+from transports.messages import REQUEST
+from transports.ucx.channel import endpoint_of, fail, settle
+from transports.ucx.layout import (
+    BY_RENDEZVOUS,
+    FAILED,
+    IN_PROGRESS,
+    IS_DESCRIPTION,
+    LARGEST_PIECE,
+    LINK,
+    MOST_FLYING,
+    OK,
+    PARAMS,
+    PIECE,
+    PIECE_HEADER_BYTES,
+    PIECES,
+    STATE,
+    TRANSFER,
+    WITH_CALL_USER_DATA_AND_FLAGS,
+    is_error,
+    status_of,
+)
+
+_PIECE_SHIFT = 56
+"""In the third word of a CTS, above the bytes wanted: 1 + the binary logarithm of the bytes of a piece of a window; 0: no window."""
+_WANTED = (1 << _PIECE_SHIFT) - 1
+_MOST_AHEAD = 63
+"""Pieces behind one that has not passed: a bit each."""
+_PROGRESS_A_TURN = 16
+_BUSY_US, _LOOK_US = 1000, 20
+"""A network that nothing has come from or gone to for the former is looked at once in the latter only: ranks of one node wait, too."""
+
+_params = make_stack(PARAMS.total // 8)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def offer(engine, link, request):  # type: ignore[no-untyped-def]
+    """There is nothing to say in the RTS of a send: its receiver asks for its bytes."""
+    return 1
+
+
+@kernel("int64(int64)")
+def piece_of_a_window(window):  # type: ignore[no-untyped-def]
+    """Bytes of a piece, a power of two, such that none goes across the end of a window."""
+    return min(window & -window, LARGEST_PIECE)
+
+
+@kernel("int64(int64)")
+def bits_of(power):  # type: ignore[no-untyped-def]
+    """1 + the binary logarithm of a power of two; of 0, 0."""
+    bits = 0
+    while power != 0:
+        power >>= 1
+        bits += 1
+    return bits
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def fetch(engine, link, receive):  # type: ignore[no-untyped-def]
+    """A receive has met an RTS of some bytes: 1 if it wants none of them; 0: the sender is asked for them."""
+    wanted, window, piece = load64(receive + REQUEST.message_bytes), load64(receive + REQUEST.window), 0
+    if window != 0:
+        piece = piece_of_a_window(window)
+    else:
+        wanted = min(wanted, load64(receive + REQUEST.nbytes))
+    if wanted == 0:
+        return 1
+    _begin(link, receive, 0, wanted, piece)
+    store64(receive + REQUEST.second, receive)
+    store64(receive + REQUEST.third, wanted | bits_of(piece) << _PIECE_SHIFT)
+    call_three(load64(load64(link + LINK.state) + STATE.clear_to_send), engine, link, receive)
+    return 0
+
+
+@kernel("void(int64, int64, int64, int64, int64)")
+def _begin(link, request, remote, wanted, piece):  # type: ignore[no-untyped-def]
+    store64(request + TRANSFER.link, link)
+    store64(request + TRANSFER.remote, remote)
+    store64(request + TRANSFER.wanted, wanted)
+    store64(request + TRANSFER.begun, 0)
+    store64(request + TRANSFER.flying, 0)
+    store64(request + TRANSFER.piece, piece)
+    store64(request + TRANSFER.early, 0)
+    store64(request + TRANSFER.next, 0)
+    store64(request + TRANSFER.flags, 0)
+    store64(request + REQUEST.passed, 0)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def serve(engine, link, request):  # type: ignore[no-untyped-def]
+    """The receiver has sent a CTS: from now on its bytes are sent."""
+    state, third, window = load64(link + LINK.state), load64(request + REQUEST.third), load64(request + REQUEST.window)
+    wanted, bits = third & _WANTED, third >> _PIECE_SHIFT
+    piece = 1 << (bits - 1) if bits != 0 else LARGEST_PIECE
+    if 0 < window < wanted:
+        piece = min(piece, piece_of_a_window(window))
+    _begin(link, request, load64(request + REQUEST.second), wanted, piece)
+    store64(request + TRANSFER.flags, BY_RENDEZVOUS if bits != 0 else 0)
+    last = load64(state + STATE.active_last)
+    store64(last + TRANSFER.next if last != 0 else state + STATE.active_first, request)
+    store64(state + STATE.active_last, request)
+    store64(state + STATE.active_count, load64(state + STATE.active_count) + 1)
+    return 0
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def revoke(engine, link, receive):  # type: ignore[no-untyped-def]
+    """1 if UCX writes no piece to the buffer of a receive now: those that come later are dropped, as the receive has no bytes."""
+    return 1 if load64(receive + TRANSFER.flying) == 0 else 0
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _pass(state, request, offset, length):  # type: ignore[no-untyped-def]
+    """A piece has been sent, or has come. Only of what has no window, pieces are just counted: they may come in any order."""
+    passed, piece, wanted = load64(request + REQUEST.passed), load64(request + TRANSFER.piece), load64(request + TRANSFER.wanted)
+    if piece == 0:
+        passed += length
+    else:
+        early = load64(request + TRANSFER.early) | 1 << (offset - passed) // piece
+        while early & 1 != 0:
+            early >>= 1
+            passed = min(passed + piece, wanted)
+        store64(request + TRANSFER.early, early)
+    store64(request + REQUEST.passed, passed)
+    if passed == wanted:
+        store64(request + TRANSFER.next, load64(state + STATE.done_first))
+        store64(state + STATE.done_first, request)
+
+
+@kernel("void(int64, int64, int64, int64, int64)")
+def _end_of_sent_piece(state, request, offset, length, status):  # type: ignore[no-untyped-def]
+    """A piece is sent, or never will be. Of a send to a peer that has failed, the last one ends it as far as UCX is concerned."""
+    link, flying = load64(request + TRANSFER.link), load64(request + TRANSFER.flying) - 1
+    store64(request + TRANSFER.flying, flying)
+    if status == OK:
+        _pass(state, request, offset, length)
+    else:
+        fail(link)
+        is_lost = 1 if flying == 0 and load64(request + TRANSFER.begun) == load64(request + TRANSFER.wanted) else 0
+        store64(state + STATE.active_count, load64(state + STATE.active_count) - is_lost)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def on_piece_sent(request, status, part):  # type: ignore[no-untyped-def]
+    """UCX has sent a piece: ``ucp_send_nbx_callback_t``."""
+    state = load64(part + PIECE.state)
+    call_one(load64(state + STATE.free_request), request)
+    offset, length = load64(part + PIECE.offset), load64(part + PIECE.length)
+    _end_of_sent_piece(state, load64(part + PIECE.request), offset, length, status_of(status))
+    release(part)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _make_piece(state, request, offset, length):  # type: ignore[no-untyped-def]
+    """What is known of a piece; 0 if there is no memory for it."""
+    part = allocate(PIECE.total)
+    if part != 0:
+        store64(part + PIECE.state, state)
+        store64(part + PIECE.request, request)
+        store64(part + PIECE.offset, offset)
+        store64(part + PIECE.length, length)
+    return part
+
+
+@kernel("void(int64, int64, int64)")
+def _send_piece(endpoint, part, address):  # type: ignore[no-untyped-def]
+    """Give a piece to UCX."""
+    state, request, length = load64(part + PIECE.state), load64(part + PIECE.request), load64(part + PIECE.length)
+    params, header, offset = _params(), part + PIECE.receive, load64(part + PIECE.offset)
+    store64(header, load64(request + TRANSFER.remote))
+    store64(part + PIECE.receive_offset, offset)
+    store64(request + TRANSFER.flying, load64(request + TRANSFER.flying) + 1)
+    store64(request + TRANSFER.begun, offset + length)
+    store64(params + PARAMS.mask_and_flags, WITH_CALL_USER_DATA_AND_FLAGS | load64(request + TRANSFER.flags))
+    store64(params + PARAMS.call, load64(state + STATE.on_piece_sent))
+    store64(params + PARAMS.user_data, part)
+    sent = call_seven(load64(state + STATE.send), endpoint, PIECES, header, PIECE_HEADER_BYTES, address, length, params)
+    if sent == 0 or is_error(sent) != 0:
+        release(part)
+        _end_of_sent_piece(state, request, offset, length, sent)
+
+
+@kernel("int64(int64, int64)")
+def _feed(state, request):  # type: ignore[no-untyped-def]
+    """Send pieces of one message; 1 when all are under way, or the peer has failed."""
+    link, wanted = load64(request + TRANSFER.link), load64(request + TRANSFER.wanted)
+    piece, window = load64(request + TRANSFER.piece), load64(request + REQUEST.window)
+    while load64(request + TRANSFER.begun) < wanted:
+        offset, endpoint = load64(request + TRANSFER.begun), endpoint_of(state, link)
+        if load64(link + LINK.flags) & FAILED != 0:
+            store64(request + TRANSFER.begun, wanted)
+            is_lost = 1 if load64(request + TRANSFER.flying) == 0 else 0
+            store64(state + STATE.active_count, load64(state + STATE.active_count) - is_lost)
+            return 1
+        length = min(piece, wanted - offset)
+        is_ahead = 1 if offset - load64(request + REQUEST.passed) >= _MOST_AHEAD * piece else 0
+        if is_ahead != 0 or load64(request + TRANSFER.flying) >= MOST_FLYING:
+            return 0
+        if window != 0 and offset + length > load64(request + REQUEST.moved):
+            return 0
+        part = _make_piece(state, request, offset, length)
+        if part == 0:
+            return 0
+        _send_piece(endpoint, part, load64(request + REQUEST.address) + (offset if window == 0 else offset % window))
+    return 1
+
+
+@kernel("int64(int64, int64, int64)")
+def _target(receive, offset, length):  # type: ignore[no-untyped-def]
+    """Where a piece goes; 0 if its owner has not made room yet, -1 if the receive was given up."""
+    if load64(receive + REQUEST.nbytes) == 0:
+        return -1
+    address, window = load64(receive + REQUEST.address), load64(receive + REQUEST.window)
+    if window == 0:
+        return address + offset
+    return address + offset % window if offset + length <= load64(receive + REQUEST.moved) + window else 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def on_piece(state, header, header_bytes, data, nbytes, how):  # type: ignore[no-untyped-def]
+    """A piece has come, or its description: ``ucp_am_recv_callback_t``."""
+    store64(state + STATE.used, ticks())
+    receive, offset = load64(header), load64(header + 8)
+    target = _target(receive, offset, nbytes)
+    if load64(how) & IS_DESCRIPTION == 0 and target == 0:
+        fail(load64(receive + TRANSFER.link))  # the sender was asked for descriptions
+        return OK
+    if load64(how) & IS_DESCRIPTION == 0 or target == -1:
+        if target > 0:
+            copy(target, data, nbytes)
+        _pass(state, receive, offset, nbytes)
+        return OK
+    part = allocate_or_end(PIECE.total)
+    store64(part + PIECE.state, state)
+    store64(part + PIECE.request, receive)
+    store64(part + PIECE.offset, offset)
+    store64(part + PIECE.length, nbytes)
+    store64(part + PIECE.description, data)
+    if target == 0:
+        store64(part + PIECE.next, load64(state + STATE.waiting_first))
+        store64(state + STATE.waiting_first, part)
+    else:
+        _receive_piece(part, target)
+    return IN_PROGRESS
+
+
+@kernel("void(int64, int64)")
+def _receive_piece(part, target):  # type: ignore[no-untyped-def]
+    """Have UCX get a piece into the buffer."""
+    state, receive, params = load64(part + PIECE.state), load64(part + PIECE.request), _params()
+    store64(params + PARAMS.mask_and_flags, WITH_CALL_USER_DATA_AND_FLAGS)
+    store64(params + PARAMS.call, load64(state + STATE.on_piece_received))
+    store64(params + PARAMS.user_data, part)
+    store64(receive + TRANSFER.flying, load64(receive + TRANSFER.flying) + 1)
+    function, worker, length = load64(state + STATE.receive), load64(state + STATE.worker), load64(part + PIECE.length)
+    received = call_five(function, worker, load64(part + PIECE.description), target, length, params)
+    if received == 0 or is_error(received) != 0:
+        _end_of_received_piece(part, received)
+
+
+@kernel("void(int64, int64)")
+def _end_of_received_piece(part, status):  # type: ignore[no-untyped-def]
+    state, receive = load64(part + PIECE.state), load64(part + PIECE.request)
+    store64(receive + TRANSFER.flying, load64(receive + TRANSFER.flying) - 1)
+    if status == OK:
+        _pass(state, receive, load64(part + PIECE.offset), load64(part + PIECE.length))
+    else:
+        fail(load64(receive + TRANSFER.link))
+    release(part)
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def on_piece_received(request, status, nbytes, part):  # type: ignore[no-untyped-def]
+    """UCX has got a piece: ``ucp_am_recv_data_nbx_callback_t``."""
+    call_one(load64(load64(part + PIECE.state) + STATE.free_request), request)
+    _end_of_received_piece(part, status_of(status))
+    return 0
+
+
+@kernel("void(int64)")
+def _retry_waiting(state):  # type: ignore[no-untyped-def]
+    """Take pieces for which there is room by now."""
+    part = load64(state + STATE.waiting_first)
+    store64(state + STATE.waiting_first, 0)
+    while part != 0:
+        after, receive = load64(part + PIECE.next), load64(part + PIECE.request)
+        offset, length = load64(part + PIECE.offset), load64(part + PIECE.length)
+        target = _target(receive, offset, length)
+        if target == 0:
+            store64(part + PIECE.next, load64(state + STATE.waiting_first))
+            store64(state + STATE.waiting_first, part)
+        elif target == -1:
+            call_two(load64(state + STATE.release_data), load64(state + STATE.worker), load64(part + PIECE.description))
+            release(part)
+            _pass(state, receive, offset, length)
+        else:
+            _receive_piece(part, target)
+        part = after
+
+
+@kernel("void(int64)")
+def _finish_done(state):  # type: ignore[no-untyped-def]
+    """Tell the engine of transfers that are complete."""
+    while load64(state + STATE.done_first) != 0:
+        request = load64(state + STATE.done_first)
+        store64(state + STATE.done_first, load64(request + TRANSFER.next))
+        if load64(request + TRANSFER.remote) != 0:
+            store64(state + STATE.active_count, load64(state + STATE.active_count) - 1)
+        call_three(load64(state + STATE.finish), load64(state + STATE.engine), request, 0)
+
+
+@kernel("void(int64)", is_entry=True)
+def step(state):  # type: ignore[no-untyped-def]
+    """Send pieces of all messages that are under way, take those that wait, and finish what is complete."""
+    request, last = load64(state + STATE.active_first), 0
+    store64(state + STATE.active_first, 0)
+    while request != 0:
+        after = load64(request + TRANSFER.next)
+        store64(request + TRANSFER.next, 0)
+        if _feed(state, request) == 0:
+            store64(last + TRANSFER.next if last != 0 else state + STATE.active_first, request)
+            last = request
+        request = after
+    store64(state + STATE.active_last, last)
+    if load64(state + STATE.waiting_first) != 0:
+        _retry_waiting(state)
+    _finish_done(state)
+
+
+@kernel("void(int64)", is_entry=True)
+def poll(state):  # type: ignore[no-untyped-def]
+    """Have UCX deliver what has come and send what waits, and move transfers on."""
+    now, rate = ticks(), load64(state + STATE.ticks_per_us)
+    if now - load64(state + STATE.used) > _BUSY_US * rate and now - load64(state + STATE.polled) < _LOOK_US * rate:
+        return
+    store64(state + STATE.polled, now)
+    store64(state + STATE.is_open, 1)
+    for _ in range(_PROGRESS_A_TURN):
+        if call_one(load64(state + STATE.progress), load64(state + STATE.worker)) & 0xFFFFFFFF == 0:
+            break
+    store64(state + STATE.is_open, 0)
+    if load64(state + STATE.listed_first) != 0:
+        settle(state)
+    if load64(state + STATE.active_first) | load64(state + STATE.waiting_first) | load64(state + STATE.done_first) != 0:
+        step(state)

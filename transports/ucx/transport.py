@@ -1,0 +1,159 @@
+"""Ranks that are reached by UCX."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from numba_kernels.clock import ticks_per_us
+from numba_kernels.jit import c_address
+from numba_kernels.layout import LINE, WORD
+from transports.base import Calls, Capabilities, DeathNotice, Functions, Transport
+from transports.ucx import channel, transfers
+from transports.ucx.layout import FAILED, LINK, MAX_EAGER, MESSAGES, PIECES, STATE
+from transports.ucx.library import Library, Worker
+
+_FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
+"""At the end: until peers that make no progress are left alone with what they have; until UCX has ended its part of it."""
+_CALLED = (
+    ("progress", "ucp_worker_progress"),
+    ("send", "ucp_am_send_nbx"),
+    ("receive", "ucp_am_recv_data_nbx"),
+    ("release_data", "ucp_am_data_release"),
+    ("free_request", "ucp_request_free"),
+    ("create_endpoint", "ucp_ep_create"),
+)
+"""Words of ``STATE``, and the functions of UCX whose addresses are there."""
+
+
+class Ucx(Transport):
+    """Ranks whose processes have a worker of UCX, too: on other hosts, as a rule.
+
+    Parameters
+    ----------
+    library
+        The UCX of this process.
+    rank
+        This process's world rank.
+    size
+        Number of ranks of the job.
+    reached
+        World ranks that are reached by it.
+    on_death
+        What is called when a peer is found dead; None: nothing.
+
+    Raises
+    ------
+    OSError
+        UCX cannot be started; says why.
+    """
+
+    name: ClassVar[str] = "ucx"
+
+    def __init__(
+        self, library: Library, rank: int, size: int, reached: Collection[int], on_death: DeathNotice | None = None
+    ) -> None:
+        self.library = library
+        self._rank = rank
+        self._size = size
+        self._reached = frozenset(reached)
+        self._on_death = on_death
+        self._worker = Worker(library)
+        self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
+        self._state = -(-self._block.ctypes.data // LINE) * LINE
+        self._links = np.zeros(size, dtype=np.int64)
+        self._addresses: dict[int, Any] = {}
+
+    @property
+    def caps(self) -> Capabilities:
+        return Capabilities(max_eager=MAX_EAGER)
+
+    @property
+    def functions(self) -> Functions:
+        return Functions(
+            send=c_address(channel.send),
+            credit=c_address(channel.credit),
+            offer=c_address(transfers.offer),
+            fetch=c_address(transfers.fetch),
+            serve=c_address(transfers.serve),
+            revoke=c_address(transfers.revoke),
+            poll=c_address(transfers.poll),
+            step=c_address(transfers.step),
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        return any(_word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending))
+
+    def why_not(self, peer: int) -> str:
+        if peer >= self._size:
+            return f"rank {peer} is not one of the {self._size} of this job"
+        return "" if peer in self._reached else f"rank {peer} has no worker of UCX"
+
+    def endpoint(self) -> bytes:
+        """The address of this rank's worker."""
+        return self._worker.endpoint()
+
+    def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
+        self._links[: len(peers)] = peers
+        for field, value in (
+            *calls._asdict().items(),
+            *((field, self.library.address_of(function)) for field, function in _CALLED),
+            ("engine", engine),
+            ("peers", self._links.ctypes.data),
+            ("count", len(peers)),
+            ("rank", self._rank),
+            ("worker", self._worker.address),
+            ("on_sent", c_address(channel.on_sent)),
+            ("on_failed", c_address(channel.on_failed)),
+            ("on_piece_sent", c_address(transfers.on_piece_sent)),
+            ("on_piece_received", c_address(transfers.on_piece_received)),
+            ("ticks_per_us", int(ticks_per_us())),
+        ):
+            _word_at(self._state + getattr(STATE, field)).value = value
+        if self._on_death is not None:
+            for field, value in zip(("note_death", "deaths", "death_words"), self._on_death, strict=True):
+                _word_at(self._state + getattr(STATE, field)).value = value
+        self._worker.handle(MESSAGES, c_address(channel.on_message), self._state)
+        self._worker.handle(PIECES, c_address(transfers.on_piece), self._state)
+        return self._state
+
+    def connect(self, peer: int, endpoint: bytes) -> None:
+        reason = self.why_not(peer)
+        if reason:
+            raise ConnectionError(f"ucx: {reason}")
+        if not endpoint:
+            raise ConnectionError(f"ucx: rank {peer} has not said where its worker is")
+        self._addresses[peer] = address = ctypes.create_string_buffer(endpoint, len(endpoint))
+        link = int(self._links[peer])
+        for field, value in (("address", ctypes.addressof(address)), ("rank", peer), ("state", self._state)):
+            _word_at(link + getattr(LINK, field)).value = value
+
+    def close(self) -> None:
+        """Send what is left to be sent, as far as peers take it, and end the worker."""
+        if not self._worker.address:
+            return
+        endpoints = self._endpoints()
+        flushes = self._worker.finish(
+            [self._worker.begin_flush(each) for each, has_failed in endpoints if not has_failed], _FLUSH_SECONDS
+        )
+        closings = [self._worker.begin_closing(each) for each, _ in endpoints]
+        self._worker.finish([*closings, *flushes], _CLOSING_SECONDS)
+        self._worker.close()
+
+    def _endpoints(self) -> list[tuple[int, bool]]:
+        """Endpoints that were made, and whether each has failed."""
+        links = [int(self._links[peer]) for peer in self._addresses]
+        found = [(_word_at(link + LINK.endpoint).value, _word_at(link + LINK.flags).value) for link in links]
+        return [(endpoint, bool(flags & FAILED)) for endpoint, flags in found if endpoint]
+
+    def describe(self) -> list[str]:
+        """What UCX says of its devices and transports."""
+        return self._worker.describe()
+
+
+def _word_at(address: int) -> Any:
+    return ctypes.c_int64.from_address(address)
