@@ -57,7 +57,8 @@ CREDIT_BYTES = 64 << 10
 CREDIT_PATIENCE = 64
 """Looks at the network that fewer wait."""
 _THREE_WORDS = 3 * WORD
-_PROGRESS_A_TURN = 16
+_PROGRESS_A_TURN = 64
+"""Of UCX, each of which takes some of what has come: a rank that dozes between its turns must empty the sockets."""
 _LOWER_HALF = 0xFFFFFFFF
 """Of a register, where a function returns 32 bits."""
 
