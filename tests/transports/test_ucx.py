@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from ncclx_mpi.testing.transport import End, TransportTests
+from ncclx_mpi.testing.transport import End, Half, TransportTests
+from numba_kernels.jit import c_address
 from transports.base import Transport
-from transports.messages import CREDIT
-from transports.ucx import transport
+from transports.messages import CREDIT, EAGER, RTS
+from transports.ucx import channel, transport
+from transports.ucx.layout import HEADER, LINK, OK, WINDOW
 from transports.ucx.library import Library, LibraryError, find
 from transports.ucx.transport import Ucx
+
+Bytes = npt.NDArray[np.uint8]
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +58,77 @@ class TestUcx(TransportTests):
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         pytest.skip("a fork of a process that uses UCX cannot use it")
+
+    def test_numbers_restore_the_order_and_what_no_peer_sends_is_dropped(self, ends: tuple[End, End]) -> None:
+        one = ends[1]
+        deliver = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 6)(c_address(channel.on_message))
+        expected = ctypes.c_int64.from_address(one.peers[0] + LINK.next).value
+        state = ctypes.c_int64.from_address(one.peers[0] + LINK.state).value
+        cannot_be_held = np.zeros(2, np.int64)
+
+        def come(sequence: int, sender: int = 0, cut: int = 0) -> None:
+            message = np.zeros(HEADER.total // 8 + 1, np.int64)
+            for field, value in (("kind", EAGER), ("sender", sender), ("sequence", sequence), ("tag", sequence), ("nbytes", 8)):
+                message[getattr(HEADER, field) // 8] = value
+            message[-1] = sequence
+            assert deliver(state, 0, 0, message.ctypes.data, message.nbytes - cut, cannot_be_held.ctypes.data) == OK
+            message[:] = -1
+
+        numbers = list(range(expected, expected + WINDOW))
+        np.random.default_rng(1).shuffle(numbers)
+        for number in numbers:
+            come(number)
+        for stranger in (-1, 2, 1 << 40):
+            come(expected, sender=stranger)
+        for far in (expected - 1, expected + WINDOW, -1):
+            come(far)
+        for cut in (8, 16):
+            come(expected, cut=cut)
+        seen = one.received(1)
+        assert [message.tag for message in seen] == list(range(expected, expected + WINDOW))
+        assert [int.from_bytes(message.payload, "little") for message in seen] == [message.tag for message in seen]
+
+    @pytest.mark.parametrize("window", [4 << 20, 96 << 10, 1000])
+    @pytest.mark.parametrize("which", ["sender", "receiver", "both"])
+    def test_what_passes_through_windows_arrives_whole_and_waits_for_room(
+        self, ends: tuple[End, End], window: int, which: str
+    ) -> None:
+        """The owner of a send fills its window in, that of a receive takes out of it, each as far as ``passed`` lets it."""
+        zero, one = ends
+        nbytes = 5 * window + 777
+        data, arrived = (np.arange(nbytes) % 251).astype(np.uint8), np.zeros(nbytes, np.uint8)
+        full, empty = np.zeros(window, np.uint8), np.zeros(window, np.uint8)
+        is_filled, is_emptied = which != "receiver", which != "sender"
+        sent = Half((full if is_filled else data).ctypes.data, window if is_filled else nbytes, nbytes)
+        sent["window"] = window if is_filled else 0
+        assert zero.tell(1, RTS, nbytes, sent.at, 0, 0)
+        (seen,) = one.received()
+        fetched = Half((empty if is_emptied else arrived).ctypes.data, window if is_emptied else nbytes, nbytes)
+        fetched["window"] = window if is_emptied else 0
+        one.fetch_as(seen, fetched)
+        for _ in range(100_000):
+            if is_filled and not sent["finished"]:
+                put(full, data, sent["moved"], min(nbytes, sent["passed"] + window))
+                sent["moved"] = min(nbytes, sent["passed"] + window)
+            zero.go_on(sent)
+            one.go_on(fetched)
+            assert fetched["passed"] <= fetched["moved"] + window or not is_emptied
+            if is_emptied:
+                take(arrived, empty, fetched["moved"], fetched["passed"])
+                fetched["moved"] = fetched["passed"]
+            if sent["finished"] and fetched["finished"]:
+                break
+        assert sent["finished"] and fetched["finished"] and (arrived == data).all()
+
+
+def put(window: Bytes, data: Bytes, begin: int, end: int) -> None:
+    """Bytes of a message to where they belong in its window."""
+    places = np.arange(begin, end)
+    window[places % window.size] = data[places]
+
+
+def take(data: Bytes, window: Bytes, begin: int, end: int) -> None:
+    """Bytes of a message out of its window, which others may overwrite now."""
+    places = np.arange(begin, end)
+    data[places] = window[places % window.size]
+    window[places % window.size] = 255
