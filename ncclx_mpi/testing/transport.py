@@ -166,10 +166,14 @@ class End:
     def fetch(self, seen: Seen, address: int, nbytes: int) -> Half:
         """Have a message that was announced come to a buffer."""
         half = Half(address, nbytes, seen.nbytes)
+        self.fetch_as(seen, half)
+        return half
+
+    def fetch_as(self, seen: Seen, half: Half) -> None:
+        """As :meth:`fetch`, to the buffer that a receive says already."""
         half["remote"], half["second"], half["third"] = seen.words
         if self._fetch(self.address, self.peers[seen.peer], half.at):
             half["finished"] = self.tell(seen.peer, ATS, 0, half["remote"], 0, 0)
-        return half
 
     def revoke(self, peer: int, receive: Half) -> bool:
         """Take the buffer of a receive back; whether nobody writes there any more."""

@@ -105,7 +105,7 @@ def test_ranks_of_another_node_are_not_near(nodes: Nodes) -> None:
     assert engine.local(1) == 0
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 3967, 3968, 3969, 16384, 16385, 100_001, 3_000_000])
+@pytest.mark.parametrize("nbytes", [0, 1, 3967, 3968, 3969, 32768, 32769, 100_001, 3_000_000])
 @pytest.mark.parametrize("mode", [0, SYNCHRONOUS])
 @pytest.mark.parametrize("is_posted", [False, True])
 def test_messages_of_any_size_arrive_whole(nodes: Nodes, nbytes: int, mode: int, is_posted: bool) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from ncclx_mpi.testing.transport import End, TransportTests
+from ncclx_mpi.testing.transport import End, Half, TransportTests
 from transports.base import Transport
-from transports.messages import CREDIT
+from transports.messages import CREDIT, RTS
 from transports.ucx import transport
 from transports.ucx.library import Library, LibraryError, find
 from transports.ucx.transport import Ucx
+
+Bytes = npt.NDArray[np.uint8]
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +55,48 @@ class TestUcx(TransportTests):
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         pytest.skip("a fork of a process that uses UCX cannot use it")
+
+    @pytest.mark.parametrize("window", [4 << 20, 96 << 10, 1000])
+    @pytest.mark.parametrize("which", ["sender", "receiver", "both"])
+    def test_what_passes_through_windows_arrives_whole_and_waits_for_room(
+        self, ends: tuple[End, End], window: int, which: str
+    ) -> None:
+        """The owner of a send fills its window in, that of a receive takes out of it, each as far as ``passed`` lets it."""
+        zero, one = ends
+        nbytes = 5 * window + 777
+        data, arrived = (np.arange(nbytes) % 251).astype(np.uint8), np.zeros(nbytes, np.uint8)
+        full, empty = np.zeros(window, np.uint8), np.zeros(window, np.uint8)
+        is_filled, is_emptied = which != "receiver", which != "sender"
+        sent = Half((full if is_filled else data).ctypes.data, window if is_filled else nbytes, nbytes)
+        sent["window"] = window if is_filled else 0
+        assert zero.tell(1, RTS, nbytes, sent.at, 0, 0)
+        (seen,) = one.received()
+        fetched = Half((empty if is_emptied else arrived).ctypes.data, window if is_emptied else nbytes, nbytes)
+        fetched["window"] = window if is_emptied else 0
+        one.fetch_as(seen, fetched)
+        for _ in range(100_000):
+            if is_filled and not sent["finished"]:
+                put(full, data, sent["moved"], min(nbytes, sent["passed"] + window))
+                sent["moved"] = min(nbytes, sent["passed"] + window)
+            zero.go_on(sent)
+            one.go_on(fetched)
+            assert fetched["passed"] <= fetched["moved"] + window or not is_emptied
+            if is_emptied:
+                take(arrived, empty, fetched["moved"], fetched["passed"])
+                fetched["moved"] = fetched["passed"]
+            if sent["finished"] and fetched["finished"]:
+                break
+        assert sent["finished"] and fetched["finished"] and (arrived == data).all()
+
+
+def put(window: Bytes, data: Bytes, begin: int, end: int) -> None:
+    """Bytes of a message to where they belong in its window."""
+    places = np.arange(begin, end)
+    window[places % window.size] = data[places]
+
+
+def take(data: Bytes, window: Bytes, begin: int, end: int) -> None:
+    """Bytes of a message out of its window, which others may overwrite now."""
+    places = np.arange(begin, end)
+    data[places] = window[places % window.size]
+    window[places % window.size] = 255

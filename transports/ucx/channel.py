@@ -57,6 +57,10 @@ CREDIT_BYTES = 64 << 10
 CREDIT_PATIENCE = 64
 """Looks at the network that fewer wait."""
 _THREE_WORDS = 3 * WORD
+_PROGRESS_A_TURN = 64
+"""Of UCX, each of which takes some of what has come: a rank that dozes between its turns must empty the sockets."""
+_LOWER_HALF = 0xFFFFFFFF
+"""Of a register, where a function returns 32 bits."""
 
 _params = make_stack(PARAMS.total // WORD)
 _endpoint_params = make_stack(ENDPOINT.total // WORD)
@@ -160,9 +164,22 @@ def post(frame, nbytes):  # type: ignore[no-untyped-def]
         store64(state + STATE.sending, load64(state + STATE.sending) + 1)
 
 
+@kernel("void(int64)")
+def make_progress(state):  # type: ignore[no-untyped-def]
+    """Have UCX deliver what has come and send what waits."""
+    for _ in range(_PROGRESS_A_TURN):
+        if call_one(load64(state + STATE.progress), load64(state + STATE.worker)) & _LOWER_HALF == 0:
+            return
+
+
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def send(engine, link, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
-    """Send a message (:mod:`transports.messages`); 1, or 0 if the peer has not taken enough of those before."""
+    """Send a message (:mod:`transports.messages`); 1, or 0 if the peer has not taken enough of those before.
+
+    Farewells are read before one is sent: who has left closes its end, and the failure to send to it would be taken for its death.
+    """
+    if kind == GOODBYE:
+        make_progress(load64(link + LINK.state))
     flags, sent = load64(link + LINK.flags), load64(link + LINK.sent)
     if flags & FAILED != 0:
         return 1 if flags & GONE != 0 else 0

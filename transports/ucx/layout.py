@@ -52,7 +52,7 @@ HEADER = words("Header", "kind sender sequence taken released context tag nbytes
 other way, ``LINK.next`` and ``LINK.released`` of the sender."""
 FRAME = words("Frame", f"state link | message*{HEADER.total // WORD}")
 """A message as long as UCX has not sent it."""
-MAX_EAGER = 16 << 10
+MAX_EAGER = 32 << 10
 
 TRANSFER = words("Transfer", "link remote wanted begun flying piece early next flags")
 """Of a large message, at the beginning of its request. ``begun``: bytes that have been given to UCX; ``flying``: pieces that are under way;

@@ -26,6 +26,7 @@ ADVICE = "install one with `pip install 'ncclx-mpi[ucx]'`, or name its libucp.so
 
 _SONAME = "libucp.so.0"
 _DEFAULTS = {
+    "UCX_TLS": "^sm,self",
     "UCX_LOG_LEVEL": "fatal",
     "UCX_ERROR_SIGNALS": "",
     "UCX_DEBUG_SIGNO": "0",
@@ -35,8 +36,8 @@ _DEFAULTS = {
     "UCX_TCP_KEEPIDLE": "1s",
     "UCX_TCP_KEEPINTVL": "1s",
 }
-"""Read when the library is loaded, or a worker is made: what it would print of peers that end is raised where somebody
-waits for them, signals stay Python's, interfaces without a peer are not polled, and a silent peer is noticed soon."""
+"""Read when the library is loaded, or a worker is made: ranks of this node are reached otherwise, what it would print of peers that end is
+raised where somebody waits for them, signals stay Python's, interfaces without a peer are not polled, and a silent peer is noticed soon."""
 _FUNCTIONS = (
     "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",

@@ -26,7 +26,7 @@ from numba_kernels.calls import call_five, call_one, call_seven, call_three, cal
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, allocate_or_end, copy, make_stack, release
 from transports.messages import REQUEST
-from transports.ucx.channel import endpoint_of, fail, settle
+from transports.ucx.channel import endpoint_of, fail, make_progress, settle
 from transports.ucx.layout import (
     BY_RENDEZVOUS,
     FAILED,
@@ -52,7 +52,6 @@ _PIECE_SHIFT = 56
 _WANTED = (1 << _PIECE_SHIFT) - 1
 _MOST_AHEAD = 63
 """Pieces behind one that has not passed: a bit each."""
-_PROGRESS_A_TURN = 16
 _BUSY_US, _LOOK_US = 1000, 20
 """A network that nothing has come from or gone to for the former is looked at once in the latter only: ranks of one node wait, too."""
 
@@ -362,9 +361,7 @@ def poll(state):  # type: ignore[no-untyped-def]
         return
     store64(state + STATE.polled, now)
     store64(state + STATE.is_open, 1)
-    for _ in range(_PROGRESS_A_TURN):
-        if call_one(load64(state + STATE.progress), load64(state + STATE.worker)) & 0xFFFFFFFF == 0:
-            break
+    make_progress(state)
     store64(state + STATE.is_open, 0)
     if load64(state + STATE.listed_first) != 0:
         settle(state)

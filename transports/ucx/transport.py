@@ -150,10 +150,6 @@ class Ucx(Transport):
         found = [(_word_at(link + LINK.endpoint).value, _word_at(link + LINK.flags).value) for link in links]
         return [(endpoint, bool(flags & FAILED)) for endpoint, flags in found if endpoint]
 
-    def describe(self) -> list[str]:
-        """What UCX says of its devices and transports."""
-        return self._worker.describe()
-
 
 def _word_at(address: int) -> Any:
     return ctypes.c_int64.from_address(address)
