@@ -194,7 +194,8 @@ def unfinished(rows, waits):  # type: ignore[no-untyped-def]
     """What to return for handles that are not complete: NOT_YET, or SLOW if Python has to go on with a wait, or to say what is wrong."""
     if waits != 0:
         return SLOW
-    return NOT_YET if trouble(load64(load64(rows + ROW.request) + REQUEST.engine)) == 0 else SLOW
+    engine = load64(load64(rows + ROW.request) + REQUEST.engine)
+    return NOT_YET if trouble(engine) == 0 and load64(engine + ENGINE.alarms) == 0 else SLOW
 
 
 @kernel("int64(int64)")
