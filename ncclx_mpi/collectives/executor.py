@@ -625,6 +625,8 @@ def _let_go() -> None:
 def broken(comm: NativeComm, name: str) -> errors.Exception:
     """What a collective raises on a communicator on which one was given up: that a rank died, if that is why."""
     engine = comm.engine
+    engine.progress()  # who gave it up because it was revoked has said so before
+    engine.heed()
     if comm.word("alarm"):
         return engine.alarmed(comm, name)
     if engine.arena.dead_ranks() or (is_death_suspected(comm) and engine.is_death_noticed()):
