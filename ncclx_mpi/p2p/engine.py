@@ -6,7 +6,6 @@ import ctypes
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -15,7 +14,8 @@ import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
-from ncclx_mpi.p2p import keeping, request_pool, requests, revoking
+from ncclx_mpi.p2p import keeping, request_pool, requests
+from ncclx_mpi.p2p.alarms import Alarms
 from ncclx_mpi.p2p.arrivals import arrive
 from ncclx_mpi.p2p.inlined_arrivals import take_in
 from ncclx_mpi.p2p.layout import (
@@ -139,7 +139,7 @@ class NativeComm:
             self._block[getattr(COMM, field) // WORD] = value
         first = COMM.forced // WORD
         self._block[first : first + len(self.forced)] = self.forced
-        engine.know(self)
+        engine.alarms.know(self)
 
     def word(self, field: str) -> int:
         """A word of the native block."""
@@ -207,11 +207,7 @@ class Engine:
         self._peers, self._peers_address = _block(PEER.total * self.size)
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._left, self._left_address = _block(LEFT.total * MOST_LEFT)
-        self._revoked, self._revoked_address = _block(WORD * revoking.MOST_REVOKED)
-        self._comms: weakref.WeakValueDictionary[int, NativeComm] = weakref.WeakValueDictionary()
-        self._early: set[int] = set()
-        self._acknowledged: frozenset[int] = frozenset()
-        self._heed = self.heed
+        self.alarms = Alarms(self)
         self._scratch = threading.local()
         self._fill_block()
         self._fill_peers(endpoints or {})
@@ -248,8 +244,8 @@ class Engine:
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
             ("left", self._left_address),
-            ("revoked", self._revoked_address),
-            ("heed", id(self._heed)),
+            ("revoked", self.alarms.address),
+            ("heed", id(self.alarms.callback)),
             ("current", shared.trace),
             ("take_in", c_address(take_in)),
             ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
@@ -310,107 +306,6 @@ class Engine:
         `rank` is given where this process is none of `world_ranks`.
         """
         return NativeComm(self, context, world_ranks, slot, rank)
-
-    # Communicators that nobody is to wait in (:mod:`ncclx_mpi.p2p.revoking`) ------------------------------------------
-
-    def know(self, comm: NativeComm) -> None:
-        """Be told of a communicator that has been made: it may have been revoked elsewhere already, or have ranks that died."""
-        self._comms[comm.context] = comm
-        if comm.context in self._early:
-            self.revoke(comm)
-        elif self._acknowledged and comm.size > 1:
-            self._raise_alarm_of_dead(comm)
-
-    def revoke(self, comm: NativeComm) -> None:
-        """End all waits in a communicator, and those of its other ranks, and let no collective begin. Once: later calls do nothing."""
-        if comm.is_revoked:
-            return
-        comm.is_revoked = True
-        self._early.discard(comm.context)
-        self.raise_alarm(comm)
-        for rank in comm.world_ranks:
-            if rank != self.rank:
-                entry(revoking.tell_revoked)(self.address, rank, comm.context)
-        owner = comm.owner()
-        if owner is not None:
-            owner.revoke()
-
-    def heed(self) -> None:
-        """Look at what other ranks have revoked; every wait comes by here when there is something."""
-        first, count = self.word("heeded"), self.word("revoked_count")
-        self.set_word("heeded", count)
-        for number in range(max(first, count - revoking.MOST_REVOKED), count):
-            context = int(self._revoked[number % revoking.MOST_REVOKED])
-            comm = self._comms.get(context)
-            if comm is None:
-                self._early.add(context)
-            else:
-                self.revoke(comm)
-
-    def acknowledge(self) -> list[int]:
-        """Go on without the ranks that have died so far, whose world ranks are returned.
-
-        Their communicators stay unusable; waits in others are not ended by these deaths any more.
-        """
-        count = self.arena.deaths
-        dead = self.arena.dead_ranks()
-        if count > self.word("acknowledged"):
-            self._acknowledged = frozenset(dead)
-            for comm in list(self._comms.values()):
-                self._raise_alarm_of_dead(comm)
-            self.set_word("acknowledged", count)
-            self.arena.acknowledge(count)
-        return dead
-
-    def _raise_alarm_of_dead(self, comm: NativeComm) -> None:
-        if not self._acknowledged.isdisjoint(comm.world_ranks):
-            self.raise_alarm(comm)
-
-    def raise_alarm(self, comm: NativeComm) -> None:
-        """End all waits in a communicator of this process."""
-        if not comm.word("alarm"):
-            comm.set_word("broken", 1)
-            comm.set_word("alarm", 1)
-            self.set_word("alarms", self.word("alarms") + 1)
-
-    def alarmed(self, comm: NativeComm, what: str) -> errors.Exception:
-        """What ends a wait in a communicator in which nobody is to wait any more."""
-        if comm.is_revoked:
-            return errors.error(
-                errors.ERR_REVOKED,
-                f"rank {comm.rank}: {what} was given up, or not begun, because the communicator was revoked; only Shrink, Agree and Free are "
-                "left to do with it",
-            )
-        return self.failure(PEER_DEAD, what)
-
-    def check_alarm(self, comm: NativeComm, what: str) -> None:
-        """Raise if nobody is to wait in a communicator any more."""
-        if self.word("revoked_count") != self.word("heeded"):
-            self.heed()
-        if comm.word("alarm"):
-            raise self.alarmed(comm, what)
-
-    def _check_alarm_of(self, request: int, what: str) -> None:
-        """As :meth:`check_alarm`, for the communicator of a request; with nothing to check it costs two looks at a word."""
-        if self.word("revoked_count") == self.word("heeded") and not self.word("alarms"):
-            return
-        comm = self._comms.get(self._context_of(request))
-        if comm is not None:
-            self.check_alarm(comm, what or self.describe(request))
-
-    def _context_of(self, request: int) -> int:
-        address = ctypes.c_int64.from_address(request + REQUEST.comm).value
-        return ctypes.c_int64.from_address(address + COMM.context).value if address else -1
-
-    def wait_through_deaths(self, predicate: Callable[[], bool], what: str) -> None:
-        """As :meth:`idle_wait`, but go on when ranks die: the predicate is to know of it by :meth:`acknowledge`."""
-        while True:
-            try:
-                return self.idle_wait(predicate, what)
-            except errors.Exception as error:
-                if error.Get_error_class() != errors.ERR_PROC_FAILED or self.arena.abort_code is not None:
-                    raise
-                self.acknowledge()
 
     # Requests ---------------------------------------------------------------------------------------------------
 
@@ -480,7 +375,7 @@ class Engine:
         """Whether the request is complete, after one progress; raises if nobody is to wait for it any more."""
         if self._test_request(self.address, request):
             return True
-        self._check_alarm_of(request, "")
+        self.alarms.check_request(request, "")
         return False
 
     test = done
@@ -516,7 +411,7 @@ class Engine:
             code = self._wait_request(self.address, request, serial, resumed)
             resumed = 1
             if code == AGAIN:
-                self._check_alarm_of(request, what)
+                self.alarms.check_request(request, what)
         if code != DONE:
             raise self.failure(code, what or self.describe(request))
 
@@ -600,7 +495,7 @@ class Engine:
         if message < 0:
             raise self.failure(-message, what)
         if not message:
-            self.check_alarm(comm, what)
+            self.alarms.check(comm, what)
         return message
 
     def _wait_message(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
@@ -611,7 +506,7 @@ class Engine:
             code = waiting(comm.address, offset, source, tag, take, resumed, address)
             resumed = 1
             if code == AGAIN:
-                self.check_alarm(comm, what)
+                self.alarms.check(comm, what)
         if code != DONE:
             raise self.failure(code, what)
         return int(found[0])
@@ -635,8 +530,7 @@ class Engine:
         entry(requests.trace_open)(self.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
         turning, turn = entry(requests.wait_turn), 0
         while not predicate():
-            if self.word("revoked_count") != self.word("heeded"):
-                self.heed()
+            self.alarms.heed()
             code = turning(self.address, turn)
             turn += 1
             if code not in (DONE, AGAIN) and not predicate():
