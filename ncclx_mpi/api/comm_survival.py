@@ -34,13 +34,13 @@ class Survival:
     def Revoke(self) -> None:
         """Revoke a communicator: whatever waits in it on any rank, or is called on it later, raises ERR_REVOKED, but `Shrink` and `Agree`."""
         everyone = self._state.of_all
-        everyone.engine.alarms.revoke(everyone)
+        everyone.engine.ended.revoke(everyone)
 
     def Is_revoked(self) -> bool:
         """Indicate whether the communicator has been revoked, here or on another rank."""
         engine = self._state.of_all.engine
         engine.progress()
-        engine.alarms.heed()
+        engine.ended.heed()
         return self._state.of_all.is_revoked
 
     def Get_failed(self) -> Group:
@@ -58,7 +58,7 @@ class Survival:
         state, wanted = self._state, None if num_to_ack is None else integer(num_to_ack, "num_to_ack")
         failed = len(self.Get_failed()._state.ranks)
         if wanted is None or wanted > 0:
-            state.of_all.engine.alarms.acknowledge()
+            state.of_all.engine.ended.acknowledge()
             state.acknowledged = failed
         return state.acknowledged
 

@@ -150,7 +150,7 @@ class CommState(State):
         native, nobody = self.native, self.native.engine.new_comm(new_context(self.native.engine), (), rank=self.rank)
         self.revoked = native, self.pending, nobody
         native.is_revoked = True
-        native.engine.alarms.raise_for(native)
+        native.engine.ended.raise_for(native)
         self.address = nobody.address
         self.repeats = None
         del self.native, self.everyone, self.pending

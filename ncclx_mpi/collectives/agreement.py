@@ -16,7 +16,7 @@ contexts       two that one of the ranks has to offer: those of the lowest
 failed         bitwise or: the ranks that anybody knows to have died, 63 to a word
 =============  ==================================================================
 
-Deaths end no wait here; they are acknowledged when they are noticed (:meth:`~ncclx_mpi.p2p.alarms.Alarms.acknowledge`).
+Deaths end no wait here; they are acknowledged when they are noticed (:meth:`~ncclx_mpi.p2p.ended.EndedComms.acknowledge`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Agreement:
     def _note_deaths(self) -> None:
         if not self._engine.arena.has_dead_ranks:
             return
-        dead = set(self._engine.alarms.acknowledge())
+        dead = set(self._engine.ended.acknowledge())
         for rank, world in enumerate(self.comm.world_ranks):
             if world in dead and rank not in self._dead:
                 self._dead.add(rank)

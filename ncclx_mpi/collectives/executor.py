@@ -505,7 +505,7 @@ class Collective:
     def test(self) -> bool:
         """Make progress; True once it is complete (or was never started)."""
         if not entry(test_plan)(self._engine.address, self._address):
-            self._engine.alarms.check(self.comm, self.name)
+            self._engine.ended.check(self.comm, self.name)
             return False
         self._finish()
         return True
@@ -626,9 +626,9 @@ def broken(comm: NativeComm, name: str) -> errors.Exception:
     """What a collective raises on a communicator on which one was given up: that a rank died, if that is why."""
     engine = comm.engine
     engine.progress()  # who gave it up because it was revoked has said so before
-    engine.alarms.heed()
-    if comm.word("alarm"):
-        return engine.alarms.failure(comm, name)
+    engine.ended.heed()
+    if comm.word("ended"):
+        return engine.ended.failure(comm, name)
     if engine.arena.dead_ranks() or (is_death_suspected(comm) and engine.is_death_noticed()):
         return engine.failure(PEER_DEAD, name)
     return errors.error(

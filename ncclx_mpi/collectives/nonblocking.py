@@ -243,7 +243,7 @@ class Pending:
         if code == 0:
             self._land(number)
         else:
-            self.comm.engine.alarms.check(self.comm, name)
+            self.comm.engine.ended.check(self.comm, name)
         return bool(code == 0)
 
     def _land(self, number: int) -> None:

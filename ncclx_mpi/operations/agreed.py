@@ -35,7 +35,7 @@ class Agreed(Operation):
     def wait(self) -> None:
         """Return when all have agreed."""
         try:
-            self.agreement.comm.engine.alarms.wait_through_deaths(self.agreement.poll, "agreement")
+            self.agreement.comm.engine.ended.wait_through_deaths(self.agreement.poll, "agreement")
         except BaseException:
             self.abandon()
             raise

@@ -195,7 +195,7 @@ def unfinished(rows, waits):  # type: ignore[no-untyped-def]
     if waits != 0:
         return SLOW
     engine = load64(load64(rows + ROW.request) + REQUEST.engine)
-    is_quiet = load64(engine + ENGINE.alarms) == 0 and load64(engine + ENGINE.revoked_count) == load64(engine + ENGINE.heeded)
+    is_quiet = load64(engine + ENGINE.ended) == 0 and load64(engine + ENGINE.revoked_count) == load64(engine + ENGINE.heeded)
     return NOT_YET if trouble(engine) == 0 and is_quiet else SLOW
 
 

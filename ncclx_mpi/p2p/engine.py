@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
-from ncclx_mpi.p2p.alarms import Alarms
 from ncclx_mpi.p2p.arrivals import arrive
+from ncclx_mpi.p2p.ended import EndedComms
 from ncclx_mpi.p2p.inlined_arrivals import take_in
 from ncclx_mpi.p2p.layout import (
     ABORTED,
@@ -139,7 +139,7 @@ class NativeComm:
             self._block[getattr(COMM, field) // WORD] = value
         first = COMM.forced // WORD
         self._block[first : first + len(self.forced)] = self.forced
-        engine.alarms.know(self)
+        engine.ended.know(self)
 
     def word(self, field: str) -> int:
         """A word of the native block."""
@@ -207,7 +207,7 @@ class Engine:
         self._peers, self._peers_address = _block(PEER.total * self.size)
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._left, self._left_address = _block(LEFT.total * MOST_LEFT)
-        self.alarms = Alarms(self)
+        self.ended = EndedComms(self)
         self._scratch = threading.local()
         self._fill_block()
         self._fill_peers(endpoints or {})
@@ -244,8 +244,8 @@ class Engine:
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
             ("left", self._left_address),
-            ("revoked", self.alarms.address),
-            ("heed", id(self.alarms.callback)),
+            ("revoked", self.ended.address),
+            ("heed", id(self.ended.callback)),
             ("current", shared.trace),
             ("take_in", c_address(take_in)),
             ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
@@ -375,7 +375,7 @@ class Engine:
         """Whether the request is complete, after one progress; raises if nobody is to wait for it any more."""
         if self._test_request(self.address, request):
             return True
-        self.alarms.check_request(request, "")
+        self.ended.check_request(request, "")
         return False
 
     test = done
@@ -411,7 +411,7 @@ class Engine:
             code = self._wait_request(self.address, request, serial, resumed)
             resumed = 1
             if code == AGAIN:
-                self.alarms.check_request(request, what)
+                self.ended.check_request(request, what)
         if code != DONE:
             raise self.failure(code, what or self.describe(request))
 
@@ -495,7 +495,7 @@ class Engine:
         if message < 0:
             raise self.failure(-message, what)
         if not message:
-            self.alarms.check(comm, what)
+            self.ended.check(comm, what)
         return message
 
     def _wait_message(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
@@ -506,7 +506,7 @@ class Engine:
             code = waiting(comm.address, offset, source, tag, take, resumed, address)
             resumed = 1
             if code == AGAIN:
-                self.alarms.check(comm, what)
+                self.ended.check(comm, what)
         if code != DONE:
             raise self.failure(code, what)
         return int(found[0])
@@ -530,7 +530,7 @@ class Engine:
         entry(requests.trace_open)(self.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
         turning, turn = entry(requests.wait_turn), 0
         while not predicate():
-            self.alarms.heed()
+            self.ended.heed()
             code = turning(self.address, turn)
             turn += 1
             if code not in (DONE, AGAIN) and not predicate():
@@ -545,7 +545,11 @@ class Engine:
         end = time.monotonic() + seconds
         while self._is_owing():
             self.progress()
-            if time.monotonic() > end or self.arena.has_dead_ranks or not self.arena.has_others(self.local_rank):
+            if (
+                time.monotonic() > end
+                or self.arena.deaths != self.word("acknowledged")
+                or not self.arena.has_others(self.local_rank)
+            ):
                 return
 
     def say_goodbye(self) -> None:

@@ -4,12 +4,10 @@
 
     who revokes                                   every other rank of the communicator
       REVOKE {context} -------------------------> keeps the context; the next slice of any wait has Python look at it,
-                                                  which passes it on once, and raises the communicator's alarm
+                                                  which passes it on once, and ends the communicator
 
-An alarm ends waits in the communicator within a slice (50 ms). So does the death of a rank, in all communicators that there are, until it is
-acknowledged: from then on only in those that it was a rank of, whose alarms are raised.
-
-All functions run under the engine's lock, but :func:`is_alarmed`.
+Waits in a communicator that has ended are given up within a slice (50 ms). The death of a rank ends all waits until it is acknowledged, and
+from then on the communicators of which it was a rank (:mod:`ncclx_mpi.p2p.ended`).
 """
 
 from __future__ import annotations

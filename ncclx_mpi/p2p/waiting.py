@@ -77,7 +77,7 @@ def wait_any(engine, comm, first, second, third, target, alarm):  # type: ignore
             code = check_signals(engine)
             started = ticks()
             if code == 0 and comm != 0:
-                code = BROKEN if load64(comm + COMM.alarm) != 0 else _peer_left(comm)
+                code = BROKEN if load64(comm + COMM.ended) != 0 else _peer_left(comm)
         if code == 0 and alarm != 0 and load_relaxed(alarm) != 0:
             code = BROKEN
     enter_gil(state)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine, NativeComm
 
 
-class Alarms:
+class EndedComms:
     """What a rank knows of communicators that were revoked, and of deaths that were acknowledged.
 
     Attributes
@@ -94,10 +94,10 @@ class Alarms:
 
     def raise_for(self, comm: NativeComm) -> None:
         """End all waits in a communicator of this process."""
-        if not comm.word("alarm"):
+        if not comm.word("ended"):
             comm.set_word("broken", 1)
-            comm.set_word("alarm", 1)
-            self._engine.set_word("alarms", self._engine.word("alarms") + 1)
+            comm.set_word("ended", 1)
+            self._engine.set_word("ended", self._engine.word("ended") + 1)
 
     def failure(self, comm: NativeComm, what: str) -> errors.Exception:
         """What ends a wait in a communicator in which nobody is to wait any more."""
@@ -113,12 +113,12 @@ class Alarms:
         """Raise if nobody is to wait in a communicator any more."""
         if self._engine.word("revoked_count") != self._engine.word("heeded"):
             self.heed()
-        if comm.word("alarm"):
+        if comm.word("ended"):
             raise self.failure(comm, what)
 
     def check_request(self, request: int, what: str) -> None:
         """As :meth:`check`, for the communicator of a request; with nothing to check it costs two looks at a word."""
-        if self._engine.word("revoked_count") == self._engine.word("heeded") and not self._engine.word("alarms"):
+        if self._engine.word("revoked_count") == self._engine.word("heeded") and not self._engine.word("ended"):
             return
         comm = self._comms.get(self._context_of(request))
         if comm is not None:
