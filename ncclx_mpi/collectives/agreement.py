@@ -99,6 +99,9 @@ class Agreement:
         self._rooms.clear()
         self._round = self.comm.size
 
+    def __del__(self) -> None:
+        self.abandon()
+
     def _note_deaths(self) -> None:
         if not self._engine.arena.has_dead_ranks:
             return

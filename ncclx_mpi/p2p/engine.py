@@ -517,8 +517,10 @@ class Engine:
         """Move on everything that is outstanding."""
         self._progress(self.address)
 
-    def idle_wait(self, predicate: Callable[[], bool], what: str) -> None:
+    def idle_wait(self, predicate: Callable[[], bool], what: str, comm: NativeComm | None = None) -> None:
         """Progress until `predicate` holds: the wait of everything that Python decides, with the same bounds.
+
+        `comm` is the communicator that the wait is part of, where the predicate asks none of its requests.
 
         Raises
         ------
@@ -531,6 +533,8 @@ class Engine:
         turning, turn = entry(requests.wait_turn), 0
         while not predicate():
             self.ended.heed()
+            if comm is not None:
+                self.ended.check(comm, what)
             code = turning(self.address, turn)
             turn += 1
             if code not in (DONE, AGAIN) and not predicate():
