@@ -19,6 +19,7 @@ CREDIT     any                   eager bytes that found their receive so far; of
 ASK        any                   context, number: has the peer left that communicator before its collective of that number?
 ANSWER     any                   context and number as asked, and the answer, which is the engine's (:mod:`ncclx_mpi.p2p.leaving`)
 GOODBYE    any                   (nothing) the peer leaves the job; no message comes after this one
+REVOKE     any                   context: nobody uses that communicator any more (:mod:`ncclx_mpi.p2p.revoking`)
 =========  ====================  ==========================================================================================
 
 Messages of one peer arrive in the order in which they were sent. The engine's lock is held in both directions. Addresses of blocks
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from numba_kernels.layout import words
 
-EAGER, RTS, CTS, ATS, CANCEL, CANCELLED, CREDIT, ASK, ANSWER, GOODBYE = range(1, 11)
+EAGER, RTS, CTS, ATS, CANCEL, CANCELLED, CREDIT, ASK, ANSWER, GOODBYE, REVOKE = range(1, 12)
 
 ENGINE_WORDS, PEER_WORDS, REQUEST_WORDS = 96, 16, 12
 """Words of a transport at the beginning of the block of the engine (of the one that is compiled in), of each peer, and of each request."""

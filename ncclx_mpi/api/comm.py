@@ -2,8 +2,8 @@
 
 A communicator has some 150 methods. They are spread by concern over mixins, one file each: :mod:`comm_p2p` (messages between
 two ranks), :mod:`comm_collective`, :mod:`comm_nonblocking` and :mod:`comm_persistent` (collectives on buffers),
-:mod:`comm_objects` (on Python objects), :mod:`accessors` (names, attributes, hints, error handlers). This file has what
-concerns the communicator itself.
+:mod:`comm_objects` (on Python objects), :mod:`comm_survival` (after the death of a rank), :mod:`accessors` (names, attributes, hints,
+error handlers). This file has what concerns the communicator itself.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ncclx_mpi.api.comm_objects import ObjectMethods
 from ncclx_mpi.api.comm_p2p import LARGEST_TAG, PointToPoint
 from ncclx_mpi.api.comm_partitioned import Partitioned
 from ncclx_mpi.api.comm_persistent import PersistentCollectives
+from ncclx_mpi.api.comm_survival import Survival
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.group import Group
@@ -59,7 +60,7 @@ _NULL = CommState()
 
 class Comm(
     PointToPoint, AttachedBuffer, Partitioned, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods,
-    Named, Attributed, Hinted, ErrorHandled, Handle,
+    Survival, Named, Attributed, Hinted, ErrorHandled, Handle,
 ):  # fmt: skip
     """Communication context."""
 
@@ -110,7 +111,7 @@ class Comm(
     def Get_group(self) -> Group:
         """Access the group associated with a communicator."""
         state = self._state
-        return Group._of(state.groups[0], state.native.engine.rank)
+        return Group._of(state.groups[0], state.of_all.engine.rank)
 
     @property
     def group(self) -> Group:
@@ -285,11 +286,11 @@ class Comm(
         Exception
             ERR_OTHER: another rank called other collectives on it than this one. The communicator is freed all the same.
         """
-        self._state.native  # noqa: B018  (raises if it is null or was freed)
+        self._state.of_all  # noqa: B018  (raises if it is null or was freed)
         if is_predefined(self):
             errors.fail(errors.ERR_COMM, "MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed")
         self._free_attributes()
-        wrong = collectives.disagreement(self._state.everyone)
+        wrong = collectives.disagreement(self._state.of_all)
         self._state.leave()
         self._become_null()
         if wrong is not None:

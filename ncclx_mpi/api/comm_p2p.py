@@ -309,16 +309,16 @@ class PointToPoint:
 
 def checked_dest(state: CommState, dest: Any) -> int:
     """Return a rank to send to, or PROC_NULL; raises ERR_RANK."""
-    rank = integer(dest, "dest")
-    if not 0 <= rank < state.native.size and rank != PROC_NULL:
+    rank, native = integer(dest, "dest"), state.native
+    if not 0 <= rank < native.size and rank != PROC_NULL:
         errors.fail(errors.ERR_RANK, f"dest {rank} is no rank {_of_whom(state)}")
     return rank
 
 
 def checked_source(state: CommState, source: Any) -> int:
     """Return a rank to receive from, or a wildcard, or PROC_NULL; raises ERR_RANK."""
-    rank = integer(source, "source")
-    if not 0 <= rank < state.native.size and rank not in (ANY_SOURCE, PROC_NULL):
+    rank, native = integer(source, "source"), state.native
+    if not 0 <= rank < native.size and rank not in (ANY_SOURCE, PROC_NULL):
         errors.fail(errors.ERR_RANK, f"source {rank} is no rank {_of_whom(state)}")
     return rank
 

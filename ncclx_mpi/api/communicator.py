@@ -12,7 +12,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,12 @@ class CommState(State):
         Its native side: whom its messages go to, which of an intercommunicator are the ranks of the other group.
     everyone : NativeComm
         Whom its collectives go among: `native`, but for an intercommunicator a communicator of both groups.
+    of_all : NativeComm
+        The same, also when it was revoked, which unsets those above and `pending`.
+    groups : tuple of tuple of int
+        World ranks of the own group, and of the other one, if there are two.
+    acknowledged : int
+        How many of its ranks are known to have died, and were acknowledged.
     address, rank, size : int
         Address of the native block; own rank; number of ranks, of an intercommunicator those of the own group.
     pending : Pending
@@ -61,21 +67,25 @@ class CommState(State):
     """
 
     __slots__ = (
+        "acknowledged",
         "address",
         "attributes",
         "errhandler",
         "everyone",
+        "groups",
         "hidden",
         "info",
         "intergroup",
         "locks",
         "name",
         "native",
+        "of_all",
         "pending",
         "prepared",
         "rank",
         "repeats",
         "retired",
+        "revoked",
         "send_buffer",
         "size",
         "topology",
@@ -99,13 +109,19 @@ class CommState(State):
     prepared: Prepared | None
     repeats: Repeats | None
     topology: Topology | None
-    retired: tuple[NativeComm, NativeComm]
+    retired: tuple[Any, ...]
+    of_all: NativeComm
+    groups: tuple[tuple[int, ...], ...]
+    acknowledged: int
+    revoked: tuple[NativeComm, Pending, NativeComm]
 
     def fill(self, native: NativeComm, errhandler: Errhandler, name: str = "", intergroup: Intergroup | None = None) -> CommState:
         """Make this the state of the communicator `native`."""
         self.native = native
         self.intergroup = intergroup
-        self.everyone = native if intergroup is None else intergroup.native
+        self.everyone = self.of_all = native if intergroup is None else intergroup.native
+        self.groups = (native.world_ranks,) if intergroup is None else (intergroup.mine, intergroup.theirs)
+        self.acknowledged = 0
         native.owner = self.everyone.owner = weakref.ref(self)
         self.pending = Pending(native)
         self.address = native.address
@@ -122,7 +138,32 @@ class CommState(State):
         self.repeats = None
         self.topology = None
         _living.add(self)
+        if self.of_all.is_revoked:
+            self.revoke()
         return self
+
+    def revoke(self) -> None:
+        """Let all that is called from now on raise ERR_REVOKED: compiled calls find nobody to talk to, and others no native side.
+
+        Who is inside a call has the addresses of what was there before, which stays.
+        """
+        native, nobody = self.native, self.native.engine.new_comm(new_context(self.native.engine), (), rank=self.rank)
+        self.revoked = native, self.pending, nobody
+        native.is_revoked = True
+        native.engine.ended.raise_for(native)
+        self.address = nobody.address
+        self.repeats = None
+        del self.native, self.everyone, self.pending
+
+    def __getattr__(self, name: str) -> NoReturn:
+        try:
+            object.__getattribute__(self, "revoked")
+        except AttributeError:
+            super().__getattr__(name)
+        errors.fail(
+            errors.ERR_REVOKED,
+            f"rank {self.rank}: the communicator was revoked; only Shrink, Agree and Free are left to do with it",
+        )
 
     @property
     def is_valid(self) -> bool:
@@ -132,12 +173,6 @@ class CommState(State):
         except AttributeError:
             return False
         return True
-
-    @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """World ranks of the own group, and of the other one, if there are two."""
-        intergroup = self.intergroup
-        return (self.native.world_ranks,) if intergroup is None else (intergroup.mine, intergroup.theirs)
 
     def lock(self, key: Hashable) -> threading.Lock:
         """The lock for one purpose; object collectives use one each, so that threads do not mix their messages."""
@@ -149,7 +184,7 @@ class CommState(State):
 
         The native block stays as long as the state: another thread may be inside a call that was given its address.
         """
-        pending = self.pending
+        pending = self.revoked[1] if self.of_all.is_revoked else self.pending
         if self.prepared is not None:
             self.prepared.close()
         self.retire()
@@ -157,7 +192,7 @@ class CommState(State):
 
     def retire(self) -> None:
         """Empty the state, but keep the native block as long as it is there."""
-        retired = self.native, self.everyone
+        retired = self.revoked if self.of_all.is_revoked else (self.native, self.everyone)
         self.empty()
         self.retired = retired
 
@@ -169,7 +204,7 @@ def retire_all() -> None:
     """Make all communicators invalid that were not freed: communication has ended."""
     for state in list(_living):
         if state.is_valid:
-            collectives.part(state.everyone)
+            collectives.part(state.of_all)
             state.retire()
     world.cache_clear()
 

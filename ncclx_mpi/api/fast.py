@@ -225,6 +225,7 @@ def settle_exchange(state: CommState, code: int, sendbuf: Any, recvbuf: Any, sou
 def raise_given_up(comm: NativeComm, code: int, what: str) -> NoReturn:
     """Raise what GIVEN_UP less a code stands for."""
     try:
+        comm.engine.ended.check(comm, what)
         comm.engine.fail(messages.GIVEN_UP - code, what)
     except errors.Exception as error:
         blame(error, comm)

@@ -106,6 +106,11 @@ class Nodes:
                 arena.ended_elsewhere(rank, FINALIZED if own.state(local_rank) == FINALIZED else DEAD)
 
     @property
+    def acknowledged(self) -> int:
+        """How many deaths ranks know of, and go on without those ranks."""
+        return max(arena.acknowledged for arena in self.arenas)
+
+    @property
     def first_dead(self) -> int:
         """World rank of the first one that died, -1 if none has."""
         return next((death - 1 for arena in self.arenas if (death := arena.word(HEADER.death))), -1)

@@ -7,6 +7,7 @@ compiled kernels on the arena, all others are plans.
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.agreement import Agreement
 from ncclx_mpi.collectives.blocking import (
     allgather,
     allgatherv,
@@ -68,7 +69,7 @@ from ncclx_mpi.collectives.shm_leaving import part, watch
 from ncclx_mpi.collectives.shm_mismatch import disagreement
 
 __all__ = [
-    "Collective", "Described", "Neighborhood", "Pending", "Sides", "allgather", "allgatherv", "allreduce", "alltoall",
+    "Agreement", "Collective", "Described", "Neighborhood", "Pending", "Sides", "allgather", "allgatherv", "allreduce", "alltoall",
     "alltoallv", "barrier", "bcast", "check", "disagreement", "exscan", "gather", "gatherv", "inter_allreduce", "inter_bcast",
     "inter_exchange", "inter_reduce", "inter_reduce_scatter", "neighbor_allgather", "neighbor_alltoall", "part",
     "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall", "prepare_alltoallv", "prepare_barrier",

@@ -25,7 +25,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
 from ncclx_mpi.collectives.shm_leaving import is_death_suspected, parted
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
+from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
 from ncclx_mpi.p2p.leaving import GONE, ask
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
@@ -505,6 +505,7 @@ class Collective:
     def test(self) -> bool:
         """Make progress; True once it is complete (or was never started)."""
         if not entry(test_plan)(self._engine.address, self._address):
+            self._engine.ended.check(self.comm, self.name)
             return False
         self._finish()
         return True
@@ -521,6 +522,8 @@ class Collective:
             code = entry(wait_plan)(self._engine.address, self._address, self._kind, 0)
             if code != 0:
                 self.abandon()
+                if code == BROKEN:
+                    raise broken(self.comm, self.name)
                 if code == PEER_LEFT:
                     raise parted(self.comm, self.name)
                 self.comm.engine.fail(code, self.name)
@@ -622,6 +625,10 @@ def _let_go() -> None:
 def broken(comm: NativeComm, name: str) -> errors.Exception:
     """What a collective raises on a communicator on which one was given up: that a rank died, if that is why."""
     engine = comm.engine
+    engine.progress()  # who gave it up because it was revoked has said so before
+    engine.ended.heed()
+    if comm.word("ended"):
+        return engine.ended.failure(comm, name)
     if engine.arena.dead_ranks() or (is_death_suspected(comm) and engine.is_death_noticed()):
         return engine.failure(PEER_DEAD, name)
     return errors.error(

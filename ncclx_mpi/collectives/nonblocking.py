@@ -242,6 +242,8 @@ class Pending:
             self._fail(code, name)
         if code == 0:
             self._land(number)
+        else:
+            self.comm.engine.ended.check(self.comm, name)
         return bool(code == 0)
 
     def _land(self, number: int) -> None:

@@ -586,7 +586,7 @@ def test_for(comm, number):  # type: ignore[no-untyped-def]
     if load_acquire(collected) >= number:
         return 0
     code = _failure(comm)
-    if code == 0 and load_relaxed(load64(comm + COMM.slot) + SLOT.broken) != 0:
+    if code == 0 and (load_relaxed(load64(comm + COMM.slot) + SLOT.broken) != 0 or load64(comm + COMM.ended) != 0):
         code = BROKEN
     if code == 0:
         code = trouble(engine)

@@ -501,8 +501,19 @@ class Job:
         if now >= self.deadline and self._living:
             self.deadline = float("inf")
             self._time_is_up(now)
+        if self._ladder and self._ladder[0][0] <= now and self._is_survived:
+            self._ladder, self._is_ending = [], False
         while self._ladder and self._ladder[0][0] <= now:
             self._guard.signal(self._ladder.pop(0)[1])
+
+    @property
+    def _is_survived(self) -> bool:
+        """Whether it is only failures of ranks that would end the job, and the others have said that they go on without those."""
+        outcome = self.outcome
+        is_for_failures = not (
+            outcome.interrupted_by or outcome.is_timed_out or outcome.output_error or outcome.abort_code is not None
+        )
+        return is_for_failures and 0 < len(outcome.failures) <= self.nodes.acknowledged
 
     def _time_is_up(self, now: float) -> None:
         self.outcome.is_timed_out = True

@@ -6,6 +6,7 @@
                            |- RTS     ........................: its transfer begins   ........: noted
                            |- CTS, ATS, CANCEL, CANCELLED, CREDIT: for a request, or a peer, of this rank
                            |- ASK, ANSWER, GOODBYE: of ranks that leave (leaving.py)
+                           |- REVOKE: of communicators that nobody is to use (revoking.py)
     receive -----> deliver     the oldest message that was kept, else posted
 
 ``arrive`` is what every transport calls by address, whatever it is (:mod:`transports.messages`). A payload comes in two pieces, which
@@ -33,10 +34,11 @@ from ncclx_mpi.p2p.matching import (
     try_request,
 )
 from ncclx_mpi.p2p.rendezvous import begin_receive, begin_send, peer_of, tell
+from ncclx_mpi.p2p.revoking import arrive_revoke
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, copy, release
-from transports.messages import ATS, CANCEL, CANCELLED, CREDIT, CTS, EAGER, RTS
+from transports.messages import ATS, CANCEL, CANCELLED, CREDIT, CTS, EAGER, REVOKE, RTS
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -78,6 +80,8 @@ def arrive_control(engine, peer, kind, context, tag, nbytes, first, second, thir
         complete(first, 0)
     elif kind == CREDIT:
         store64(peer + PEER.seen_released, first)
+    elif kind == REVOKE:
+        arrive_revoke(engine, first)
     else:
         arrive_of_leaving(engine, peer, kind, first, second, third)
     return 1

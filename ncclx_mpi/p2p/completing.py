@@ -194,7 +194,9 @@ def unfinished(rows, waits):  # type: ignore[no-untyped-def]
     """What to return for handles that are not complete: NOT_YET, or SLOW if Python has to go on with a wait, or to say what is wrong."""
     if waits != 0:
         return SLOW
-    return NOT_YET if trouble(load64(load64(rows + ROW.request) + REQUEST.engine)) == 0 else SLOW
+    engine = load64(load64(rows + ROW.request) + REQUEST.engine)
+    is_quiet = load64(engine + ENGINE.ended) == 0 and load64(engine + ENGINE.revoked_count) == load64(engine + ENGINE.heeded)
+    return NOT_YET if trouble(engine) == 0 and is_quiet else SLOW
 
 
 @kernel("int64(int64)")

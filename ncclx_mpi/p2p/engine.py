@@ -16,12 +16,14 @@ from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
+from ncclx_mpi.p2p.ended import EndedComms
 from ncclx_mpi.p2p.inlined_arrivals import take_in
 from ncclx_mpi.p2p.layout import (
     ABORTED,
     AGAIN,
     ANY_SOURCE,
     ANY_TAG,
+    BROKEN,
     BUCKET,
     BUCKETS,
     COMM,
@@ -35,6 +37,7 @@ from ncclx_mpi.p2p.layout import (
     OPERATIONS,
     PEER,
     PEER_DEAD,
+    PENDING,
     REFUSED,
     REQUEST,
     SEND,
@@ -98,9 +101,15 @@ class NativeComm:
         The setting of that name.
     owner : weakref
         To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
+    is_revoked : bool
+        Whether nobody uses it any more, but to agree and to go on without those that died.
+    agreements : int
+        How many agreements this rank has begun on it (:mod:`ncclx_mpi.collectives.agreement`).
     """
 
     owner: Callable[[], Any] = staticmethod(lambda: None)
+    is_revoked = False
+    agreements = 0
 
     def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int, rank: int = -1) -> None:
         self.engine = engine
@@ -130,6 +139,7 @@ class NativeComm:
             self._block[getattr(COMM, field) // WORD] = value
         first = COMM.forced // WORD
         self._block[first : first + len(self.forced)] = self.forced
+        engine.ended.know(self)
 
     def _lone_slot(self) -> int:
         """Address of what a rank that is alone has in the place of a slot of the arena, which nobody else has to reach; 0 for others."""
@@ -204,6 +214,7 @@ class Engine:
         self._peers, self._peers_address = _block(PEER.total * self.size)
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._left, self._left_address = _block(LEFT.total * MOST_LEFT)
+        self.ended = EndedComms(self)
         self._scratch = threading.local()
         self._fill_block()
         self._fill_peers(endpoints or {})
@@ -226,7 +237,7 @@ class Engine:
         for field, value in (
             ("rank", self.rank),
             ("nranks", self.size),
-            ("death", shared.death),
+            ("death", shared.deaths),
             ("abort", shared.abort),
             ("records", shared.records),
             ("trace", shared.trace),
@@ -240,6 +251,8 @@ class Engine:
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),
             ("left", self._left_address),
+            ("revoked", self.ended.address),
+            ("heed", id(self.ended.callback)),
             ("current", shared.trace),
             ("take_in", c_address(take_in)),
             ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
@@ -366,10 +379,17 @@ class Engine:
         return ctypes.c_int64.from_address(request + REQUEST.state).value == FREE
 
     def done(self, request: int) -> bool:
-        """Whether the request is complete, after one progress."""
-        return bool(self._test_request(self.address, request))
+        """Whether the request is complete, after one progress; raises if nobody is to wait for it any more."""
+        if self._test_request(self.address, request):
+            return True
+        self.ended.check_request(request, "")
+        return False
 
     test = done
+
+    def is_complete(self, request: int) -> bool:
+        """Whether the request is complete, whatever became of its communicator; makes no progress."""
+        return ctypes.c_int64.from_address(request + REQUEST.state).value != PENDING
 
     def wait(self, request: int, what: str = "", owner: Any = None) -> None:
         """Return when the request is complete. The request stays the caller's, to read and free; errors say `what` it is.
@@ -397,6 +417,8 @@ class Engine:
         while code == AGAIN:
             code = self._wait_request(self.address, request, serial, resumed)
             resumed = 1
+            if code == AGAIN:
+                self.ended.check_request(request, what)
         if code != DONE:
             raise self.failure(code, what or self.describe(request))
 
@@ -479,6 +501,8 @@ class Engine:
         message: int = self._ask_for_message(comm.address, offset, source, tag, take)
         if message < 0:
             raise self.failure(-message, what)
+        if not message:
+            self.ended.check(comm, what)
         return message
 
     def _wait_message(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
@@ -488,6 +512,8 @@ class Engine:
         while code == AGAIN:
             code = waiting(comm.address, offset, source, tag, take, resumed, address)
             resumed = 1
+            if code == AGAIN:
+                self.ended.check(comm, what)
         if code != DONE:
             raise self.failure(code, what)
         return int(found[0])
@@ -498,8 +524,10 @@ class Engine:
         """Move on everything that is outstanding."""
         self._progress(self.address)
 
-    def idle_wait(self, predicate: Callable[[], bool], what: str) -> None:
+    def idle_wait(self, predicate: Callable[[], bool], what: str, comm: NativeComm | None = None) -> None:
         """Progress until `predicate` holds: the wait of everything that Python decides, with the same bounds.
+
+        `comm` is the communicator that the wait is part of, where the predicate asks none of its requests.
 
         Raises
         ------
@@ -511,6 +539,9 @@ class Engine:
         entry(requests.trace_open)(self.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
         turning, turn = entry(requests.wait_turn), 0
         while not predicate():
+            self.ended.heed()
+            if comm is not None:
+                self.ended.check(comm, what)
             code = turning(self.address, turn)
             turn += 1
             if code not in (DONE, AGAIN) and not predicate():
@@ -525,7 +556,11 @@ class Engine:
         end = time.monotonic() + seconds
         while self._is_owing():
             self.progress()
-            if time.monotonic() > end or self.arena.has_dead_ranks or not self.arena.has_others(self.local_rank):
+            if (
+                time.monotonic() > end
+                or self.arena.deaths != self.word("acknowledged")
+                or not self.arena.has_others(self.local_rank)
+            ):
                 return
 
     def say_goodbye(self) -> None:
@@ -562,6 +597,8 @@ class Engine:
             )
         if code == ABORTED:
             return errors.error(errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because the job was aborted")
+        if code == BROKEN:
+            return errors.error(errors.ERR_REVOKED, f"rank {self.rank}: {what} was given up because its communicator was revoked")
         if code == DEADLINE:
             return errors.error(
                 errors.ERR_PENDING,

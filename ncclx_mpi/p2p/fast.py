@@ -62,7 +62,7 @@ def wait_complete(engine, request, owner):  # type: ignore[no-untyped-def]
         turn += 1
     if load_acquire(request + REQUEST.state) != PENDING:
         return 0
-    code = keep_waiting(engine, 0, request + REQUEST.state, COMPLETE, 0)
+    code = keep_waiting(engine, 0, request + REQUEST.state, COMPLETE, load64(request + REQUEST.comm) + COMM.ended)
     if code == 0:
         return 0
     give_up_kept(engine, request, owner)

@@ -41,6 +41,10 @@ ENGINE = words(
     "sleeper alarm "
     # requests that were given up, with what has to live until they are complete (keeping.py)
     "kept_first kept_count kept_limit "
+    # contexts of communicators that were revoked: a ring of them, how many have come, and how many of those Python has looked at; what
+    # looks, a Python object; how many communicators of this process are not to be waited for any more; deaths that were acknowledged
+    # (revoking.py)
+    "revoked revoked_count heeded heed ended acknowledged "
     # the communicators that this rank has left, and how many that were; what takes the answer of another rank that was asked, by C
     # address (leaving.py)
     "left left_count take_answer",
@@ -64,7 +68,8 @@ LEFT = words("Left", "context calls word")
 COMM = words(
     "Comm",
     # `handle`: address of its Python object
-    "engine context rank size world local slot sequence broken plans handle scratch*64 "
+    # `ended`: 1 once nobody is to wait in it any more (revoking.py)
+    "engine context rank size world local slot sequence broken plans handle ended scratch*64 "
     # what the ranks agreed on, and trials for each kind of collective (collectives/cma_tuning.py)
     "| ways*776 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)

@@ -94,8 +94,11 @@ def progress(engine):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)", is_entry=True)
 def trouble(engine):  # type: ignore[no-untyped-def]
-    """PEER_DEAD once a rank has died, ABORTED once the job is to end, a failure while there is no memory for what has come, else 0."""
-    if load_relaxed(load64(engine + ENGINE.death)) != 0:
+    """What ends every wait: PEER_DEAD, ABORTED, a failure while there is no memory for what has come; else 0.
+
+    PEER_DEAD is for deaths that are not acknowledged.
+    """
+    if load_relaxed(load64(engine + ENGINE.death)) != load64(engine + ENGINE.acknowledged):
         return PEER_DEAD
     if load_relaxed(load64(engine + ENGINE.abort)) != 0:
         return ABORTED

@@ -28,11 +28,20 @@ _POLLS = 200
 _YIELDS = 4
 
 
+_call = types.external("PyObject_CallNoArgs", types.intp(types.intp))
+_let_go = types.external("Py_DecRef", types.void(types.intp))
+
+
 @kernel("int64(int64)", is_entry=True)
 def check_signals(engine):  # type: ignore[no-untyped-def]
-    """Let Python run its signal handlers; INTERRUPTED if one raised, which parks the exception in the engine."""
+    """Let Python run its signal handlers, and look at what was revoked; INTERRUPTED if one raised: the exception is parked in the engine."""
     state = _gil_take()
     failed = _run_handlers()
+    if failed == 0 and load64(engine + ENGINE.revoked_count) != load64(engine + ENGINE.heeded):
+        result = _call(load64(engine + ENGINE.heed))
+        failed = 1 if result == 0 else 0
+        if result != 0:
+            _let_go(result)
     if failed != 0:
         parked = engine + ENGINE.parked
         _fetch(parked, parked + 8, parked + 16)
@@ -68,7 +77,7 @@ def wait_any(engine, comm, first, second, third, target, alarm):  # type: ignore
             code = check_signals(engine)
             started = ticks()
             if code == 0 and comm != 0:
-                code = _peer_left(comm)
+                code = BROKEN if load64(comm + COMM.ended) != 0 else _peer_left(comm)
         if code == 0 and alarm != 0 and load_relaxed(alarm) != 0:
             code = BROKEN
     enter_gil(state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ncclx_mpi.p2p.engine import Engine
+from ncclx_mpi.p2p.engine import Engine, NativeComm
 from numba_kernels.atomics import compare_exchange, fetch_add, full_fence, load_acquire, store_release
 from numba_kernels.jit import entry, kernel
 
@@ -43,7 +43,7 @@ def order_memory():  # type: ignore[no-untyped-def]
 
 
 def acquire(
-    engine: Engine, words: Sequence[int], exclusive: bool, what: str, take_others: Callable[[], bool] | None = None
+    comm: NativeComm, words: Sequence[int], exclusive: bool, what: str, take_others: Callable[[], bool] | None = None
 ) -> None:
     """Take the locks at all addresses of `words`, or wait: holding some while waiting for others could block all ranks.
 
@@ -61,12 +61,12 @@ def acquire(
 
     def attempt() -> bool:
         nonlocal is_taken
-        if not is_taken and _take_all(engine, words, exclusive):
+        if not is_taken and _take_all(comm.engine, words, exclusive):
             is_taken = take_others is None or _take_or_release(words, exclusive, take_others)
         return is_taken
 
     try:
-        engine.idle_wait(attempt, what)
+        comm.engine.idle_wait(attempt, what, comm)
     except BaseException:
         if is_taken:
             release(words, exclusive)
@@ -104,13 +104,13 @@ def release(words: Sequence[int], exclusive: bool) -> None:
 class Guard:
     """The lock at the address `word`, exclusive for as long as the guard is entered; errors say `what` waits for it."""
 
-    def __init__(self, engine: Engine, word: int, what: str) -> None:
-        self._engine = engine
+    def __init__(self, comm: NativeComm, word: int, what: str) -> None:
+        self._comm = comm
         self._words = (word,)
         self._what = what
 
     def __enter__(self) -> None:
-        acquire(self._engine, self._words, True, self._what)
+        acquire(self._comm, self._words, True, self._what)
 
     def __exit__(self, *_failure: object) -> None:
         release(self._words, True)

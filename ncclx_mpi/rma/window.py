@@ -151,7 +151,7 @@ class Window:
         if rank in self._far:
             self._far[rank].lock(exclusive)
         else:
-            locks.acquire(self.engine, [self._word(rank, CONTROL.lock)], exclusive, f"Win.Lock of rank {rank}")
+            locks.acquire(self.comm, [self._word(rank, CONTROL.lock)], exclusive, f"Win.Lock of rank {rank}")
         self.held[rank] = exclusive
 
     def unlock(self, rank: int) -> None:
@@ -170,7 +170,7 @@ class Window:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked targets of the window already: unlock them first")
         also = partial(far.take_locks, self._far.values())
         try:
-            locks.acquire(self.engine, self._near_locks(), False, "Win.Lock_all", also if self._far else None)
+            locks.acquire(self.comm, self._near_locks(), False, "Win.Lock_all", also if self._far else None)
         except BaseException:
             far.forget_locks(self._far.values())
             raise
@@ -279,4 +279,4 @@ class Window:
 
     def _guard(self, rank: int) -> locks.Guard:
         """What keeps other accumulations away from the memory of a near rank."""
-        return locks.Guard(self.engine, self._word(rank, CONTROL.guard), f"an accumulation at rank {rank}")
+        return locks.Guard(self.comm, self._word(rank, CONTROL.guard), f"an accumulation at rank {rank}")

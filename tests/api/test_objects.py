@@ -233,7 +233,7 @@ def test_reductions_in_rank_order(comm: Any) -> None:
 @pytest.mark.ranks(1, 2, 3, 5)
 def test_without_lines(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no slot is left, objects go as blocks."""
-    monkeypatch.setattr(communicator, "lead", lambda engine, size: (communicator._new_context(engine), -1))
+    monkeypatch.setattr(communicator, "lead", lambda engine, size: (communicator.new_context(engine), -1))
     dup = comm.Dup()
     monkeypatch.undo()
     assert dup._state.native.slot == -1

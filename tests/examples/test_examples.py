@@ -30,15 +30,16 @@ PRINTED = {
         "centre   5.0056   4.9942, 5000 points",
         "centre   6.9977  -0.9922, 5000 points",
     ],
+    "heat_survivors.py": ["100 steps, the same as one process computes: True"],
     "task_farm.py": ["2000 tasks, 134100 steps, the longest sequence starts at 1161 (181 steps)"],
 }
 """The beginning of each line; the same under MPICH."""
 
 
-def run(script: str, nranks: int) -> list[str]:
-    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(nranks), "--timeout", "100", str(EXAMPLES / script)]
+def run(script: str, nranks: int, *arguments: str, status: int = 0) -> list[str]:
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(nranks), "--timeout", "100", str(EXAMPLES / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout.splitlines()
 
 
@@ -53,3 +54,9 @@ def test_example_prints_what_it_should(script: str, nranks: int) -> None:
     assert len(lines) == len(PRINTED[script])
     for line, beginning in zip(lines, PRINTED[script], strict=True):
         assert line.startswith(beginning)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 3])
+def test_survivors_go_on(victim: int) -> None:
+    lines = run("heat_survivors.py", 4, str(victim), "57", status=137)
+    assert lines == ["3 ranks go on from step 50", *PRINTED["heat_survivors.py"]]

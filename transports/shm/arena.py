@@ -49,13 +49,13 @@ class EngineWords(NamedTuple):
 
     Attributes
     ----------
-    death, abort
+    deaths, abort
         Words that are not 0 once a rank of the node has died, and once the job is to end.
     records, trace
         The word that counts the records of what this rank does, and where these begin; `trace_bytes` of them.
     """
 
-    death: int
+    deaths: int
     abort: int
     records: int
     trace: int
@@ -197,7 +197,7 @@ class Arena:
         """What the engine of `rank` reads and writes."""
         records = self.base + self.plan.control(rank) + CONTROL.records
         return EngineWords(
-            self.base + HEADER.death, self.base + HEADER.abort, records, self.base + self.plan.trace(rank), TRACE_BYTES
+            self.base + HEADER.dead_count, self.base + HEADER.abort, records, self.base + self.plan.trace(rank), TRACE_BYTES
         )
 
     def join(self, rank: int) -> None:
@@ -263,6 +263,20 @@ class Arena:
     def has_dead_ranks(self) -> bool:
         """Whether a rank died."""
         return self.word(HEADER.death) != 0
+
+    @property
+    def deaths(self) -> int:
+        """How many ranks died."""
+        return self.word(HEADER.dead_count)
+
+    def acknowledge(self, deaths: int) -> None:
+        """Say that ranks know of so many deaths, and go on without those ranks."""
+        entry(_raise_to)(self.base + HEADER.acknowledged, deaths)
+
+    @property
+    def acknowledged(self) -> int:
+        """How many deaths ranks know of, and go on without those ranks."""
+        return self.word(HEADER.acknowledged)
 
     def has_others(self, rank: int) -> bool:
         """Whether a rank other than `rank` is, or may still come, alive, on this node or another."""
@@ -384,9 +398,17 @@ def _mark_dead(base, state, world_rank):  # type: ignore[no-untyped-def]
             return 0
         if compare_exchange(state, seen, DEAD) == seen:
             break
-    fetch_add(base + HEADER.dead_count, 1)
     compare_exchange(base + HEADER.death, 0, world_rank + 1)
+    fetch_add(base + HEADER.dead_count, 1)
     return 1
+
+
+@kernel("void(int64, int64)", is_entry=True)
+def _raise_to(address, value):  # type: ignore[no-untyped-def]
+    while True:
+        seen = load_acquire(address)
+        if seen >= value or compare_exchange(address, seen, value) == seen:
+            return
 
 
 @kernel("void(int64, int64)", is_entry=True)

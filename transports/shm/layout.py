@@ -13,7 +13,8 @@ Header words
     ``job``        random, the same in the arenas of all nodes of a job; ``world_size`` ranks of the job;
                    ``machine_size`` those on this machine, more than the node's where nodes are simulated
     ``death``      1 + world rank of the first rank that died, 0 while none has; whoever notices first sets it (compare-exchange)
-    ``dead_count`` how many died; ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
+    ``dead_count`` how many died, after ``death``; ``acknowledged`` of how many of them ranks know, and go on without them;
+                   ``abort`` 1 + exit code of an Abort; ``key`` random, see :mod:`transports.shm.ring`
     ``stores``     which stores ranks 0 and 1 found the faster ones at start, written by rank 0; 0 = not measured, 1 = plain,
                    2 = streamed; ``bounce_0``, ``bounce_1``: the words it is measured with
     ``l2_bytes``   second-level cache of a core as the creator sees it, so that all ranks know it alike; 0 = unknown
@@ -35,13 +36,13 @@ from numba_kernels.layout import WORD, words
 from transports.shm.slots import slot_bytes
 
 MAGIC = 0x6E63636C785F6D70
-VERSION = 4
+VERSION = 5
 PAGE = 4096
 
 HEADER = words(
     "Header",
     "magic version nranks nbytes creator key l2_bytes heap_bytes | job world_size machine_size | death | dead_count | abort | stores "
-    "| bounce_0 | bounce_1",
+    "| bounce_0 | bounce_1 | acknowledged",
 )
 CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
 TRACE_BYTES = 64 << 10

@@ -1,0 +1,57 @@
+"""An agreement that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ncclx_mpi.operations.operation import EMPTY, Operation, write_status
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.status import Status
+    from ncclx_mpi.collectives import Agreement
+
+
+class Agreed(Operation):
+    """An agreement, and what is done with it when it is there: `after`."""
+
+    __slots__ = ("after", "agreement")
+    agreement: Agreement
+    after: Callable[[], None] | None
+
+    def __init__(self, agreement: Agreement) -> None:
+        self.agreement = agreement
+        self.after = None
+
+    @property
+    def is_stepped(self) -> bool:
+        """Polling moves it on."""
+        return True
+
+    def poll(self) -> bool:
+        """Whether all have agreed, after some progress."""
+        return self.agreement.poll()
+
+    def wait(self) -> None:
+        """Return when all have agreed."""
+        try:
+            self.agreement.comm.engine.ended.wait_through_deaths(self.agreement.poll, "agreement")
+        except BaseException:
+            self.abandon()
+            raise
+
+    def fill(self, status: Status) -> None:
+        """Write what became of it to `status`."""
+        write_status(status, EMPTY)
+
+    def finish(self) -> Any:
+        """Do what there is to do, and empty it."""
+        after = self.after
+        if after is not None:
+            after()
+        self.empty()
+
+    def abandon(self) -> None:
+        """Expect nothing more of it after a wait that failed."""
+        self.agreement.abandon()
+        self.empty()
