@@ -54,6 +54,7 @@ class File:
         self.path = path
         self.amode = amode
         self.is_atomic = False
+        self.is_open = True
         self.hints = Hints(given, comm.size)
         self.view = View(0, LAYOUTS["BYTE"], LAYOUTS["BYTE"], NATIVE)
         self.position = 0
@@ -109,6 +110,7 @@ class File:
         self._need_no_split("Close")
         background.settle()
         self._pointer.close()
+        self.is_open = False
         failure: Exception | None = None
         try:
             self._posix.close()
