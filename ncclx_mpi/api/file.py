@@ -100,11 +100,14 @@ class File(Hinted, ErrorHandled, Handle):
     def Close(self) -> None:
         """Close a file, when all ranks have come here."""
         state, file = self._state, self._file
-        file.close()
-        communicator.return_slot(file.comm)
-        _open.discard(state)
-        state.empty()
-        self._become_null()
+        try:
+            file.close()
+        finally:  # it may be closed, and the file that was to be deleted be gone
+            if not file.is_open:
+                communicator.return_slot(file.comm)
+                _open.discard(state)
+                state.empty()
+                self._become_null()
 
     def free(self) -> None:
         """Call `Close` if not null."""

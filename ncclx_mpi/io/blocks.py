@@ -17,23 +17,51 @@ _pwrite = types.external("pwrite", types.intp(types.int32, types.intp, types.int
 _ROW = 16
 
 
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _move_run(fd, memory, nbytes, offset, is_write):  # type: ignore[no-untyped-def]
+    """Move one run of bytes until it cannot go on; returns the bytes that were moved."""
+    done = 0
+    while done < nbytes:
+        if is_write != 0:
+            moved = _pwrite(types.int32(fd), memory + done, nbytes - done, offset + done)
+        else:
+            moved = _pread(types.int32(fd), memory + done, nbytes - done, offset + done)
+        if moved <= 0:
+            return done
+        done += moved
+    return done
+
+
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def _move(fd, table, nblocks, memory, is_placed, base, is_write):  # type: ignore[no-untyped-def]
     """Move blocks until one cannot be moved whole; returns the bytes that were moved."""
     total = 0
     for b in range(nblocks):
-        offset, nbytes, done = load64(table + b * _ROW), load64(table + b * _ROW + 8), 0
+        offset, nbytes = load64(table + b * _ROW), load64(table + b * _ROW + 8)
         start = memory + offset - base if is_placed != 0 else memory + total
-        while done < nbytes:
-            if is_write != 0:
-                moved = _pwrite(types.int32(fd), start + done, nbytes - done, offset + done)
-            else:
-                moved = _pread(types.int32(fd), start + done, nbytes - done, offset + done)
-            if moved <= 0:
-                return total + done
-            done += moved
-        total += nbytes
+        moved = _move_run(fd, start, nbytes, offset, is_write)
+        total += moved
+        if moved < nbytes:
+            return total
     return total
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def read_run(fd, memory, nbytes, offset):  # type: ignore[no-untyped-def]
+    """Read a run of bytes; returns how many came before the end, or an error."""
+    state = leave_gil()
+    moved = _move_run(fd, memory, nbytes, offset, 0)
+    enter_gil(state)
+    return moved
+
+
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def write_run(fd, memory, nbytes, offset):  # type: ignore[no-untyped-def]
+    """Write a run of bytes; returns how many were written before an error."""
+    state = leave_gil()
+    moved = _move_run(fd, memory, nbytes, offset, 1)
+    enter_gil(state)
+    return moved
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)

@@ -17,7 +17,7 @@ from ncclx_mpi.io import agreement, background, independent, memory, posix, repr
 from ncclx_mpi.io.hints import DISABLE, ENABLE, Hints
 from ncclx_mpi.io.pointer import SharedPointer
 from ncclx_mpi.io.posix import PosixFile
-from ncclx_mpi.io.representation import NATIVE, Representation
+from ncclx_mpi.io.representation import INTERNAL, NATIVE, Representation
 from ncclx_mpi.io.view import MOST_BYTES, View
 from ncclx_mpi.operations.operation import Operation
 from ncclx_mpi.p2p.engine import NativeComm
@@ -54,6 +54,7 @@ class File:
         self.path = path
         self.amode = amode
         self.is_atomic = False
+        self.is_open = True
         self.hints = Hints(given, comm.size)
         self.view = View(0, LAYOUTS["BYTE"], LAYOUTS["BYTE"], NATIVE)
         self.position = 0
@@ -109,6 +110,7 @@ class File:
         self._need_no_split("Close")
         background.settle()
         self._pointer.close()
+        self.is_open = False
         failure: Exception | None = None
         try:
             self._posix.close()
@@ -425,12 +427,19 @@ class File:
 
     def _write(self, position: int, buffer: Buffer) -> int:
         self._need_mode(is_write=True)
+        offset = self._straight(position, buffer)
+        if offset is not None:
+            self._posix.write(buffer.address, buffer.nbytes, offset)
+            return buffer.nbytes
         source = memory.outgoing(buffer, self._representation)
         with self._alone(position, source.nbytes, is_write=True):
             return independent.write(self._posix, self.view, position, source)
 
     def _read(self, position: int, buffer: Buffer) -> int:
         self._need_mode(is_write=False)
+        offset = self._straight(position, buffer)
+        if offset is not None:
+            return self._posix.read(buffer.address, buffer.nbytes, offset)
         target = memory.incoming(buffer, self._representation)
         with self._alone(position, target.nbytes, is_write=False):
             return independent.read(self._posix, self.view, position, target, self.hints)
@@ -448,6 +457,14 @@ class File:
         self._need_mode(is_write=False)
         target = memory.incoming(buffer, self._representation)
         return two_phase.read(self.comm, self._posix, self.view, position, target, self.hints)
+
+    def _straight(self, position: int, buffer: Buffer) -> int | None:
+        """The offset from which memory and file are one run of the same bytes; None if they are not, or a lock is needed."""
+        view = self.view
+        if not (buffer.is_direct and view.is_dense) or self.is_atomic or view.datarep not in (NATIVE, INTERNAL):
+            return None
+        offset = view.start + position
+        return offset if offset + buffer.nbytes < MOST_BYTES else None
 
     def _is_together(self, choice: str) -> bool:
         """Whether ranks look at what all of them access before they do: some views are of small pieces, and none overlaps."""

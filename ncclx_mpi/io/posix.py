@@ -16,7 +16,7 @@ from ncclx_mpi.buffers.layout import Words
 from ncclx_mpi.buffers.memory import array_words, view
 from ncclx_mpi.constants import MODE_CREATE, MODE_EXCL, MODE_RDWR, MODE_WRONLY
 from ncclx_mpi.io import extents
-from ncclx_mpi.io.blocks import read_blocks, write_blocks
+from ncclx_mpi.io.blocks import read_blocks, read_run, write_blocks, write_run
 from ncclx_mpi.p2p.engine import Engine
 from numba_kernels.jit import entry
 
@@ -106,7 +106,7 @@ class PosixFile:
     def sync(self) -> None:
         """Bring what was written to the device."""
         try:
-            os.fsync(self._fd)
+            os.fdatasync(self._fd)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EROFS):  # a device has nothing to bring anywhere
                 fail(error, self._rank, "sync", self.path)
@@ -120,21 +120,40 @@ class PosixFile:
 
     def read(self, address: int, nbytes: int, offset: int) -> int:
         """Read to an address; returns how many bytes there were."""
-        done = 0
-        with self._named(f"read {nbytes} bytes at {offset} of"):
-            while done < nbytes:
-                came = os.preadv(self._fd, [view(address + done, min(nbytes - done, _MOST_BYTES)).data], offset + done)
-                if came == 0:
-                    break
-                done += came
+        done, read = 0, entry(read_run)
+        while done < nbytes:
+            part = min(nbytes - done, _MOST_BYTES)
+            came = read(self._fd, address + done, part, offset + done)
+            done += came
+            if came == part:
+                continue
+            came = self._read_once(address + done, part - came, offset + done)  # which raises what stopped it, if it is not the end
+            done += came
+            if came == 0:
+                break
         return done
+
+    def _read_once(self, address: int, nbytes: int, offset: int) -> int:
+        try:
+            return os.preadv(self._fd, [view(address, nbytes).data], offset)
+        except OSError as error:
+            fail(error, self._rank, f"read {nbytes} bytes at {offset} of", self.path)
 
     def write(self, address: int, nbytes: int, offset: int) -> None:
         """Write what is at an address."""
-        done = 0
-        with self._named(f"write {nbytes} bytes at {offset} of"):
-            while done < nbytes:
-                done += os.pwrite(self._fd, view(address + done, min(nbytes - done, _MOST_BYTES)).data, offset + done)
+        done, write = 0, entry(write_run)
+        while done < nbytes:
+            part = min(nbytes - done, _MOST_BYTES)
+            moved = write(self._fd, address + done, part, offset + done)
+            if moved < part:
+                moved += self._write_once(address + done + moved, part - moved, offset + done + moved)
+            done += moved
+
+    def _write_once(self, address: int, nbytes: int, offset: int) -> int:
+        try:
+            return os.pwrite(self._fd, view(address, nbytes).data, offset)
+        except OSError as error:
+            fail(error, self._rank, f"write {nbytes} bytes at {offset} of", self.path)
 
     def read_blocks(self, address: int, table: Words, base: int = -1) -> int:
         """Read extents, one after the other to an address, or placed, with `base` at it. Returns the bytes before the end."""

@@ -69,6 +69,8 @@ class View:
 
     Attributes
     ----------
+    is_dense
+        Whether there are no holes: the data is one run of the file, from offset `start` on.
     overlaps
         Whether some bytes of the file are seen twice.
     """
@@ -78,8 +80,9 @@ class View:
         self.etype = etype
         self.filetype = filetype
         self.datarep = datarep
-        self._is_dense = bool(filetype.size) and filetype.contiguous
-        self._pieces = [] if self._is_dense or not filetype.size else list(_pieces(filetype))
+        self.is_dense = bool(filetype.size) and filetype.contiguous
+        self.start = displacement + filetype.true_lb
+        self._pieces = [] if self.is_dense or not filetype.size else list(_pieces(filetype))
         self._ends = np.array([piece.last for piece in self._pieces], np.int64)
         self.overlaps = self._do_blocks_overlap()
 
@@ -125,8 +128,8 @@ class View:
             return
         self._need_data()
         self._need_reach(position + nbytes)
-        if self._is_dense:
-            yield np.array([[self.displacement + self.filetype.true_lb + position, nbytes]], np.int64)
+        if self.is_dense:
+            yield np.array([[self.start + position, nbytes]], np.int64)
             return
         size, end = self.filetype.size, position + nbytes
         if len(self._pieces) == 1 and self._pieces[0].run.number == 1:
@@ -154,7 +157,7 @@ class View:
         filetype, left = self.filetype, offset - self.displacement
         if left <= filetype.true_lb or not filetype.size:
             return 0
-        if self._is_dense:
+        if self.is_dense:
             return left - filetype.true_lb
         element = (left - filetype.true_lb) // filetype.extent
         left -= element * filetype.extent
@@ -162,7 +165,7 @@ class View:
 
     def nblocks(self, nbytes: int) -> int:
         """About how many pieces of the file some bytes of data are; none of none."""
-        if self._is_dense or not nbytes:
+        if self.is_dense or not nbytes:
             return min(nbytes, 1)
         self._need_data()
         return max(nbytes * self.filetype.nblocks // self.filetype.size, 1)
@@ -172,7 +175,7 @@ class View:
         """About how many bytes one piece of the file has; very many of what has no holes, or no bytes, 0 of overlaps."""
         if self.overlaps:
             return 0
-        is_whole = self._is_dense or not self.filetype.size
+        is_whole = self.is_dense or not self.filetype.size
         return _WHOLE if is_whole else self.filetype.size // max(self.filetype.nblocks, 1)
 
     def whole(self, nbytes: int) -> int:

@@ -205,6 +205,18 @@ def test_closed_and_null_files(comm: Any) -> None:
         comm.Barrier()
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_file_that_is_gone_when_it_is_to_be_deleted(comm: Any) -> None:
+    from ncclx_mpi import MPI
+
+    with shared_path(comm) as path:
+        file = MPI.File.Open(comm, path, MPI.MODE_RDWR | MPI.MODE_CREATE | MPI.MODE_DELETE_ON_CLOSE)
+        if comm.rank == 0:
+            os.unlink(path)
+        assert name_of(class_of(file.Close, path if comm.rank == 0 else "")) == "ERR_NO_SUCH_FILE"
+        assert file == MPI.FILE_NULL
+
+
 @pytest.mark.ranks(1)
 def test_a_full_device(comm: Any) -> None:
     from ncclx_mpi import MPI
