@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import ClassVar
 
 import numpy as np
@@ -9,9 +10,11 @@ import numpy.typing as npt
 import pytest
 
 from ncclx_mpi.testing.transport import End, Half, TransportTests
+from numba_kernels.jit import c_address
 from transports.base import Transport
-from transports.messages import CREDIT, RTS
-from transports.ucx import transport
+from transports.messages import CREDIT, EAGER, RTS
+from transports.ucx import channel, transport
+from transports.ucx.layout import HEADER, LINK, OK, WINDOW
 from transports.ucx.library import Library, LibraryError, find
 from transports.ucx.transport import Ucx
 
@@ -55,6 +58,35 @@ class TestUcx(TransportTests):
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         pytest.skip("a fork of a process that uses UCX cannot use it")
+
+    def test_numbers_restore_the_order_and_what_no_peer_sends_is_dropped(self, ends: tuple[End, End]) -> None:
+        one = ends[1]
+        deliver = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 6)(c_address(channel.on_message))
+        expected = ctypes.c_int64.from_address(one.peers[0] + LINK.next).value
+        state = ctypes.c_int64.from_address(one.peers[0] + LINK.state).value
+        cannot_be_held = np.zeros(2, np.int64)
+
+        def come(sequence: int, sender: int = 0, cut: int = 0) -> None:
+            message = np.zeros(HEADER.total // 8 + 1, np.int64)
+            for field, value in (("kind", EAGER), ("sender", sender), ("sequence", sequence), ("tag", sequence), ("nbytes", 8)):
+                message[getattr(HEADER, field) // 8] = value
+            message[-1] = sequence
+            assert deliver(state, 0, 0, message.ctypes.data, message.nbytes - cut, cannot_be_held.ctypes.data) == OK
+            message[:] = -1
+
+        numbers = list(range(expected, expected + WINDOW))
+        np.random.default_rng(1).shuffle(numbers)
+        for number in numbers:
+            come(number)
+        for stranger in (-1, 2, 1 << 40):
+            come(expected, sender=stranger)
+        for far in (expected - 1, expected + WINDOW, -1):
+            come(far)
+        for cut in (8, 16):
+            come(expected, cut=cut)
+        seen = one.received(1)
+        assert [message.tag for message in seen] == list(range(expected, expected + WINDOW))
+        assert [int.from_bytes(message.payload, "little") for message in seen] == [message.tag for message in seen]
 
     @pytest.mark.parametrize("window", [4 << 20, 96 << 10, 1000])
     @pytest.mark.parametrize("which", ["sender", "receiver", "both"])

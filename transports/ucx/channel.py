@@ -302,10 +302,23 @@ def hear(state, link, message):  # type: ignore[no-untyped-def]
         enlist(state, link)
 
 
+@kernel("int64(int64, int64)")
+def _is_whole(message, nbytes):  # type: ignore[no-untyped-def]
+    """Whether a message has the bytes that it says it has."""
+    if nbytes < HEADER.total:
+        return 0
+    kind, expected = load64(message + HEADER.kind), _THREE_WORDS
+    if kind == EAGER:
+        expected = load64(message + HEADER.nbytes)
+    elif kind == NOTE:
+        expected = 0
+    return 1 if nbytes - HEADER.total == expected else 0
+
+
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
 def on_message(state, header, header_bytes, message, nbytes, how):  # type: ignore[no-untyped-def]
     """A message has come: ``ucp_am_recv_callback_t``. Something that no peer has sent is dropped."""
-    if nbytes < HEADER.total or not 0 <= load64(message + HEADER.sender) < load64(state + STATE.count):
+    if _is_whole(message, nbytes) == 0 or not 0 <= load64(message + HEADER.sender) < load64(state + STATE.count):
         return OK
     link = load64(load64(state + STATE.peers) + WORD * load64(message + HEADER.sender))
     if load64(link + LINK.state) != state:
