@@ -592,9 +592,9 @@ class Engine:
         if code == PEER_DEAD:
             dead = self.arena.dead_ranks()
             who = f"rank {dead[0]}" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))}"
-            return errors.error(
-                errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because {who} died; look at their output for why"
-            )
+            lost = "; ".join(filter(None, (transport.why_lost(peer) for transport in self.transports for peer in dead)))
+            why = f", or cannot be reached: {lost}" if lost else "; look at their output for why"
+            return errors.error(errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because {who} died{why}")
         if code == ABORTED:
             return errors.error(errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because the job was aborted")
         if code == BROKEN:

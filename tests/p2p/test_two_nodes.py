@@ -90,6 +90,8 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Sequence[Transport]:
         found = library.find()
     except library.LibraryError as error:
         pytest.skip(str(error))
+    if found.version[:2] == (1, 20):
+        pytest.skip("UCX 1.20 finds no way to this host by the loopback interface")
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
     monkeypatch.setattr(ucx_transport, "_FLUSH_SECONDS", 0.0)
     return [Ucx(found, rank, 2, {1 - rank}) for rank in range(2)]

@@ -24,9 +24,12 @@ Bytes = npt.NDArray[np.uint8]
 @pytest.fixture(scope="module")
 def library() -> Library:
     try:
-        return find()
+        found = find()
     except LibraryError as error:
         pytest.skip(str(error))
+    if found.version[:2] == (1, 20):
+        pytest.skip("UCX 1.20 finds no way to this host by the loopback interface")
+    return found
 
 
 @pytest.fixture(autouse=True)

@@ -45,6 +45,7 @@ from transports.ucx.layout import (
     PARAMS,
     PEER_ERRORS,
     STATE,
+    UNREACHED,
     WINDOW,
     WITH_ADDRESS_AND_ERRORS,
     WITH_CALL_USER_DATA_AND_FLAGS,
@@ -106,6 +107,9 @@ def endpoint_of(state, link):  # type: ignore[no-untyped-def]
     store64(made, 0)
     status = status_of(call_three(load64(state + STATE.create_endpoint), load64(state + STATE.worker), params, made))
     if status != OK:
+        if load64(link + LINK.next) == 0:
+            store64(link + LINK.address, status)
+            store64(link + LINK.flags, load64(link + LINK.flags) | UNREACHED)
         fail(link)
         return 0
     store64(link + LINK.endpoint, load64(made))

@@ -28,7 +28,8 @@ STATE = words(
 )
 LINK = words(
     "Link",
-    # the address by which the peer is connected to when the first message is sent, and the endpoint then; its world rank
+    # the address by which the peer is connected to when the first message is sent, and the endpoint then; its world rank; of a peer to which
+    # there is no way, the status that says why is in the place of the address
     "state address endpoint rank "
     # messages sent, and how many of them the peer has taken; those taken of it, and how many of them it has been told
     "sent acknowledged next told "
@@ -36,11 +37,12 @@ LINK = words(
     "released announced heard reported "
     # messages that cannot be handed up yet (KEPT); the link behind this one in the list, itself in the last
     "kept listed "
-    # how often a credit has waited for a message; 1: the endpoint has failed, 2: that was noted, 4: the peer has said goodbye
+    # how often a credit has waited for a message; 1: the endpoint has failed, 2: that was noted, 4: the peer has said goodbye,
+    # 8: no endpoint could be made, and nothing ever came
     "patience flags",
 )
 assert LINK.total <= PEER_WORDS * WORD
-FAILED, NOTED, GONE = 1, 2, 4
+FAILED, NOTED, GONE, UNREACHED = 1, 2, 4, 8
 
 WINDOW = 64
 """Messages that may be under way to a peer, or kept by it, before it has taken them."""

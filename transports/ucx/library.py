@@ -331,13 +331,16 @@ class Worker:
             self._ucp.ucp_cleanup(self._context)
             self.address = 0
 
+    def status(self, number: int) -> str:
+        """What a status says."""
+        words = self._ucp.ucs_status_string
+        words.restype = ctypes.c_char_p
+        return str(words(ctypes.c_int8(number)).decode())
+
     def _check(self, status: int, what: str) -> None:
         number = ctypes.c_int8(status & 0xFF).value  # an enumeration of one byte
         if number < 0:
-            words = self._ucp.ucs_status_string
-            words.restype = ctypes.c_char_p
-            reason = words(ctypes.c_int8(number)).decode()
-            raise OSError(f"UCX {self._library.name} ({self._library.path}) cannot {what}: {reason}")
+            raise OSError(f"UCX {self._library.name} ({self._library.path}) cannot {what}: {self.status(number)}")
 
 
 def _printed(call: Any) -> str:

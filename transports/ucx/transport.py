@@ -13,7 +13,7 @@ from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
 from transports.base import Calls, Capabilities, DeathNotice, Functions, Transport
 from transports.ucx import channel, transfers
-from transports.ucx.layout import FAILED, LINK, MAX_EAGER, MESSAGES, PIECES, STATE
+from transports.ucx.layout import FAILED, LINK, MAX_EAGER, MESSAGES, PIECES, STATE, UNREACHED
 from transports.ucx.library import Library, Worker
 
 _FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
@@ -92,6 +92,12 @@ class Ucx(Transport):
         if peer >= self._size:
             return f"rank {peer} is not one of the {self._size} of this job"
         return "" if peer in self._reached else f"rank {peer} has no worker of UCX"
+
+    def why_lost(self, peer: int) -> str:
+        if peer not in self._addresses or not _word_at(int(self._links[peer]) + LINK.flags).value & UNREACHED:
+            return ""
+        status = self._worker.status(_word_at(int(self._links[peer]) + LINK.address).value)
+        return f"UCX {self.library.name} finds no way to rank {peer}: {status}; UCX_LOG_LEVEL=warn lets it say more"
 
     def endpoint(self) -> bytes:
         """The address of this rank's worker."""
