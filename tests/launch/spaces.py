@@ -6,10 +6,12 @@ import itertools
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _numbers = itertools.count()
+_LINK_SECONDS = 20.0
 
 
 class Space:
@@ -66,11 +68,21 @@ def two_spaces() -> Iterator[tuple[Space, Space]]:
             _ip("-n", space.name, "addr", "add", f"{space.address}/24", "dev", space.link)
             _ip("-n", space.name, "link", "set", "lo", "up")
             space.set_link("up")
+        for space in both:
+            _wait_until_up(space)
         yield both
     finally:
         for space in both:
             subprocess.run(["ip", "netns", "del", space.name], capture_output=True, check=False)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
+def _wait_until_up(space: Space) -> None:
+    """The system takes up to a second to call a link running, and UCX opens those only that are."""
+    end = time.monotonic() + _LINK_SECONDS
+    while "state UP" not in _ip("-n", space.name, "link", "show", space.link):
+        assert time.monotonic() < end, f"{space.link} does not come up"
+        time.sleep(0.02)
+
+
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
