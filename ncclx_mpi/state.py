@@ -25,6 +25,8 @@ class State:
     ERROR: ClassVar[int] = errors.ERR_ARG
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # of Python's own protocols, which inspect, copy and others ask any object for
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         errors.fail(self.ERROR, f"invalid {self.WHAT}: it is null, or was freed")
 
     @property

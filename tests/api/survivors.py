@@ -19,6 +19,16 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def let_die(used: Any, dying: int) -> None:
+    """Kill a rank once all others are out of the calls before, which its death would end."""
+    if used.rank == dying:
+        for other in range(used.size):
+            if other != dying:
+                used.recv(source=other)
+        die()
+    used.send("ready", dying)
+
+
 def error_class(call: Any) -> int:
     try:
         call()
@@ -30,13 +40,12 @@ def error_class(call: Any) -> int:
 def shrink() -> Any:
     used = comm.Dup()
     half = comm.Split(int(comm.rank > 1))
-    if comm.rank == 1:
-        die()
+    let_die(comm, 1)
     first = error_class(used.Barrier)
     used.Revoke()
     small = used.Shrink()
     return {
-        "class": first,
+        "ended": first in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED),  # another one may have revoked it by then
         "failed": used.Get_failed().Translate_ranks(None, comm.Get_group()),
         "acknowledged": used.Ack_failed(),
         "members": small.allgather(comm.rank),
@@ -67,8 +76,7 @@ def agree() -> Any:
 
 def unacknowledged() -> Any:
     pair = comm.Split(int(comm.rank == 1))
-    if comm.rank == 1:
-        die()
+    let_die(comm, 1)
     first = error_class(lambda: comm.recv(source=1))
     before = error_class(lambda: pair.recv(source=1 - pair.rank))
     comm.Ack_failed()
@@ -79,8 +87,7 @@ def between() -> Any:
     low = comm.rank < 2
     local = comm.Split(int(low))
     inter = local.Create_intercomm(0, comm, 2 if low else 0)
-    if comm.rank == 2:
-        die()
+    let_die(comm, 2)
     error_class(inter.Barrier)
     return inter.Shrink().allgather(comm.rank)
 
@@ -88,12 +95,7 @@ def between() -> Any:
 def again() -> Any:
     used, members = comm, []
     while used.size > 1:
-        last = used.size - 1
-        if used.rank == last:
-            for other in range(last):  # none of which is in a call any more that this death would end
-                used.recv(source=other)
-            die()
-        used.send("ready", last)
+        let_die(used, used.size - 1)
         error_class(used.Barrier)
         while used.Get_failed().size == 0:
             pass

@@ -232,3 +232,11 @@ assert MPI.COMM_WORLD.allreduce([1]) == [1, 1]
 """
     done = run(script, tmp_path, 2)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_a_null_handle_refers_to_has_no_protocols_of_python() -> None:
+    """Tools that look at any object ask for them, and expect nothing but AttributeError."""
+    state = MPI.COMM_NULL._state
+    assert not hasattr(state, "__wrapped__") and not hasattr(state, "__len__")
+    with pytest.raises(MPI.Exception, match="null, or was freed"):
+        state.native  # noqa: B018
