@@ -23,6 +23,7 @@ fill = types.external("memset", types.intp(types.intp, types.int32, types.intp))
 allocate = types.external("malloc", types.intp(types.intp))
 """Memory, or 0: whoever allocates says what happens then. What is small and of one size is better on the stack (:func:`make_stack`)."""
 release = types.external("free", types.void(types.intp))
+_aligned = types.external("aligned_alloc", types.intp(types.intp, types.intp))
 end_without_memory = emitted("memory", "end_without_memory")
 """End the process, and say why on its stderr."""
 stream_line = emitted("memory", "stream_line")
@@ -32,6 +33,12 @@ stream_line = emitted("memory", "stream_line")
 def make_stack(nwords: int) -> Any:
     """Return a function that gives the address of so many words, which are the calling function's until it returns."""
     return emitted("memory", "make_stack", nwords)
+
+
+@kernel("int64(int64)")
+def allocate_lines(nbytes):  # type: ignore[no-untyped-def]
+    """Memory, or 0, from the start of a line on: a vector register of elements that are computed with lies in one line then, not in two."""
+    return _aligned(LINE, nbytes)
 
 
 @kernel("int64(int64)")

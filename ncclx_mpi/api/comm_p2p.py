@@ -19,7 +19,8 @@ from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from ncclx_mpi.operations import background_progress, device_transfer
+from ncclx_mpi.operations import device_transfer
+from ncclx_mpi.operations.background_progress import stepper
 from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, Together, write_status
 from ncclx_mpi.operations.transfer import Bound, Transfer
 from ncclx_mpi.p2p.engine import NativeComm
@@ -284,7 +285,8 @@ class PointToPoint:
         request: Request | None = fast.start_receive_object(state.address, source, tag) if buf is None else None
         if request is None:
             return _irecv_object(state, buf, source, tag)
-        background_progress.want()
+        if not stepper.is_awake:
+            stepper.want()
         return request
 
     def probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Literal[True]:
@@ -507,7 +509,7 @@ def _irecv_object(state: CommState, buf: Any, source: int, tag: int) -> Request:
         return Request._refer(_no_proc())
     if buf is None and nbytes <= object_messages.PLAIN_MAX and fast.add_ticket(state, object_messages.ObjectTicket):
         request: Request | None = fast.start_receive_object(state.address, source, tag)
-        background_progress.want()
+        stepper.want()
         if request is not None:
             return request
     return Request._refer(object_messages.start_receive(state.native, source, tag, nbytes))

@@ -31,6 +31,7 @@ from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
 from numba_kernels.layout import WORD
+from numba_kernels.memory import LINE
 
 _LEAST_ENTRIES = 32
 _FEW_OWNERS = 64
@@ -183,8 +184,9 @@ class Pending:
         if comm.size == 1 or not entry(cma_tuning.may_be_direct)(comm.address, kind):
             return shm_oneshot.PLANNED
         if not len(self._chunks):
-            self._chunks = np.empty(cma_schedule.CHUNKS_BYTES, dtype=np.uint8)
-            _word(comm.address + shm_oneshot.SCRATCH.chunks).value = self._chunks.ctypes.data
+            self._chunks = np.empty(cma_schedule.CHUNKS_BYTES + LINE, dtype=np.uint8)
+            address = self._chunks.ctypes.data
+            _word(comm.address + shm_oneshot.SCRATCH.chunks).value = address + -address % LINE
             _word(comm.address + shm_oneshot.SCRATCH.one_sided).value = c_address(cma_schedule.step)
         if entry(cma_tuning.is_one_sided)(comm.address, kind):
             return shm_oneshot.AGREED

@@ -33,7 +33,7 @@ from numba_kernels.atomics import full_fence, load64, load_acquire, load_relaxed
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import allocate, copy, move, write_shared
+from numba_kernels.memory import allocate, allocate_lines, copy, move, write_shared
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import CONTROL, DEAD
 from transports.shm.slots import BIG, BIGS, DEPTH, INLINE, LINE, MID, SLOT, SUSPECTED, buffer_of, done_of, line_of, pushing_of
@@ -71,6 +71,8 @@ AHEAD = 1 << 7
 OBJECTS = 1 << 6
 """Flag of a kind: the collective of objects, which does not meet that of arrays: ranks that mix them find out, whatever the bytes are."""
 _FLAGS = AHEAD | OBJECTS
+_TABLE = 4096
+"""Bytes of working memory from which elements are in it, which are to be aligned."""
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
 _BYTES_SHIFT, _BYTES_MASK = 20, (1 << 36) - 1
 _PAST_BITS, _PAST_SHIFT, _PAST_MASK = 7, 56, (1 << 7) - 1
@@ -199,7 +201,7 @@ def give_up(comm, code):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def working_memory(comm, nbytes):  # type: ignore[no-untyped-def]
     """`nbytes` to work in; 0 if there are none: then the collective is given up, here and on those who wait, and fails with `NO_MEMORY`."""
-    found = allocate(nbytes)
+    found = allocate(nbytes) if nbytes < _TABLE else allocate_lines(nbytes)
     if found == 0:
         give_up(comm, NO_MEMORY)
     return found

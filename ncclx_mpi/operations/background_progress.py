@@ -44,7 +44,7 @@ _watches: list[Callable[[], bool]] = []
 def add(operation: Stepped) -> None:
     """Move an operation on from now on, until it is done or discarded."""
     _pending.add(operation)
-    _stepper.want()
+    stepper.want()
 
 
 def discard(operation: Stepped) -> None:
@@ -53,14 +53,8 @@ def discard(operation: Stepped) -> None:
 
 
 def watch(look: Callable[[], bool]) -> None:
-    """Call `look` now and then, as long as it says that there is something to look at, and from each :func:`want` on."""
+    """Call `look` now and then, as long as it says that there is something to look at, and from each :meth:`Stepper.want` on."""
     _watches.append(look)
-
-
-def want() -> None:
-    """See to it that what is pending is stepped, and what is watched looked at, from now on."""
-    if not _stepper.is_awake:
-        _stepper.want()
 
 
 def step() -> bool:
@@ -103,8 +97,14 @@ def settle(seconds: float = 5.0) -> None:
         time.sleep(_SETTLE_SECONDS)
 
 
-class _Stepper:
-    """A thread that steps what is pending while the rank waits in compiled code, or computes."""
+class Stepper:
+    """A thread that steps what is pending while the rank waits in compiled code, or computes.
+
+    Attributes
+    ----------
+    is_awake
+        Whether it is stepping, so that it need not be wanted: a call of :meth:`want` costs more than the look of one who sends often.
+    """
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
@@ -115,7 +115,7 @@ class _Stepper:
         self._thread: threading.Thread | None = None
 
     def want(self) -> None:
-        """See to it that what is pending is stepped from now on."""
+        """See to it that what is pending is stepped, and what is watched looked at, from now on."""
         if self.is_awake or self._is_over:
             return
         self._wanted.set()
@@ -157,9 +157,9 @@ class _Stepper:
                 idle = 0 if step() else idle + 1
 
 
-_stepper = _Stepper()
+stepper = Stepper()
 
 
 def stop() -> None:
     """End the thread, before the engine goes."""
-    _stepper.stop()
+    stepper.stop()

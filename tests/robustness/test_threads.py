@@ -134,7 +134,7 @@ def test_objects_of_several_parts_beside_the_background_thread(comm: Any, interv
             assert found["rank"] == other and found["array"][-1] == 29_999.0
             sending.wait()
             assert not receiving and not sending
-    thread = background_progress._stepper._thread
+    thread = background_progress.stepper._thread
     assert thread is not None and thread.is_alive() and not reports
 
 

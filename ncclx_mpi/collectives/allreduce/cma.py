@@ -19,7 +19,7 @@ from ncclx_mpi.collectives.shm_pipelined import chunks_of
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import allocate_lines, release
 
 _WORDS = 3
 
@@ -30,7 +30,7 @@ def allreduce(comm, signature, send, recv, count, itemsize, fn):  # type: ignore
     size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
     start, stop = count * rank // size, count * (rank + 1) // size
     items = chunk_items(comm, stop - start, itemsize)
-    room = allocate(2 * items * itemsize)
+    room = allocate_lines(2 * items * itemsize)
     show(comm + WAYS.message, is_shown(comm, send) & is_shown(comm, recv) if room != 0 else 0, send, recv)
     number = open_direct(comm, signature, comm + WAYS.message, _WORDS)
     if number > 0:

@@ -18,7 +18,7 @@ from ncclx_mpi.collectives.shm_pipelined import chunks_of
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, release
+from numba_kernels.memory import allocate_lines, release
 
 _WORDS = 3
 
@@ -29,7 +29,7 @@ def reduce(comm, signature, send, recv, count, itemsize, fn, root):  # type: ign
     size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), 0
     start, stop = count * rank // size, count * (rank + 1) // size
     items = chunk_items(comm, stop - start, itemsize)
-    room = allocate(2 * items * itemsize)
+    room = allocate_lines(2 * items * itemsize)
     shown = is_shown(comm, send) if room != 0 else 0
     if rank == root:
         shown &= is_shown(comm, recv)

@@ -18,7 +18,7 @@ from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, copy, release
+from numba_kernels.memory import allocate, allocate_lines, copy, release
 from transports.shm.lane import SHM
 from transports.shm.layout import HEADER
 
@@ -38,7 +38,7 @@ def reduce_scatter(comm, signature, send, recv, firsts, itemsize, fn):  # type: 
     count = load64(firsts + 8 * load64(comm + COMM.rank) + 8) - first
     out = recv if send != recv else allocate(count * itemsize)
     items = chunk_items(comm, count, itemsize)
-    room = allocate(2 * items * itemsize)
+    room = allocate_lines(2 * items * itemsize)
     show(comm + WAYS.message, is_shown(comm, send) if out != 0 and room != 0 else 0, send, 0)
     number, code = open_direct(comm, signature, comm + WAYS.message, _WORDS), 0
     if number > 0:
