@@ -27,7 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from numba_kernels import cache_files, digests, linking, processor
+from numba_kernels import cache_files, digests, linking, processor, shipped
 from numba_kernels.cache_files import cache_root
 
 P = ParamSpec("P")
@@ -113,18 +113,31 @@ class Kernel:
 
     def has_image(self) -> bool:
         """Whether it can be linked without Numba."""
-        return self.is_entry and self.image.exists()
+        return self.is_entry and (self.image.exists() or self.is_shipped())
+
+    def is_shipped(self) -> bool:
+        """Whether the installation has an image of it for this processor."""
+        return shipped.find(self.sources, self.image_name) is not None
+
+    @property
+    def sources(self) -> str:
+        """The digest of what it is made from."""
+        return digests.sources_digest(self.py_func.__code__.co_filename)
 
     @property
     def image(self) -> Path:
         """Where its machine code is kept; the line tells functions of one name apart, such as those of a factory."""
-        code = self.py_func.__code__
+        return _image(digests.folder_name(self.py_func.__code__.co_filename), self.image_name)
+
+    @property
+    def image_name(self) -> str:
+        """What tells its image from others made from the same sources."""
         module = self.py_func.__module__.rpartition(".")[2]
-        return _image(digests.folder_name(code.co_filename), f"{module}.{self.py_func.__qualname__}-{code.co_firstlineno}")
+        return f"{module}.{self.py_func.__qualname__}-{self.py_func.__code__.co_firstlineno}"
 
     def link(self) -> linking.Linked | None:
         """Link it from its image, if it has one that can be."""
-        return _link(self.image, self.py_func.__name__)
+        return _link(self.image, self.py_func.__name__) or _link_shipped(self.sources, self.image_name, self.py_func.__name__)
 
     def _linked(self) -> Callable[..., Any] | None:
         linked = self.link()
@@ -176,27 +189,33 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
 class Native:
     """A function that native code calls by its address (:attr:`address`): plain C, no GIL, no Python."""
 
-    def __init__(self, make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str) -> None:
+    def __init__(self, make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str, sources: str) -> None:
         self._make = make
         self._signature = signature
-        self._name = name
         self._digest = digest
+        self.image_name = name
+        self.sources = sources
         self.callback: Any = None
+
+    @property
+    def image(self) -> Path:
+        """Where its machine code is kept."""
+        return _image(digests.folder_of(self._digest), self.image_name)
 
     @functools.cached_property
     def address(self) -> int:
         """Where the function is. The first look compiles it, or loads it from the disk cache."""
-        image = _image(digests.folder_of(self._digest), self._name)
-        linked = _link(image, self._name)
+        name = self.image_name
+        linked = _link(self.image, name) or _link_shipped(self.sources, name, name)
         if linked is not None:
             return linked.address
         from numba_kernels import compiling
 
-        self.callback = compiling.callback(self._make(), self._signature, self._name, self._digest, image)
+        self.callback = compiling.callback(self._make(), self._signature, name, self._digest, self.image)
         return int(self.callback.address)
 
 
-def native(make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str) -> Native:
+def native(make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str, sources: str = "") -> Native:
     """Declare a C-callable function, cached on disk under `name`; nothing is made or compiled before its address is needed.
 
     Parameters
@@ -209,8 +228,10 @@ def native(make: Callable[[], Callable[..., Any]], signature: str, name: str, di
         Functions of one factory share their place in the source: it must tell them apart among those of one `digest`.
     digest
         Names what it is made from: see :func:`numba_kernels.digests.module_digest`.
+    sources
+        The same, but for the versions that compile; empty if no installation comes with it.
     """
-    return Native(make, signature, name, digest)
+    return Native(make, signature, name, digest, sources)
 
 
 def _image(folder: str, name: str) -> Path:
@@ -226,6 +247,15 @@ def _link(image: Path, name: str) -> linking.Linked | None:
             image.unlink(missing_ok=True)
     except OSError:
         pass
+    return None
+
+
+def _link_shipped(sources: str, name: str, function: str) -> linking.Linked | None:
+    """Link a function from an image of the installation."""
+    image = shipped.find(sources, name) if sources else None
+    if image is not None:
+        with contextlib.suppress(OSError):
+            return linking.link(image, function, cache_files.read_installed)
     return None
 
 

@@ -47,7 +47,7 @@ _WRITE, _ALLOCATED = 1, 2
 _UNWINDING = 0x70000001
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _ADDRESS_OF_64_BITS = 1
-_CAN_LINK = platform.machine() in ("x86_64", "AMD64")
+CAN_LINK = platform.machine() in ("x86_64", "AMD64")
 _TAKES_KEYWORDS = 3
 """METH_VARARGS | METH_KEYWORDS"""
 
@@ -92,8 +92,10 @@ def write_image(path: Path, image: Image) -> None:
     cache_files.write(path, marshal.dumps(tuple(image)))
 
 
-def link(path: Path, name: str) -> Linked | None:
+def link(path: Path, name: str, read: Callable[[Path], memoryview] = cache_files.read) -> Linked | None:
     """Link the function `name` from its image; None if there is none that can be linked here, and Numba has to load it.
+
+    `read` reads the file: an installation's is trusted as its modules are.
 
     Raises
     ------
@@ -102,10 +104,10 @@ def link(path: Path, name: str) -> Linked | None:
     OSError
         It cannot be read, or there is no memory for it.
     """
-    if not _CAN_LINK:
+    if not CAN_LINK:
         return None
     try:
-        image = Image(*marshal.loads(cache_files.read(path)))
+        image = Image(*marshal.loads(read(path)))
     except FileNotFoundError:
         return None
     except (EOFError, TypeError, ValueError) as error:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import platform
+from collections.abc import Iterable
 
 _SAYS = (
     "vendor_id", "cpu family", "model", "model name", "flags", "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
 )  # fmt: skip
 """Lines of ``/proc/cpuinfo`` from which the compiler's choice of instructions follows."""
+VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+"""With which a user has Numba compile for another processor."""
 _ENOUGH = 16 << 10
 """Bytes of the file that are read: the first processors of it."""
 
@@ -17,10 +20,17 @@ _ENOUGH = 16 << 10
 @functools.cache
 def name() -> str:
     """Return a text that is another one on processors with other instructions, or if the user has Numba compile for another one."""
-    asked = [f"{variable}={os.environ.get(variable, '')}" for variable in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
+    asked = [f"{variable}={os.environ.get(variable, '')}" for variable in VARIABLES]
     return "\n".join([platform.machine(), *asked, *_description()])
 
 
+def has(flags: Iterable[str]) -> bool:
+    """Whether the system says that this processor has all of these instructions, and lets programs use them."""
+    lines = [line.partition(":")[2].split() for line in _description() if line.startswith(("flags", "Features"))]
+    return bool(lines) and set(flags) <= set(lines[0])
+
+
+@functools.cache
 def _description() -> list[str]:
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:

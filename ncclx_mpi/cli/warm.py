@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+from pathlib import Path
 
 from ncclx_mpi.cli.main import program_name
+from numba_kernels import shipped
 
 
 def main(args: list[str]) -> int:
@@ -12,7 +16,12 @@ def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"{program_name()} warm", description=__doc__)
     parser.add_argument("--quiet", action="store_true", help="say nothing if there is nothing to do")
     parser.add_argument("--first", action="store_true", help="only what most programs use, as a first start does")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="fill no cache, but a folder that a wheel can carry")
+    parser.add_argument("--level", choices=shipped.LEVELS, action="append", help="processors to compile for; default: x86-64-v3")
+    parser.add_argument("--collect", type=Path, help=argparse.SUPPRESS)  # in a process that compiles for one level
     options = parser.parse_args(args)
+    if options.output or options.collect:
+        return _ship(options)
     from ncclx_mpi.compile_cache import warm
     from numba_kernels import cache_files
 
@@ -20,3 +29,18 @@ def main(args: list[str]) -> int:
     if not seconds and not options.quiet:
         print(f"the cache in {cache_files.cache_root()} is warm")
     return 0 if warm.is_warm(everything=not options.first) else 1
+
+
+def _ship(options: argparse.Namespace) -> int:
+    """Make the images of levels of processors, or those of one of them, for which this process compiles."""
+    from ncclx_mpi.compile_cache import ship
+
+    if options.collect:
+        print(f"{options.level[0]}: {ship.collect(options.collect, options.level[0])} functions in {options.collect}")
+        return 0
+    try:
+        ship.make(options.output.absolute(), options.level or ["x86-64-v3"])
+    except (subprocess.CalledProcessError, OSError) as error:
+        print(f"{program_name()} warm: {error}", file=sys.stderr)
+        return 1
+    return 0

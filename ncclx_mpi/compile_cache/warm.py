@@ -75,8 +75,20 @@ def _import(name: str) -> object:
 
 
 def is_warm(everything: bool = False) -> bool:
-    """Does the cache hold what most programs use, or everything, for this version, this Python and this processor?"""
-    return _find_mark(everything) is not None
+    """Does the cache hold what most programs use, or everything, for this version, this Python and this processor?
+
+    What most programs use may have come with the installation instead.
+    """
+    return _find_mark(everything) is not None or (not everything and _is_shipped())
+
+
+def _is_shipped() -> bool:
+    from numba_kernels import shipped
+    from numba_kernels.reduce import natives
+
+    return all(declared.is_shipped() for declared in _chosen(False)) and all(
+        shipped.find(declared.sources, declared.image_name) for declared in natives()
+    )
 
 
 def _find_mark(everything: bool) -> Path | None:
@@ -116,8 +128,9 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
     from numba_kernels import cache_files, digests, jit
 
     import_engine()
-    if mark := _find_mark(everything):
-        prune.note_use(mark)
+    if is_warm(everything):
+        if mark := _find_mark(everything):
+            prune.note_use(mark)
         digests.keep()
         return 0.0
     start = time.monotonic()

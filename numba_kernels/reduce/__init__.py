@@ -22,8 +22,8 @@ bits), ``native`` (compiling and caching), ``twins`` (the same in NumPy: for tes
 
 from numba_kernels.reduce.dtypes import dtype
 from numba_kernels.reduce.elements import OPERATIONS
-from numba_kernels.reduce.native import COMMON, address, warm
+from numba_kernels.reduce.native import COMMON, address, natives, warm
 from numba_kernels.reduce.table import TYPES, defined
 from numba_kernels.reduce.twins import numpy_twin
 
-__all__ = ["COMMON", "OPERATIONS", "TYPES", "address", "defined", "dtype", "numpy_twin", "warm"]
+__all__ = ["COMMON", "OPERATIONS", "TYPES", "address", "defined", "dtype", "natives", "numpy_twin", "warm"]

@@ -45,6 +45,13 @@ def warm(common_only: bool = True) -> int:
     return sum(address(op, kind) != 0 for op, kind in names)
 
 
+def natives(common_only: bool = True) -> list[jit.Native]:
+    """The common kernels, or all of them, as they are compiled: several types may share one."""
+    names = COMMON if common_only else product(OPERATIONS, TYPES)
+    found = (_compiled(op, same_machine_code(op, kind)) for op, kind in names if kind not in _WITHOUT_KERNEL and defined(op, kind))
+    return list(dict.fromkeys(found))
+
+
 def same_machine_code(op: str, kind: str) -> str:
     """The type to compile `op` for: signs matter to order alone, and copies see nothing but the size, where a number has it."""
     if op in COPIES:
@@ -69,4 +76,4 @@ def declare(name: str, element: Callable[..., Any], layout: Callable[[], Any]) -
         function: Callable[..., None] = emitted("loop", "reduction", element, layout()).real
         return function
 
-    return jit.native(make, SIGNATURE, name, digests.module_digest(__file__))
+    return jit.native(make, SIGNATURE, name, digests.module_digest(__file__), digests.sources_digest(__file__))
