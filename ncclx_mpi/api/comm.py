@@ -69,7 +69,6 @@ class Comm(
     _NULL_NAME = "MPI_COMM_NULL"
     _KIND = "communicator"
     _STATE = CommState
-    _ROOT: ClassVar[type[Handle]]
     _CREATED: ClassVar[type[Comm]]
     _BETWEEN: ClassVar[type[Comm]]
     """The class of communicators between two groups."""
@@ -332,7 +331,6 @@ _PREDEFINED: dict[int, Callable[[Comm], Any]] = {
     LASTUSEDCODE: lambda comm: errors.last_used_code(),
 }
 
-Comm._ROOT = Comm
 Comm._PREDEFINED = _PREDEFINED
 
 COMM_NULL = constant(Comm(), "COMM_NULL")

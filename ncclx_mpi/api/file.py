@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from os import PathLike
-from typing import Any, AnyStr, ClassVar, NoReturn, Self
+from typing import Any, AnyStr, NoReturn, Self
 
 from ncclx_mpi import arguments, errors, rc, runtime
 from ncclx_mpi.api import communicator, errhandler_dispatch
@@ -54,17 +54,11 @@ class File(Hinted, ErrorHandled, Handle):
     _NULL = _NULL
     _KIND = "file"
     _STATE = FileState
-    _ROOT: ClassVar[type[Handle]]
     _state: FileState
 
     def __new__(cls, file: File | None = None) -> Self:
         """Make a null handle, or a copy of another handle."""
         return cls._copy(file, "file")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> File:
-        """Make the handle that :attr:`handle` gave."""
-        return File._refer(cls._find(handle))
 
     # Opening and closing
 
@@ -463,5 +457,4 @@ def _report(status: Status | None, nbytes: int) -> None:
         write_status(status, EMPTY._replace(nbytes=nbytes))
 
 
-File._ROOT = File
 FILE_NULL = constant(File(), "FILE_NULL")

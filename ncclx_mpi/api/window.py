@@ -9,7 +9,7 @@ the next synchronisation. A dynamic window (:meth:`Win.Create_dynamic`) has the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from ncclx_mpi import arguments, buffers, errors, runtime
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
@@ -90,17 +90,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     _NULL_NAME = "MPI_WIN_NULL"
     _KIND = "window"
     _STATE = WinState
-    _ROOT: ClassVar[type[Handle]]
     _state: WinState
 
     def __new__(cls, win: Win | None = None) -> Self:
         """Make a null handle, or a copy of another handle."""
         return cls._copy(win, "win")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Win:
-        """Make the handle that :attr:`handle` gave."""
-        return Win._refer(cls._find(handle))
 
     # Making and ending
 
@@ -658,7 +652,6 @@ _PREDEFINED: dict[int, Callable[[Win], int]] = {
     WIN_MODEL: lambda win: win.model,
 }
 
-Win._ROOT = Win
 Win._PREDEFINED = _PREDEFINED
 export(Win, lambda win: win.attrs[:2])
 WIN_NULL = constant(Win(), "WIN_NULL")
