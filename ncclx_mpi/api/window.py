@@ -532,7 +532,6 @@ class Fetching(Operation):
     """An access that brings something from a rank which shares no memory with this one."""
 
     __slots__ = ("fetch",)
-    fetch: Fetch
 
     def __init__(self, fetch: Fetch) -> None:
         super().__init__()
