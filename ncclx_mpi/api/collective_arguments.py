@@ -20,7 +20,8 @@ from ncclx_mpi.api.op import Op, check_same, is_compiled, native
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.arguments.buffer import Copy
-from ncclx_mpi.collectives import Described
+from ncclx_mpi.collectives import Described, intergroup
+from ncclx_mpi.collectives import prepare as plans
 from ncclx_mpi.gpu_memory import streams
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.operations.operation import Operation, Persistent
@@ -162,29 +163,29 @@ class _Flavours(NamedTuple):
 
 
 _FLAVOURS = {
-    "barrier": _Flavours(collectives.barrier, collectives.prepare_barrier),
-    "bcast": _Flavours(collectives.bcast, collectives.prepare_bcast),
-    "gather": _Flavours(collectives.gather, collectives.prepare_gather),
-    "gatherv": _Flavours(collectives.gatherv, collectives.prepare_gatherv),
-    "scatter": _Flavours(collectives.scatter, collectives.prepare_scatter),
-    "scatterv": _Flavours(collectives.scatterv, collectives.prepare_scatterv),
-    "allgather": _Flavours(collectives.allgather, collectives.prepare_allgather),
-    "allgatherv": _Flavours(collectives.allgatherv, collectives.prepare_allgatherv),
-    "alltoall": _Flavours(collectives.alltoall, collectives.prepare_alltoall),
-    "alltoallv": _Flavours(collectives.alltoallv, collectives.prepare_alltoallv),
-    "neighbor_allgather": _Flavours(collectives.neighbor_allgather, collectives.prepare_neighbor_allgather),
-    "neighbor_alltoall": _Flavours(collectives.neighbor_alltoall, collectives.prepare_neighbor_alltoall),
-    "reduce": _Flavours(collectives.reduce, collectives.prepare_reduce),
-    "allreduce": _Flavours(collectives.allreduce, collectives.prepare_allreduce),
-    "reduce_scatter": _Flavours(collectives.reduce_scatter, collectives.prepare_reduce_scatter),
-    "reduce_scatter_block": _Flavours(collectives.reduce_scatter_block, collectives.prepare_reduce_scatter_block),
-    "scan": _Flavours(collectives.scan, collectives.prepare_scan),
-    "exscan": _Flavours(collectives.exscan, collectives.prepare_exscan),
-    "inter_exchange": _Flavours(collectives.inter_exchange, collectives.prepare_inter_exchange),
-    "inter_bcast": _Flavours(collectives.inter_bcast, collectives.prepare_inter_bcast),
-    "inter_reduce": _Flavours(collectives.inter_reduce, collectives.prepare_inter_reduce),
-    "inter_allreduce": _Flavours(collectives.inter_allreduce, collectives.prepare_inter_allreduce),
-    "inter_reduce_scatter": _Flavours(collectives.inter_reduce_scatter, collectives.prepare_inter_reduce_scatter),
+    "barrier": _Flavours(collectives.barrier, plans.barrier),
+    "bcast": _Flavours(collectives.bcast, plans.bcast),
+    "gather": _Flavours(collectives.gather, plans.gather),
+    "gatherv": _Flavours(collectives.gatherv, plans.gatherv),
+    "scatter": _Flavours(collectives.scatter, plans.scatter),
+    "scatterv": _Flavours(collectives.scatterv, plans.scatterv),
+    "allgather": _Flavours(collectives.allgather, plans.allgather),
+    "allgatherv": _Flavours(collectives.allgatherv, plans.allgatherv),
+    "alltoall": _Flavours(collectives.alltoall, plans.alltoall),
+    "alltoallv": _Flavours(collectives.alltoallv, plans.alltoallv),
+    "neighbor_allgather": _Flavours(collectives.neighbor_allgather, plans.neighbor_allgather),
+    "neighbor_alltoall": _Flavours(collectives.neighbor_alltoall, plans.neighbor_alltoall),
+    "reduce": _Flavours(collectives.reduce, plans.reduce),
+    "allreduce": _Flavours(collectives.allreduce, plans.allreduce),
+    "reduce_scatter": _Flavours(collectives.reduce_scatter, plans.reduce_scatter),
+    "reduce_scatter_block": _Flavours(collectives.reduce_scatter_block, plans.reduce_scatter_block),
+    "scan": _Flavours(collectives.scan, plans.scan),
+    "exscan": _Flavours(collectives.exscan, plans.exscan),
+    "inter_exchange": _Flavours(collectives.inter_exchange, intergroup.inter_exchange),
+    "inter_bcast": _Flavours(collectives.inter_bcast, intergroup.inter_bcast),
+    "inter_reduce": _Flavours(collectives.inter_reduce, intergroup.inter_reduce),
+    "inter_allreduce": _Flavours(collectives.inter_allreduce, intergroup.inter_allreduce),
+    "inter_reduce_scatter": _Flavours(collectives.inter_reduce_scatter, intergroup.inter_reduce_scatter),
 }
 
 
