@@ -397,18 +397,12 @@ def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
         return Call("gather", lambda call: (call.reading(own), call.part(own).nbytes, IN_PLACE, root), own, None, root)
     block = arguments.recv(recvbuf, state.size)
     sent, received = _given("gather", sendbuf, block.nbytes), block.times(state.size)
-    return Call(
-        "gather",
-        lambda call: (
-            call.reading(sent),
-            call.part(received).nbytes // state.size,
-            call.writing(received, filled=sent is None),
-            root,
-        ),
-        sent,
-        received,
-        root,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        nbytes = call.part(received).nbytes // state.size
+        return call.reading(sent), nbytes, call.writing(received, filled=sent is None), root
+
+    return Call("gather", bind, sent, received, root)
 
 
 def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -440,13 +434,11 @@ def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
         return Call("scatter", lambda call: (IN_PLACE, call.writing(own), call.part(own).nbytes, root), None, own, root)
     block = arguments.send(sendbuf, state.size)
     received, sent = _wanted("scatter", recvbuf, block.nbytes), block.times(state.size)
-    return Call(
-        "scatter",
-        lambda call: (call.reading(sent), call.writing(received), call.part(sent).nbytes // state.size, root),
-        sent,
-        received,
-        root,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received), call.part(sent).nbytes // state.size, root
+
+    return Call("scatter", bind, sent, received, root)
 
 
 def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -474,12 +466,11 @@ def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
         return state.intergroup.allgather(sendbuf, recvbuf)
     block = arguments.recv(recvbuf, state.size)
     sent, received = _given("allgather", sendbuf, block.nbytes), block.times(state.size)
-    return Call(
-        "allgather",
-        lambda call: (call.reading(sent), call.part(received).nbytes // state.size, call.writing(received, filled=sent is None)),
-        sent,
-        received,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.part(received).nbytes // state.size, call.writing(received, filled=sent is None)
+
+    return Call("allgather", bind, sent, received)
 
 
 def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
@@ -507,12 +498,11 @@ def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
         check_block("alltoall", given.nbytes, block.nbytes)
         sent = given.times(state.size)
     received = block.times(state.size)
-    return Call(
-        "alltoall",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.part(received).nbytes // state.size),
-        sent,
-        received,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=sent is None), call.part(received).nbytes // state.size
+
+    return Call("alltoall", bind, sent, received)
 
 
 def alltoallv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
@@ -595,14 +585,11 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
         check_same(given, received)
         sent = given.times(size)
     operation = operation_of(op, received)
-    return Call(
-        "reduce_scatter_block",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts[state.rank], *operation),
-        sent,
-        received,
-        op=op,
-        counts=[block.count] * size,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=sent is None), call.counts[state.rank], *operation
+
+    return Call("reduce_scatter_block", bind, sent, received, op=op, counts=[block.count] * size)
 
 
 def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: Op) -> Call:
@@ -614,14 +601,11 @@ def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Seq
     counts = _receive_counts(state, recvcounts, received.count, is_known=sent is None)
     _check_sums(state, sent, received, counts)
     operation = operation_of(op, received)
-    return Call(
-        "reduce_scatter",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts, *operation),
-        sent,
-        received,
-        op=op,
-        counts=counts,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=sent is None), call.counts, *operation
+
+    return Call("reduce_scatter", bind, sent, received, op=op, counts=counts)
 
 
 def _receive_counts(state: CommState, given: Sequence[int] | None, own: int, *, is_known: bool) -> list[int]:
@@ -659,14 +643,11 @@ def _reduction(name: str, sendbuf: Any, recvbuf: Any, op: Op, root: int | None =
     rest = operation_of(op, received) if root is None else (*operation_of(op, received), root)
     # Exscan leaves rank 0's result buffer as it is, so that has to survive the way through packed memory
     filled = sent is None or name == "exscan"
-    return Call(
-        name,
-        lambda call: (call.reading(sent), call.writing(received, filled=filled), call.part(received).count, *rest),
-        sent,
-        received,
-        root or 0,
-        op,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=filled), call.part(received).count, *rest
+
+    return Call(name, bind, sent, received, root or 0, op)
 
 
 def operation_of(op: Op, buffer: Buffer) -> tuple[int, int, bool]:
