@@ -1,6 +1,4 @@
-"""Integer constants of MPI, with the values that MPICH gives them."""
-
-from __future__ import annotations
+"""Integer constants of MPI, with the values that MPICH gives them: all of them are names of :mod:`ncclx_mpi.MPI`."""
 
 VERSION = 4
 SUBVERSION = 1

@@ -9,149 +9,88 @@ from __future__ import annotations
 import itertools
 from typing import Any, NoReturn
 
-SUCCESS = 0
-ERR_BUFFER = 1
-ERR_COUNT = 2
-ERR_TYPE = 3
-ERR_TAG = 4
-ERR_COMM = 5
-ERR_RANK = 6
-ERR_ROOT = 7
-ERR_GROUP = 8
-ERR_OP = 9
-ERR_TOPOLOGY = 10
-ERR_DIMS = 11
-ERR_ARG = 12
-ERR_UNKNOWN = 13
-ERR_TRUNCATE = 14
-ERR_OTHER = 15
-ERR_INTERN = 16
-ERR_IN_STATUS = 17
-ERR_PENDING = 18
-ERR_REQUEST = 19
-ERR_ACCESS = 20
-ERR_AMODE = 21
-ERR_BAD_FILE = 22
-ERR_CONVERSION = 23
-ERR_DUP_DATAREP = 24
-ERR_FILE_EXISTS = 25
-ERR_FILE_IN_USE = 26
-ERR_FILE = 27
-ERR_INFO = 28
-ERR_INFO_KEY = 29
-ERR_INFO_VALUE = 30
-ERR_INFO_NOKEY = 31
-ERR_IO = 32
-ERR_NAME = 33
-ERR_NO_MEM = 34
-ERR_NOT_SAME = 35
-ERR_NO_SPACE = 36
-ERR_NO_SUCH_FILE = 37
-ERR_PORT = 38
-ERR_QUOTA = 39
-ERR_READ_ONLY = 40
-ERR_SERVICE = 41
-ERR_SPAWN = 42
-ERR_UNSUPPORTED_DATAREP = 43
-ERR_UNSUPPORTED_OPERATION = 44
-ERR_WIN = 45
-ERR_BASE = 46
-ERR_LOCKTYPE = 47
-ERR_KEYVAL = 48
-ERR_RMA_CONFLICT = 49
-ERR_RMA_SYNC = 50
-ERR_SIZE = 51
-ERR_DISP = 52
-ERR_ASSERT = 53
-ERR_RMA_RANGE = 55
-ERR_RMA_ATTACH = 56
-ERR_RMA_SHARED = 57
-ERR_RMA_FLAVOR = 58
-ERR_SESSION = 75
-ERR_PROC_ABORTED = 76
-ERR_VALUE_TOO_LARGE = 77
-ERR_ERRHANDLER = 80
-ERR_ABI = 81
-ERR_PROC_FAILED = 101
-ERR_PROC_FAILED_PENDING = 102
-ERR_REVOKED = 103
-ERR_LASTCODE = 0x3FFFFFFF
+_strings: dict[int, str] = {}
+"""The text of every class."""
+
+
+def _class(code: int, text: str) -> int:
+    _strings[code] = text
+    return code
+
+
+SUCCESS = _class(0, "No error")
+ERR_BUFFER = _class(1, "Invalid buffer")
+ERR_COUNT = _class(2, "Invalid count")
+ERR_TYPE = _class(3, "Invalid datatype")
+ERR_TAG = _class(4, "Invalid tag")
+ERR_COMM = _class(5, "Invalid communicator")
+ERR_RANK = _class(6, "Invalid rank")
+ERR_ROOT = _class(7, "Invalid root")
+ERR_GROUP = _class(8, "Invalid group")
+ERR_OP = _class(9, "Invalid reduction operation")
+ERR_TOPOLOGY = _class(10, "Invalid topology")
+ERR_DIMS = _class(11, "Invalid dimension")
+ERR_ARG = _class(12, "Invalid argument")
+ERR_UNKNOWN = _class(13, "Unknown error")
+ERR_TRUNCATE = _class(14, "Message truncated")
+ERR_OTHER = _class(15, "Other error")
+ERR_INTERN = _class(16, "Internal error")
+ERR_IN_STATUS = _class(17, "The error codes are in the statuses")
+ERR_PENDING = _class(18, "Pending request")
+ERR_REQUEST = _class(19, "Invalid request")
+ERR_ACCESS = _class(20, "Access to the file denied")
+ERR_AMODE = _class(21, "Invalid file access mode")
+ERR_BAD_FILE = _class(22, "Invalid file name")
+ERR_CONVERSION = _class(23, "Error in a user's data conversion function")
+ERR_DUP_DATAREP = _class(24, "Data representation is already registered")
+ERR_FILE_EXISTS = _class(25, "File exists")
+ERR_FILE_IN_USE = _class(26, "File is in use")
+ERR_FILE = _class(27, "Invalid file handle")
+ERR_INFO = _class(28, "Invalid info object")
+ERR_INFO_KEY = _class(29, "Invalid info key")
+ERR_INFO_VALUE = _class(30, "Invalid info value")
+ERR_INFO_NOKEY = _class(31, "Info key is not defined")
+ERR_IO = _class(32, "Input or output error")
+ERR_NAME = _class(33, "Name is not published")
+ERR_NO_MEM = _class(34, "Out of memory")
+ERR_NOT_SAME = _class(35, "Arguments of a collective differ between ranks")
+ERR_NO_SPACE = _class(36, "No space left for the file")
+ERR_NO_SUCH_FILE = _class(37, "File does not exist")
+ERR_PORT = _class(38, "Invalid port")
+ERR_QUOTA = _class(39, "Quota exceeded")
+ERR_READ_ONLY = _class(40, "Read-only file or file system")
+ERR_SERVICE = _class(41, "Unknown service name")
+ERR_SPAWN = _class(42, "Could not spawn processes")
+ERR_UNSUPPORTED_DATAREP = _class(43, "Unsupported data representation")
+ERR_UNSUPPORTED_OPERATION = _class(44, "Unsupported operation")
+ERR_WIN = _class(45, "Invalid window")
+ERR_BASE = _class(46, "Invalid base address")
+ERR_LOCKTYPE = _class(47, "Invalid lock type")
+ERR_KEYVAL = _class(48, "Invalid attribute key")
+ERR_RMA_CONFLICT = _class(49, "Conflicting accesses to a window")
+ERR_RMA_SYNC = _class(50, "Wrong synchronisation of one-sided calls")
+ERR_SIZE = _class(51, "Invalid size")
+ERR_DISP = _class(52, "Invalid displacement")
+ERR_ASSERT = _class(53, "Invalid assertion")
+ERR_RMA_RANGE = _class(55, "Target memory is outside of the window")
+ERR_RMA_ATTACH = _class(56, "Memory cannot be attached")
+ERR_RMA_SHARED = _class(57, "Memory cannot be shared")
+ERR_RMA_FLAVOR = _class(58, "Wrong flavour of window")
+ERR_SESSION = _class(75, "Invalid session")
+ERR_PROC_ABORTED = _class(76, "Process aborted")
+ERR_VALUE_TOO_LARGE = _class(77, "Value does not fit")
+ERR_ERRHANDLER = _class(80, "Invalid error handler")
+ERR_ABI = _class(81, "Invalid ABI")
+ERR_PROC_FAILED = _class(101, "Process failed")
+ERR_PROC_FAILED_PENDING = _class(102, "Process failed, request pending")
+ERR_REVOKED = _class(103, "Communicator revoked")
+ERR_LASTCODE = _class(0x3FFFFFFF, "Last error code")
 
 NO_MEMORY = "there is no memory left to work in; look at `ulimit -v` and at the memory that the job may use"
 """Why something of class ERR_NO_MEM failed."""
 
 CODES = {name: value for name, value in list(globals().items()) if name.startswith(("SUCCESS", "ERR_"))}
 """Every class by the name of its constant."""
-
-_STRINGS = {
-    SUCCESS: "No error",
-    ERR_BUFFER: "Invalid buffer",
-    ERR_COUNT: "Invalid count",
-    ERR_TYPE: "Invalid datatype",
-    ERR_TAG: "Invalid tag",
-    ERR_COMM: "Invalid communicator",
-    ERR_RANK: "Invalid rank",
-    ERR_ROOT: "Invalid root",
-    ERR_GROUP: "Invalid group",
-    ERR_OP: "Invalid reduction operation",
-    ERR_TOPOLOGY: "Invalid topology",
-    ERR_DIMS: "Invalid dimension",
-    ERR_ARG: "Invalid argument",
-    ERR_UNKNOWN: "Unknown error",
-    ERR_TRUNCATE: "Message truncated",
-    ERR_OTHER: "Other error",
-    ERR_INTERN: "Internal error",
-    ERR_IN_STATUS: "The error codes are in the statuses",
-    ERR_PENDING: "Pending request",
-    ERR_REQUEST: "Invalid request",
-    ERR_ACCESS: "Access to the file denied",
-    ERR_AMODE: "Invalid file access mode",
-    ERR_BAD_FILE: "Invalid file name",
-    ERR_CONVERSION: "Error in a user's data conversion function",
-    ERR_DUP_DATAREP: "Data representation is already registered",
-    ERR_FILE_EXISTS: "File exists",
-    ERR_FILE_IN_USE: "File is in use",
-    ERR_FILE: "Invalid file handle",
-    ERR_INFO: "Invalid info object",
-    ERR_INFO_KEY: "Invalid info key",
-    ERR_INFO_VALUE: "Invalid info value",
-    ERR_INFO_NOKEY: "Info key is not defined",
-    ERR_IO: "Input or output error",
-    ERR_NAME: "Name is not published",
-    ERR_NO_MEM: "Out of memory",
-    ERR_NOT_SAME: "Arguments of a collective differ between ranks",
-    ERR_NO_SPACE: "No space left for the file",
-    ERR_NO_SUCH_FILE: "File does not exist",
-    ERR_PORT: "Invalid port",
-    ERR_QUOTA: "Quota exceeded",
-    ERR_READ_ONLY: "Read-only file or file system",
-    ERR_SERVICE: "Unknown service name",
-    ERR_SPAWN: "Could not spawn processes",
-    ERR_UNSUPPORTED_DATAREP: "Unsupported data representation",
-    ERR_UNSUPPORTED_OPERATION: "Unsupported operation",
-    ERR_WIN: "Invalid window",
-    ERR_BASE: "Invalid base address",
-    ERR_LOCKTYPE: "Invalid lock type",
-    ERR_KEYVAL: "Invalid attribute key",
-    ERR_RMA_CONFLICT: "Conflicting accesses to a window",
-    ERR_RMA_SYNC: "Wrong synchronisation of one-sided calls",
-    ERR_SIZE: "Invalid size",
-    ERR_DISP: "Invalid displacement",
-    ERR_ASSERT: "Invalid assertion",
-    ERR_RMA_RANGE: "Target memory is outside of the window",
-    ERR_RMA_ATTACH: "Memory cannot be attached",
-    ERR_RMA_SHARED: "Memory cannot be shared",
-    ERR_RMA_FLAVOR: "Wrong flavour of window",
-    ERR_SESSION: "Invalid session",
-    ERR_PROC_ABORTED: "Process aborted",
-    ERR_VALUE_TOO_LARGE: "Value does not fit",
-    ERR_ERRHANDLER: "Invalid error handler",
-    ERR_ABI: "Invalid ABI",
-    ERR_PROC_FAILED: "Process failed",
-    ERR_PROC_FAILED_PENDING: "Process failed, request pending",
-    ERR_REVOKED: "Communicator revoked",
-    ERR_LASTCODE: "Last error code",
-}
 
 _CLASS_BITS = 8
 _KEPT_MESSAGES = 1024
@@ -308,10 +247,10 @@ def Get_error_class(errorcode: int) -> int:
     code = errorcode.__index__()
     if code in _user.classes:
         return _user.classes[code]
-    if code in _STRINGS:
+    if code in _strings:
         return code
     found = code & (1 << _CLASS_BITS) - 1
-    return found if 0 <= code <= ERR_LASTCODE and found in _STRINGS else ERR_UNKNOWN
+    return found if 0 <= code <= ERR_LASTCODE and found in _strings else ERR_UNKNOWN
 
 
 def Get_error_string(errorcode: int) -> str:
@@ -320,7 +259,7 @@ def Get_error_string(errorcode: int) -> str:
     if code in _user.strings:
         return _user.strings[code]
     text = _messages.get(code)
-    return _STRINGS[Get_error_class(code)] if text is None else text
+    return _strings[Get_error_class(code)] if text is None else text
 
 
 def Add_error_class() -> int:
@@ -339,7 +278,7 @@ def Remove_error_class(errorclass: int) -> None:
 
 def Add_error_code(errorclass: int) -> int:
     """Make a new error code of a class and return it."""
-    known = errorclass in _STRINGS and errorclass != ERR_LASTCODE
+    known = errorclass in _strings and errorclass != ERR_LASTCODE
     if not known and _user.classes.get(errorclass) != errorclass:
         fail(ERR_ARG, f"{errorclass} is not an error class")
     return _user.add(errorclass)

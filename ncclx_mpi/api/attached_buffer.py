@@ -1,4 +1,4 @@
-"""Methods of what has a buffer for buffered sends: communicators and sessions."""
+"""Methods of what has a buffer for buffered sends: communicators, sessions, and the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AttachedBuffer:
         self._state.send_buffer = buffering.attach(self._state.send_buffer, buf)
 
     def Detach_buffer(self) -> Buffer | None:
-        """Remove an existing attached buffer."""
+        """Remove an existing attached buffer, once all that was sent from it has been received."""
         attached: Buffer | None = buffering.detach(self._state.send_buffer)
         self._state.send_buffer = None
         return attached

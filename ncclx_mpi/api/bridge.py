@@ -17,6 +17,7 @@ from ncclx_mpi import collectives, errors
 from ncclx_mpi.api import communicator
 from ncclx_mpi.api.communicator import CommState, Words
 from ncclx_mpi.api.intergroup import Intergroup
+from ncclx_mpi.collectives import prepare
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 
@@ -146,7 +147,7 @@ def duplicate(groups: Intergroup) -> Words:
 def start_duplicate(groups: Intergroup, then: Callable[[Words], None]) -> tuple[collectives.Collective, Callable[[], None]]:
     """Start making contexts for the same groups; returns the collective, and what to do after it."""
     pair = _contexts_of_first(groups)
-    started = collectives.prepare_bcast(groups.native, pair.ctypes.data, pair.nbytes, 0).start()
+    started = prepare.bcast(groups.native, pair.ctypes.data, pair.nbytes, 0).start()
     started.owner = pair  # the program may forget the request; what is on its way then still lands here
     return started, functools.partial(then, pair)
 

@@ -72,7 +72,6 @@ class Flush(Operation):
     """The wait for an attached buffer to be empty."""
 
     __slots__ = ("send_buffer",)
-    send_buffer: SendBuffer | None
 
     def __init__(self, send_buffer: SendBuffer | None) -> None:
         super().__init__()

@@ -20,7 +20,8 @@ from ncclx_mpi.api.op import Op, check_same, is_compiled, native
 from ncclx_mpi.api.request import Prequest, Request
 from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer, is_in_place
 from ncclx_mpi.arguments.buffer import Copy
-from ncclx_mpi.collectives import Described
+from ncclx_mpi.collectives import Described, intergroup
+from ncclx_mpi.collectives import prepare as plans
 from ncclx_mpi.gpu_memory import streams
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.operations.operation import Operation, Persistent
@@ -162,29 +163,29 @@ class _Flavours(NamedTuple):
 
 
 _FLAVOURS = {
-    "barrier": _Flavours(collectives.barrier, collectives.prepare_barrier),
-    "bcast": _Flavours(collectives.bcast, collectives.prepare_bcast),
-    "gather": _Flavours(collectives.gather, collectives.prepare_gather),
-    "gatherv": _Flavours(collectives.gatherv, collectives.prepare_gatherv),
-    "scatter": _Flavours(collectives.scatter, collectives.prepare_scatter),
-    "scatterv": _Flavours(collectives.scatterv, collectives.prepare_scatterv),
-    "allgather": _Flavours(collectives.allgather, collectives.prepare_allgather),
-    "allgatherv": _Flavours(collectives.allgatherv, collectives.prepare_allgatherv),
-    "alltoall": _Flavours(collectives.alltoall, collectives.prepare_alltoall),
-    "alltoallv": _Flavours(collectives.alltoallv, collectives.prepare_alltoallv),
-    "neighbor_allgather": _Flavours(collectives.neighbor_allgather, collectives.prepare_neighbor_allgather),
-    "neighbor_alltoall": _Flavours(collectives.neighbor_alltoall, collectives.prepare_neighbor_alltoall),
-    "reduce": _Flavours(collectives.reduce, collectives.prepare_reduce),
-    "allreduce": _Flavours(collectives.allreduce, collectives.prepare_allreduce),
-    "reduce_scatter": _Flavours(collectives.reduce_scatter, collectives.prepare_reduce_scatter),
-    "reduce_scatter_block": _Flavours(collectives.reduce_scatter_block, collectives.prepare_reduce_scatter_block),
-    "scan": _Flavours(collectives.scan, collectives.prepare_scan),
-    "exscan": _Flavours(collectives.exscan, collectives.prepare_exscan),
-    "inter_exchange": _Flavours(collectives.inter_exchange, collectives.prepare_inter_exchange),
-    "inter_bcast": _Flavours(collectives.inter_bcast, collectives.prepare_inter_bcast),
-    "inter_reduce": _Flavours(collectives.inter_reduce, collectives.prepare_inter_reduce),
-    "inter_allreduce": _Flavours(collectives.inter_allreduce, collectives.prepare_inter_allreduce),
-    "inter_reduce_scatter": _Flavours(collectives.inter_reduce_scatter, collectives.prepare_inter_reduce_scatter),
+    "barrier": _Flavours(collectives.barrier, plans.barrier),
+    "bcast": _Flavours(collectives.bcast, plans.bcast),
+    "gather": _Flavours(collectives.gather, plans.gather),
+    "gatherv": _Flavours(collectives.gatherv, plans.gatherv),
+    "scatter": _Flavours(collectives.scatter, plans.scatter),
+    "scatterv": _Flavours(collectives.scatterv, plans.scatterv),
+    "allgather": _Flavours(collectives.allgather, plans.allgather),
+    "allgatherv": _Flavours(collectives.allgatherv, plans.allgatherv),
+    "alltoall": _Flavours(collectives.alltoall, plans.alltoall),
+    "alltoallv": _Flavours(collectives.alltoallv, plans.alltoallv),
+    "neighbor_allgather": _Flavours(collectives.neighbor_allgather, plans.neighbor_allgather),
+    "neighbor_alltoall": _Flavours(collectives.neighbor_alltoall, plans.neighbor_alltoall),
+    "reduce": _Flavours(collectives.reduce, plans.reduce),
+    "allreduce": _Flavours(collectives.allreduce, plans.allreduce),
+    "reduce_scatter": _Flavours(collectives.reduce_scatter, plans.reduce_scatter),
+    "reduce_scatter_block": _Flavours(collectives.reduce_scatter_block, plans.reduce_scatter_block),
+    "scan": _Flavours(collectives.scan, plans.scan),
+    "exscan": _Flavours(collectives.exscan, plans.exscan),
+    "inter_exchange": _Flavours(collectives.inter_exchange, intergroup.inter_exchange),
+    "inter_bcast": _Flavours(collectives.inter_bcast, intergroup.inter_bcast),
+    "inter_reduce": _Flavours(collectives.inter_reduce, intergroup.inter_reduce),
+    "inter_allreduce": _Flavours(collectives.inter_allreduce, intergroup.inter_allreduce),
+    "inter_reduce_scatter": _Flavours(collectives.inter_reduce_scatter, intergroup.inter_reduce_scatter),
 }
 
 
@@ -396,18 +397,12 @@ def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
         return Call("gather", lambda call: (call.reading(own), call.part(own).nbytes, IN_PLACE, root), own, None, root)
     block = arguments.recv(recvbuf, state.size)
     sent, received = _given("gather", sendbuf, block.nbytes), block.times(state.size)
-    return Call(
-        "gather",
-        lambda call: (
-            call.reading(sent),
-            call.part(received).nbytes // state.size,
-            call.writing(received, filled=sent is None),
-            root,
-        ),
-        sent,
-        received,
-        root,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        nbytes = call.part(received).nbytes // state.size
+        return call.reading(sent), nbytes, call.writing(received, filled=sent is None), root
+
+    return Call("gather", bind, sent, received, root)
 
 
 def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -439,13 +434,11 @@ def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
         return Call("scatter", lambda call: (IN_PLACE, call.writing(own), call.part(own).nbytes, root), None, own, root)
     block = arguments.send(sendbuf, state.size)
     received, sent = _wanted("scatter", recvbuf, block.nbytes), block.times(state.size)
-    return Call(
-        "scatter",
-        lambda call: (call.reading(sent), call.writing(received), call.part(sent).nbytes // state.size, root),
-        sent,
-        received,
-        root,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received), call.part(sent).nbytes // state.size, root
+
+    return Call("scatter", bind, sent, received, root)
 
 
 def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
@@ -473,12 +466,11 @@ def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
         return state.intergroup.allgather(sendbuf, recvbuf)
     block = arguments.recv(recvbuf, state.size)
     sent, received = _given("allgather", sendbuf, block.nbytes), block.times(state.size)
-    return Call(
-        "allgather",
-        lambda call: (call.reading(sent), call.part(received).nbytes // state.size, call.writing(received, filled=sent is None)),
-        sent,
-        received,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.part(received).nbytes // state.size, call.writing(received, filled=sent is None)
+
+    return Call("allgather", bind, sent, received)
 
 
 def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
@@ -506,12 +498,11 @@ def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
         check_block("alltoall", given.nbytes, block.nbytes)
         sent = given.times(state.size)
     received = block.times(state.size)
-    return Call(
-        "alltoall",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.part(received).nbytes // state.size),
-        sent,
-        received,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=sent is None), call.part(received).nbytes // state.size
+
+    return Call("alltoall", bind, sent, received)
 
 
 def alltoallv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
@@ -594,14 +585,11 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
         check_same(given, received)
         sent = given.times(size)
     operation = operation_of(op, received)
-    return Call(
-        "reduce_scatter_block",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts[state.rank], *operation),
-        sent,
-        received,
-        op=op,
-        counts=[block.count] * size,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=sent is None), call.counts[state.rank], *operation
+
+    return Call("reduce_scatter_block", bind, sent, received, op=op, counts=[block.count] * size)
 
 
 def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: Op) -> Call:
@@ -613,14 +601,11 @@ def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Seq
     counts = _receive_counts(state, recvcounts, received.count, is_known=sent is None)
     _check_sums(state, sent, received, counts)
     operation = operation_of(op, received)
-    return Call(
-        "reduce_scatter",
-        lambda call: (call.reading(sent), call.writing(received, filled=sent is None), call.counts, *operation),
-        sent,
-        received,
-        op=op,
-        counts=counts,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=sent is None), call.counts, *operation
+
+    return Call("reduce_scatter", bind, sent, received, op=op, counts=counts)
 
 
 def _receive_counts(state: CommState, given: Sequence[int] | None, own: int, *, is_known: bool) -> list[int]:
@@ -658,14 +643,11 @@ def _reduction(name: str, sendbuf: Any, recvbuf: Any, op: Op, root: int | None =
     rest = operation_of(op, received) if root is None else (*operation_of(op, received), root)
     # Exscan leaves rank 0's result buffer as it is, so that has to survive the way through packed memory
     filled = sent is None or name == "exscan"
-    return Call(
-        name,
-        lambda call: (call.reading(sent), call.writing(received, filled=filled), call.part(received).count, *rest),
-        sent,
-        received,
-        root or 0,
-        op,
-    )
+
+    def bind(call: Binding) -> tuple[Any, ...]:
+        return call.reading(sent), call.writing(received, filled=filled), call.part(received).count, *rest
+
+    return Call(name, bind, sent, received, root or 0, op)
 
 
 def operation_of(op: Op, buffer: Buffer) -> tuple[int, int, bool]:

@@ -21,10 +21,7 @@ class Started(Operation):
     """A non-blocking collective on lines of any operands; `after` is called when it is done."""
 
     __slots__ = ("after", "name", "number", "pending")
-    after: Callable[[], None] | None
-    name: str
     number: int
-    pending: Pending
 
     def __init__(self, pending: Pending, number: int, name: str, after: Callable[[], None] | None) -> None:
         self.pending = pending
@@ -106,9 +103,6 @@ class Repeated(Bound):
     """A persistent collective of packed memory, whose request compiled code starts and completes again and again."""
 
     __slots__ = ("described", "name", "pending")
-    described: Described
-    name: str
-    pending: Pending
 
     def __init__(self, pending: Pending, name: str, described: Described, owner: Any) -> None:
         self.pending = pending

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self
 
 from ncclx_mpi import collectives, errors, runtime
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
@@ -28,23 +29,7 @@ from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, integer, is_predefined
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.request import Request
-from ncclx_mpi.constants import (
-    APPNUM,
-    COMM_TYPE_HW_GUIDED,
-    COMM_TYPE_HW_UNGUIDED,
-    COMM_TYPE_RESOURCE_GUIDED,
-    COMM_TYPE_SHARED,
-    CONGRUENT,
-    IDENT,
-    IO,
-    LASTUSEDCODE,
-    SIMILAR,
-    TAG_UB,
-    UNDEFINED,
-    UNEQUAL,
-    UNIVERSE_SIZE,
-    WTIME_IS_GLOBAL,
-)
+from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.p2p.engine import NativeComm
 
@@ -69,7 +54,6 @@ class Comm(
     _NULL_NAME = "MPI_COMM_NULL"
     _KIND = "communicator"
     _STATE = CommState
-    _ROOT: ClassVar[type[Handle]]
     _CREATED: ClassVar[type[Comm]]
     _BETWEEN: ClassVar[type[Comm]]
     """The class of communicators between two groups."""
@@ -140,10 +124,10 @@ class Comm(
         """Compare two communicators."""
         mine, theirs = self._state.groups, comm._state.groups
         if self._state is comm._state:
-            return IDENT
+            return mpi.IDENT
         if mine == theirs:
-            return CONGRUENT
-        return SIMILAR if list(map(sorted, mine)) == list(map(sorted, theirs)) else UNEQUAL
+            return mpi.CONGRUENT
+        return mpi.SIMILAR if list(map(sorted, mine)) == list(map(sorted, theirs)) else mpi.UNEQUAL
 
     def Is_inter(self) -> bool:
         """Return whether the communicator is an intercommunicator."""
@@ -253,12 +237,12 @@ class Comm(
         split_type = integer(split_type, "split_type")
         if split_type == UNDEFINED:
             return self.Split(UNDEFINED, key)
-        if split_type in (COMM_TYPE_HW_GUIDED, COMM_TYPE_RESOURCE_GUIDED):
+        if split_type in (mpi.COMM_TYPE_HW_GUIDED, mpi.COMM_TYPE_RESOURCE_GUIDED):
             shares = bool(info) and info.Get("mpi_hw_resource_type") == "mpi_shared_memory"
             return self.Split(self._state.native.engine.near[0] if shares else UNDEFINED, key)
-        if split_type == COMM_TYPE_HW_UNGUIDED:
+        if split_type == mpi.COMM_TYPE_HW_UNGUIDED:
             return self.Split(UNDEFINED, key)
-        if split_type != COMM_TYPE_SHARED:
+        if split_type != mpi.COMM_TYPE_SHARED:
             errors.fail(errors.ERR_ARG, f"{split_type} is no split type; the MPI.COMM_TYPE_ constants are")
         return self.Split(self._state.native.engine.near[0], key)
 
@@ -324,15 +308,14 @@ def _true(comm: Comm) -> Literal[True]:
 
 
 _PREDEFINED: dict[int, Callable[[Comm], Any]] = {
-    TAG_UB: lambda comm: LARGEST_TAG,
-    IO: lambda comm: comm._state.rank,
-    WTIME_IS_GLOBAL: _true,
-    UNIVERSE_SIZE: lambda comm: runtime.engine().size,
-    APPNUM: lambda comm: 0,
-    LASTUSEDCODE: lambda comm: errors.last_used_code(),
+    mpi.TAG_UB: lambda comm: LARGEST_TAG,
+    mpi.IO: lambda comm: comm._state.rank,
+    mpi.WTIME_IS_GLOBAL: _true,
+    mpi.UNIVERSE_SIZE: lambda comm: runtime.engine().size,
+    mpi.APPNUM: lambda comm: 0,
+    mpi.LASTUSEDCODE: lambda comm: errors.last_used_code(),
 }
 
-Comm._ROOT = Comm
 Comm._PREDEFINED = _PREDEFINED
 
 COMM_NULL = constant(Comm(), "COMM_NULL")

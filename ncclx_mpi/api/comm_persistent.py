@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ncclx_mpi.api import collective_arguments
+from ncclx_mpi.api.collective_arguments import prepare
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.op import SUM, Op
@@ -20,67 +21,65 @@ class PersistentCollectives:
 
     def Barrier_init(self, info: Info = INFO_NULL) -> Prequest:
         """Persistent: barrier synchronization."""
-        return collective_arguments.prepare(self._state, collective_arguments.barrier(self._state))
+        return prepare(self._state, collective_arguments.barrier(self._state))
 
     def Bcast_init(self, buf: BufSpec, root: int = 0, info: Info = INFO_NULL) -> Prequest:
         """Persistent: broadcast data from one member to all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.bcast(self._state, buf, root))
+        return prepare(self._state, collective_arguments.bcast(self._state, buf, root))
 
     def Gather_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather data to one member of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.gather(self._state, sendbuf, recvbuf, root))
+        return prepare(self._state, collective_arguments.gather(self._state, sendbuf, recvbuf, root))
 
     def Gatherv_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather vector data to one member of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.gatherv(self._state, sendbuf, recvbuf, root))
+        return prepare(self._state, collective_arguments.gatherv(self._state, sendbuf, recvbuf, root))
 
     def Scatter_init(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0, info: Info = INFO_NULL) -> Prequest:
         """Persistent: scatter data from one member to all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.scatter(self._state, sendbuf, recvbuf, root))
+        return prepare(self._state, collective_arguments.scatter(self._state, sendbuf, recvbuf, root))
 
     def Scatterv_init(
         self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0, info: Info = INFO_NULL
     ) -> Prequest:
         """Persistent: scatter vector data from one member to all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.scatterv(self._state, sendbuf, recvbuf, root))
+        return prepare(self._state, collective_arguments.scatterv(self._state, sendbuf, recvbuf, root))
 
     def Allgather_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather data to all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.allgather(self._state, sendbuf, recvbuf))
+        return prepare(self._state, collective_arguments.allgather(self._state, sendbuf, recvbuf))
 
     def Allgatherv_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather vector data to all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.allgatherv(self._state, sendbuf, recvbuf))
+        return prepare(self._state, collective_arguments.allgatherv(self._state, sendbuf, recvbuf))
 
     def Alltoall_init(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exchange a block of data between all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.alltoall(self._state, sendbuf, recvbuf))
+        return prepare(self._state, collective_arguments.alltoall(self._state, sendbuf, recvbuf))
 
     def Alltoallv_init(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exchange vector data between all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.alltoallv(self._state, sendbuf, recvbuf))
+        return prepare(self._state, collective_arguments.alltoallv(self._state, sendbuf, recvbuf))
 
     def Alltoallw_init(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exchange data of different types between all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.alltoallw(self._state, sendbuf, recvbuf))
+        return prepare(self._state, collective_arguments.alltoallw(self._state, sendbuf, recvbuf))
 
     def Reduce_init(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0, info: Info = INFO_NULL
     ) -> Prequest:
         """Persistent: reduce to one member of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.reduce(self._state, sendbuf, recvbuf, op, root))
+        return prepare(self._state, collective_arguments.reduce(self._state, sendbuf, recvbuf, op, root))
 
     def Allreduce_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, info: Info = INFO_NULL) -> Prequest:
         """Persistent: reduce to all members of a group."""
-        return collective_arguments.prepare(self._state, collective_arguments.allreduce(self._state, sendbuf, recvbuf, op))
+        return prepare(self._state, collective_arguments.allreduce(self._state, sendbuf, recvbuf, op))
 
     def Reduce_scatter_block_init(
         self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM, info: Info = INFO_NULL
     ) -> Prequest:
         """Persistent: reduce and scatter equal blocks of the result."""
-        return collective_arguments.prepare(
-            self._state, collective_arguments.reduce_scatter_block(self._state, sendbuf, recvbuf, op)
-        )
+        return prepare(self._state, collective_arguments.reduce_scatter_block(self._state, sendbuf, recvbuf, op))
 
     def Reduce_scatter_init(
         self,
@@ -91,9 +90,7 @@ class PersistentCollectives:
         info: Info = INFO_NULL,
     ) -> Prequest:
         """Persistent: reduce and scatter the result."""
-        return collective_arguments.prepare(
-            self._state, collective_arguments.reduce_scatter(self._state, sendbuf, recvbuf, recvcounts, op)
-        )
+        return prepare(self._state, collective_arguments.reduce_scatter(self._state, sendbuf, recvbuf, recvcounts, op))
 
 
 class PersistentScans:
@@ -104,8 +101,8 @@ class PersistentScans:
 
     def Scan_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, info: Info = INFO_NULL) -> Prequest:
         """Persistent: inclusive scan."""
-        return collective_arguments.prepare(self._state, collective_arguments.scan(self._state, sendbuf, recvbuf, op))
+        return prepare(self._state, collective_arguments.scan(self._state, sendbuf, recvbuf, op))
 
     def Exscan_init(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exclusive scan."""
-        return collective_arguments.prepare(self._state, collective_arguments.exscan(self._state, sendbuf, recvbuf, op))
+        return prepare(self._state, collective_arguments.exscan(self._state, sendbuf, recvbuf, op))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.attributes import Table
-from ncclx_mpi.collectives import Pending
+from ncclx_mpi.collectives import Pending, prepare
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.state import State
@@ -267,7 +267,7 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
     def after() -> None:
         fill(parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1])))
 
-    started = collectives.prepare_bcast(parent, pair.ctypes.data, pair.nbytes, 0).start()
+    started = prepare.bcast(parent, pair.ctypes.data, pair.nbytes, 0).start()
     started.owner = pair  # the program may forget the request; what is on its way then still lands here
     return started, after
 

@@ -168,55 +168,39 @@ class Datatype(Named, Attributed, Handle):
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Self:
         """Make a type of equal blocks, `stride` elements apart."""
-        old = self._need("Create_vector")
-        return self._refer(
-            shapes.vector(
-                old,
-                integer(count, "count"),
-                integer(blocklength, "blocklength"),
-                integer(stride, "stride"),
-                in_bytes=False,
-            )
-        )
+        return self._vector("Create_vector", count, blocklength, stride, in_bytes=False)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Self:
         """Make a type of equal blocks, `stride` bytes apart."""
-        old = self._need("Create_hvector")
-        return self._refer(
-            shapes.vector(
-                old,
-                integer(count, "count"),
-                integer(blocklength, "blocklength"),
-                integer(stride, "stride"),
-                in_bytes=True,
-            )
-        )
+        return self._vector("Create_hvector", count, blocklength, stride, in_bytes=True)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Self:
         """Make a type of blocks at displacements measured in elements."""
-        old = self._need("Create_indexed")
-        lengths, offsets = _numbers(blocklengths, displacements)
-        return self._refer(shapes.indexed(old, lengths, offsets, in_bytes=False))
+        return self._indexed("Create_indexed", blocklengths, displacements, in_bytes=False)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Self:
         """Make a type of blocks at displacements measured in bytes."""
-        old = self._need("Create_hindexed")
-        lengths, offsets = _numbers(blocklengths, displacements)
-        return self._refer(shapes.indexed(old, lengths, offsets, in_bytes=True))
+        return self._indexed("Create_hindexed", blocklengths, displacements, in_bytes=True)
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Self:
         """Make a type of equal blocks at displacements measured in elements."""
-        old = self._need("Create_indexed_block")
-        return self._refer(
-            shapes.indexed_block(old, integer(blocklength, "blocklength"), _numbers(displacements)[0], in_bytes=False)
-        )
+        return self._indexed_block("Create_indexed_block", blocklength, displacements, in_bytes=False)
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Self:
         """Make a type of equal blocks at displacements measured in bytes."""
-        old = self._need("Create_hindexed_block")
-        return self._refer(
-            shapes.indexed_block(old, integer(blocklength, "blocklength"), _numbers(displacements)[0], in_bytes=True)
-        )
+        return self._indexed_block("Create_hindexed_block", blocklength, displacements, in_bytes=True)
+
+    def _vector(self, what: str, count: int, blocklength: int, stride: int, *, in_bytes: bool) -> Self:
+        old, numbers = self._need(what), (integer(count, "count"), integer(blocklength, "blocklength"), integer(stride, "stride"))
+        return self._refer(shapes.vector(old, *numbers, in_bytes=in_bytes))
+
+    def _indexed(self, what: str, blocklengths: Sequence[int], displacements: Sequence[int], *, in_bytes: bool) -> Self:
+        old, (lengths, offsets) = self._need(what), _numbers(blocklengths, displacements)
+        return self._refer(shapes.indexed(old, lengths, offsets, in_bytes=in_bytes))
+
+    def _indexed_block(self, what: str, blocklength: int, displacements: Sequence[int], *, in_bytes: bool) -> Self:
+        old, length = self._need(what), integer(blocklength, "blocklength")
+        return self._refer(shapes.indexed_block(old, length, _numbers(displacements)[0], in_bytes=in_bytes))
 
     @classmethod
     def Create_struct(cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Datatype]) -> Self:
@@ -511,7 +495,6 @@ def _define(name: str, layout: Layout | None) -> Datatype:
     return constant
 
 
-Datatype._ROOT = Datatype
 _constants: dict[int, Datatype] = {}
 DATATYPE_NULL = _define("DATATYPE_NULL", None)
 PREDEFINED: dict[str, Datatype] = {name: _define(name, layout) for name, layout in named.LAYOUTS.items()}

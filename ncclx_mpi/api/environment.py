@@ -6,42 +6,33 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ncclx_mpi import __version__, collectives, errors, rc, runtime
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import buffering, communicator, errhandler_dispatch
+from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm import Comm
 from ncclx_mpi.api.errhandler import default_errhandler
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import Info
 from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm
 from ncclx_mpi.api.pickle import pickle
-from ncclx_mpi.api.request import Request
-from ncclx_mpi.constants import (
-    MAX_PROCESSOR_NAME,
-    SUBVERSION,
-    THREAD_FUNNELED,
-    THREAD_MULTIPLE,
-    THREAD_SERIALIZED,
-    THREAD_SINGLE,
-    VERSION,
-)
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.p2p.engine import Engine
-from ncclx_mpi.typing import Buffer
 
 _LEVELS = {
-    "single": THREAD_SINGLE,
-    "funneled": THREAD_FUNNELED,
-    "serialized": THREAD_SERIALIZED,
-    "multiple": THREAD_MULTIPLE,
+    "single": mpi.THREAD_SINGLE,
+    "funneled": mpi.THREAD_FUNNELED,
+    "serialized": mpi.THREAD_SERIALIZED,
+    "multiple": mpi.THREAD_MULTIPLE,
 }
 
 
 class _Environment:
     """What the import of MPI, Init and the end of the program need to know."""
 
-    provided = THREAD_SINGLE
+    provided = mpi.THREAD_SINGLE
     main_thread = 0
     finalizes = False
     abort_status = 0
@@ -63,7 +54,7 @@ def bootstrap() -> None:
     rc.warn_unknown()
     runtime.at_exit(_at_exit)
     if options.initialize and not _environment.is_initialized and not runtime.is_finalized():
-        _start(_LEVELS[options.thread_level] if options.threads else THREAD_SINGLE)
+        _start(_LEVELS[options.thread_level] if options.threads else mpi.THREAD_SINGLE)
         _environment.finalizes = options.finalize
     elif not options.initialize:
         _environment.finalizes = options.finalize
@@ -97,12 +88,12 @@ def _set_abort_status(status: int) -> None:
 
 def Init() -> None:
     """Initialize the MPI execution environment."""
-    Init_thread(THREAD_SINGLE)
+    Init_thread(mpi.THREAD_SINGLE)
 
 
-def Init_thread(required: int = THREAD_MULTIPLE) -> int:
+def Init_thread(required: int = mpi.THREAD_MULTIPLE) -> int:
     """Initialize the MPI execution environment; return the level of thread support."""
-    level = max(THREAD_SINGLE, min(integer(required, "required"), THREAD_MULTIPLE))
+    level = max(mpi.THREAD_SINGLE, min(integer(required, "required"), mpi.THREAD_MULTIPLE))
     with _environment.lock:
         if _environment.is_finalized:
             errors.fail(errors.ERR_OTHER, "MPI was finalized in this process and cannot be initialized again")
@@ -184,7 +175,7 @@ def Is_finalized() -> bool:
 
 def Get_version() -> tuple[int, int]:
     """Obtain the version number of the MPI standard."""
-    return VERSION, SUBVERSION
+    return mpi.VERSION, mpi.SUBVERSION
 
 
 def Get_library_version() -> str:
@@ -200,7 +191,7 @@ def get_vendor() -> tuple[str, tuple[int, int, int]]:
 
 def Get_processor_name() -> str:
     """Obtain the name of the calling processor."""
-    return socket.gethostname()[: MAX_PROCESSOR_NAME - 1]
+    return socket.gethostname()[: mpi.MAX_PROCESSOR_NAME - 1]
 
 
 def Get_hw_resource_info() -> Info:
@@ -224,23 +215,13 @@ def Pcontrol(level: int) -> None:
         errors.fail(errors.ERR_ARG, f"profiling level {level} is not 0, 1 or 2")
 
 
-def Attach_buffer(buf: Buffer | None) -> None:
-    """Attach a user-provided buffer for sending in buffered mode."""
-    buffering.process.send_buffer = buffering.attach(buffering.process.send_buffer, buf)
+class _Process(AttachedBuffer):
+    """The process as what has a buffer for buffered sends."""
+
+    __slots__ = ()
+    _state = buffering.process
 
 
-def Detach_buffer() -> Any:
-    """Remove an existing attached buffer, once all that was sent from it has been received."""
-    attached = buffering.detach(buffering.process.send_buffer)
-    buffering.process.send_buffer = None
-    return attached
-
-
-def Flush_buffer() -> None:
-    """Block until all buffered messages have been transmitted."""
-    buffering.Flush(buffering.process.send_buffer).wait()
-
-
-def Iflush_buffer() -> Request:
-    """Nonblocking flush for buffered messages."""
-    return Request._refer(buffering.Flush(buffering.process.send_buffer))
+_process = _Process()
+Attach_buffer, Detach_buffer = _process.Attach_buffer, _process.Detach_buffer
+Flush_buffer, Iflush_buffer = _process.Flush_buffer, _process.Iflush_buffer

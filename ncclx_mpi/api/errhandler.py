@@ -11,7 +11,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from ncclx_mpi import rc, runtime
 from ncclx_mpi.api.handle import Handle, constant, is_constant
@@ -52,17 +52,11 @@ class Errhandler(Handle):
     __slots__ = ()
     _NULL = _NULL
     _STATE = ErrhandlerState
-    _ROOT: ClassVar[type[Handle]]
     _state: ErrhandlerState
 
     def __new__(cls, errhandler: Errhandler | None = None) -> Self:
         """Make a null handle, or a copy of another handle."""
         return cls._copy(errhandler, "errhandler")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Errhandler:
-        """Make the handle that :attr:`handle` gave."""
-        return cls._refer(cls._find(handle))
 
     def Free(self) -> None:
         """Release the handle; objects that use the handler keep it."""
@@ -116,7 +110,6 @@ class Errhandler(Handle):
             own._become_null()
 
 
-Errhandler._ROOT = Errhandler
 ERRHANDLER_NULL = constant(Errhandler(), "ERRHANDLER_NULL")
 ERRORS_RETURN = constant(Errhandler._refer(ErrhandlerState(_PREDEFINED)), "ERRORS_RETURN")
 ERRORS_ARE_FATAL = constant(Errhandler._refer(ErrhandlerState(_PREDEFINED, is_fatal=True)), "ERRORS_ARE_FATAL")

@@ -8,8 +8,9 @@ Offsets and pointers count elements of the view's etype.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from os import PathLike
-from typing import Any, AnyStr, ClassVar, NoReturn, Self
+from typing import Any, AnyStr, NoReturn, Self
 
 from ncclx_mpi import arguments, errors, rc, runtime
 from ncclx_mpi.api import communicator, errhandler_dispatch
@@ -26,6 +27,7 @@ from ncclx_mpi.buffers.layout import committed
 from ncclx_mpi.constants import MODE_RDONLY, SEEK_SET
 from ncclx_mpi.io import file as machinery
 from ncclx_mpi.io import posix, representation
+from ncclx_mpi.io.file import Pointer, Where
 from ncclx_mpi.operations.operation import EMPTY, write_status
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import BufSpec
@@ -54,17 +56,11 @@ class File(Hinted, ErrorHandled, Handle):
     _NULL = _NULL
     _KIND = "file"
     _STATE = FileState
-    _ROOT: ClassVar[type[Handle]]
     _state: FileState
 
     def __new__(cls, file: File | None = None) -> Self:
         """Make a null handle, or a copy of another handle."""
         return cls._copy(file, "file")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> File:
-        """Make the handle that :attr:`handle` gave."""
-        return File._refer(cls._find(handle))
 
     # Opening and closing
 
@@ -274,175 +270,171 @@ class File(Hinted, ErrorHandled, Handle):
 
     def Read_at(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Read using explicit offset."""
-        check_status(status)
-        _report(status, self._file.read_at(integer(offset, "offset"), arguments.recv(buf)))
+        self._read(integer(offset, "offset"), buf, status)
 
     def Read_at_all(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Collective read using explicit offset."""
-        check_status(status)
-        _report(status, self._file.read_at_all(integer(offset, "offset"), arguments.recv(buf)))
+        self._read_all(integer(offset, "offset"), buf, status)
 
     def Write_at(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Write using explicit offset."""
-        check_status(status)
-        _report(status, self._file.write_at(integer(offset, "offset"), arguments.send(buf)))
+        self._write(integer(offset, "offset"), buf, status)
 
     def Write_at_all(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Collective write using explicit offset."""
-        check_status(status)
-        _report(status, self._file.write_at_all(integer(offset, "offset"), arguments.send(buf)))
+        self._write_all(integer(offset, "offset"), buf, status)
 
     def Iread_at(self, offset: int, buf: BufSpec) -> Request:
         """Non-blocking read using explicit offset."""
-        return Request._refer(self._file.start_read_at(integer(offset, "offset"), arguments.recv(buf)))
+        return Request._refer(self._file.start_read(integer(offset, "offset"), arguments.recv(buf)))
 
     def Iread_at_all(self, offset: int, buf: BufSpec) -> Request:
         """Non-blocking collective read using explicit offset; each rank reads by itself."""
-        return Request._refer(self._file.start_read_at(integer(offset, "offset"), arguments.recv(buf)))
+        return Request._refer(self._file.start_read(integer(offset, "offset"), arguments.recv(buf)))
 
     def Iwrite_at(self, offset: int, buf: BufSpec) -> Request:
         """Non-blocking write using explicit offset."""
-        return Request._refer(self._file.start_write_at(integer(offset, "offset"), arguments.send(buf)))
+        return Request._refer(self._file.start_write(integer(offset, "offset"), arguments.send(buf)))
 
     def Iwrite_at_all(self, offset: int, buf: BufSpec) -> Request:
         """Non-blocking collective write using explicit offset; each rank writes by itself."""
-        return Request._refer(self._file.start_write_at(integer(offset, "offset"), arguments.send(buf)))
+        return Request._refer(self._file.start_write(integer(offset, "offset"), arguments.send(buf)))
 
     # At the individual pointer
 
     def Read(self, buf: BufSpec, status: Status | None = None) -> None:
         """Read using individual file pointer."""
-        check_status(status)
-        _report(status, self._file.read(arguments.recv(buf)))
+        self._read(Pointer.INDIVIDUAL, buf, status)
 
     def Read_all(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective read using individual file pointer."""
-        check_status(status)
-        _report(status, self._file.read_all(arguments.recv(buf)))
+        self._read_all(Pointer.INDIVIDUAL, buf, status)
 
     def Write(self, buf: BufSpec, status: Status | None = None) -> None:
         """Write using individual file pointer."""
-        check_status(status)
-        _report(status, self._file.write(arguments.send(buf)))
+        self._write(Pointer.INDIVIDUAL, buf, status)
 
     def Write_all(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective write using individual file pointer."""
-        check_status(status)
-        _report(status, self._file.write_all(arguments.send(buf)))
+        self._write_all(Pointer.INDIVIDUAL, buf, status)
 
     def Iread(self, buf: BufSpec) -> Request:
         """Non-blocking read using individual file pointer."""
-        return Request._refer(self._file.start_read(arguments.recv(buf)))
+        return Request._refer(self._file.start_read(Pointer.INDIVIDUAL, arguments.recv(buf)))
 
     def Iread_all(self, buf: BufSpec) -> Request:
         """Non-blocking collective read using individual file pointer; each rank reads by itself."""
-        return Request._refer(self._file.start_read(arguments.recv(buf)))
+        return Request._refer(self._file.start_read(Pointer.INDIVIDUAL, arguments.recv(buf)))
 
     def Iwrite(self, buf: BufSpec) -> Request:
         """Non-blocking write using individual file pointer."""
-        return Request._refer(self._file.start_write(arguments.send(buf)))
+        return Request._refer(self._file.start_write(Pointer.INDIVIDUAL, arguments.send(buf)))
 
     def Iwrite_all(self, buf: BufSpec) -> Request:
         """Non-blocking collective write using individual file pointer; each rank writes by itself."""
-        return Request._refer(self._file.start_write(arguments.send(buf)))
+        return Request._refer(self._file.start_write(Pointer.INDIVIDUAL, arguments.send(buf)))
 
     # At the shared pointer
 
     def Read_shared(self, buf: BufSpec, status: Status | None = None) -> None:
         """Read using shared file pointer."""
-        check_status(status)
-        _report(status, self._file.read_shared(arguments.recv(buf)))
+        self._read(Pointer.SHARED, buf, status)
 
     def Write_shared(self, buf: BufSpec, status: Status | None = None) -> None:
         """Write using shared file pointer."""
-        check_status(status)
-        _report(status, self._file.write_shared(arguments.send(buf)))
+        self._write(Pointer.SHARED, buf, status)
 
     def Iread_shared(self, buf: BufSpec) -> Request:
         """Non-blocking read using shared file pointer."""
-        return Request._refer(self._file.start_read_shared(arguments.recv(buf)))
+        return Request._refer(self._file.start_read(Pointer.SHARED, arguments.recv(buf)))
 
     def Iwrite_shared(self, buf: BufSpec) -> Request:
         """Non-blocking write using shared file pointer."""
-        return Request._refer(self._file.start_write_shared(arguments.send(buf)))
+        return Request._refer(self._file.start_write(Pointer.SHARED, arguments.send(buf)))
 
     def Read_ordered(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective read using shared file pointer, in the order of ranks."""
-        check_status(status)
-        _report(status, self._file.read_ordered(arguments.recv(buf)))
+        self._read_all(Pointer.ORDERED, buf, status)
 
     def Write_ordered(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective write using shared file pointer, in the order of ranks."""
-        check_status(status)
-        _report(status, self._file.write_ordered(arguments.send(buf)))
+        self._write_all(Pointer.ORDERED, buf, status)
 
     # Split collectives
 
     def Read_at_all_begin(self, offset: int, buf: BufSpec) -> None:
         """Start a split collective read using explicit offset."""
-        file, position, buffer = self._file, integer(offset, "offset"), arguments.recv(buf)
-        file.begin("Read_at_all", lambda: file.read_at_all(position, buffer))
+        self._begin("Read_at_all", self._file.read_all, integer(offset, "offset"), arguments.recv(buf))
 
     def Read_at_all_end(self, buf: BufSpec, status: Status | None = None) -> None:
         """Complete a split collective read using explicit offset."""
-        check_status(status)
-        arguments.recv(buf)
-        _report(status, self._file.end("Read_at_all"))
+        self._end("Read_at_all", arguments.recv, buf, status)
 
     def Write_at_all_begin(self, offset: int, buf: BufSpec) -> None:
         """Start a split collective write using explicit offset."""
-        file, position, buffer = self._file, integer(offset, "offset"), arguments.send(buf)
-        file.begin("Write_at_all", lambda: file.write_at_all(position, buffer))
+        self._begin("Write_at_all", self._file.write_all, integer(offset, "offset"), arguments.send(buf))
 
     def Write_at_all_end(self, buf: BufSpec, status: Status | None = None) -> None:
         """Complete a split collective write using explicit offset."""
-        check_status(status)
-        arguments.send(buf)
-        _report(status, self._file.end("Write_at_all"))
+        self._end("Write_at_all", arguments.send, buf, status)
 
     def Read_all_begin(self, buf: BufSpec) -> None:
         """Start a split collective read using individual file pointer."""
-        file, buffer = self._file, arguments.recv(buf)
-        file.begin("Read_all", lambda: file.read_all(buffer))
+        self._begin("Read_all", self._file.read_all, Pointer.INDIVIDUAL, arguments.recv(buf))
 
     def Read_all_end(self, buf: BufSpec, status: Status | None = None) -> None:
         """Complete a split collective read using individual file pointer."""
-        check_status(status)
-        arguments.recv(buf)
-        _report(status, self._file.end("Read_all"))
+        self._end("Read_all", arguments.recv, buf, status)
 
     def Write_all_begin(self, buf: BufSpec) -> None:
         """Start a split collective write using individual file pointer."""
-        file, buffer = self._file, arguments.send(buf)
-        file.begin("Write_all", lambda: file.write_all(buffer))
+        self._begin("Write_all", self._file.write_all, Pointer.INDIVIDUAL, arguments.send(buf))
 
     def Write_all_end(self, buf: BufSpec, status: Status | None = None) -> None:
         """Complete a split collective write using individual file pointer."""
-        check_status(status)
-        arguments.send(buf)
-        _report(status, self._file.end("Write_all"))
+        self._end("Write_all", arguments.send, buf, status)
 
     def Read_ordered_begin(self, buf: BufSpec) -> None:
         """Start a split collective read using shared file pointer."""
-        file, buffer = self._file, arguments.recv(buf)
-        file.begin("Read_ordered", lambda: file.read_ordered(buffer))
+        self._begin("Read_ordered", self._file.read_all, Pointer.ORDERED, arguments.recv(buf))
 
     def Read_ordered_end(self, buf: BufSpec, status: Status | None = None) -> None:
         """Complete a split collective read using shared file pointer."""
-        check_status(status)
-        arguments.recv(buf)
-        _report(status, self._file.end("Read_ordered"))
+        self._end("Read_ordered", arguments.recv, buf, status)
 
     def Write_ordered_begin(self, buf: BufSpec) -> None:
         """Start a split collective write using shared file pointer."""
-        file, buffer = self._file, arguments.send(buf)
-        file.begin("Write_ordered", lambda: file.write_ordered(buffer))
+        self._begin("Write_ordered", self._file.write_all, Pointer.ORDERED, arguments.send(buf))
 
     def Write_ordered_end(self, buf: BufSpec, status: Status | None = None) -> None:
         """Complete a split collective write using shared file pointer."""
+        self._end("Write_ordered", arguments.send, buf, status)
+
+    # How
+
+    def _read(self, where: Where, buf: BufSpec, status: Status | None) -> None:
         check_status(status)
-        arguments.send(buf)
-        _report(status, self._file.end("Write_ordered"))
+        _report(status, self._file.read(where, arguments.recv(buf)))
+
+    def _read_all(self, where: Where, buf: BufSpec, status: Status | None) -> None:
+        check_status(status)
+        _report(status, self._file.read_all(where, arguments.recv(buf)))
+
+    def _write(self, where: Where, buf: BufSpec, status: Status | None) -> None:
+        check_status(status)
+        _report(status, self._file.write(where, arguments.send(buf)))
+
+    def _write_all(self, where: Where, buf: BufSpec, status: Status | None) -> None:
+        check_status(status)
+        _report(status, self._file.write_all(where, arguments.send(buf)))
+
+    def _begin(self, what: str, access: Callable[[Where, arguments.Buffer], int], where: Where, buffer: arguments.Buffer) -> None:
+        self._file.begin(what, lambda: access(where, buffer))
+
+    def _end(self, what: str, resolve: Callable[[BufSpec], arguments.Buffer], buf: BufSpec, status: Status | None) -> None:
+        check_status(status)
+        resolve(buf)
+        _report(status, self._file.end(what))
 
 
 def _fail(error: errors.Exception) -> NoReturn:
@@ -463,5 +455,4 @@ def _report(status: Status | None, nbytes: int) -> None:
         write_status(status, EMPTY._replace(nbytes=nbytes))
 
 
-File._ROOT = File
 FILE_NULL = constant(File(), "FILE_NULL")

@@ -59,9 +59,6 @@ class Generalized(Operation):
     """An operation of the program itself: complete when the program says so."""
 
     __slots__ = ("args", "cancel_fn", "engine", "free_fn", "is_complete", "is_queried", "kwargs", "query_fn", "value")
-    engine: Engine
-    is_complete: bool
-    is_queried: bool
     value: Any
 
     def __init__(self, engine: Engine, query_fn: Any, free_fn: Any, cancel_fn: Any, args: Any, kwargs: Any) -> None:

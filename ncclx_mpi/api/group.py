@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ncclx_mpi import errors
 from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
@@ -39,17 +39,11 @@ class Group(Handle):
     __slots__ = ()
     _NULL = _NULL
     _STATE = GroupState
-    _ROOT: ClassVar[type[Handle]]
     _state: GroupState
 
     def __new__(cls, group: Group | None = None) -> Self:
         """Create a handle of the same group, or a null one."""
         return cls._copy(group, "group")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Group:
-        """Create object from the integer that `handle` gave."""
-        return Group._refer(cls._find(handle))
 
     @classmethod
     def _of(cls, ranks: Iterable[int], me: int) -> Self:
@@ -188,8 +182,6 @@ def _expand(triplets: Sequence[Any]) -> list[int]:
         ranks.extend(range(first, last + (1 if stride > 0 else -1), stride))
     return ranks
 
-
-Group._ROOT = Group
 
 GROUP_NULL = constant(Group(), "GROUP_NULL")
 GROUP_EMPTY = constant(Group._refer(_EMPTY), "GROUP_EMPTY")

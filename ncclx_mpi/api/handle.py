@@ -30,6 +30,12 @@ class Handle:
     _ROOT: ClassVar[type[Handle]]
     _STATE: ClassVar[type[State]]
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """The class that says what a null handle refers to is what handles of its kind are instances of."""
+        super().__init_subclass__(**kwargs)
+        if "_NULL" in vars(cls):
+            cls._ROOT = cls
+
     @classmethod
     def _refer(cls, state: Any) -> Self:
         """Return a handle of this class that refers to `state`."""
@@ -95,6 +101,11 @@ class Handle:
     def handle(self) -> int:
         """Integer that identifies what the handle refers to; 0 if it is null."""
         return 0 if self._state is self._NULL else int(self._state.number)
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Self:
+        """Create object from the integer that `handle` gave."""
+        return cls._ROOT._refer(cls._find(handle))  # type: ignore[return-value]
 
     @classmethod
     def _find(cls, number: int) -> Any:

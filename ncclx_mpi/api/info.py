@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
 from ncclx_mpi.constants import MAX_INFO_KEY, MAX_INFO_VAL
@@ -40,7 +40,6 @@ class Info(Handle):
     __slots__ = ()
     _NULL = _NULL
     _STATE = InfoState
-    _ROOT: ClassVar[type[Handle]]
     _state: InfoState
 
     def __new__(cls, info: Info | None = None) -> Self:
@@ -52,11 +51,6 @@ class Info(Handle):
         if not self or not self._state.frozen:
             return super().__reduce__() if not self else (type(self).Create, (self.items(),))
         return super().__reduce__()
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Info:
-        """Make the handle that :attr:`handle` gave."""
-        return cls._refer(cls._find(handle))
 
     @classmethod
     def Create(cls, items: Info | Items | None = None) -> Self:
@@ -240,6 +234,5 @@ def _environment(args: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-Info._ROOT = Info
 INFO_NULL = constant(Info(), "INFO_NULL")
 INFO_ENV = constant(Info._refer(InfoState(_environment(None), frozen=True)), "INFO_ENV")

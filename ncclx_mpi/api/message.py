@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ncclx_mpi import arguments, errors
 from ncclx_mpi.api import fast, object_messages
@@ -42,17 +42,11 @@ class Message(Handle):
     __slots__ = ()
     _NULL = _NULL
     _STATE = MessageState
-    _ROOT: ClassVar[type[Handle]]
     _state: MessageState
 
     def __new__(cls, message: Message | None = None) -> Self:
         """Create a handle of the same message, or a null one."""
         return cls._copy(message, "message")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Message:
-        """Create object from the integer that `handle` gave."""
-        return Message._refer(cls._find(handle))
 
     def free(self) -> None:
         """Do nothing: a message ends by being received."""
@@ -156,8 +150,6 @@ class Message(Handle):
         self._state = _NULL
         return message
 
-
-Message._ROOT = Message
 
 MESSAGE_NULL = constant(Message(), "MESSAGE_NULL")
 MESSAGE_NO_PROC = constant(Message._refer(_NO_PROC), "MESSAGE_NO_PROC")

@@ -50,7 +50,7 @@ def exchange(
 ) -> list[Any]:
     """Send a part of `data` to each destination; return the object of what each source sends.
 
-    `move` exchanges bytes along edges; it takes what :func:`~ncclx_mpi.collectives.prepare_neighbor_alltoall` takes after the communicator.
+    `move` exchanges bytes along edges; it takes what :func:`~ncclx_mpi.collectives.prepare.neighbor_alltoall` takes after the communicator.
     """
     given, sizes = np.array(lengths, dtype=np.int64), np.zeros(len(edges.sources), dtype=np.int64)
     move(edges, given.ctypes.data, *_words(edges.destinations), sizes.ctypes.data, *_words(edges.sources))

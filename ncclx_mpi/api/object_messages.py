@@ -587,7 +587,6 @@ class ObjectRequest(_Receiving):
     """The receive of an object that Python has started."""
 
     __slots__ = ("receive",)
-    receive: ObjectReceive
 
     def __init__(self, receive: ObjectReceive) -> None:
         self.receive = receive

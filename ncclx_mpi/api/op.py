@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +97,6 @@ class Op(Handle):
     __slots__ = ()
     _NULL = _NULL
     _STATE = OpState
-    _ROOT: ClassVar[type[Handle]]
     _state: OpState
 
     def __new__(cls, op: Op | None = None) -> Self:
@@ -116,11 +115,6 @@ class Op(Handle):
         if self and self._state.user:
             return (_create, (type(self), self._state.function, self._state.commute))
         return super().__reduce__()
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Op:
-        """Create object from the integer that `handle` gave."""
-        return Op._refer(cls._find(handle))
 
     @classmethod
     def Create(cls, function: Callable[[Any, Any, Datatype], None], commute: bool = False) -> Self:
@@ -327,9 +321,6 @@ def _minloc(x: Any, y: Any) -> Any:
     if u < v:
         return u, i
     return (v, j) if v < u or j < i else (u, i)
-
-
-Op._ROOT = Op
 
 
 def _define(name: str, function: Callable[[Any, Any], Any]) -> Op:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from operator import methodcaller
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast, object_messages
@@ -37,17 +37,11 @@ class Request(Handle):
     __slots__ = ()
     _NULL = _NULL
     _STATE = Operation
-    _ROOT: ClassVar[type[Handle]]
     _state: Operation
 
     def __new__(cls, request: Request | None = None) -> Self:
         """Create a handle of the same operation, or a null one."""
         return cls._copy(request, "request")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Request:
-        """Create object from the integer that `handle` gave."""
-        return Request._refer(cls._find(handle))
 
     def free(self) -> None:
         """Call `Free` if not null."""
@@ -665,8 +659,6 @@ def _extend(statuses: Any, count: int) -> None:
 def _assign(target: Status, result: Status) -> None:
     target._words = result._words
 
-
-Request._ROOT = Request
 
 request_pool.introduce(Request, Prequest, Ticket, Bound, _NULL)
 request_pool.introduce_statuses(Status, Status()._words)

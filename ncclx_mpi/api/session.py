@@ -7,7 +7,7 @@ any more.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Self
 
 from ncclx_mpi import errors
 from ncclx_mpi.api import buffering, environment
@@ -16,7 +16,7 @@ from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.buffering import SendBuffer
 from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, integer
+from ncclx_mpi.api.handle import constant, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.state import State
@@ -51,18 +51,12 @@ class Session(AttachedBuffer, ErrorHandled):
     __slots__ = ()
     _NULL = SessionState()
     _STATE = SessionState
-    _ROOT: ClassVar[type[Handle]]
     _KIND = "session"
     _state: SessionState
 
     def __new__(cls, session: Session | None = None) -> Self:
         """Create a handle of the same session, or a null one."""
         return cls._copy(session, "session")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Session:
-        """Create object from the integer that `handle` gave."""
-        return Session._refer(cls._find(handle))
 
     @classmethod
     def Init(cls, info: Info = INFO_NULL, errhandler: Errhandler | None = None) -> Self:
@@ -149,5 +143,4 @@ class Session(AttachedBuffer, ErrorHandled):
         return attached
 
 
-Session._ROOT = Session
 SESSION_NULL = constant(Session(), "SESSION_NULL")

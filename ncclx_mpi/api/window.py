@@ -9,9 +9,10 @@ the next synchronisation. A dynamic window (:meth:`Win.Create_dynamic`) has the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from ncclx_mpi import arguments, buffers, errors, runtime
+from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.datatype import Datatype
@@ -27,26 +28,7 @@ from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
 from ncclx_mpi.buffers.source import Source
-from ncclx_mpi.constants import (
-    LOCK_EXCLUSIVE,
-    LOCK_SHARED,
-    MODE_NOCHECK,
-    MODE_NOPRECEDE,
-    MODE_NOPUT,
-    MODE_NOSTORE,
-    MODE_NOSUCCEED,
-    PROC_NULL,
-    WIN_BASE,
-    WIN_CREATE_FLAVOR,
-    WIN_DISP_UNIT,
-    WIN_FLAVOR_ALLOCATE,
-    WIN_FLAVOR_CREATE,
-    WIN_FLAVOR_DYNAMIC,
-    WIN_FLAVOR_SHARED,
-    WIN_MODEL,
-    WIN_SIZE,
-    WIN_UNIFIED,
-)
+from ncclx_mpi.constants import PROC_NULL
 from ncclx_mpi.operations.operation import Operation
 from ncclx_mpi.rma import accumulate
 from ncclx_mpi.rma.accumulate import Reduction
@@ -58,7 +40,7 @@ from ncclx_mpi.rma.window import Part, Window
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
 
-_ASSERTIONS = MODE_NOCHECK | MODE_NOSTORE | MODE_NOPUT | MODE_NOPRECEDE | MODE_NOSUCCEED
+_ASSERTIONS = mpi.MODE_NOCHECK | mpi.MODE_NOSTORE | mpi.MODE_NOPUT | mpi.MODE_NOPRECEDE | mpi.MODE_NOSUCCEED
 
 
 class WinState(State):
@@ -90,17 +72,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     _NULL_NAME = "MPI_WIN_NULL"
     _KIND = "window"
     _STATE = WinState
-    _ROOT: ClassVar[type[Handle]]
     _state: WinState
 
     def __new__(cls, win: Win | None = None) -> Self:
         """Make a null handle, or a copy of another handle."""
         return cls._copy(win, "win")
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Win:
-        """Make the handle that :attr:`handle` gave."""
-        return Win._refer(cls._find(handle))
 
     # Making and ending
 
@@ -115,7 +91,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             found = _host_memory(memory, "Win.Create")
             return Part(found.address, found.nbytes, unit, (memory, found.owner))
 
-        return cls._make(comm, prepare, WIN_FLAVOR_CREATE, info)
+        return cls._make(comm, prepare, mpi.WIN_FLAVOR_CREATE, info)
 
     @classmethod
     def Allocate(cls, size: int, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
@@ -131,7 +107,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
                 errors.fail(errors.ERR_NO_MEM, f"Win.Allocate: {error}")
             return Part(address, nbytes, unit, None, lambda: heap.free(address))
 
-        return cls._make(comm, prepare, WIN_FLAVOR_ALLOCATE, info)
+        return cls._make(comm, prepare, mpi.WIN_FLAVOR_ALLOCATE, info)
 
     @classmethod
     def Allocate_shared(cls, size: int, disp_unit: int = 1, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
@@ -148,7 +124,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         def prepare() -> Part:
             return shared_part(comm._state.native, lambda: _size(size, "Win.Allocate_shared"), lambda: _unit(disp_unit))
 
-        return cls._make(comm, prepare, WIN_FLAVOR_SHARED, info)
+        return cls._make(comm, prepare, mpi.WIN_FLAVOR_SHARED, info)
 
     @classmethod
     def Create_dynamic(cls, info: Info = INFO_NULL, comm: Intracomm = COMM_SELF) -> Self:
@@ -160,7 +136,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             table = heap.allocate(TABLE_BYTES)
             return Part(0, 0, 1, None, lambda: heap.free(table), table)
 
-        return cls._make(comm, prepare, WIN_FLAVOR_DYNAMIC, info)
+        return cls._make(comm, prepare, mpi.WIN_FLAVOR_DYNAMIC, info)
 
     def Attach(self, memory: Buffer) -> None:
         """Attach a local memory region, which is the window's until it is detached, or the window freed.
@@ -291,7 +267,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def model(self) -> int:
         """Memory model."""
         self._state.window  # noqa: B018  (raises if it is null or was freed)
-        return WIN_UNIFIED
+        return mpi.WIN_UNIFIED
 
     # Access
 
@@ -452,7 +428,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization on a window."""
-        self._window.fence(bool(_assertion(assertion) & MODE_NOSUCCEED))
+        self._window.fence(bool(_assertion(assertion) & mpi.MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA access epoch."""
@@ -487,14 +463,14 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             errors.fail(errors.ERR_GROUP, f"world ranks {sorted(strangers)} of the group have no part in this window")
         return [comm.world_ranks.index(rank) for rank in group._state.ranks]
 
-    def Lock(self, rank: int, lock_type: int = LOCK_EXCLUSIVE, assertion: int = 0) -> None:
+    def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""
         _assertion(assertion)
-        if lock_type not in (LOCK_EXCLUSIVE, LOCK_SHARED):
+        if lock_type not in (mpi.LOCK_EXCLUSIVE, mpi.LOCK_SHARED):
             errors.fail(errors.ERR_LOCKTYPE, f"{lock_type} is no lock type; MPI.LOCK_EXCLUSIVE and MPI.LOCK_SHARED are")
         target = self._target_rank(rank, must_be_open=False)
         if target != PROC_NULL:
-            self._window.lock(target, lock_type == LOCK_EXCLUSIVE)
+            self._window.lock(target, lock_type == mpi.LOCK_EXCLUSIVE)
 
     def Unlock(self, rank: int) -> None:
         """Complete an RMA access epoch at the target process."""
@@ -538,7 +514,6 @@ class Fetching(Operation):
     """An access that brings something from a rank which shares no memory with this one."""
 
     __slots__ = ("fetch",)
-    fetch: Fetch
 
     def __init__(self, fetch: Fetch) -> None:
         super().__init__()
@@ -651,14 +626,13 @@ def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> Reduc
 
 
 _PREDEFINED: dict[int, Callable[[Win], int]] = {
-    WIN_BASE: lambda win: win.attrs[0],
-    WIN_SIZE: lambda win: win.attrs[1],
-    WIN_DISP_UNIT: lambda win: win.attrs[2],
-    WIN_CREATE_FLAVOR: lambda win: win.flavor,
-    WIN_MODEL: lambda win: win.model,
+    mpi.WIN_BASE: lambda win: win.attrs[0],
+    mpi.WIN_SIZE: lambda win: win.attrs[1],
+    mpi.WIN_DISP_UNIT: lambda win: win.attrs[2],
+    mpi.WIN_CREATE_FLAVOR: lambda win: win.flavor,
+    mpi.WIN_MODEL: lambda win: win.model,
 }
 
-Win._ROOT = Win
 Win._PREDEFINED = _PREDEFINED
 export(Win, lambda win: win.attrs[:2])
 WIN_NULL = constant(Win(), "WIN_NULL")

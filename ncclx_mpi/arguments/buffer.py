@@ -239,7 +239,7 @@ class Copy:
 
     def __init__(self, blocks: list[Buffer]) -> None:
         self._blocks = blocks
-        self.offsets, total = _offsets(blocks)
+        *self.offsets, total = accumulate((block.nbytes for block in blocks), initial=0)
         device = next((block.device for block in blocks if block.device is not None), None)
         self.owner: Any
         if device is None:
@@ -286,12 +286,3 @@ def _room(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def _nothing(nbytes: int) -> None:
     """Data arrived where it belongs."""
-
-
-def _offsets(blocks: list[Buffer]) -> tuple[list[int], int]:
-    """Offsets of blocks one after the other, and bytes of all."""
-    offsets, total = [], 0
-    for block in blocks:
-        offsets.append(total)
-        total += block.nbytes
-    return offsets, total

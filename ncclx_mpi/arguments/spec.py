@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -128,7 +129,7 @@ def recv_w(spec: Any, size: int) -> WBuffer:
 
 def has_counts(spec: Any) -> bool:
     """Whether a vector form gives counts, rather than leave them to be inferred."""
-    return _split_vector(spec)[1] is not None
+    return _split(spec, tuple)[1] is not None
 
 
 def is_in_place(spec: Any) -> bool:
@@ -137,7 +138,7 @@ def is_in_place(spec: Any) -> bool:
 
 
 def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
-    source, count, displ, kind = _split_simple(spec)
+    source, count, displ, kind = _split(spec, list | tuple)
     memory = _open(source, kind, writable=writable)
     if memory.datatype._state is None and displ:
         raise ValueError("message: cannot handle displacement, datatype is null")
@@ -156,33 +157,33 @@ def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
     return Buffer(memory.address + offset, number, memory.datatype, layout, memory.owner, memory.readonly, device)
 
 
-def _split_simple(spec: Any) -> tuple[Any, Any, Any, Any]:
-    """Buffer, count, displacement and type of a simple form; None for what is left out."""
+def _split(spec: Any, pair: Any) -> tuple[Any, Any, Any, Any]:
+    """Buffer, counts, displacements and type of a form; None for what is left out. Both numbers may come as one: what a `pair` is."""
     if not isinstance(spec, list | tuple):
         if spec is None:
             raise TypeError(f"{_EXPECT_BUFFER}, got None")
         return spec, None, None, None
-    count = displ = kind = None
+    counts = displs = kind = None
     match len(spec):
         case 2:
-            source, count = spec
-            if _is_type(count):
-                count, kind = None, count
-            elif isinstance(count, list | tuple):
-                count, displ = count
+            source, counts = spec
+            if _is_type(counts):
+                counts, kind = None, counts
+            elif isinstance(counts, pair):
+                counts, displs = counts
         case 3:
-            source, count, kind = spec
-            if isinstance(count, list | tuple):
-                count, displ = count
+            source, counts, kind = spec
+            if isinstance(counts, pair):
+                counts, displs = counts
         case 4:
-            source, count, displ, kind = spec
+            source, counts, displs, kind = spec
         case _:
             raise ValueError(_EXPECT_ITEMS)
-    return source, count, displ, kind
+    return source, counts, displs, kind
 
 
 def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
-    source, counts, displs, kind = _split_vector(spec)
+    source, counts, displs, kind = _split(spec, tuple)
     memory = _open(source, kind, writable=writable)
     layout = _layout(memory, is_inferred=counts is None)
     if counts is None:
@@ -191,10 +192,7 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
     else:
         numbers = [_index(counts)] * size if is_integral(counts) else _items(counts, size)
     if displs is None:
-        places, at = [], 0
-        for number in numbers:
-            places.append(at)
-            at += number
+        places = list(accumulate(numbers, initial=0))[:-1]
     else:
         step = _index(displs) if is_integral(displs) else 0
         places = [step * rank for rank in range(size)] if is_integral(displs) else _items(displs, size)
@@ -207,31 +205,6 @@ def _vector(spec: Any, size: int, *, writable: bool) -> VBuffer:
     used, place = next((pair for pair in zip(numbers, places, strict=True) if pair[0]), (0, 0))
     device = _device(memory, layout, place * layout.extent, used)
     return VBuffer(memory.address, numbers, places, memory.datatype, layout, memory.owner, memory.readonly, device)
-
-
-def _split_vector(spec: Any) -> tuple[Any, Any, Any, Any]:
-    """Buffer, counts, displacements and type of a vector form; None for what is left out."""
-    if not isinstance(spec, list | tuple):
-        if spec is None:
-            raise TypeError(f"{_EXPECT_BUFFER}, got None")
-        return spec, None, None, None
-    counts = displs = kind = None
-    match len(spec):
-        case 2:
-            source, counts = spec
-            if _is_type(counts):
-                counts, kind = None, counts
-            elif isinstance(counts, tuple):
-                counts, displs = counts
-        case 3:
-            source, counts, kind = spec
-            if isinstance(counts, tuple):
-                counts, displs = counts
-        case 4:
-            source, counts, displs, kind = spec
-        case _:
-            raise ValueError(_EXPECT_ITEMS)
-    return source, counts, displs, kind
 
 
 def _vector_w(spec: Any, size: int, *, writable: bool) -> WBuffer:

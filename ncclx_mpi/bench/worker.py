@@ -13,6 +13,7 @@ import json
 import sys
 import timeit
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,18 +72,15 @@ def _bcast(comm: Any, nbytes: int) -> Work:
     return Work("comm.Bcast(b)", {"b": _sent(nbytes, comm.rank)}, "b", 1)
 
 
-def _reduction(method: str) -> Build:
-    def build(comm: Any, nbytes: int) -> Work:
-        n, r = comm.size, comm.rank
-        total = {
-            "Allreduce": n * (n + 1) / 2,
-            "Reduce": n * (n + 1) / 2 if r == 0 else 0,
-            "Scan": (r + 1) * (r + 2) / 2,
-            "Exscan": r * (r + 1) / 2,
-        }[method]
-        return Work(f"comm.{method}(s, r)", {"s": _sent(nbytes, r), "r": _room(nbytes)}, "r", total)
-
-    return build
+def _reduction(method: str, comm: Any, nbytes: int) -> Work:
+    n, r = comm.size, comm.rank
+    total = {
+        "Allreduce": n * (n + 1) / 2,
+        "Reduce": n * (n + 1) / 2 if r == 0 else 0,
+        "Scan": (r + 1) * (r + 2) / 2,
+        "Exscan": r * (r + 1) / 2,
+    }[method]
+    return Work(f"comm.{method}(s, r)", {"s": _sent(nbytes, r), "r": _room(nbytes)}, "r", total)
 
 
 def _reduce_scatter_block(comm: Any, nbytes: int) -> Work:
@@ -97,18 +95,15 @@ def _reduce_scatter(comm: Any, nbytes: int) -> Work:
     return Work("comm.Reduce_scatter(s, r, counts)", names, "r", n * (n + 1) / 2)
 
 
-def _gathering(method: str, is_vector: bool) -> Build:
-    def build(comm: Any, nbytes: int) -> Work:
-        n = comm.size
-        blocks = n if method.startswith("Alltoall") else 1
-        target: Any = _room(nbytes, n)
-        names = {"s": _sent(nbytes, comm.rank, blocks), "r": target, "counts": [nbytes // 4] * n}
-        send = "[s, counts]" if is_vector and blocks > 1 else "s"
-        call = f"comm.{method}({send}, {'[r, counts]' if is_vector else 'r'})"
-        holds = comm.rank == 0 or not method.startswith("Gather")
-        return Work(call, names, "r", _ranks(nbytes, n) if holds else 0)
-
-    return build
+def _gathering(method: str, is_vector: bool, comm: Any, nbytes: int) -> Work:
+    n = comm.size
+    blocks = n if method.startswith("Alltoall") else 1
+    target: Any = _room(nbytes, n)
+    names = {"s": _sent(nbytes, comm.rank, blocks), "r": target, "counts": [nbytes // 4] * n}
+    send = "[s, counts]" if is_vector and blocks > 1 else "s"
+    call = f"comm.{method}({send}, {'[r, counts]' if is_vector else 'r'})"
+    holds = comm.rank == 0 or not method.startswith("Gather")
+    return Work(call, names, "r", _ranks(nbytes, n) if holds else 0)
 
 
 def _scatter(comm: Any, nbytes: int) -> Work:
@@ -127,26 +122,18 @@ def _alltoallw(comm: Any, nbytes: int) -> Work:
     return Work("comm.Alltoallw([s, counts, types], [r, counts, types])", names, "r", _ranks(nbytes, n))
 
 
-def _nonblocking(blocking: Build) -> Build:
+def _nonblocking(blocking: Build, comm: Any, nbytes: int) -> Work:
     """The non-blocking form of a collective, waited for at once."""
-
-    def build(comm: Any, nbytes: int) -> Work:
-        work = blocking(comm, nbytes)
-        method, operands = work.call.removeprefix("comm.").split("(", 1)
-        return work._replace(call=f"comm.I{method.lower()}({operands}.Wait()")
-
-    return build
+    work = blocking(comm, nbytes)
+    method, operands = work.call.removeprefix("comm.").split("(", 1)
+    return work._replace(call=f"comm.I{method.lower()}({operands}.Wait()")
 
 
-def _persistent(blocking: Build) -> Build:
+def _persistent(blocking: Build, comm: Any, nbytes: int) -> Work:
     """The persistent form of a collective, started and waited for."""
-
-    def build(comm: Any, nbytes: int) -> Work:
-        work = blocking(comm, nbytes)
-        request = eval(work.call.replace("(", "_init(", 1), {**work.names, "comm": comm})
-        return work._replace(call="request.Start(); request.Wait()", names={**work.names, "request": request}, requests=[request])
-
-    return build
+    work = blocking(comm, nbytes)
+    request = eval(work.call.replace("(", "_init(", 1), {**work.names, "comm": comm})
+    return work._replace(call="request.Start(); request.Wait()", names={**work.names, "request": request}, requests=[request])
 
 
 def _ring(comm: Any, nbytes: int) -> Work:
@@ -187,32 +174,20 @@ def _list(nbytes: int) -> list[Any]:
     return ["header", {"step": 1}, np.ones(nbytes // 8)]
 
 
-def _object_bcast(make: Callable[[int], Any]) -> Build:
+def _object_bcast(make: Callable[[int], Any], comm: Any, nbytes: int) -> Work:
     """An object of rank 0 to all."""
-
-    def build(comm: Any, nbytes: int) -> Work:
-        return Work("d = comm.bcast(given)", {"given": make(nbytes) if comm.rank == 0 else None})
-
-    return build
+    return Work("d = comm.bcast(given)", {"given": make(nbytes) if comm.rank == 0 else None})
 
 
-def _object_pingpong(make: Callable[[int], Any]) -> Build:
+def _object_pingpong(make: Callable[[int], Any], comm: Any, nbytes: int) -> Work:
     """Half a round trip of an object between ranks 0 and 1."""
-
-    def build(comm: Any, nbytes: int) -> Work:
-        calls = {0: "comm.send(given, 1); d = comm.recv(source=1)", 1: "d = comm.recv(source=0); comm.send(given, 0)"}
-        return Work(calls.get(comm.rank, "pass"), {"given": make(nbytes)}, trips=2)
-
-    return build
+    calls = {0: "comm.send(given, 1); d = comm.recv(source=1)", 1: "d = comm.recv(source=0); comm.send(given, 0)"}
+    return Work(calls.get(comm.rank, "pass"), {"given": make(nbytes)}, trips=2)
 
 
-def _object_ring(call: str, make: Callable[[int], Any]) -> Build:
+def _object_ring(call: str, make: Callable[[int], Any], comm: Any, nbytes: int) -> Work:
     """An object to the next rank, one from the rank before."""
-
-    def build(comm: Any, nbytes: int) -> Work:
-        return Work(call, {"given": make(nbytes), "above": (comm.rank + 1) % comm.size, "below": (comm.rank - 1) % comm.size})
-
-    return build
+    return Work(call, {"given": make(nbytes), "above": (comm.rank + 1) % comm.size, "below": (comm.rank - 1) % comm.size})
 
 
 _SENDRECV = "d = comm.sendrecv(given, above, source=below)"
@@ -234,46 +209,46 @@ def _allreduce_object(comm: Any, nbytes: int) -> Work:
 CASES: dict[str, Build] = {
     "barrier": _barrier,
     "bcast": _bcast,
-    "allreduce": _reduction("Allreduce"),
-    "reduce": _reduction("Reduce"),
-    "scan": _reduction("Scan"),
-    "exscan": _reduction("Exscan"),
+    "allreduce": partial(_reduction, "Allreduce"),
+    "reduce": partial(_reduction, "Reduce"),
+    "scan": partial(_reduction, "Scan"),
+    "exscan": partial(_reduction, "Exscan"),
     "reduce_scatter_block": _reduce_scatter_block,
     "reduce_scatter": _reduce_scatter,
-    "allgather": _gathering("Allgather", False),
-    "allgatherv": _gathering("Allgatherv", True),
-    "alltoall": _gathering("Alltoall", False),
-    "alltoallv": _gathering("Alltoallv", True),
+    "allgather": partial(_gathering, "Allgather", False),
+    "allgatherv": partial(_gathering, "Allgatherv", True),
+    "alltoall": partial(_gathering, "Alltoall", False),
+    "alltoallv": partial(_gathering, "Alltoallv", True),
     "alltoallw": _alltoallw,
-    "gather": _gathering("Gather", False),
-    "gatherv": _gathering("Gatherv", True),
+    "gather": partial(_gathering, "Gather", False),
+    "gatherv": partial(_gathering, "Gatherv", True),
     "scatter": _scatter,
     "scatterv": _scatterv,
-    "ibarrier": _nonblocking(_barrier),
-    "ibcast": _nonblocking(_bcast),
-    "iallreduce": _nonblocking(_reduction("Allreduce")),
-    "iallgather": _nonblocking(_gathering("Allgather", False)),
-    "ialltoall": _nonblocking(_gathering("Alltoall", False)),
+    "ibarrier": partial(_nonblocking, _barrier),
+    "ibcast": partial(_nonblocking, _bcast),
+    "iallreduce": partial(_nonblocking, partial(_reduction, "Allreduce")),
+    "iallgather": partial(_nonblocking, partial(_gathering, "Allgather", False)),
+    "ialltoall": partial(_nonblocking, partial(_gathering, "Alltoall", False)),
     "ring": _ring,
-    "barrier_init": _persistent(_barrier),
-    "bcast_init": _persistent(_bcast),
-    "allreduce_init": _persistent(_reduction("Allreduce")),
-    "allgather_init": _persistent(_gathering("Allgather", False)),
-    "alltoall_init": _persistent(_gathering("Alltoall", False)),
+    "barrier_init": partial(_persistent, _barrier),
+    "bcast_init": partial(_persistent, _bcast),
+    "allreduce_init": partial(_persistent, partial(_reduction, "Allreduce")),
+    "allgather_init": partial(_persistent, partial(_gathering, "Allgather", False)),
+    "alltoall_init": partial(_persistent, partial(_gathering, "Alltoall", False)),
     "ring_init": _persistent_ring,
     "pingpong": _pingpong,
-    "bcast_dict": _object_bcast(_dictionary),
-    "bcast_array": _object_bcast(_array),
-    "pingpong_dict": _object_pingpong(_dictionary),
-    "pingpong_array": _object_pingpong(_array),
-    "pingpong_list": _object_pingpong(_list),
-    "sendrecv_dict": _object_ring(_SENDRECV, _dictionary),
-    "sendrecv_array": _object_ring(_SENDRECV, _array),
-    "ring_dict": _object_ring(_WAITALL, _dictionary),
-    "ring_array": _object_ring(_WAITALL, _array),
-    "irecv_wait_dict": _object_ring(_WAIT, _dictionary),
-    "mprobe_dict": _object_ring(_MPROBE, _dictionary),
-    "mprobe_array": _object_ring(_MPROBE, _array),
+    "bcast_dict": partial(_object_bcast, _dictionary),
+    "bcast_array": partial(_object_bcast, _array),
+    "pingpong_dict": partial(_object_pingpong, _dictionary),
+    "pingpong_array": partial(_object_pingpong, _array),
+    "pingpong_list": partial(_object_pingpong, _list),
+    "sendrecv_dict": partial(_object_ring, _SENDRECV, _dictionary),
+    "sendrecv_array": partial(_object_ring, _SENDRECV, _array),
+    "ring_dict": partial(_object_ring, _WAITALL, _dictionary),
+    "ring_array": partial(_object_ring, _WAITALL, _array),
+    "irecv_wait_dict": partial(_object_ring, _WAIT, _dictionary),
+    "mprobe_dict": partial(_object_ring, _MPROBE, _dictionary),
+    "mprobe_array": partial(_object_ring, _MPROBE, _array),
     "allgather_dict": _allgather_dict,
     "allreduce_object": _allreduce_object,
 }

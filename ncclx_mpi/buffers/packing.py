@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ncclx_mpi.buffers.bounds import check_inside
 from ncclx_mpi.buffers.layout import Layout, Run, Words
@@ -13,23 +13,10 @@ from ncclx_mpi.errors import ERR_ARG, ERR_TRUNCATE, ERR_TYPE, fail
 from numba_kernels import pack as kernels
 from numba_kernels.jit import entry
 
-
-@functools.cache
-def _pack() -> Callable[..., int]:
-    found: Callable[..., int] = entry(kernels.pack)
-    return found
-
-
-@functools.cache
-def _unpack_range() -> Callable[..., int]:
-    found: Callable[..., int] = entry(kernels.unpack_range)
-    return found
-
-
-@functools.cache
-def _pack_range() -> Callable[..., int]:
-    found: Callable[..., int] = entry(kernels.pack_range)
-    return found
+_pack, _pack_range, _unpack_range = (
+    functools.cache(functools.partial(entry, kernel)) for kernel in (kernels.pack, kernels.pack_range, kernels.unpack_range)
+)
+"""Each returns its entry point, which is bound at the first call."""
 
 
 def pack(layout: Layout, source: int, count: int, target: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from ncclx_mpi import __version__
 from ncclx_mpi.bench import points, regret, report, rounds, sides, summary
 from ncclx_mpi.bench.points import Point
+from ncclx_mpi.cli.info import processor
 from ncclx_mpi.cli.main import program_name
 
 _BATCH, _SWEEP_BATCH = 5, 120
@@ -209,10 +210,4 @@ def _rounded(value: Any) -> Any:
 
 
 def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    return f"{len(os.sched_getaffinity(0))} cores, {model}, Python {platform.python_version()}"
+    return f"{len(os.sched_getaffinity(0))} cores, {processor()}, Python {platform.python_version()}"

@@ -79,7 +79,7 @@ def collect() -> tuple[dict[str, Any], int]:
         "ncclx_mpi": _package_version("ncclx_mpi"),
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}, {_libc()}",
-        "processor": f"{_processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores",
+        "processor": f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores",
         "packages": {name: found for name in _PACKAGES if (found := _package_version(name))},
         "bootstrap": {"kind": member.kind, "detail": member.detail, "rank": member.rank, "size": member.size},
         "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
@@ -140,7 +140,8 @@ def _libc() -> str:
     return " ".join(platform.libc_ver())
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name of the processor's model."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

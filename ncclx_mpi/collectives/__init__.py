@@ -1,6 +1,6 @@
 """Collectives on native communicators and contiguous memory.
 
-``name(comm, ...)`` blocks; ``prepare_name(...)`` returns a :class:`Collective` that can be started again and again. Arguments and in-place
+``name(comm, ...)`` blocks; ``prepare.name(...)`` returns a :class:`Collective` that can be started again and again. Arguments and in-place
 rules: :mod:`ncclx_mpi.collectives.prepare`. An algorithm is one file in the folder of its collective: ``shm_*`` and ``cma*`` are
 compiled kernels on the arena, all others are plans.
 """
@@ -35,47 +35,15 @@ from ncclx_mpi.collectives.blocking import (
     scatterv,
 )
 from ncclx_mpi.collectives.executor import Collective
-from ncclx_mpi.collectives.intergroup import (
-    Sides,
-    prepare_inter_allreduce,
-    prepare_inter_bcast,
-    prepare_inter_exchange,
-    prepare_inter_reduce,
-    prepare_inter_reduce_scatter,
-)
+from ncclx_mpi.collectives.intergroup import Sides
 from ncclx_mpi.collectives.neighborhood import Neighborhood
 from ncclx_mpi.collectives.nonblocking import Described, Pending
-from ncclx_mpi.collectives.prepare import (
-    prepare_allgather,
-    prepare_allgatherv,
-    prepare_allreduce,
-    prepare_alltoall,
-    prepare_alltoallv,
-    prepare_barrier,
-    prepare_bcast,
-    prepare_exscan,
-    prepare_gather,
-    prepare_gatherv,
-    prepare_neighbor_allgather,
-    prepare_neighbor_alltoall,
-    prepare_reduce,
-    prepare_reduce_scatter,
-    prepare_reduce_scatter_block,
-    prepare_scan,
-    prepare_scatter,
-    prepare_scatterv,
-)
 from ncclx_mpi.collectives.shm_leaving import part, watch
 from ncclx_mpi.collectives.shm_mismatch import disagreement
 
 __all__ = [
     "Agreement", "Collective", "Described", "Neighborhood", "Pending", "Sides", "allgather", "allgatherv", "allreduce", "alltoall",
     "alltoallv", "barrier", "bcast", "check", "disagreement", "exscan", "gather", "gatherv", "inter_allreduce", "inter_bcast",
-    "inter_exchange", "inter_reduce", "inter_reduce_scatter", "neighbor_allgather", "neighbor_alltoall", "part",
-    "prepare_allgather", "prepare_allgatherv", "prepare_allreduce", "prepare_alltoall", "prepare_alltoallv", "prepare_barrier",
-    "prepare_bcast", "prepare_exscan", "prepare_gather", "prepare_gatherv", "prepare_inter_allreduce", "prepare_inter_bcast",
-    "prepare_inter_exchange", "prepare_inter_reduce", "prepare_inter_reduce_scatter", "prepare_neighbor_allgather",
-    "prepare_neighbor_alltoall", "prepare_reduce", "prepare_reduce_scatter", "prepare_reduce_scatter_block", "prepare_scan",
-    "prepare_scatter", "prepare_scatterv", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv",
-    "watch",
+    "inter_exchange", "inter_reduce", "inter_reduce_scatter", "neighbor_allgather", "neighbor_alltoall", "part", "reduce",
+    "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv", "watch",
 ]  # fmt: skip

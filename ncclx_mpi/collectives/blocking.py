@@ -9,7 +9,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ _Arguments = ParamSpec("_Arguments")
 def barrier(comm: NativeComm) -> None:
     """Return when every rank has called it."""
     if select.algorithm(comm, shm_oneshot.BARRIER, 0) == PLAN:
-        _run(prepare.prepare_barrier(comm))
+        _run(prepare.barrier(comm))
     else:
         check(comm, entry(barrier_small.barrier)(comm.address), "barrier")
 
@@ -58,31 +58,19 @@ def barrier(comm: NativeComm) -> None:
 def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> None:
     """Bytes of the root to everyone."""
     algorithm = select.algorithm(comm, shm_oneshot.BCAST, nbytes)
-    if algorithm == SMALL:
-        code = entry(bcast_small.bcast)(comm.address, address, nbytes, root)
-    elif algorithm == LARGE:
-        code = entry(bcast_large.bcast)(comm.address, address, nbytes, root)
-    else:
-        return _run(prepare.prepare_bcast(comm, address, nbytes, root))
-    check(comm, code, "bcast")
+    _carry_out(comm, "bcast", algorithm, bcast_small.bcast, bcast_large.bcast, prepare.bcast, address, nbytes, root)
 
 
 def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> None:
     """`nbytes` of each rank to the root's `recv`, in rank order. In place at the root: its block is in `recv`."""
     algorithm = select.algorithm(comm, shm_oneshot.GATHER, nbytes)
-    if algorithm == SMALL:
-        code = entry(gather_small.gather)(comm.address, send, nbytes, recv, root)
-    elif algorithm == LARGE:
-        code = entry(gather_large.gather)(comm.address, send, nbytes, recv, root)
-    else:
-        return _run(prepare.prepare_gather(comm, send, nbytes, recv, root))
-    check(comm, code, "gather")
+    _carry_out(comm, "gather", algorithm, gather_small.gather, gather_large.gather, prepare.gather, send, nbytes, recv, root)
 
 
 def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> None:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if select.algorithm(comm, shm_oneshot.GATHER, 0) == PLAN:
-        return _run(prepare.prepare_gatherv(comm, send, nbytes, recv, counts, offsets, root))
+        return _run(prepare.gatherv(comm, send, nbytes, recv, counts, offsets, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
         table[:, 2] = np.add(offsets, recv)
@@ -96,19 +84,13 @@ def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts,
 def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> None:
     """Blocks of `nbytes` of the root's `send` to the ranks. In place at the root (`recv` = 0): it keeps its block."""
     algorithm = select.algorithm(comm, shm_oneshot.SCATTER, nbytes * comm.size)
-    if algorithm == SMALL:
-        code = entry(scatter_small.scatter)(comm.address, send, recv, nbytes, root)
-    elif algorithm == LARGE:
-        code = entry(scatter_large.scatter)(comm.address, send, recv, nbytes, root)
-    else:
-        return _run(prepare.prepare_scatter(comm, send, recv, nbytes, root))
-    check(comm, code, "scatter")
+    _carry_out(comm, "scatter", algorithm, scatter_small.scatter, scatter_large.scatter, prepare.scatter, send, recv, nbytes, root)
 
 
 def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> None:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if select.algorithm(comm, shm_oneshot.SCATTER, 0) == PLAN:
-        return _run(prepare.prepare_scatterv(comm, send, counts, offsets, recv, nbytes, root))
+        return _run(prepare.scatterv(comm, send, counts, offsets, recv, nbytes, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
         table[:, 0] = np.add(offsets, send)
@@ -122,20 +104,16 @@ def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv:
 def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
     """`nbytes` of each rank to everyone's `recv`, in rank order. In place: the own block is in `recv`."""
     algorithm = select.algorithm(comm, shm_oneshot.ALLGATHER, nbytes)
-    if algorithm == SMALL:
-        code = entry(allgather_small.allgather)(comm.address, send, nbytes, recv)
-    elif algorithm == LARGE:
-        code = entry(allgather_large.allgather)(comm.address, send, nbytes, recv)
-    else:
-        return _run(prepare.prepare_allgather(comm, send, nbytes, recv))
-    check(comm, code, "allgather")
+    _carry_out(
+        comm, "allgather", algorithm, allgather_small.allgather, allgather_large.allgather, prepare.allgather, send, nbytes, recv
+    )
 
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> None:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
     algorithm = select.algorithm(comm, shm_oneshot.ALLGATHER, max(counts))
     if algorithm == PLAN:
-        return _run(prepare.prepare_allgatherv(comm, send, nbytes, recv, counts, offsets))
+        return _run(prepare.allgatherv(comm, send, nbytes, recv, counts, offsets))
     table = np.empty((comm.size, 2), dtype=np.int64)
     table[:, 0] = np.add(offsets, recv)
     table[:, 1] = counts
@@ -155,7 +133,7 @@ def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
     elif algorithm == LARGE:
         code = entry(alltoall_large.alltoall)(comm.address, send or recv, recv, nbytes)
     else:
-        return _run(prepare.prepare_alltoall(comm, send, recv, nbytes))
+        return _run(prepare.alltoall(comm, send, recv, nbytes))
     check(comm, code, "alltoall")
 
 
@@ -170,7 +148,7 @@ def alltoallv(
 ) -> None:
     """As alltoall, with bytes and byte offsets of each block."""
     if select.algorithm(comm, shm_oneshot.ALLTOALL, 0) == PLAN:
-        return _run(prepare.prepare_alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
+        return _run(prepare.alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
     table = np.empty((comm.size, 4), dtype=np.int64)
     table[:, 0] = np.add(send_offsets, send) if send else np.add(offsets, recv)
     table[:, 1] = send_counts if send else counts
@@ -188,7 +166,7 @@ def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn
         chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
         code = entry(reduce_large.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root, chunk)
     else:
-        return _run(prepare.prepare_reduce(comm, send, recv, count, itemsize, fn, commutative, root))
+        return _run(prepare.reduce(comm, send, recv, count, itemsize, fn, commutative, root))
     check(comm, code, "reduce")
 
 
@@ -201,7 +179,7 @@ def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int,
         chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
         code = entry(allreduce_large.allreduce)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
-        return _run(prepare.prepare_allreduce(comm, send, recv, count, itemsize, fn, commutative))
+        return _run(prepare.allreduce(comm, send, recv, count, itemsize, fn, commutative))
     check(comm, code, "allreduce")
 
 
@@ -221,7 +199,7 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
         chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
         code = entry(reduce_scatter_large.reduce_scatter)(comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn, chunk)
     else:
-        return _run(prepare.prepare_reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
+        return _run(prepare.reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter")
 
 
@@ -237,7 +215,7 @@ def reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, ite
         chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
         code = entry(reduce_scatter_large.reduce_scatter_block)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
-        return _run(prepare.prepare_reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
+        return _run(prepare.reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter_block")
 
 
@@ -260,9 +238,19 @@ def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn:
         large = scan_large.exscan if exclusive else scan_large.scan
         code = entry(large)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
     else:
-        plan = prepare.prepare_exscan if exclusive else prepare.prepare_scan
+        plan = prepare.exscan if exclusive else prepare.scan
         return _run(plan(comm, send, recv, count, itemsize, fn, commutative))
     check(comm, code, "exscan" if exclusive else "scan")
+
+
+def _carry_out(
+    comm: NativeComm, name: str, algorithm: str, small: Any, large: Any, plan: Callable[..., Collective], *arguments: int
+) -> None:
+    """Call one of three that take the same arguments: the kernel on lines, the one on streams, or what makes a plan."""
+    if algorithm == PLAN:
+        _run(plan(comm, *arguments))
+    else:
+        check(comm, entry(small if algorithm == SMALL else large)(comm.address, *arguments), name)
 
 
 def check(comm: NativeComm, code: int, name: str) -> None:
@@ -334,10 +322,10 @@ def _awaiting(prepare: Callable[_Arguments, Collective]) -> Callable[_Arguments,
     return run
 
 
-neighbor_allgather = _awaiting(prepare.prepare_neighbor_allgather)
-neighbor_alltoall = _awaiting(prepare.prepare_neighbor_alltoall)
-inter_exchange = _awaiting(intergroup.prepare_inter_exchange)
-inter_bcast = _awaiting(intergroup.prepare_inter_bcast)
-inter_reduce = _awaiting(intergroup.prepare_inter_reduce)
-inter_allreduce = _awaiting(intergroup.prepare_inter_allreduce)
-inter_reduce_scatter = _awaiting(intergroup.prepare_inter_reduce_scatter)
+neighbor_allgather = _awaiting(prepare.neighbor_allgather)
+neighbor_alltoall = _awaiting(prepare.neighbor_alltoall)
+inter_exchange = _awaiting(intergroup.inter_exchange)
+inter_bcast = _awaiting(intergroup.inter_bcast)
+inter_reduce = _awaiting(intergroup.inter_reduce)
+inter_allreduce = _awaiting(intergroup.inter_allreduce)
+inter_reduce_scatter = _awaiting(intergroup.inter_reduce_scatter)

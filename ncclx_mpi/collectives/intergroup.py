@@ -53,7 +53,7 @@ class Sides(NamedTuple):
         return moved
 
 
-def prepare_inter_exchange(
+def inter_exchange(
     comm: NativeComm,
     name: str,
     kind: int,
@@ -71,15 +71,13 @@ def prepare_inter_exchange(
     return Collective(comm, _in_words(name), kind, plan, (send, recv), root=root)
 
 
-def prepare_inter_bcast(comm: NativeComm, sides: Sides, address: int, nbytes: int, root: int) -> Collective:
+def inter_bcast(comm: NativeComm, sides: Sides, address: int, nbytes: int, root: int) -> Collective:
     """Bytes of the root to all ranks of the other group; the others of its own group give a root of -1."""
     plan = _NOTHING if root < 0 else _bcast(comm.rank, sides, nbytes, root)
     return Collective(comm, _in_words("bcast"), BCAST, plan, (address, address), root=max(root, 0))
 
 
-def prepare_inter_reduce(
-    comm: NativeComm, sides: Sides, send: int, recv: int, count: int, itemsize: int, fn: int, root: int
-) -> Collective:
+def inter_reduce(comm: NativeComm, sides: Sides, send: int, recv: int, count: int, itemsize: int, fn: int, root: int) -> Collective:
     """Reduction of `count` elements of the group without the root to the root; the others of its own group give a root of -1."""
     plan = _NOTHING
     if root == comm.rank:
@@ -91,7 +89,7 @@ def prepare_inter_reduce(
     return Collective(comm, _in_words("reduce"), REDUCE, plan, (send, recv), fn, itemsize, max(root, 0))
 
 
-def prepare_inter_allreduce(comm: NativeComm, sides: Sides, send: int, recv: int, count: int, itemsize: int, fn: int) -> Collective:
+def inter_allreduce(comm: NativeComm, sides: Sides, send: int, recv: int, count: int, itemsize: int, fn: int) -> Collective:
     """Reduction of each group's `count` elements to every rank of the other group."""
     given, temp = even_blocks(count, itemsize, len(sides.mine), sides.place(comm.rank))
     taken, _ = even_blocks(count, itemsize, len(sides.theirs), 0)
@@ -99,7 +97,7 @@ def prepare_inter_allreduce(comm: NativeComm, sides: Sides, send: int, recv: int
     return Collective(comm, _in_words("allreduce"), ALLREDUCE, plan, (send, recv), fn, itemsize)
 
 
-def prepare_inter_reduce_scatter(
+def inter_reduce_scatter(
     comm: NativeComm, sides: Sides, send: int, recv: int, counts: Sequence[int], itemsize: int, fn: int
 ) -> Collective:
     """Reduction of each group's elements to the other group, block i of ``counts[i]`` elements to its rank i.

@@ -335,59 +335,37 @@ _Resolved = tuple[int, int, Any, tuple[int, ...]]
 """Kind, bytes that every rank publishes, kernel that describes it, and what that takes after the communicator and the entry."""
 
 
-def _barrier(comm: NativeComm) -> _Resolved:
-    return shm_oneshot.BARRIER, 0, shm_schedule.describe_barrier, ()
-
-
-def _bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Resolved:
-    return shm_oneshot.BCAST, nbytes, shm_schedule.describe_bcast, (address, nbytes, root)
-
-
-def _gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Resolved:
-    return shm_oneshot.GATHER, nbytes, shm_schedule.describe_gather, (send, nbytes, recv, root)
-
-
-def _scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Resolved:
-    return shm_oneshot.SCATTER, nbytes * comm.size, shm_schedule.describe_scatter, (send, recv, nbytes, root)
-
-
-def _allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Resolved:
-    return shm_oneshot.ALLGATHER, nbytes, shm_schedule.describe_allgather, (send, nbytes, recv)
-
-
-def _alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Resolved:
-    return shm_oneshot.ALLTOALL, nbytes * comm.size, shm_schedule.describe_alltoall, (send or recv, recv, nbytes)
-
-
-def _reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> _Resolved:
-    return shm_oneshot.REDUCE, count * itemsize, shm_schedule.describe_reduce, (send or recv, recv, count, itemsize, fn, root)
-
-
-def _allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return shm_oneshot.ALLREDUCE, count * itemsize, shm_schedule.describe_allreduce, (send or recv, recv, count, itemsize, fn)
-
-
-def _reduce_scatter_block(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
-) -> _Resolved:
-    total = count * comm.size * itemsize
-    return shm_oneshot.REDUCE_SCATTER, total, shm_schedule.describe_reduce_scatter_block, (send or recv, recv, count, itemsize, fn)
-
-
-def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return shm_oneshot.SCAN, count * itemsize, shm_schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 0)
-
-
-def _exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> _Resolved:
-    return shm_oneshot.EXSCAN, count * itemsize, shm_schedule.describe_scan, (send or recv, recv, count, itemsize, fn, 1)
-
-
 _COLLECTIVES: dict[str, Callable[..., _Resolved]] = {
-    resolve.__name__[1:]: resolve
-    for resolve in (
-        _barrier, _bcast, _gather, _scatter, _allgather, _alltoall, _reduce, _allreduce, _reduce_scatter_block, _scan, _exscan,
-    )
+    "barrier": lambda comm: (shm_oneshot.BARRIER, 0, shm_schedule.describe_barrier, ()),
+    "bcast": lambda comm, address, nbytes, root: (
+        shm_oneshot.BCAST, nbytes, shm_schedule.describe_bcast, (address, nbytes, root)
+    ),
+    "gather": lambda comm, send, nbytes, recv, root: (
+        shm_oneshot.GATHER, nbytes, shm_schedule.describe_gather, (send, nbytes, recv, root)
+    ),
+    "scatter": lambda comm, send, recv, nbytes, root: (
+        shm_oneshot.SCATTER, nbytes * comm.size, shm_schedule.describe_scatter, (send, recv, nbytes, root)
+    ),
+    "allgather": lambda comm, send, nbytes, recv: (
+        shm_oneshot.ALLGATHER, nbytes, shm_schedule.describe_allgather, (send, nbytes, recv)
+    ),
+    "alltoall": lambda comm, send, recv, nbytes: (
+        shm_oneshot.ALLTOALL, nbytes * comm.size, shm_schedule.describe_alltoall, (send or recv, recv, nbytes)
+    ),
+    "reduce": lambda comm, *call: _reduction(shm_oneshot.REDUCE, shm_schedule.describe_reduce, *call),
+    "allreduce": lambda comm, *call: _reduction(shm_oneshot.ALLREDUCE, shm_schedule.describe_allreduce, *call),
+    "reduce_scatter_block": lambda comm, *call: _reduction(
+        shm_oneshot.REDUCE_SCATTER, shm_schedule.describe_reduce_scatter_block, *call, blocks=comm.size
+    ),
+    "scan": lambda comm, *call: _reduction(shm_oneshot.SCAN, shm_schedule.describe_scan, *call, 0),
+    "exscan": lambda comm, *call: _reduction(shm_oneshot.EXSCAN, shm_schedule.describe_scan, *call, 1),
 }  # fmt: skip
+
+
+def _reduction(
+    kind: int, kernel: Any, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, *rest: int, blocks: int = 1
+) -> _Resolved:
+    return kind, blocks * count * itemsize, kernel, (send or recv, recv, count, itemsize, fn, *rest)
 
 
 # What of the arguments is memory, by direct copies: index, bytes, and whether it is written --------------------------
@@ -395,44 +373,22 @@ _COLLECTIVES: dict[str, Callable[..., _Resolved]] = {
 _Parts = tuple[tuple[int, int, bool], ...]
 
 
-def _parts_of_bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> _Parts:
-    return ((0, nbytes, comm.rank != root),)
-
-
-def _parts_of_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> _Parts:
-    return (0, nbytes, False), (2, nbytes * comm.size, True)
-
-
-def _parts_of_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> _Parts:
-    return (0, nbytes * comm.size, False), (1, nbytes, True)
-
-
-def _parts_of_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> _Parts:
-    return (0, nbytes, False), (2, nbytes * comm.size, True)
-
-
-def _parts_of_alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> _Parts:
-    return (0, nbytes * comm.size, False), (1, nbytes * comm.size, True)
-
-
-def _parts_of_reduction(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, *_: Any) -> _Parts:
-    return (0, count * itemsize, False), (1, count * itemsize, True)
-
-
-def _parts_of_reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, *_: Any) -> _Parts:
-    return (0, count * itemsize * comm.size, False), (1, count * itemsize, True)
-
-
 _PARTS: dict[str, Callable[..., _Parts]] = {
-    "bcast": _parts_of_bcast,
-    "gather": _parts_of_gather,
-    "scatter": _parts_of_scatter,
-    "allgather": _parts_of_allgather,
-    "alltoall": _parts_of_alltoall,
-    "reduce": _parts_of_reduction,
-    "allreduce": _parts_of_reduction,
-    "reduce_scatter_block": _parts_of_reduce_scatter_block,
+    "bcast": lambda comm, address, nbytes, root: ((0, nbytes, comm.rank != root),),
+    "gather": lambda comm, send, nbytes, recv, root: ((0, nbytes, False), (2, nbytes * comm.size, True)),
+    "scatter": lambda comm, send, recv, nbytes, root: ((0, nbytes * comm.size, False), (1, nbytes, True)),
+    "allgather": lambda comm, send, nbytes, recv: ((0, nbytes, False), (2, nbytes * comm.size, True)),
+    "alltoall": lambda comm, send, recv, nbytes: ((0, nbytes * comm.size, False), (1, nbytes * comm.size, True)),
+    "reduce": lambda comm, *call: _parts_of_reduction(*call),
+    "allreduce": lambda comm, *call: _parts_of_reduction(*call),
+    "reduce_scatter_block": lambda comm, *call: _parts_of_reduction(*call, blocks=comm.size),
 }
+
+
+def _parts_of_reduction(send: int, recv: int, count: int, itemsize: int, *_: Any, blocks: int = 1) -> _Parts:
+    return (0, blocks * count * itemsize, False), (1, count * itemsize, True)
+
+
 _COPIED_IN_PLACE = ("alltoall", "reduce_scatter_block")
 _ITEMSIZE = 3
 """Which argument of a reduction is the bytes of an element."""

@@ -34,26 +34,26 @@ from ncclx_mpi.collectives.shm_oneshot import (
 from ncclx_mpi.p2p.engine import NativeComm
 
 
-def prepare_barrier(comm: NativeComm) -> Collective:
+def barrier(comm: NativeComm) -> Collective:
     """Complete when every rank has started it."""
     plan = select.plan_for(comm, BARRIER, 0)(comm.rank, comm.size)
     return Collective(comm, "barrier", BARRIER, plan, (0, 0))
 
 
-def prepare_bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> Collective:
+def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> Collective:
     """Bytes of the root to everyone."""
     plan = select.plan_for(comm, BCAST, nbytes)(comm.rank, comm.size, nbytes, root)
     return Collective(comm, "bcast", BCAST, plan, (address, address), root=root)
 
 
-def prepare_gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> Collective:
+def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> Collective:
     """`nbytes` of each rank to the root's `recv`, in rank order. In place at the root: its block is in `recv`."""
     make = select.plan_for(comm, GATHER, nbytes)
     plan = make(comm.rank, comm.size, *equal_blocks(nbytes, comm.size), root, send == 0)
     return Collective(comm, "gather", GATHER, plan, (send, recv), root=root)
 
 
-def prepare_gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> Collective:
+def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> Collective:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
         counts, offsets = equal_blocks(nbytes, comm.size)
@@ -62,14 +62,14 @@ def prepare_gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts:
     return Collective(comm, "gather", GATHER, plan, (send, recv), root=root)
 
 
-def prepare_scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> Collective:
+def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> Collective:
     """Blocks of `nbytes` of the root's `send` to the ranks. In place at the root (`recv` = 0): it keeps its block."""
     make = select.plan_for(comm, SCATTER, nbytes * comm.size)
     plan = make(comm.rank, comm.size, *equal_blocks(nbytes, comm.size), root, recv == 0)
     return Collective(comm, "scatter", SCATTER, plan, (send, recv), root=root)
 
 
-def prepare_scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> Collective:
+def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> Collective:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if comm.rank != root:
         counts, offsets = equal_blocks(nbytes, comm.size)
@@ -78,21 +78,21 @@ def prepare_scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Count
     return Collective(comm, "scatter", SCATTER, plan, (send, recv), root=root)
 
 
-def prepare_allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Collective:
+def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Collective:
     """`nbytes` of each rank to everyone's `recv`, in rank order. In place: the own block is in `recv`."""
     make = select.plan_for(comm, ALLGATHER, nbytes)
     plan = make(comm.rank, comm.size, *equal_blocks(nbytes, comm.size), send == 0)
     return Collective(comm, "allgather", ALLGATHER, plan, (send, recv))
 
 
-def prepare_allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
+def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
     make = select.plan_for(comm, ALLGATHER, int(np.max(counts)), has_counts=True)
     plan = make(comm.rank, comm.size, counts, offsets, send == 0)
     return Collective(comm, "allgather", ALLGATHER, plan, (send, recv))
 
 
-def prepare_alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> Collective:
+def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> Collective:
     """Block j of `send` to rank j, where it becomes block i of `recv`. In place: `recv` holds what is sent."""
     blocks = equal_blocks(nbytes, comm.size)
     make = select.plan_for(comm, ALLTOALL, nbytes * comm.size)
@@ -100,7 +100,7 @@ def prepare_alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> Col
     return Collective(comm, "alltoall", ALLTOALL, plan, (send, recv))
 
 
-def prepare_alltoallv(
+def alltoallv(
     comm: NativeComm,
     send: int,
     send_counts: Counts,
@@ -115,25 +115,21 @@ def prepare_alltoallv(
     return Collective(comm, "alltoall", ALLTOALL, plan, (send, recv))
 
 
-def prepare_reduce(
-    comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int
-) -> Collective:
+def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> Collective:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
     make = select.plan_for(comm, REDUCE, count * itemsize, itemsize, commutative)
     plan = make(comm.rank, comm.size, count, itemsize, root)
     return Collective(comm, "reduce", REDUCE, plan, (send or recv, recv), fn, itemsize, root)
 
 
-def prepare_allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
+def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
     make = select.plan_for(comm, ALLREDUCE, count * itemsize, itemsize, commutative)
     plan = make(comm.rank, comm.size, count, itemsize)
     return Collective(comm, "allreduce", ALLREDUCE, plan, (send or recv, recv), fn, itemsize)
 
 
-def prepare_reduce_scatter(
-    comm: NativeComm, send: int, recv: int, counts: Counts, itemsize: int, fn: int, commutative: bool
-) -> Collective:
+def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of all ranks' elements, block i of ``counts[i]`` elements to rank i.
 
     In place: the contribution is in `recv`, and the result replaces its start.
@@ -144,7 +140,7 @@ def prepare_reduce_scatter(
     return Collective(comm, "reduce_scatter", REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
 
 
-def prepare_reduce_scatter_block(
+def reduce_scatter_block(
     comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool
 ) -> Collective:
     """As reduce_scatter, with `count` elements for each rank."""
@@ -154,21 +150,21 @@ def prepare_reduce_scatter_block(
     return Collective(comm, "reduce_scatter", REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
 
 
-def prepare_scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
+def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of ranks 0 to r at rank r. In place: the contribution is in `recv`."""
     make = select.plan_for(comm, SCAN, count * itemsize, itemsize, commutative)
     plan = make(comm.rank, comm.size, count, itemsize, False)
     return Collective(comm, "scan", SCAN, plan, (send or recv, recv), fn, itemsize)
 
 
-def prepare_exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
+def exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of ranks 0 to r - 1 at rank r; `recv` of rank 0 stays as it is. In place: the contribution is in `recv`."""
     make = select.plan_for(comm, EXSCAN, count * itemsize, itemsize, commutative)
     plan = make(comm.rank, comm.size, count, itemsize, True)
     return Collective(comm, "exscan", EXSCAN, plan, (send or recv, recv), fn, itemsize)
 
 
-def prepare_neighbor_allgather(
+def neighbor_allgather(
     comm: NativeComm, neighborhood: Neighborhood, send: int, nbytes: int, recv: int, counts: Sequence[int], offsets: Sequence[int]
 ) -> Collective:
     """`nbytes` to every destination; block i of ``counts[i]`` bytes from source i to ``recv + offsets[i]``."""
@@ -177,7 +173,7 @@ def prepare_neighbor_allgather(
     return Collective(comm, "neighbor_allgather", NEIGHBOR_ALLGATHER, plan, (send, recv))
 
 
-def prepare_neighbor_alltoall(
+def neighbor_alltoall(
     comm: NativeComm,
     neighborhood: Neighborhood,
     send: int,

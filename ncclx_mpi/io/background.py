@@ -22,10 +22,6 @@ class Access(Operation):
 
     __slots__ = ("failure", "is_done", "nbytes", "owner", "work")
     failure: BaseException | None
-    is_done: bool
-    nbytes: int
-    owner: Any
-    work: Work
 
     def __init__(self, work: Work, owner: Any) -> None:
         super().__init__()

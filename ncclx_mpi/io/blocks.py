@@ -46,37 +46,19 @@ def _move(fd, table, nblocks, memory, is_placed, base, is_write):  # type: ignor
     return total
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def read_run(fd, memory, nbytes, offset):  # type: ignore[no-untyped-def]
-    """Read a run of bytes; returns how many came before the end, or an error."""
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def move_run(fd, memory, nbytes, offset, is_write):  # type: ignore[no-untyped-def]
+    """Read or write a run of bytes; returns how many came before the end, or were moved before an error."""
     state = leave_gil()
-    moved = _move_run(fd, memory, nbytes, offset, 0)
+    moved = _move_run(fd, memory, nbytes, offset, is_write)
     enter_gil(state)
     return moved
 
 
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def write_run(fd, memory, nbytes, offset):  # type: ignore[no-untyped-def]
-    """Write a run of bytes; returns how many were written before an error."""
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def move_blocks(fd, table, nblocks, memory, is_placed, base, is_write):  # type: ignore[no-untyped-def]
+    """Read or write blocks; placed, the byte at offset `base` of the file belongs at `memory`. Returns the bytes before the first gap."""
     state = leave_gil()
-    moved = _move_run(fd, memory, nbytes, offset, 1)
-    enter_gil(state)
-    return moved
-
-
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
-def read_blocks(fd, table, nblocks, memory, is_placed, base):  # type: ignore[no-untyped-def]
-    """Read blocks; placed, the byte at offset `base` of the file belongs at `memory`. Returns how many bytes came before the first gap."""
-    state = leave_gil()
-    moved = _move(fd, table, nblocks, memory, is_placed, base, 0)
-    enter_gil(state)
-    return moved
-
-
-@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
-def write_blocks(fd, table, nblocks, memory, is_placed, base):  # type: ignore[no-untyped-def]
-    """Write blocks, as :func:`read_blocks` reads them."""
-    state = leave_gil()
-    moved = _move(fd, table, nblocks, memory, is_placed, base, 1)
+    moved = _move(fd, table, nblocks, memory, is_placed, base, is_write)
     enter_gil(state)
     return moved

@@ -7,6 +7,7 @@ an access asks for, when it begins, as MPI has it: also where it finds less.
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Iterator, Mapping
 
 from ncclx_mpi import collectives, constants, errors
@@ -34,6 +35,16 @@ _MODES = (
 )
 _AT_ONCE = 64 << 10
 """Non-blocking accesses of up to this many bytes are done when they are begun: the thread would take longer to be woken."""
+
+
+class Pointer(enum.Enum):
+    """Where an access begins that is at no position: at this rank's pointer, at the shared one, there with ranks one behind the other."""
+
+    INDIVIDUAL, SHARED, ORDERED = range(3)
+
+
+Where = int | Pointer
+"""A position, or a pointer."""
 
 
 class File:
@@ -279,77 +290,45 @@ class File:
 
     # Accesses: at a position, or where a pointer is
 
-    def write_at(self, position: int, buffer: Buffer) -> int:
-        """Write at a position; returns bytes."""
-        return self._write(self._explicit(position, buffer), buffer)
+    def write(self, where: Where, buffer: Buffer) -> int:
+        """Write; returns bytes."""
+        return self._write(self._place(where, buffer, is_write=True), buffer)
 
-    def read_at(self, position: int, buffer: Buffer) -> int:
-        """Read at a position; returns bytes."""
-        return self._read(self._explicit(position, buffer), buffer)
+    def read(self, where: Where, buffer: Buffer) -> int:
+        """Read; returns bytes."""
+        return self._read(self._place(where, buffer, is_write=False), buffer)
 
-    def write(self, buffer: Buffer) -> int:
-        """Write where this rank's pointer is; returns bytes."""
-        return self._write(self._individual(buffer, is_write=True), buffer)
+    def write_all(self, where: Where, buffer: Buffer) -> int:
+        """Write together with all ranks; returns bytes."""
+        position = self._place(where, buffer, is_write=True)
+        if not self._is_together(self.hints.cb_write):
+            return self._write(position, buffer)
+        source = memory.outgoing(buffer, self._representation)
+        return two_phase.write(self.comm, self._posix, self.view, position, source, self.hints)
 
-    def read(self, buffer: Buffer) -> int:
-        """Read where this rank's pointer is; returns bytes."""
-        return self._read(self._individual(buffer, is_write=False), buffer)
+    def read_all(self, where: Where, buffer: Buffer) -> int:
+        """Read together with all ranks; returns bytes."""
+        position = self._place(where, buffer, is_write=False)
+        if not self._is_together(self.hints.cb_read):
+            return self._read(position, buffer)
+        target = memory.incoming(buffer, self._representation)
+        return two_phase.read(self.comm, self._posix, self.view, position, target, self.hints)
 
-    def write_shared(self, buffer: Buffer) -> int:
-        """Write where the shared pointer is; returns bytes."""
-        return self._write(self._shared(buffer, is_write=True), buffer)
+    def start_write(self, where: Where, buffer: Buffer) -> Operation:
+        """Begin to write."""
+        position = self._place(where, buffer, is_write=True)
+        if self._is_done_at_once(buffer):
+            return background.done(lambda: self._write(position, buffer))
+        file, view, source = self._posix, self.view, memory.outgoing(buffer, self._representation)
+        return background.start(lambda: independent.write(file, view, position, source), buffer)
 
-    def read_shared(self, buffer: Buffer) -> int:
-        """Read where the shared pointer is; returns bytes."""
-        return self._read(self._shared(buffer, is_write=False), buffer)
-
-    def write_at_all(self, position: int, buffer: Buffer) -> int:
-        """Write at a position, together with all ranks; returns bytes."""
-        return self._write_all(self._explicit(position, buffer), buffer)
-
-    def read_at_all(self, position: int, buffer: Buffer) -> int:
-        """Read at a position, together with all ranks; returns bytes."""
-        return self._read_all(self._explicit(position, buffer), buffer)
-
-    def write_all(self, buffer: Buffer) -> int:
-        """Write where this rank's pointer is, together with all ranks; returns bytes."""
-        return self._write_all(self._individual(buffer, is_write=True), buffer)
-
-    def read_all(self, buffer: Buffer) -> int:
-        """Read where this rank's pointer is, together with all ranks; returns bytes."""
-        return self._read_all(self._individual(buffer, is_write=False), buffer)
-
-    def write_ordered(self, buffer: Buffer) -> int:
-        """Write where the shared pointer is, ranks one behind the other; returns bytes."""
-        return self._write_all(self._ordered(buffer, is_write=True), buffer)
-
-    def read_ordered(self, buffer: Buffer) -> int:
-        """Read where the shared pointer is, ranks one behind the other; returns bytes."""
-        return self._read_all(self._ordered(buffer, is_write=False), buffer)
-
-    def start_write_at(self, position: int, buffer: Buffer) -> Operation:
-        """Begin to write at a position."""
-        return self._start_write(self._explicit(position, buffer), buffer)
-
-    def start_read_at(self, position: int, buffer: Buffer) -> Operation:
-        """Begin to read at a position."""
-        return self._start_read(self._explicit(position, buffer), buffer)
-
-    def start_write(self, buffer: Buffer) -> Operation:
-        """Begin to write where this rank's pointer is."""
-        return self._start_write(self._individual(buffer, is_write=True), buffer)
-
-    def start_read(self, buffer: Buffer) -> Operation:
-        """Begin to read where this rank's pointer is."""
-        return self._start_read(self._individual(buffer, is_write=False), buffer)
-
-    def start_write_shared(self, buffer: Buffer) -> Operation:
-        """Begin to write where the shared pointer is."""
-        return self._start_write(self._shared(buffer, is_write=True), buffer)
-
-    def start_read_shared(self, buffer: Buffer) -> Operation:
-        """Begin to read where the shared pointer is."""
-        return self._start_read(self._shared(buffer, is_write=False), buffer)
+    def start_read(self, where: Where, buffer: Buffer) -> Operation:
+        """Begin to read."""
+        position = self._place(where, buffer, is_write=False)
+        if self._is_done_at_once(buffer):
+            return background.done(lambda: self._read(position, buffer))
+        file, view, target, hints = self._posix, self.view, memory.incoming(buffer, self._representation), self.hints
+        return background.start(lambda: independent.read(file, view, position, target, hints), buffer)
 
     # Split collectives: done when they begin
 
@@ -372,26 +351,26 @@ class File:
 
     # Positions, in bytes of data
 
-    def _explicit(self, position: int, buffer: Buffer) -> int:
-        self._need_random("an access at an offset")
-        if position < 0:
-            errors.fail(errors.ERR_ARG, f"rank {self.comm.rank}: the offset is negative: {position}")
-        self.view.whole(buffer.nbytes)
-        return position * self.view.etype.size
-
-    def _individual(self, buffer: Buffer, *, is_write: bool) -> int:
-        self._need_random("an access at the individual pointer")
+    def _place(self, where: Where, buffer: Buffer, *, is_write: bool) -> int:
+        """Where an access begins; pointers move on."""
+        if isinstance(where, int):
+            self._need_random("an access at an offset")
+            if where < 0:
+                errors.fail(errors.ERR_ARG, f"rank {self.comm.rank}: the offset is negative: {where}")
+            self.view.whole(buffer.nbytes)
+        elif where is Pointer.INDIVIDUAL:
+            self._need_random("an access at the individual pointer")
         self._need_mode(is_write)
-        position, count = self.position, self.view.whole(buffer.nbytes)
-        self.position = position + count
-        return position * self.view.etype.size
+        if where is Pointer.ORDERED:
+            return self._ordered(buffer)
+        if where is Pointer.SHARED:
+            where = self._pointer.add(self.view.whole(buffer.nbytes))
+        elif where is Pointer.INDIVIDUAL:
+            where, count = self.position, self.view.whole(buffer.nbytes)
+            self.position = where + count
+        return where * self.view.etype.size
 
-    def _shared(self, buffer: Buffer, *, is_write: bool) -> int:
-        self._need_mode(is_write)
-        return self._pointer.add(self.view.whole(buffer.nbytes)) * self.view.etype.size
-
-    def _ordered(self, buffer: Buffer, *, is_write: bool) -> int:
-        self._need_mode(is_write)
+    def _ordered(self, buffer: Buffer) -> int:
         comm, failure, count = self.comm, None, 0
         try:
             count = self.view.whole(buffer.nbytes)
@@ -426,7 +405,6 @@ class File:
         return representation.find(self.view.datarep)
 
     def _write(self, position: int, buffer: Buffer) -> int:
-        self._need_mode(is_write=True)
         offset = self._straight(position, buffer)
         if offset is not None:
             self._posix.write(buffer.address, buffer.nbytes, offset)
@@ -436,27 +414,12 @@ class File:
             return independent.write(self._posix, self.view, position, source)
 
     def _read(self, position: int, buffer: Buffer) -> int:
-        self._need_mode(is_write=False)
         offset = self._straight(position, buffer)
         if offset is not None:
             return self._posix.read(buffer.address, buffer.nbytes, offset)
         target = memory.incoming(buffer, self._representation)
         with self._alone(position, target.nbytes, is_write=False):
             return independent.read(self._posix, self.view, position, target, self.hints)
-
-    def _write_all(self, position: int, buffer: Buffer) -> int:
-        if not self._is_together(self.hints.cb_write):
-            return self._write(position, buffer)
-        self._need_mode(is_write=True)
-        source = memory.outgoing(buffer, self._representation)
-        return two_phase.write(self.comm, self._posix, self.view, position, source, self.hints)
-
-    def _read_all(self, position: int, buffer: Buffer) -> int:
-        if not self._is_together(self.hints.cb_read):
-            return self._read(position, buffer)
-        self._need_mode(is_write=False)
-        target = memory.incoming(buffer, self._representation)
-        return two_phase.read(self.comm, self._posix, self.view, position, target, self.hints)
 
     def _straight(self, position: int, buffer: Buffer) -> int | None:
         """The offset from which memory and file are one run of the same bytes; None if they are not, or a lock is needed."""
@@ -470,20 +433,6 @@ class File:
         """Whether ranks look at what all of them access before they do: some views are of small pieces, and none overlaps."""
         is_possible = self._is_plain and not self.is_atomic and self.comm.size > 1
         return is_possible and choice != DISABLE and (self._is_scattered or choice == ENABLE)
-
-    def _start_write(self, position: int, buffer: Buffer) -> Operation:
-        self._need_mode(is_write=True)
-        if self._is_done_at_once(buffer):
-            return background.done(lambda: self._write(position, buffer))
-        file, view, source = self._posix, self.view, memory.outgoing(buffer, self._representation)
-        return background.start(lambda: independent.write(file, view, position, source), buffer)
-
-    def _start_read(self, position: int, buffer: Buffer) -> Operation:
-        self._need_mode(is_write=False)
-        if self._is_done_at_once(buffer):
-            return background.done(lambda: self._read(position, buffer))
-        file, view, target, hints = self._posix, self.view, memory.incoming(buffer, self._representation), self.hints
-        return background.start(lambda: independent.read(file, view, position, target, hints), buffer)
 
     def _is_done_at_once(self, buffer: Buffer) -> bool:
         """Whether a non-blocking access is done when it begins: a small one, one under a lock, one of a GPU's memory."""

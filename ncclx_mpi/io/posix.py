@@ -8,7 +8,7 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NoReturn
 
 from ncclx_mpi import errors
@@ -16,7 +16,7 @@ from ncclx_mpi.buffers.layout import Words
 from ncclx_mpi.buffers.memory import array_words, view
 from ncclx_mpi.constants import MODE_CREATE, MODE_EXCL, MODE_RDWR, MODE_WRONLY
 from ncclx_mpi.io import extents
-from ncclx_mpi.io.blocks import read_blocks, read_run, write_blocks, write_run
+from ncclx_mpi.io.blocks import move_blocks, move_run
 from ncclx_mpi.p2p.engine import Engine
 from numba_kernels.jit import entry
 
@@ -120,10 +120,10 @@ class PosixFile:
 
     def read(self, address: int, nbytes: int, offset: int) -> int:
         """Read to an address; returns how many bytes there were."""
-        done, read = 0, entry(read_run)
+        done, move = 0, entry(move_run)
         while done < nbytes:
             part = min(nbytes - done, _MOST_BYTES)
-            came = read(self._fd, address + done, part, offset + done)
+            came = move(self._fd, address + done, part, offset + done, 0)
             done += came
             if came == part:
                 continue
@@ -141,10 +141,10 @@ class PosixFile:
 
     def write(self, address: int, nbytes: int, offset: int) -> None:
         """Write what is at an address."""
-        done, write = 0, entry(write_run)
+        done, move = 0, entry(move_run)
         while done < nbytes:
             part = min(nbytes - done, _MOST_BYTES)
-            moved = write(self._fd, address + done, part, offset + done)
+            moved = move(self._fd, address + done, part, offset + done, 1)
             if moved < part:
                 moved += self._write_once(address + done + moved, part - moved, offset + done + moved)
             done += moved
@@ -173,7 +173,7 @@ class PosixFile:
         offset, nbytes = map(int, part[0])
         if len(part) == 1:
             return self.read(address, nbytes, offset)
-        came = _moved(read_blocks, self._fd, part, address, base)
+        came = _moved(self._fd, part, address, base, is_write=False)
         return came or self.read(address, nbytes, offset)  # which says why, if it is not the end
 
     def write_blocks(self, address: int, table: Words, base: int = -1) -> None:
@@ -188,7 +188,7 @@ class PosixFile:
 
     def _write_some(self, address: int, part: Words, base: int) -> int:
         offset, nbytes = map(int, part[0])
-        done = _moved(write_blocks, self._fd, part, address, base) if len(part) > 1 else 0
+        done = _moved(self._fd, part, address, base, is_write=True) if len(part) > 1 else 0
         if not done:
             self.write(address, nbytes, offset)
         return done or nbytes
@@ -248,8 +248,9 @@ def _parts(table: Words) -> Iterator[Words]:
         yield table[first : first + _MOST_BLOCKS]
 
 
-def _moved(move: Callable[..., int], fd: int, part: Words, address: int, base: int) -> int:
+def _moved(fd: int, part: Words, address: int, base: int, *, is_write: bool) -> int:
     """Move extents, the first one from or to an address; returns bytes."""
     part = part if part.flags.c_contiguous else part.copy()
     first = int(part[0, 0]) if base >= 0 else 0
-    return entry(move)(fd, array_words(part)[0], len(part), address, int(base >= 0), first)
+    moved: int = entry(move_blocks)(fd, array_words(part)[0], len(part), address, int(base >= 0), first, int(is_write))
+    return moved

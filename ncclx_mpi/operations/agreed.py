@@ -16,7 +16,6 @@ class Agreed(Operation):
     """An agreement, and what is done with it when it is there: `after`."""
 
     __slots__ = ("after", "agreement")
-    agreement: Agreement
     after: Callable[[], None] | None
 
     def __init__(self, agreement: Agreement) -> None:

@@ -17,9 +17,6 @@ class Collection(Operation):
     """A non-blocking collective."""
 
     __slots__ = ("after", "collective", "owner")
-    collective: Collective
-    owner: Any
-    after: Callable[[], None] | None
 
     def __init__(self, collective: Collective, owner: Any, after: Callable[[], None] | None) -> None:
         self.collective = collective

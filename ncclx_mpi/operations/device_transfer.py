@@ -21,7 +21,6 @@ class DeviceTransfer(Operation):
     """One end of a message."""
 
     __slots__ = ("capacity", "comm", "message", "what")
-    message: Message
 
     def __init__(self, comm: NativeComm, message: Message, what: str, capacity: int) -> None:
         self.comm = comm

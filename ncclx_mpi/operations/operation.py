@@ -31,7 +31,6 @@ class Operation(State):
     WHAT = "request"
     ERROR = errors.ERR_REQUEST
     is_persistent = False
-    outcome: Result
 
     def __init__(self, outcome: Result = EMPTY) -> None:
         self.outcome = outcome
@@ -81,7 +80,6 @@ class Together(Operation):
     """Several operations waited for as one; the last gives the status."""
 
     __slots__ = ("parts",)
-    parts: Sequence[Operation]
 
     def __init__(self, parts: Sequence[Operation]) -> None:
         self.parts = parts
@@ -135,7 +133,6 @@ class Persistent(Operation):
 
     __slots__ = ("begin", "current")
     is_persistent = True
-    begin: Callable[[], Operation]
     current: Operation | None
 
     def __init__(self, begin: Callable[[], Operation]) -> None:

@@ -36,11 +36,7 @@ class Transfer(Operation):
 
     __slots__ = ("comm", "engine", "landing", "owner", "request", "what")
     engine: Engine
-    comm: NativeComm
     request: int
-    owner: Any
-    landing: Callable[[int], None] | None
-    what: str
 
     def __init__(
         self, comm: NativeComm, owner: Any, landing: Callable[[int], None] | None = None, what: str = "", request: int = 0

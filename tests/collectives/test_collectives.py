@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives
+from ncclx_mpi.collectives import prepare
 from ncclx_mpi.collectives.executor import spare_rooms
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels import reduce as reductions
@@ -24,7 +25,7 @@ def planned(name: str) -> Callable[..., None]:
     """The collective as a plan, waited for."""
 
     def run(*args: Any) -> None:
-        collective = getattr(collectives, f"prepare_{name}")(*args).start()
+        collective = getattr(prepare, name)(*args).start()
         if not any(collective.test() for _ in range(3)):
             collective.wait()
 
@@ -63,8 +64,7 @@ def many_at_once(comm: NativeComm) -> None:
     blocks = [np.full(100, comm.rank * 1000 + index) for index in range(50)]
     roots = [index % comm.size for index in range(50)]
     pending = [
-        collectives.prepare_bcast(comm, block.ctypes.data, block.nbytes, root).start()
-        for block, root in zip(blocks, roots, strict=True)
+        prepare.bcast(comm, block.ctypes.data, block.nbytes, root).start() for block, root in zip(blocks, roots, strict=True)
     ]
     order = np.random.default_rng(comm.rank).permutation(50)
     for index in order:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import collectives, errors
+from ncclx_mpi.collectives import prepare
 from ncclx_mpi.collectives.shm_oneshot import give_up
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import REFUSED
@@ -140,7 +141,7 @@ def test_ranks_that_run_ahead_agree(size: int) -> None:
 
 def planned_sizes_differ(comm: NativeComm) -> None:
     data = np.zeros(100, dtype=np.uint8)
-    collective = collectives.prepare_bcast(comm, data.ctypes.data, 10 if comm.rank == 0 else 20, 0).start()
+    collective = prepare.bcast(comm, data.ctypes.data, 10 if comm.rank == 0 else 20, 0).start()
     if comm.rank == 0:
         collective.wait()
     else:
@@ -156,13 +157,13 @@ def start_rooted(comm: NativeComm, name: str, nbytes: int, root: int) -> collect
     room = np.zeros(2 * nbytes * (comm.size + 1), dtype=np.uint8)
     send, recv = room.ctypes.data, room.ctypes.data + nbytes * (comm.size + 1)
     if name == "reduce":
-        started = collectives.prepare_reduce(comm, send, recv, nbytes, 1, reductions.address("sum", "u8"), True, root).start()
+        started = prepare.reduce(comm, send, recv, nbytes, 1, reductions.address("sum", "u8"), True, root).start()
     elif name == "bcast":
-        started = collectives.prepare_bcast(comm, send, nbytes, root).start()
+        started = prepare.bcast(comm, send, nbytes, root).start()
     elif name == "gather":
-        started = collectives.prepare_gather(comm, send, nbytes, recv, root).start()
+        started = prepare.gather(comm, send, nbytes, recv, root).start()
     else:
-        started = collectives.prepare_scatter(comm, send, recv, nbytes, root).start()
+        started = prepare.scatter(comm, send, recv, nbytes, root).start()
     started.owner = room
     return started
 
@@ -210,9 +211,9 @@ def test_the_deadline_names_roots_that_differ() -> None:
 
 def planned_kinds_differ(comm: NativeComm) -> None:
     if comm.rank == 0:
-        message = raises(errors.ERR_OTHER, collectives.prepare_barrier(comm).start().wait)
+        message = raises(errors.ERR_OTHER, prepare.barrier(comm).start().wait)
         assert "called barrier with root 0, but rank 1 of the communicator called bcast with root 1" in message
-        raises(errors.ERR_OTHER, lambda: collectives.prepare_barrier(comm).start())
+        raises(errors.ERR_OTHER, lambda: prepare.barrier(comm).start())
     else:
         start_rooted(comm, "bcast", 8, 1).wait()
 
@@ -234,7 +235,7 @@ def one_dies(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
 
 def wait_for_plan(comm: NativeComm) -> None:
     data = np.zeros(LARGE, dtype=np.uint8)
-    collectives.prepare_alltoall(comm, 0, data.ctypes.data, LARGE // comm.size).start().wait()
+    prepare.alltoall(comm, 0, data.ctypes.data, LARGE // comm.size).start().wait()
 
 
 def wait_for_neighbors(comm: NativeComm) -> None:
@@ -339,7 +340,7 @@ def python_operation(comm: NativeComm, count: int) -> None:
     for planned in (False, True):
         data = np.full(count, comm.rank + 1)
         if planned:
-            collectives.prepare_allreduce(comm, 0, data.ctypes.data, count, 8, fn, False).start().wait()
+            prepare.allreduce(comm, 0, data.ctypes.data, count, 8, fn, False).start().wait()
         else:
             collectives.allreduce(comm, 0, data.ctypes.data, count, 8, fn, False)
         assert (data == wanted).all()
