@@ -48,6 +48,7 @@ from ncclx_mpi.api.environment import (
     _set_abort_status,
     get_vendor,
 )
+from ncclx_mpi.api.docstrings import begin_with_signatures as _begin_with_signatures
 from ncclx_mpi.api.environment import bootstrap as _bootstrap
 from ncclx_mpi.api.errhandler import ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
 from ncclx_mpi.api.file import FILE_NULL, File
@@ -227,6 +228,7 @@ globals().update({name: code for name, code in vars(_errors).items() if name.sta
 for _each in list(globals().values()):
     if isinstance(_each, type):
         _each.__module__ = __name__  # where users find it, and where pickle looks
+_begin_with_signatures(list(globals().values()))
 
 _bootstrap()
-del _bootstrap, _each, _errors, _PREDEFINED
+del _begin_with_signatures, _bootstrap, _each, _errors, _PREDEFINED

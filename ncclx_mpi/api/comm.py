@@ -68,8 +68,8 @@ class Comm(
     _NULL = _NULL
     _NULL_NAME = "MPI_COMM_NULL"
     _KIND = "communicator"
-    _STATE = CommState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (CommState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _CREATED: ClassVar[type[Comm]]
     _BETWEEN: ClassVar[type[Comm]]
     """The class of communicators between two groups."""
@@ -332,7 +332,7 @@ _PREDEFINED: dict[int, Callable[[Comm], Any]] = {
     LASTUSEDCODE: lambda comm: errors.last_used_code(),
 }
 
-Comm._ROOT = Comm
+Comm._ROOT = (Comm,)
 Comm._PREDEFINED = _PREDEFINED
 
 COMM_NULL = constant(Comm(), "COMM_NULL")

@@ -511,7 +511,7 @@ def _define(name: str, layout: Layout | None) -> Datatype:
     return constant
 
 
-Datatype._ROOT = Datatype
+Datatype._ROOT = (Datatype,)
 _constants: dict[int, Datatype] = {}
 DATATYPE_NULL = _define("DATATYPE_NULL", None)
 PREDEFINED: dict[str, Datatype] = {name: _define(name, layout) for name, layout in named.LAYOUTS.items()}

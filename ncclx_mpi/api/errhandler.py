@@ -51,8 +51,8 @@ class Errhandler(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = ErrhandlerState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (ErrhandlerState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: ErrhandlerState
 
     def __new__(cls, errhandler: Errhandler | None = None) -> Self:
@@ -116,7 +116,7 @@ class Errhandler(Handle):
             own._become_null()
 
 
-Errhandler._ROOT = Errhandler
+Errhandler._ROOT = (Errhandler,)
 ERRHANDLER_NULL = constant(Errhandler(), "ERRHANDLER_NULL")
 ERRORS_RETURN = constant(Errhandler._refer(ErrhandlerState(_PREDEFINED)), "ERRORS_RETURN")
 ERRORS_ARE_FATAL = constant(Errhandler._refer(ErrhandlerState(_PREDEFINED, is_fatal=True)), "ERRORS_ARE_FATAL")

@@ -53,8 +53,8 @@ class File(Hinted, ErrorHandled, Handle):
     __slots__ = ()
     _NULL = _NULL
     _KIND = "file"
-    _STATE = FileState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (FileState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: FileState
 
     def __new__(cls, file: File | None = None) -> Self:
@@ -463,5 +463,5 @@ def _report(status: Status | None, nbytes: int) -> None:
         write_status(status, EMPTY._replace(nbytes=nbytes))
 
 
-File._ROOT = File
+File._ROOT = (File,)
 FILE_NULL = constant(File(), "FILE_NULL")

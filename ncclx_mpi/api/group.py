@@ -38,8 +38,8 @@ class Group(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = GroupState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (GroupState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: GroupState
 
     def __new__(cls, group: Group | None = None) -> Self:
@@ -189,7 +189,7 @@ def _expand(triplets: Sequence[Any]) -> list[int]:
     return ranks
 
 
-Group._ROOT = Group
+Group._ROOT = (Group,)
 
 GROUP_NULL = constant(Group(), "GROUP_NULL")
 GROUP_EMPTY = constant(Group._refer(_EMPTY), "GROUP_EMPTY")

@@ -39,8 +39,8 @@ class Info(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = InfoState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (InfoState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: InfoState
 
     def __new__(cls, info: Info | None = None) -> Self:
@@ -240,6 +240,6 @@ def _environment(args: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-Info._ROOT = Info
+Info._ROOT = (Info,)
 INFO_NULL = constant(Info(), "INFO_NULL")
 INFO_ENV = constant(Info._refer(InfoState(_environment(None), frozen=True)), "INFO_ENV")

@@ -41,8 +41,8 @@ class Message(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = MessageState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (MessageState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: MessageState
 
     def __new__(cls, message: Message | None = None) -> Self:
@@ -157,7 +157,7 @@ class Message(Handle):
         return message
 
 
-Message._ROOT = Message
+Message._ROOT = (Message,)
 
 MESSAGE_NULL = constant(Message(), "MESSAGE_NULL")
 MESSAGE_NO_PROC = constant(Message._refer(_NO_PROC), "MESSAGE_NO_PROC")

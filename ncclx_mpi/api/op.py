@@ -96,8 +96,8 @@ class Op(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = OpState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (OpState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: OpState
 
     def __new__(cls, op: Op | None = None) -> Self:
@@ -329,7 +329,7 @@ def _minloc(x: Any, y: Any) -> Any:
     return (v, j) if v < u or j < i else (u, i)
 
 
-Op._ROOT = Op
+Op._ROOT = (Op,)
 
 
 def _define(name: str, function: Callable[[Any, Any], Any]) -> Op:

@@ -36,8 +36,8 @@ class Request(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = Operation
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (Operation,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: Operation
 
     def __new__(cls, request: Request | None = None) -> Self:
@@ -666,7 +666,7 @@ def _assign(target: Status, result: Status) -> None:
     target._words = result._words
 
 
-Request._ROOT = Request
+Request._ROOT = (Request,)
 
 request_pool.introduce(Request, Prequest, Ticket, Bound, _NULL)
 request_pool.introduce_statuses(Status, Status()._words)

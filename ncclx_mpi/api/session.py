@@ -50,8 +50,8 @@ class Session(AttachedBuffer, ErrorHandled):
 
     __slots__ = ()
     _NULL = SessionState()
-    _STATE = SessionState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (SessionState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _KIND = "session"
     _state: SessionState
 
@@ -149,5 +149,5 @@ class Session(AttachedBuffer, ErrorHandled):
         return attached
 
 
-Session._ROOT = Session
+Session._ROOT = (Session,)
 SESSION_NULL = constant(Session(), "SESSION_NULL")

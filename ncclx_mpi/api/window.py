@@ -89,8 +89,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     _NULL = _NULL
     _NULL_NAME = "MPI_WIN_NULL"
     _KIND = "window"
-    _STATE = WinState
-    _ROOT: ClassVar[type[Handle]]
+    _STATE = (WinState,)
+    _ROOT: ClassVar[tuple[type[Handle]]]
     _state: WinState
 
     def __new__(cls, win: Win | None = None) -> Self:
@@ -658,7 +658,7 @@ _PREDEFINED: dict[int, Callable[[Win], int]] = {
     WIN_MODEL: lambda win: win.model,
 }
 
-Win._ROOT = Win
+Win._ROOT = (Win,)
 Win._PREDEFINED = _PREDEFINED
 export(Win, lambda win: win.attrs[:2])
 WIN_NULL = constant(Win(), "WIN_NULL")
