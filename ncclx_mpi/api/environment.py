@@ -44,7 +44,6 @@ class _Environment:
     provided = THREAD_SINGLE
     main_thread = 0
     finalizes = False
-    abort_status = 0
     is_initialized = False
     is_finalized = False
     lock = threading.RLock()
@@ -81,8 +80,8 @@ def _start(level: int) -> None:
 
 
 def _at_exit() -> None:
-    if _environment.abort_status:
-        runtime.abort(_environment.abort_status)
+    if runtime.abort_status():
+        runtime.abort(runtime.abort_status())
     if _environment.is_initialized and not _environment.is_finalized:
         if _environment.finalizes:
             Finalize()
@@ -92,7 +91,7 @@ def _at_exit() -> None:
 
 def _set_abort_status(status: int) -> None:
     """Make the end of this program abort the job with this status."""
-    _environment.abort_status = integer(status, "status")
+    runtime.set_abort_status(integer(status, "status"))
 
 
 def Init() -> None:
