@@ -24,6 +24,7 @@ from ncclx_mpi.api.datatype import (
     _typedict_f,
 )
 from ncclx_mpi.api.datatype import PREDEFINED as _PREDEFINED
+from ncclx_mpi.api.docstrings import begin_with_signatures as _begin_with_signatures
 from ncclx_mpi.api.environment import (
     Attach_buffer,
     Detach_buffer,
@@ -118,6 +119,7 @@ globals().update({name: code for name, code in vars(_errors).items() if name.sta
 for _each in list(globals().values()):
     if isinstance(_each, type):
         _each.__module__ = __name__  # where users find it, and where pickle looks
+_begin_with_signatures(list(globals().values()))
 
 _bootstrap()
-del _bootstrap, _each, _errors, _PREDEFINED
+del _begin_with_signatures, _bootstrap, _each, _errors, _PREDEFINED

@@ -136,7 +136,13 @@ INTERNAL = ("JOB", "RANK", "SIZE", "LOCAL_RANK", "TOKEN", "RSH")
 
 
 class Configuration(ModuleType):
-    """The class of this module: settings are attributes, unknown names raise TypeError."""
+    """The class of this module: settings are attributes, unknown names raise TypeError.
+
+    ``type(rc)(errors="fatal")`` makes another one, which nobody heeds, as ``mpi4py.Rc`` does.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self(**kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set one setting."""
@@ -147,7 +153,7 @@ class Configuration(ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Return one setting: what was set, else the environment's value, else the default."""
         if name not in SETTINGS:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{_suggest(name, SETTINGS)}")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_suggest(name, SETTINGS)}")
         setting = SETTINGS[name]
         text = os.environ.get(setting.variable)
         if text is None:
@@ -168,7 +174,7 @@ class Configuration(ModuleType):
 
     def __repr__(self) -> str:
         """Return repr(self)."""
-        return f"<{self.__name__}>"
+        return f"<{__name__}>"
 
 
 class Options(NamedTuple):

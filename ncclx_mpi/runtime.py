@@ -23,6 +23,7 @@ class _Job:
     engine: Engine | None = None
     membership: Membership | None = None
     finalized = False
+    abort_status = 0
     at_exit: Callable[[], None] | None = None
     before_leaving: ClassVar[list[Callable[[], None]]] = []
 
@@ -38,6 +39,16 @@ def at_exit(function: Callable[[], None]) -> None:
 def before_leaving(function: Callable[[], None]) -> None:
     """Call `function` when this process leaves its job in order, while the arena is still there and nothing is under way."""
     _job.before_leaving.append(function)
+
+
+def set_abort_status(status: int) -> None:
+    """Make the end of this program abort the job with this status, unless it is 0."""
+    _job.abort_status = status
+
+
+def abort_status() -> int:
+    """What :func:`set_abort_status` was told last."""
+    return _job.abort_status
 
 
 @atexit.register  # when this module is imported, before the program is: handlers run in the opposite order
@@ -159,16 +170,27 @@ def finish() -> None:
 
 
 def abandon() -> None:
-    """Leave the job out of order: this rank failed, and the others, and its own threads, must learn of it as of a death."""
+    """Leave the job out of order: this rank failed, and the others, and its own threads, must learn of it as of a death.
+
+    They learn of an abort instead where the program has asked for one (``python -m mpi4py`` does).
+    """
     if is_active():
         assert _job.engine is not None
-        _job.engine.arena.declare_dead(_job.engine.local_rank, "it failed")
+        if _job.abort_status:
+            _declare_abort(_job.abort_status)
+        else:
+            _job.engine.arena.declare_dead(_job.engine.local_rank, "it failed")
         _job.engine = None
         _job.finalized = True
 
 
 def abort(code: int) -> NoReturn:
     """End the whole job with exit status `code`; peers that wait are told."""
+    _declare_abort(code)
+    os._exit(code & 0xFF or (1 if code else 0))
+
+
+def _declare_abort(code: int) -> None:
     rank = 0
     if _job.engine is not None:
         rank = _job.engine.rank
@@ -177,5 +199,4 @@ def abort(code: int) -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()
     with contextlib.suppress(Exception):
-        print(f"rank {rank}: the job was aborted with code {code}", file=sys.stderr, flush=True)
-    os._exit(code & 0xFF or (1 if code else 0))
+        print(f"rank {rank}: MPI_Abort: the job was aborted with code {code}", file=sys.stderr, flush=True)

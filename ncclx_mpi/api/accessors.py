@@ -144,7 +144,7 @@ class ErrorHandled(Handle):
     @classmethod
     def _heed(cls, errhandler: Errhandler) -> None:
         """See to it that methods call error handlers from now on, if this one is a reason to."""
-        errhandler_dispatch.use(errhandler, cls._ROOT)
+        errhandler_dispatch.use(errhandler, cls._ROOT[0])
 
 
 def hints(info: Info) -> dict[str, str]:

@@ -53,7 +53,7 @@ class Comm(
     _NULL = _NULL
     _NULL_NAME = "MPI_COMM_NULL"
     _KIND = "communicator"
-    _STATE = CommState
+    _STATE = (CommState,)
     _CREATED: ClassVar[type[Comm]]
     _BETWEEN: ClassVar[type[Comm]]
     """The class of communicators between two groups."""

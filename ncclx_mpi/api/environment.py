@@ -35,7 +35,6 @@ class _Environment:
     provided = mpi.THREAD_SINGLE
     main_thread = 0
     finalizes = False
-    abort_status = 0
     is_initialized = False
     is_finalized = False
     lock = threading.RLock()
@@ -72,8 +71,8 @@ def _start(level: int) -> None:
 
 
 def _at_exit() -> None:
-    if _environment.abort_status:
-        runtime.abort(_environment.abort_status)
+    if runtime.abort_status():
+        runtime.abort(runtime.abort_status())
     if _environment.is_initialized and not _environment.is_finalized:
         if _environment.finalizes:
             Finalize()
@@ -83,7 +82,7 @@ def _at_exit() -> None:
 
 def _set_abort_status(status: int) -> None:
     """Make the end of this program abort the job with this status."""
-    _environment.abort_status = integer(status, "status")
+    runtime.set_abort_status(integer(status, "status"))
 
 
 def Init() -> None:

@@ -51,7 +51,7 @@ class Errhandler(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = ErrhandlerState
+    _STATE = (ErrhandlerState,)
     _state: ErrhandlerState
 
     def __new__(cls, errhandler: Errhandler | None = None) -> Self:

@@ -55,7 +55,7 @@ class File(Hinted, ErrorHandled, Handle):
     __slots__ = ()
     _NULL = _NULL
     _KIND = "file"
-    _STATE = FileState
+    _STATE = (FileState,)
     _state: FileState
 
     def __new__(cls, file: File | None = None) -> Self:

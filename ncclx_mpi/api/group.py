@@ -38,7 +38,7 @@ class Group(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = GroupState
+    _STATE = (GroupState,)
     _state: GroupState
 
     def __new__(cls, group: Group | None = None) -> Self:

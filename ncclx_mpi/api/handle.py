@@ -27,14 +27,15 @@ class Handle:
     __module__ = PUBLIC
     _state: Any
     _NULL: ClassVar[Any]
-    _ROOT: ClassVar[type[Handle]]
-    _STATE: ClassVar[type[State]]
+    _ROOT: ClassVar[tuple[type[Handle]]]
+    """The class that all handles of this sort are of. In a tuple, as `_STATE`: whoever walks the public classes would go round in circles."""
+    _STATE: ClassVar[tuple[type[State]]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """The class that says what a null handle refers to is what handles of its kind are instances of."""
         super().__init_subclass__(**kwargs)
         if "_NULL" in vars(cls):
-            cls._ROOT = cls
+            cls._ROOT = (cls,)
 
     @classmethod
     def _refer(cls, state: Any) -> Self:
@@ -51,7 +52,7 @@ class Handle:
             self._state = cls._NULL
             return self
         if not isinstance(other, cls._ROOT):
-            raise TypeError(f"argument '{name}' has incorrect type (expected {cls._ROOT.__name__}, got {type(other).__name__})")
+            raise TypeError(f"argument '{name}' has incorrect type (expected {cls._ROOT[0].__name__}, got {type(other).__name__})")
         self._state = other._state
         return self
 
@@ -105,7 +106,7 @@ class Handle:
     @classmethod
     def fromhandle(cls, handle: int) -> Self:
         """Create object from the integer that `handle` gave."""
-        return cls._ROOT._refer(cls._find(handle))  # type: ignore[return-value]
+        return cls._ROOT[0]._refer(cls._find(handle))  # type: ignore[return-value]
 
     @classmethod
     def _find(cls, number: int) -> Any:
@@ -118,22 +119,22 @@ class Handle:
         return state
 
     def toint(self) -> int:
-        """Translate object to integer handle; always -1, there is no C handle behind it."""
-        return -1
+        """Translate object to integer handle: the number that :attr:`handle` is."""
+        return self.handle
 
     @classmethod
     def fromint(cls, arg: int, /) -> Self:
-        """Translate integer handle to object; always an error, as `toint` gives none."""
-        errors.fail(cls._NULL.ERROR, f"{arg} is not an integer handle: ncclx_mpi has no C handles")
+        """Translate integer handle to object."""
+        return cls.fromhandle(arg)
 
     def py2f(self) -> int:
-        """Translate object to Fortran handle; always -1, there are none."""
-        return -1
+        """Translate object to Fortran handle: the same number, there is no Fortran behind it."""
+        return self.handle
 
     @classmethod
     def f2py(cls, arg: int) -> Self:
-        """Translate Fortran handle to object; always an error, as `py2f` gives none."""
-        errors.fail(cls._NULL.ERROR, f"{arg} is not a Fortran handle: ncclx_mpi has none")
+        """Translate Fortran handle to object."""
+        return cls.fromhandle(arg)
 
 
 def is_constant(handle: Handle) -> bool:

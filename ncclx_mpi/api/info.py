@@ -39,7 +39,7 @@ class Info(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = InfoState
+    _STATE = (InfoState,)
     _state: InfoState
 
     def __new__(cls, info: Info | None = None) -> Self:

@@ -41,7 +41,7 @@ class Message(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = MessageState
+    _STATE = (MessageState,)
     _state: MessageState
 
     def __new__(cls, message: Message | None = None) -> Self:

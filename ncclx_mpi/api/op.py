@@ -96,7 +96,7 @@ class Op(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = OpState
+    _STATE = (OpState,)
     _state: OpState
 
     def __new__(cls, op: Op | None = None) -> Self:

@@ -36,7 +36,7 @@ class Request(Handle):
 
     __slots__ = ()
     _NULL = _NULL
-    _STATE = Operation
+    _STATE = (Operation,)
     _state: Operation
 
     def __new__(cls, request: Request | None = None) -> Self:

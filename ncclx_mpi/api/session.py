@@ -50,7 +50,7 @@ class Session(AttachedBuffer, ErrorHandled):
 
     __slots__ = ()
     _NULL = SessionState()
-    _STATE = SessionState
+    _STATE = (SessionState,)
     _KIND = "session"
     _state: SessionState
 

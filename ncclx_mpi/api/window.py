@@ -71,7 +71,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     _NULL = _NULL
     _NULL_NAME = "MPI_WIN_NULL"
     _KIND = "window"
-    _STATE = WinState
+    _STATE = (WinState,)
     _state: WinState
 
     def __new__(cls, win: Win | None = None) -> Self:

@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from typing import Any, Self
 
-import numpy as np
 
-_Base: Any = np.ndarray
+class _Slot(ctypes.Structure):
+    """``PyType_Slot`` of the C API."""
+
+    _fields_ = (("number", ctypes.c_int), ("function", ctypes.c_void_p))
 
 
-class _Place(_Base):  # type: ignore[misc]
-    """An address that no buffer has; equal to it as an integer, and itself an empty buffer.
+class _Spec(ctypes.Structure):
+    """``PyType_Spec`` of the C API."""
 
-    It is an array for the sake of the buffer protocol, which classes written in Python do not have otherwise.
-    """
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("basicsize", ctypes.c_int),
+        ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_uint),
+        ("slots", ctypes.POINTER(_Slot)),
+    )
+
+
+_GETBUFFER = 1
+_DEFAULT, _MAY_BE_DERIVED_FROM = 1 << 18, 1 << 10
+
+
+def _api(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the C API."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_pointer, _int = ctypes.c_void_p, ctypes.c_int
+_fill_info = _api("PyBuffer_FillInfo", _int, _pointer, _pointer, _pointer, ctypes.c_ssize_t, _int, _int)
+
+
+def _describe(exporter: int, view: int, flags: int) -> int:
+    """Fill a view of no memory, of no object."""
+    return int(_fill_info(view, None, None, 0, 0, flags))
+
+
+_getbuffer = ctypes.PYFUNCTYPE(_int, _pointer, _pointer, _int)(_describe)
+_slots = (_Slot * 2)(_Slot(_GETBUFFER, ctypes.cast(_getbuffer, _pointer)), _Slot(0, None))
+_spec = _Spec(b"ncclx_mpi.buffers.sentinels.Empty", 0, 0, _DEFAULT | _MAY_BE_DERIVED_FROM, _slots)
+_Empty: Any = _api("PyType_FromSpec", ctypes.py_object, _pointer)(ctypes.byref(_spec))
+"""What has a buffer that is empty and nobody's: ``memoryview(BOTTOM).obj`` is None. A class written in Python cannot say that."""
+
+
+class _Place(_Empty):  # type: ignore[misc]
+    """An address that no buffer has; equal to it as an integer, and itself an empty buffer."""
 
     __slots__ = ()
-    __array_ufunc__ = None
     _NAME = ""
     _VALUE = 0
 
@@ -25,7 +61,7 @@ class _Place(_Base):  # type: ignore[misc]
         """Return the one instance."""
         found: Self | None = _places.get(cls)
         if found is None:
-            found = _places.setdefault(cls, _Base.__new__(cls, (0,), np.uint8))
+            found = _places.setdefault(cls, object.__new__(cls))
         return found
 
     def __bool__(self) -> bool:

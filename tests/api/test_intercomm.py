@@ -103,7 +103,7 @@ def test_groups(inter: Any, mine: list[int], theirs: list[int]) -> None:
     )
     assert inter.remote_group.rank == MPI.UNDEFINED and inter.topology == MPI.UNDEFINED
     assert type(MPI.Comm.fromhandle(inter.handle)) is MPI.Intercomm and type(MPI.Comm(inter)) is MPI.Intercomm
-    assert MPI.Intercomm(inter) == inter and inter.toint() == inter.py2f() == -1
+    assert MPI.Intercomm(inter) == inter and inter.toint() == inter.py2f() == inter.handle
     with pytest.raises(TypeError, match="expecting an intracommunicator"):
         MPI.Intracomm(inter)
     with pytest.raises(TypeError, match="expecting an intercommunicator"):

@@ -1,0 +1,53 @@
+"""Docstrings as those of mpi4py are: the first line is the signature.
+
+Tools that show a docstring and know nothing of the function, and programs that read it, find there what they find in mpi4py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from inspect import CO_VARARGS, CO_VARKEYWORDS, cleandoc
+from types import FunctionType
+from typing import Any
+
+
+def begin_with_signatures(public: Iterable[Any]) -> None:
+    """Put its signature before the docstring of each of these functions, and of all methods of these classes."""
+    found: dict[int, Any] = {}
+    for each in public:
+        for member in _members(each) if isinstance(each, type) else [each]:
+            documented = getattr(member, "__func__", member)  # of a class method, or a static one
+            if isinstance(documented, FunctionType | property):
+                found[id(documented)] = documented  # once, where classes share one
+    for documented in found.values():
+        if documented.__doc__:
+            documented.__doc__ = f"{_signature(documented)}\n{cleandoc(documented.__doc__)}"
+
+
+def _members(kind: type) -> Iterable[Any]:
+    """Its own members and those of the classes of ours that it is made of."""
+    return [member for each in kind.__mro__ if each.__module__.startswith("ncclx_mpi") for member in vars(each).values()]
+
+
+def _signature(documented: FunctionType | property) -> str:
+    if isinstance(documented, property):
+        return documented.fget.__name__ if documented.fget is not None else ""
+    return f"{documented.__name__}({_parameters(documented)})"
+
+
+def _parameters(function: FunctionType) -> str:
+    """The names, as `inspect.signature` would show them without values: that one takes longer than all of the import."""
+    code = function.__code__
+    names = code.co_varnames
+    positional, keyword = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    words = list(names[:positional])
+    end = keyword
+    if code.co_flags & CO_VARARGS:
+        words.append(f"*{names[end]}")
+        end += 1
+    elif keyword > positional:
+        words.append("*")
+    words += names[positional:keyword]
+    if code.co_flags & CO_VARKEYWORDS:
+        words.append(f"**{names[end]}")
+    return ", ".join(words)
