@@ -18,7 +18,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[1]
 _COUNTED = ("sent_pkts", "rcvd_pkts", "rdma_sends", "rdma_recvs")
-_SECONDS = 100
+_SECONDS = 300
 
 
 def counters(folder: Path) -> dict[str, int]:
