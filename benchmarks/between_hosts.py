@@ -97,7 +97,9 @@ def report(rows: Rows, file: str | None) -> None:
         found = {column: best(values) for column, values in columns.items()}
         peers = {column: value for column, value in found.items() if column != "ours"}
         name = best(peers, key=lambda column: peers[column])
-        goal = next((f"{'>=' if row.startswith('bw') else '<='} {bound}" for start, bound in GOALS.items() if row.startswith(start)), "")
+        goal = next(
+            (f"{'>=' if row.startswith('bw') else '<='} {bound}" for start, bound in GOALS.items() if row.startswith(start)), ""
+        )
         print(f"{row:28} {found['ours']:10.2f} {peers[name]:10.2f} {found['ours'] / peers[name]:6.2f}   {goal:8} {name}")
     if file:
         Path(file).write_text(json.dumps(rows, indent=1))
@@ -225,7 +227,9 @@ def perftest(test: str, nbytes: int, loops: int, column: int) -> float:
     env = {**os.environ, "LD_LIBRARY_PATH": str(Path(library.path).parent), "UCX_TLS": "tcp", "UCX_WARN_UNUSED_ENV_VARS": "n"}
     port = str(20_000 + secrets.randbelow(10_000))
     with subprocess.Popen(on_host(1, program, "-p", port), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        command = on_host(0, program, "-p", port, _ADDRESSES[1], "-t", test, "-s", str(nbytes), "-n", str(loops), "-w", str(loops // 10 + 1))
+        command = on_host(
+            0, program, "-p", port, _ADDRESSES[1], "-t", test, "-s", str(nbytes), "-n", str(loops), "-w", str(loops // 10 + 1)
+        )
         for _ in range(100):  # until the server listens
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
             final = [line for line in done.stdout.splitlines() if line.startswith("Final")]
@@ -302,16 +306,40 @@ def mpi(peers: dict[str, str]) -> Iterator[dict[str, dict[str, float]]]:
     yield job("ours", ours("mpi"))
     with tempfile.TemporaryDirectory() as folder:
         rsh = Path(folder) / "rsh"  # a remote shell whose hosts are namespaces
-        rsh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift; exec ip netns exec "$host" sh -c "$*"\n')
+        rsh.write_text(
+            '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift; exec ip netns exec "$host" sh -c "$*"\n'
+        )
         rsh.chmod(0o755)
         for name, python in peers.items():
             starts = str(Path(python).parent / "mpiexec")
             program = [python, str(HERE), "--rank", "mpi"]
             link = f"v{_HOSTS[0]}"
             if name == "mpich":
-                own = ["-launcher", "ssh", "-launcher-exec", str(rsh), "-iface", link, "-hosts", ",".join(_HOSTS), "-n", "4", "-ppn", "2"]
+                own = [
+                    "-launcher",
+                    "ssh",
+                    "-launcher-exec",
+                    str(rsh),
+                    "-iface",
+                    link,
+                    "-hosts",
+                    ",".join(_HOSTS),
+                    "-n",
+                    "4",
+                    "-ppn",
+                    "2",
+                ]
             else:
-                own = ["--allow-run-as-root", "--mca", "plm_ssh_agent", str(rsh), "--host", ",".join(f"{host}:2" for host in _HOSTS), "-n", "4"]
+                own = [
+                    "--allow-run-as-root",
+                    "--mca",
+                    "plm_ssh_agent",
+                    str(rsh),
+                    "--host",
+                    ",".join(f"{host}:2" for host in _HOSTS),
+                    "-n",
+                    "4",
+                ]
             yield job(name, [on_host(0, starts, *own, *program)])
 
 

@@ -40,10 +40,9 @@ def one_way(comm, engine, address, nbytes, rank, loops):  # type: ignore[no-unty
     """Messages in one direction, two at a time, and an answer to the last one. 0, or why it ended."""
     before = 0
     for _ in range(loops):
-        if rank == 0:
-            request = start_send(comm, 0, 0, address, nbytes, 1, 1, 0)
-        else:
-            request = start_receive(comm, 0, 0, address, nbytes, 0, 1)
+        request = (
+            start_send(comm, 0, 0, address, nbytes, 1, 1, 0) if rank == 0 else start_receive(comm, 0, 0, address, nbytes, 0, 1)
+        )
         code = _finish(engine, before) if before != 0 else 0
         if code != 0:
             return code

@@ -146,7 +146,11 @@ class Guest:
         libraries = ":".join(str(self.tools / place / "x86_64-linux-gnu") for place in ("usr/lib", "lib"))
         try:
             subprocess.run(
-                self._line(out), env={**os.environ, "LD_LIBRARY_PATH": libraries}, stdin=subprocess.DEVNULL, timeout=limit, check=True
+                self._line(out),
+                env={**os.environ, "LD_LIBRARY_PATH": libraries},
+                stdin=subprocess.DEVNULL,
+                timeout=limit,
+                check=True,
             )
         except subprocess.TimeoutExpired:
             return TOO_LONG
@@ -159,7 +163,8 @@ class Guest:
         return [
             shutil.which("qemu-system-x86_64") or str(self.tools / "usr/bin/qemu-system-x86_64"),
             *(word for place in places for name in ("qemu", "seabios") for word in ("-L", str(place / name))),
-            *"-accel tcg,thread=multi -cpu max -M q35 -m 3072 -smp 2 -nodefaults -nographic -monitor none -no-reboot".split(),
+            *("-accel", "tcg,thread=multi", "-cpu", "max", "-M", "q35", "-m", "3072", "-smp", "2"),
+            *("-nodefaults", "-nographic", "-monitor", "none", "-no-reboot"),
             *("-serial", "stdio", "-kernel", str(self.kernel / "image"), "-initrd", str(self.kernel / "initrd")),
             *("-append", f"console=ttyS0 quiet panic=-1 mitigations=off nokaslr OUT={out}"),
             *(

@@ -30,7 +30,18 @@ def run(ranks_a_node: int, folder: Path, *words: str) -> None:
     """One job, to its end."""
     before, begun = counters(folder), time.monotonic()
     env = {**os.environ, "NCCLX_MPI_TOKEN": secrets.token_hex(16), "PYTHONPATH": str(HOME)}
-    program = [sys.executable, "-m", "ncclx_mpi", "run", "--nnodes", "2", "--rendezvous", "127.0.0.1:29511", "-n", str(ranks_a_node)]
+    program = [
+        sys.executable,
+        "-m",
+        "ncclx_mpi",
+        "run",
+        "--nnodes",
+        "2",
+        "--rendezvous",
+        "127.0.0.1:29511",
+        "-n",
+        str(ranks_a_node),
+    ]
     nodes = [subprocess.Popen([*program, "--node-rank", str(node), str(HERE / "ranks.py"), *words], env=env) for node in range(2)]
     try:
         statuses = [node.wait(_SECONDS) for node in nodes]

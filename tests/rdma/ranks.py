@@ -8,7 +8,6 @@ import sys
 import time
 
 import numpy as np
-
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
