@@ -1,6 +1,6 @@
 """Runs a command in a QEMU guest that has an RDMA device, ``rxe0``: verbs in software ("soft-RoCE"), on a machine without any.
 
-``python guest.py --folder FOLDER --out OUT [--limit SECONDS] COMMAND...``
+``python guest.py --folder FOLDER [--out OUT] [--limit SECONDS] [COMMAND...]``
 
 It needs x86-64 Debian with apt, and root for apt's lock; nothing is installed: what the system lacks is unpacked in FOLDER, once. The guest
 sees the files of this machine as they are here, read-only, below a file system in memory, so that Python and its environments run in it
@@ -245,10 +245,10 @@ def _archive(files: Iterator[tuple[str, int, bytes]]) -> Iterator[bytes]:
 
 
 def main() -> int:
-    """Run the command that the arguments say in a guest."""
+    """Run the command that the arguments say in a guest; without one, only have everything that takes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--limit", type=float, default=150)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
@@ -257,7 +257,7 @@ def main() -> int:
     except NoGuest as reason:
         print(reason, file=sys.stderr)
         return NONE_HERE
-    return guest.run(options.out, options.command, options.limit)
+    return guest.run(options.out, options.command, options.limit) if options.command else 0
 
 
 if __name__ == "__main__":
