@@ -11,7 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from numba_kernels.jit import c_address
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,38 @@ class Functions(NamedTuple):
     revoke: int
     poll: int
     step: int
+
+    @classmethod
+    def of(cls, messages: MessageKernels, transfers: TransferKernels) -> Functions:
+        """The functions of a transport that is not compiled in, from the module for its messages and that for its transfers."""
+        return cls(
+            send=c_address(messages.send),
+            credit=c_address(messages.credit),
+            offer=c_address(transfers.offer),
+            fetch=c_address(transfers.fetch),
+            serve=c_address(transfers.serve),
+            revoke=c_address(transfers.revoke),
+            poll=c_address(transfers.poll),
+            step=c_address(transfers.step),
+        )
+
+
+class MessageKernels(Protocol):
+    """A module with what compiled code calls of a transport for messages: kernels with ``is_entry=True``."""
+
+    send: Any
+    credit: Any
+
+
+class TransferKernels(Protocol):
+    """A module with what compiled code calls of a transport for large messages, and to move all on: such kernels, too."""
+
+    offer: Any
+    fetch: Any
+    serve: Any
+    revoke: Any
+    poll: Any
+    step: Any
 
 
 class Calls(NamedTuple):

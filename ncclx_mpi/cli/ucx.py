@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ncclx_mpi import rc
-from transports.ucx.library import Worker, find
+from transports.ucx.library import Worker, find, settings
 
 _RESOURCE = re.compile(r"resource \d+ .*-- (\w+)/(\S+)")
 _VERBS = ("rc_", "ud_", "dc_")
@@ -41,6 +41,7 @@ def facts() -> dict[str, Any]:
         "RDMA": _having(transports, _VERBS, "this UCX offers no transport by verbs here"),
         "memory of GPUs": _having(transports, _DEVICE_MEMORY, "this UCX does not know it here; it goes through memory of the host"),
         "devices": {device: ", ".join(offered) for device, offered in devices.items()},
+        "settings": settings(),
     }
 
 

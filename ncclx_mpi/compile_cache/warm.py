@@ -28,6 +28,8 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.api",
     "ncclx_mpi.extensions",
 )
+_FAR_PACKAGE = "transports.ucx"
+"""For jobs on several hosts only: the others do not import it."""
 _MOST_COMPILERS = 8
 _ALWAYS_USED = (
     "transports.",
@@ -61,10 +63,14 @@ def import_engine() -> None:
 
     simulated = [] if getattr(rc, "topology") == "machine" else ["transports.virtual"]  # noqa: B009 - rc answers by its class
     for name in ("ncclx_mpi.errors", "ncclx_mpi.rc", "ncclx_mpi.runtime", *_ENGINE_PACKAGES, *simulated):
-        package = _import(name)
-        for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
-            if "device" not in module.name.split("."):
-                _import(module.name)
+        _import_package(name)
+
+
+def _import_package(name: str) -> None:
+    package = _import(name)
+    for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
+        if "device" not in module.name.split("."):
+            _import(module.name)
 
 
 def _import(name: str) -> object:
@@ -97,10 +103,19 @@ def _find_mark(everything: bool) -> Path | None:
 
 
 def _chosen(everything: bool) -> list[Any]:
-    """Return the entries that are to be compiled ahead."""
+    """Return the entries that are to be compiled ahead, without those for several hosts: whether these are declared depends on the job."""
     from numba_kernels import jit
 
-    return [declared for declared in jit.entries() if everything or declared.name.startswith(_FIRST)]
+    engine = [declared for declared in jit.entries() if not declared.name.startswith(_FAR_PACKAGE)]
+    return [declared for declared in engine if everything or declared.name.startswith(_FIRST)]
+
+
+def _chosen_for_hosts() -> list[Any]:
+    """Return the entries for jobs on several hosts."""
+    from numba_kernels import jit
+
+    _import_package(_FAR_PACKAGE)
+    return [declared for declared in jit.entries() if declared.name.startswith(_FAR_PACKAGE)]
 
 
 def _mark(everything: bool) -> Path:
@@ -111,12 +126,19 @@ def _mark(everything: bool) -> Path:
     for declared in sorted(_chosen(everything), key=lambda kernel: kernel.name):
         total.update(f"{declared.name} {declared.signature} {digests.module_digest(_file_of(declared))}".encode())
     total.update(digests.module_digest(str(reduce_native.__file__)).encode())
+    if everything:
+        total.update(digests.module_digest(_file_of_far_transport()).encode())
     return cache_files.cache_root() / f"{prune.MARK}{total.hexdigest()[:20]}"
 
 
 def _file_of(declared: Any) -> str:
     name: str = declared.py_func.__code__.co_filename
     return name
+
+
+def _file_of_far_transport() -> str:
+    """The module that imports all others of its package, which is not imported for that."""
+    return str(Path(importlib.import_module("transports").__path__[0]) / "ucx" / "transport.py")
 
 
 def warm_up(announce: bool = True, everything: bool = False) -> float:
@@ -137,10 +159,10 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
     with jit.one_at_a_time():
         if is_warm(everything):
             return time.monotonic() - start
-        chosen = _chosen(everything)
+        chosen = [*_chosen(everything), *(_chosen_for_hosts() if everything else ())]
         if announce:
             print(
-                f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} engine functions into {cache_files.cache_root()} (once for this "
+                f"ncclx_mpi: compiling {len(chosen)} of {len(jit.entries())} functions into {cache_files.cache_root()} (once for this "
                 "version and processor; a minute or more on two cores)",
                 file=sys.stderr,
                 flush=True,
@@ -210,17 +232,20 @@ def _compile(function: Any) -> bool:
     return True
 
 
-def load(nranks: int) -> None:
+def load(nranks: int, spans_hosts: bool = False) -> None:
     """Import the engine and load its functions into this process, and set it aside from garbage collection, before forking ranks.
 
     With a core for each of the `nranks` ranks, only what all of them use is loaded: a function takes some 0.4 ms, of 150 a program
-    calls a few, and each rank loads those at the first call, all ranks at once. Ranks that share cores get everything ready made.
+    calls a few, and each rank loads those at the first call, all ranks at once. Ranks that share cores get everything ready made. In a
+    job that `spans_hosts`, they get what reaches other hosts, too.
     """
     from numba_kernels import jit
 
     gc.disable()
     try:
         warm_up()
+        if spans_hosts:
+            _compile_for_hosts()
         has_cores = nranks <= len(os.sched_getaffinity(0))
         for declared in jit.entries():
             if declared.name.startswith(_ALWAYS_USED) or (not has_cores and declared.is_cached()):
@@ -229,6 +254,15 @@ def load(nranks: int) -> None:
         gc.freeze()
     finally:
         gc.enable()
+
+
+def _compile_for_hosts() -> None:
+    """Compile what the cache does not hold of what a job on several hosts needs beside the engine."""
+    from numba_kernels import jit
+
+    if not all(declared.is_cached() for declared in _chosen_for_hosts()):
+        with jit.one_at_a_time():
+            _compile_all(_chosen_for_hosts())
 
 
 def _forget_finalizers() -> None:

@@ -75,7 +75,7 @@ def run_program(
         Standard input is no input of the program: its end ends the job, and a byte in it is a signal.
     """
     if program.is_python:
-        program = _prepare(program, nranks)
+        program = _prepare(program, nranks, spans_hosts=node is not None)
     lifeline = 0 if ends_with_stdin else -1
     try:
         hosts = _meet(node, nranks, lifeline)
@@ -135,9 +135,9 @@ def _take_leave(job: Job, relay: LineRelay, outcome: Outcome) -> int:
     return outcome.status
 
 
-def _prepare(program: programs.Program, nranks: int) -> programs.Program:
+def _prepare(program: programs.Program, nranks: int, spans_hosts: bool) -> programs.Program:
     """Do once what all ranks would do: import the engine, time the clock, and read the program from standard input if it is there."""
-    warm.load(nranks)
+    warm.load(nranks, spans_hosts)
     ticks_per_us()
     mpi4py_shim.install()
     if program.kind == programs.STDIN:

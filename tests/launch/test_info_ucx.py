@@ -26,6 +26,7 @@ def test_it_says_which_one_why_and_what_it_offers() -> None:
     facts = json.loads(named.stdout)
     assert (facts["ucx"], facts["why this one"]) == (library.name, "NCCLX_MPI_UCX_LIBRARY names it")
     assert "tcp" in facts["devices"]["lo"]
+    assert (facts["settings"]["UCX_RC_TIMEOUT"], facts["settings"]["UCX_NET_DEVICES"]) == ("250ms", "lo")
     text = info(NCCLX_MPI_UCX_LIBRARY=library.path, UCX_NET_DEVICES="lo").stdout
     assert f"ucx: {library.name}\n" in text and "  lo: tcp" in text
 

@@ -58,8 +58,8 @@ CREDIT_BYTES = 64 << 10
 CREDIT_PATIENCE = 64
 """Looks at the network that fewer wait."""
 _THREE_WORDS = 3 * WORD
-_PROGRESS_A_TURN = 64
-"""Of UCX, each of which takes some of what has come: a rank that dozes between its turns must empty the sockets."""
+MOST_PROGRESS = 64
+"""Of UCX in a row, each of which takes some of what has come: a rank that was away must empty the sockets."""
 _LOWER_HALF = 0xFFFFFFFF
 """Of a register, where a function returns 32 bits."""
 
@@ -168,10 +168,10 @@ def post(frame, nbytes):  # type: ignore[no-untyped-def]
         store64(state + STATE.sending, load64(state + STATE.sending) + 1)
 
 
-@kernel("void(int64)")
-def make_progress(state):  # type: ignore[no-untyped-def]
-    """Have UCX deliver what has come and send what waits."""
-    for _ in range(_PROGRESS_A_TURN):
+@kernel("void(int64, int64)")
+def make_progress(state, most):  # type: ignore[no-untyped-def]
+    """Have UCX deliver what has come and send what waits: `most` times at most, as it is a system call to find out that there is no more."""
+    for _ in range(most):
         if call_one(load64(state + STATE.progress), load64(state + STATE.worker)) & _LOWER_HALF == 0:
             return
 
@@ -183,7 +183,7 @@ def send(engine, link, kind, context, tag, nbytes, first, second, third):  # typ
     Farewells are read before one is sent: who has left closes its end, and the failure to send to it would be taken for its death.
     """
     if kind == GOODBYE:
-        make_progress(load64(link + LINK.state))
+        make_progress(load64(link + LINK.state), MOST_PROGRESS)
     flags, sent = load64(link + LINK.flags), load64(link + LINK.sent)
     if flags & FAILED != 0:
         return 1 if flags & GONE != 0 else 0

@@ -35,9 +35,13 @@ _DEFAULTS = {
     "UCX_KEEPALIVE_INTERVAL": "1s",
     "UCX_TCP_KEEPIDLE": "1s",
     "UCX_TCP_KEEPINTVL": "1s",
+    "UCX_RC_TIMEOUT": "250ms",
+    "UCX_RC_RETRY_COUNT": "4",
+    "UCX_UD_TIMEOUT": "10s",
 }
 """Read when the library is loaded, or a worker is made: ranks of this node are reached otherwise, what it would print of peers that end is
-raised where somebody waits for them, signals stay Python's, interfaces without a peer are not polled, and a silent peer is noticed soon."""
+raised where somebody waits for them, signals stay Python's, interfaces without a peer are not polled, and a silent peer is noticed soon: by
+verbs after four times a quarter of a second (UCX's own is seven times a second, and some devices take seven for endless)."""
 _FUNCTIONS = (
     "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
@@ -227,6 +231,12 @@ def _defaults_in_the_environment() -> Iterator[None]:
     finally:
         for name in ours:
             os.environ.pop(name, None)
+
+
+def settings() -> dict[str, str]:
+    """What UCX is told by this library, and what the user tells it in the place of that, or besides."""
+    users = {name: value for name, value in sorted(os.environ.items()) if name.startswith("UCX_")}
+    return {**_DEFAULTS, **users}
 
 
 class Worker:

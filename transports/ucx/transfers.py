@@ -26,7 +26,7 @@ from numba_kernels.calls import call_five, call_one, call_seven, call_three, cal
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, allocate_or_end, copy, make_stack, release
 from transports.messages import REQUEST
-from transports.ucx.channel import endpoint_of, fail, make_progress, settle
+from transports.ucx.channel import MOST_PROGRESS, endpoint_of, fail, make_progress, settle
 from transports.ucx.layout import (
     BY_RENDEZVOUS,
     FAILED,
@@ -52,8 +52,12 @@ _PIECE_SHIFT = 56
 _WANTED = (1 << _PIECE_SHIFT) - 1
 _MOST_AHEAD = 63
 """Pieces behind one that has not passed: a bit each."""
-_BUSY_US, _LOOK_US = 1000, 20
-"""A network that nothing has come from or gone to for the former is looked at once in the latter only: ranks of one node wait, too."""
+_BUSY_US, _QUIET_SHARE, _MOST_QUIET_US = 1000, 50, 100
+"""A network that nothing has come from or gone to for the first is looked at once in a share of that time only, and in the last at most:
+a look is a system call, and ranks of one node wait by the same loop."""
+_AWAY_US = 20
+"""Who has not looked for so long computes or dozes between two looks, and takes all that has come at once. Another one sees what comes in
+the first look, and does not look again to find nothing before it goes on."""
 
 _params = make_stack(PARAMS.total // 8)
 
@@ -353,15 +357,23 @@ def step(state):  # type: ignore[no-untyped-def]
     _finish_done(state)
 
 
+@kernel("int64(int64, int64, int64)")
+def _is_too_soon(state, now, unseen):  # type: ignore[no-untyped-def]
+    """Whether the network has been quiet for long, and was looked at not long ago."""
+    quiet, rate = now - load64(state + STATE.used), load64(state + STATE.ticks_per_us)
+    return 1 if quiet > _BUSY_US * rate and unseen < min(quiet // _QUIET_SHARE, _MOST_QUIET_US * rate) else 0
+
+
 @kernel("void(int64)", is_entry=True)
 def poll(state):  # type: ignore[no-untyped-def]
     """Have UCX deliver what has come and send what waits, and move transfers on."""
-    now, rate = ticks(), load64(state + STATE.ticks_per_us)
-    if now - load64(state + STATE.used) > _BUSY_US * rate and now - load64(state + STATE.polled) < _LOOK_US * rate:
+    now = ticks()
+    unseen = now - load64(state + STATE.polled)
+    if _is_too_soon(state, now, unseen) != 0:
         return
     store64(state + STATE.polled, now)
     store64(state + STATE.is_open, 1)
-    make_progress(state)
+    make_progress(state, MOST_PROGRESS if unseen > _AWAY_US * load64(state + STATE.ticks_per_us) else 1)
     store64(state + STATE.is_open, 0)
     if load64(state + STATE.listed_first) != 0:
         settle(state)

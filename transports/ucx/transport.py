@@ -73,16 +73,7 @@ class Ucx(Transport):
 
     @property
     def functions(self) -> Functions:
-        return Functions(
-            send=c_address(channel.send),
-            credit=c_address(channel.credit),
-            offer=c_address(transfers.offer),
-            fetch=c_address(transfers.fetch),
-            serve=c_address(transfers.serve),
-            revoke=c_address(transfers.revoke),
-            poll=c_address(transfers.poll),
-            step=c_address(transfers.step),
-        )
+        return Functions.of(channel, transfers)
 
     @property
     def is_busy(self) -> bool:

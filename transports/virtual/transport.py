@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from numba_kernels.clock import ticks_per_us
-from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
 from transports.base import Calls, Capabilities, Functions, Transport
 from transports.virtual import channel, transfers
@@ -47,16 +46,7 @@ class VirtualNetwork(Transport):
 
     @property
     def functions(self) -> Functions:
-        return Functions(
-            send=c_address(channel.send),
-            credit=c_address(channel.credit),
-            offer=c_address(transfers.offer),
-            fetch=c_address(transfers.fetch),
-            serve=c_address(transfers.serve),
-            revoke=c_address(transfers.revoke),
-            poll=c_address(transfers.poll),
-            step=c_address(transfers.step),
-        )
+        return Functions.of(channel, transfers)
 
     @property
     def is_busy(self) -> bool:

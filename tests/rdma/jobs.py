@@ -1,0 +1,101 @@
+"""Runs jobs of 2 and 4 ranks as two nodes, and says what the RDMA device has counted: ``python jobs.py COUNTERS``, a folder.
+
+What ranks print goes through; a line ``job NRANKS statuses ... counted NAME=NUMBER ...`` follows. At the end two processes meet without
+a launcher, so that nobody but UCX can say that one was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+HOME = HERE.parents[1]
+_COUNTED = ("sent_pkts", "rcvd_pkts", "rdma_sends", "rdma_recvs")
+_SECONDS = 600
+
+
+def counters(folder: Path) -> dict[str, int]:
+    """What the device has counted so far; nothing where there is no such folder."""
+    return {name: int((folder / name).read_text()) for name in _COUNTED} if folder.is_dir() else dict.fromkeys(_COUNTED, 0)
+
+
+def run(ranks_a_node: int, folder: Path, *words: str) -> None:
+    """One job, to its end."""
+    before, begun = counters(folder), time.monotonic()
+    env = {**os.environ, "NCCLX_MPI_TOKEN": secrets.token_hex(16), "PYTHONPATH": str(HOME)}
+    program = [
+        sys.executable,
+        "-m",
+        "ncclx_mpi",
+        "run",
+        "--nnodes",
+        "2",
+        "--rendezvous",
+        "127.0.0.1:29511",
+        "-n",
+        str(ranks_a_node),
+    ]
+    nodes = [subprocess.Popen([*program, "--node-rank", str(node), str(HERE / "ranks.py"), *words], env=env) for node in range(2)]
+    try:
+        statuses = [node.wait(_SECONDS) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    after = counters(folder)
+    counted = " ".join(f"{name}={after[name] - before[name]}" for name in _COUNTED)
+    print(f"job {2 * ranks_a_node} statuses {statuses} counted {counted} in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def lose_a_peer() -> None:
+    """A process is killed in the middle of what it sends."""
+    sys.path.insert(0, str(HOME))
+    from ncclx_mpi import errors
+    from ncclx_mpi.p2p.engine import Engine
+    from transports.shm.arena import Arena
+    from transports.shm.transport import SharedMemory
+    from transports.ucx import library
+    from transports.ucx.transport import Ucx
+
+    arena = Arena.create(1, [0], 2)
+    arena.join(0)
+    ucx = Ucx(library.find(), 0, 2, {1}, arena.death_notice)
+    program = [sys.executable, str(HOME / "tests" / "p2p" / "ucx_rank.py"), "be_killed"]
+    pipe, env = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(HOME)}
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=env) as other:
+        assert other.stdin is not None and other.stdout is not None
+        print(ucx.endpoint().hex(), file=other.stdin, flush=True)
+        endpoints = [b"", bytes.fromhex(other.stdout.readline())]
+        engine = Engine(arena, [SharedMemory(arena, 0), ucx], 0, timeout=600, endpoints={"ucx": endpoints})
+        comm, room, small = engine.new_comm(4, [0, 1]), np.zeros(40_000_000, np.uint8), np.zeros(10, np.uint8)
+        engine.wait(engine.start_recv(comm, small.ctypes.data, small.size, 1, 1))
+        request = engine.start_recv(comm, room.ctypes.data, room.size, 1, 2)
+        while not room.any():
+            engine.progress()
+        other.kill()
+        begun = time.monotonic()
+        try:
+            engine.wait(request)
+        except errors.Exception as error:
+            is_noticed = error.Get_error_class() == errors.ERR_PROC_FAILED
+            print(f"a killed peer: {is_noticed} after {time.monotonic() - begun:.1f} s", flush=True)
+        other.wait()
+
+
+def main() -> None:
+    """Run all of it."""
+    folder = Path(sys.argv[1])
+    run(1, folder)
+    run(2, folder, "kill")
+    lose_a_peer()
+
+
+if __name__ == "__main__":
+    main()
