@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -266,6 +267,17 @@ def test_ranks_talk_across_hosts(on_hosts):
     for (status, stdout, stderr), ranks in zip(found, ((0, 1), (2, 3)), strict=True):
         assert status == 0, stderr
         assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]
+
+
+@needs_ucx
+def test_the_matrix_of_transports(on_hosts, spaces):
+    """It names the interface that UCX goes by on each host."""
+    (status, stdout, stderr), _ = on_hosts(*command("info", "--peers", "--json")).end()
+    assert status == 0, stderr
+    rows = json.loads(stdout)
+    assert [row["transports"] for row in rows][1:3] == [["shm", "self", "ucx", "ucx"], ["ucx", "ucx", "self", "shm"]]
+    for rank, peer, space in ((0, 2, spaces[0]), (3, 1, spaces[1])):
+        assert rows[rank]["reasons"][peer].endswith(f"it goes by tcp/{space.link}")
 
 
 def commands_of_the_page(beginning: str) -> list[list[str]]:
