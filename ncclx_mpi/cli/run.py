@@ -68,7 +68,9 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     there = parser.add_argument_group("on several hosts, started from here")
     there.add_argument("--hosts", default="", metavar="A:2,B:2", help="hosts, and how many ranks each gets (1)")
     there.add_argument("--hostfile", default="", metavar="FILE", help="a file that names a host in each line, as name:2")
-    there.add_argument("--rsh", default="", metavar="COMMAND", help="remote shell ($NCCLX_MPI_RSH, else ssh -o BatchMode=yes)")
+    there.add_argument(
+        "--rsh", default="", metavar="COMMAND", help="remote shell ($NCCLX_MPI_RSH, else srun in an allocation of Slurm, else ssh)"
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     own, words = _split_at_program(args)
     return parser.parse_args(own), own, words

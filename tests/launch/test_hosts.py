@@ -17,7 +17,7 @@ from programs import HOME, all_gone, command, environment, is_running
 from spaces import Space, two_spaces, why_not
 
 from ncclx_mpi.bootstrap.slurm import first_host, tasks_per_node
-from ncclx_mpi.launch.over_hosts import Place, places, places_of_file
+from ncclx_mpi.launch.over_hosts import RSH_DEFAULT, RSH_OF_SLURM, Place, places, places_of_file, remote_shell
 from numba_kernels import cache_files
 
 REASON = why_not()
@@ -578,6 +578,19 @@ def test_places_of_a_file(tmp_path):
     assert places_of_file(str(file)) == [Place("a", 2), Place("b", 3), Place("c", 1)]
     with pytest.raises(ValueError, match="cannot be read"):
         places_of_file(str(tmp_path / "none"))
+
+
+def test_the_remote_shell(monkeypatch, tmp_path):
+    """Slurm's is taken inside an allocation where there is one, unless the user says otherwise."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert remote_shell({}) == RSH_DEFAULT
+    assert remote_shell({"SLURM_JOB_ID": "1"}) == RSH_OF_SLURM
+    assert remote_shell({"SLURM_JOB_ID": "1", "NCCLX_MPI_RSH": "rsh -q"}) == "rsh -q"
+    srun.unlink()
+    assert remote_shell({"SLURM_JOB_ID": "1"}) == RSH_DEFAULT
 
 
 @pytest.mark.parametrize(
