@@ -341,7 +341,7 @@ def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
     assert job.read(2) == [["met"] * 2] * 2
     spaces[1].set_link("down")
     spaces[1].set_link("up")
-    for status, stdout, stderr in job.end():
+    for status, stdout, stderr in job.end(timeout=600):
         assert (status, stdout.splitlines()) == (0, ["12000"] * 2), stderr
 
 
