@@ -510,6 +510,18 @@ class TestFromOne:
         assert sorted(stdout.splitlines()) == [f"[{rank}] {rank} a b two words '" for rank in range(4)]
 
     @needs_spaces
+    def test_files_and_bindings_of_ranks_of_all_hosts(self, spaces, tmp_path):
+        code = "import os, sys; print('out', os.environ['NCCLX_MPI_RANK']); print('err', file=sys.stderr)"
+        job = self.start(spaces, "--output-dir", str(tmp_path / "made"), "--report-bindings", "-c", code)
+        stdout, stderr = job.communicate(timeout=120)
+        assert (job.returncode, stdout) == (0, ""), stderr
+        files = sorted((tmp_path / "made").iterdir())
+        assert [file.name for file in files] == [f"rank-{rank}.out" for rank in range(4)]
+        assert [sorted(file.read_text().splitlines()) for file in files] == [["err", f"out {rank}"] for rank in range(4)]
+        said = sorted(line.split(" on ")[0] for line in stderr.splitlines())
+        assert said == [f"ncclx run: rank {rank}" for rank in range(4)]
+
+    @needs_spaces
     def test_status(self, spaces):
         job = self.start(spaces, "-c", "import os, sys; sys.exit(int(os.environ['NCCLX_MPI_RANK']) // 3 * 9)")
         _, stderr = job.communicate(timeout=120)
