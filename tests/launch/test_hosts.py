@@ -345,6 +345,60 @@ def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
         assert (status, stdout.splitlines()) == (0, ["12000"] * 2), stderr
 
 
+BUSY = """
+import os, random, signal, sys
+import numpy as np
+from mpi4py import MPI
+
+seed, victim = int(sys.argv[1]), int(sys.argv[2])
+comm, draw = MPI.COMM_WORLD.Dup(), random.Random(seed)
+rank, size, total = comm.rank, comm.size, np.zeros(4000)
+comm.Barrier()
+print(os.getpid(), flush=True)
+try:
+    for at in range(1_000_000):
+        kind, shift = draw.randrange(4), draw.randrange(1, size)
+        if rank == victim and at == seed % 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == 0:
+            comm.Allreduce(np.full(4000, 1.0), total)
+        elif kind == 1:
+            comm.sendrecv("x" * draw.randrange(100_000), (rank + shift) % size, source=(rank - shift) % size)
+        elif kind == 2:
+            comm.alltoall([rank] * size)
+        else:
+            comm.Barrier()
+except MPI.Exception as error:
+    comm.Revoke()
+    print(error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED), flush=True)
+"""
+
+
+@needs_ucx
+def test_ranks_that_are_killed_at_any_time(on_hosts, full):
+    """In whatever its peers are: all of them raise, all hosts end, and nothing is left."""
+    for seed in range(200 if full else 2):
+        found = on_hosts("-c", BUSY, str(seed), str(seed % 4)).end()
+        assert [status for status, _, _ in found] == [137, 137], (seed, found)
+        words = [stdout.split() for _, stdout, _ in found]
+        assert [host.count("True") for host in words] == [1 + (seed % 4 // 2 != host) for host in range(2)], (seed, found)
+        assert all_gone([int(word) for host in words for word in host if word != "True"], 5)
+
+
+@needs_ucx
+def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, full):
+    if not full:
+        pytest.skip("one is silenced by another test; with --full, 20 are")
+    for seed in range(20):
+        job = on_hosts("-c", BUSY, str(seed), "-1", NCCLX_MPI_HEARTBEAT="0.2,2")
+        pids = [int(line) for lines in job.read(2) for line in lines]
+        spaces[seed % 2].set_link("down")
+        for status, stdout, stderr in job.end():
+            assert (status, stdout.splitlines()) == (1, ["True"] * 2), (seed, stderr)
+        assert all_gone(pids, 5)
+        spaces[seed % 2].come_back()
+
+
 @needs_ucx
 def test_a_rank_that_never_imports_mpi_is_named(on_hosts):
     code = "import os\nif os.environ['NCCLX_MPI_RANK'] != '2': from mpi4py import MPI"
