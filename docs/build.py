@@ -10,7 +10,7 @@ from pathlib import Path
 from ncclx_mpi import algorithms, rc
 
 DOCS = Path(__file__).parent
-BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```python\n.*?```\n", re.DOTALL)
+BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash)\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
 REDUCES = {
@@ -23,7 +23,7 @@ REDUCES = {
 def snippet(match: re.Match[str]) -> str:
     """Return the block with the file's text, without the lines that are meant for the tests."""
     lines = (DOCS / match[2]).read_text().splitlines(keepends=True)
-    return f"{match[1]}```python\n{''.join(line for line in lines if not line.startswith(('# ranks:', '# ends with:')))}```\n"
+    return f"{match[1]}```{match[3]}\n{''.join(line for line in lines if not line.startswith(('# ranks:', '# ends with:')))}```\n"
 
 
 def settings(match: re.Match[str]) -> str:

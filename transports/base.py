@@ -159,6 +159,10 @@ class Transport(ABC):
     def why_not(self, peer: int) -> str:
         """Why `peer` (world rank) cannot be reached, an empty string if it can."""
 
+    def why(self, peer: int) -> str:
+        """Why `peer` is reached by this transport, and how, in one line for ``ncclx info --peers``; asked of those that it reaches."""
+        return "it is the first transport that reaches it"
+
     def why_lost(self, peer: int) -> str:
         """Why `peer` cannot be reached after all, which was found out when it was sent to; an empty string if nothing is known of that."""
         return ""

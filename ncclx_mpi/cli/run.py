@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from ncclx_mpi.cli.main import program_name
+from ncclx_mpi.launch.binding import KINDS, THREADS, Binding, bindings, threads
 from ncclx_mpi.launch.program import SCRIPT, Program, UsageError, parse_any
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ _FIRST_IN_LIFE = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LC_", "LANG")
 """Variables that act when a process begins: the launcher starts anew to heed them."""
 
 _WITH_VALUE = {
-    "-n", "-np", "--nranks", "--timeout", "-x", "--nnodes", "--node-rank", "--rendezvous", "--token-file", "--hosts", "--hostfile", "--rsh",
+    "-n", "-np", "--nranks", "--timeout", "-x", "--bind", "--output-dir",
+    "--nnodes", "--node-rank", "--rendezvous", "--token-file", "--hosts", "--hostfile", "--rsh",
 }  # fmt: skip
 """Options that take the word behind them."""
 
@@ -33,7 +35,7 @@ def main(args: list[str]) -> int:
         if options.hosts or options.hostfile:
             return _run_on_hosts(options, words)
         program, flags = parse_any(words)
-        node = _node(options)
+        node, found = _node(options), bindings(options.bind, options.nranks or 1)
     except (UsageError, ValueError) as error:
         return _complain(str(error))
     if program.kind == SCRIPT and not os.path.exists(program.target):
@@ -42,8 +44,10 @@ def main(args: list[str]) -> int:
     if flags or any(name.startswith(_FIRST_IN_LIFE) and os.environ.get(name) != value for name, value in variables.items()):
         _start_anew(flags, variables, own, program)
     os.environ.update(variables)
+    if found:
+        os.environ.setdefault(THREADS, str(threads(found)))  # before anything that reads it is imported
     os.environ.pop(TOKEN, None)  # the ranks have no need of it
-    return _run(options, program, node)
+    return _run(options, program, node, found)
 
 
 def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
@@ -53,6 +57,14 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     parser.add_argument("--tag-output", action="store_true", help="begin each line of output with [rank]")
     parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="end the job after S seconds, with all stacks")
     parser.add_argument("-x", action="append", default=[], metavar="VAR=VAL", help="set a variable before anything is imported")
+    parser.add_argument(
+        "--bind",
+        choices=KINDS,
+        default="none",
+        help=f"bind each rank to a core, or to those of a cache or memory; sets {THREADS} to match",
+    )
+    parser.add_argument("--report-bindings", action="store_true", help="print which processors each rank may run on")
+    parser.add_argument("--output-dir", default="", metavar="DIR", help="write what rank N writes into DIR/rank-N.out instead")
     several = parser.add_argument_group("on several hosts, this command on each")
     several.add_argument(
         "--nnodes", type=int, default=0, metavar="N", help="number of nodes; -n is the number of ranks of this one"
@@ -68,7 +80,9 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     there = parser.add_argument_group("on several hosts, started from here")
     there.add_argument("--hosts", default="", metavar="A:2,B:2", help="hosts, and how many ranks each gets (1)")
     there.add_argument("--hostfile", default="", metavar="FILE", help="a file that names a host in each line, as name:2")
-    there.add_argument("--rsh", default="", metavar="COMMAND", help="remote shell ($NCCLX_MPI_RSH, else ssh -o BatchMode=yes)")
+    there.add_argument(
+        "--rsh", default="", metavar="COMMAND", help="remote shell ($NCCLX_MPI_RSH, else srun in an allocation of Slurm, else ssh)"
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     own, words = _split_at_program(args)
     return parser.parse_args(own), own, words
@@ -110,7 +124,13 @@ def _run_on_hosts(options: argparse.Namespace, words: list[str]) -> int:
     if not words or words[0] == "-":
         raise UsageError("name a program that all hosts can read; standard input is read here only")
     found = places(options.hosts, options.nranks) if options.hosts else places_of_file(options.hostfile, options.nranks)
-    own = ["--timeout", str(options.timeout), *(["--tag-output"] if options.tag_output else [])]
+    own = ["--timeout", str(options.timeout), "--bind", options.bind]
+    own += [
+        word
+        for word, is_given in (("--tag-output", options.tag_output), ("--report-bindings", options.report_bindings))
+        if is_given
+    ]
+    own += ["--output-dir", options.output_dir] if options.output_dir else []
     variables = dict(_split_variable(text) for text in options.x)
     return run_on(found, Command(own, words, variables, options.rendezvous, options.rsh))
 
@@ -157,14 +177,15 @@ def _complain(message: str) -> int:
     return 2
 
 
-def _run(options: argparse.Namespace, program: Program, node: Node | None) -> int:
-    from ncclx_mpi.launch.local import run_program
+def _run(options: argparse.Namespace, program: Program, node: Node | None, found: list[Binding]) -> int:
+    from ncclx_mpi.launch.local import Manners, run_program
 
-    return run_program(
-        program,
-        options.nranks or 1,
+    manners = Manners(
         is_tagged=options.tag_output,
         timeout=options.timeout,
-        node=node,
         ends_with_stdin=options.end_with_stdin,
+        bindings=found,
+        reports_bindings=options.report_bindings,
+        output_dir=options.output_dir,
     )
+    return run_program(program, options.nranks or 1, manners, node)

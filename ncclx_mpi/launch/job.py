@@ -12,7 +12,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,6 +68,8 @@ class Settings:
         The nodes that the ranks are on (:mod:`ncclx_mpi.bootstrap.topology`); empty: as this process's settings have it.
     hosts
         The hosts of the job, if there are several: then `nranks` are those of this one. The job closes their connections.
+    cpus
+        Processors that each rank of this host may run on; none: those of this process.
     """
 
     nranks: int
@@ -79,6 +81,7 @@ class Settings:
     on_timeout: Callable[[Job], None] | None = None
     topology: str = ""
     hosts: Hosts | None = None
+    cpus: Sequence[Set[int]] = ()
 
 
 @dataclass
@@ -226,6 +229,8 @@ class Job:
         process.reset_signals(())
         resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
         self._close_launcher_side()
+        if self.settings.cpus:
+            os.sched_setaffinity(0, self.settings.cpus[rank - self.nodes.ranks[0]])
         stdin = self.settings.stdin if rank == 0 and self.settings.stdin >= 0 else os.open(os.devnull, os.O_RDONLY)
         child.take_streams(stdin, ends[STDOUT], ends[STDERR])
         self.channel = ends.get(CHANNEL, -1)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,9 @@ from ncclx_mpi.bootstrap.handover import join_timeout
 from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.compile_cache import warm
 from ncclx_mpi.launch import program as programs
+from ncclx_mpi.launch.binding import THREADS, Binding, ranges
 from ncclx_mpi.launch.failure import Failure, signal_name
+from ncclx_mpi.launch.files import RankFiles
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.relay import LineRelay
 from ncclx_mpi.observe.describe import describe
@@ -48,15 +52,35 @@ class Node:
     token: bytes
 
 
-def run_program(
-    program: programs.Program,
-    nranks: int,
-    *,
-    is_tagged: bool,
-    timeout: float,
-    node: Node | None = None,
-    ends_with_stdin: bool = False,
-) -> int:
+@dataclass
+class Manners:
+    """How a program is run.
+
+    Attributes
+    ----------
+    is_tagged
+        Begin each line of output with the rank.
+    timeout
+        Seconds after which the job is ended, 0 for no limit.
+    ends_with_stdin
+        Standard input is no input of the program: its end ends the job, and a byte in it is a signal.
+    bindings
+        Of each rank of this host; none: as this process is bound.
+    reports_bindings
+        Print them.
+    output_dir
+        Folder for a file of each rank's output, which is not printed then; empty: none.
+    """
+
+    is_tagged: bool = False
+    timeout: float = 0.0
+    ends_with_stdin: bool = False
+    bindings: Sequence[Binding] = ()
+    reports_bindings: bool = False
+    output_dir: str = ""
+
+
+def run_program(program: programs.Program, nranks: int, manners: Manners, node: Node | None = None) -> int:
     """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank.
 
     Parameters
@@ -65,18 +89,14 @@ def run_program(
         What to run.
     nranks
         Number of ranks here.
-    is_tagged
-        Begin each line of output with the rank.
-    timeout
-        Seconds after which the job is ended, 0 for no limit.
+    manners
+        How.
     node
         Where the job is on several hosts: which of them this is.
-    ends_with_stdin
-        Standard input is no input of the program: its end ends the job, and a byte in it is a signal.
     """
     if program.is_python:
         program = _prepare(program, nranks, spans_hosts=node is not None)
-    lifeline = 0 if ends_with_stdin else -1
+    lifeline = 0 if manners.ends_with_stdin else -1
     try:
         hosts = _meet(node, nranks, lifeline)
     except Gone:
@@ -84,11 +104,12 @@ def run_program(
     except (ValueError, RuntimeError, OSError) as error:
         print(f"ncclx run: {error}", file=sys.stderr)
         return 2
-    relay = LineRelay(is_tagged)
-    stdin, feed = (-1, -1) if ends_with_stdin else _stdin_for_rank_0()
+    relay = LineRelay(manners.is_tagged)
+    stdin, feed = (-1, -1) if manners.ends_with_stdin else _stdin_for_rank_0()
     last_module = next(reversed(sys.modules))
     try:
-        job = Job(_settings(nranks, timeout, relay, stdin, hosts, lifeline), relay)
+        files = _files(manners.output_dir, nranks, hosts)
+        job = Job(_settings(nranks, manners, relay, stdin, hosts, lifeline), relay, files)
         rank = job.fork_ranks()
     except (ValueError, OSError) as error:
         print(f"ncclx run: {nranks} ranks cannot be started: {error}", file=sys.stderr)
@@ -100,9 +121,11 @@ def run_program(
     if feed >= 0:
         os.close(stdin)
         _start_feeding(feed)
+    if manners.reports_bindings:
+        _report(job.nodes.ranks, manners.bindings, relay)
     outcome = job.supervise()
     try:
-        return _take_leave(job, relay, outcome)
+        return _take_leave(job, relay, files, outcome)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -117,12 +140,30 @@ def _meet(node: Node | None, nranks: int, lifeline: int) -> Hosts | None:
     return hosts.meet(node.rendezvous, node.number, node.count, nranks, node.token, patience)
 
 
-def _take_leave(job: Job, relay: LineRelay, outcome: Outcome) -> int:
+def _files(folder: str, nranks: int, hosts: Hosts | None) -> RankFiles | None:
+    """Where ranks write, if not here."""
+    if not folder:
+        return None
+    return RankFiles(folder, range(nranks), nranks) if hosts is None else RankFiles(folder, hosts.ranks_of(hosts.node), hosts.size)
+
+
+def _report(ranks: Sequence[int], found: Sequence[Binding], relay: LineRelay) -> None:
+    """Say where each rank may run."""
+    own = f"may run on processors {ranges(frozenset(os.sched_getaffinity(0)))}"
+    for local_rank, rank in enumerate(ranks):
+        where = f"is bound to {found[local_rank]}" if found else own
+        with contextlib.suppress(OSError):  # nobody reads it: that is noticed when a rank writes
+            relay.say(f"ncclx run: rank {rank} on {socket.gethostname()} {where}, {THREADS}={os.environ.get(THREADS, '')}")
+
+
+def _take_leave(job: Job, relay: LineRelay, files: RankFiles | None, outcome: Outcome) -> int:
     """Pass on what is left, and say how the job ended. Returns its exit status.
 
     Who reads the output of a job that went well may take his time, up to --timeout. One that did not is not kept by a reader that has gone.
     """
     try:
+        if files is not None:
+            files.close()
         relay.flush(everything=True)
         if not relay.finish(_READER_SECONDS if outcome.status else None, job.deadline) and not outcome.status:
             outcome.is_timed_out = True
@@ -145,14 +186,16 @@ def _prepare(program: programs.Program, nranks: int, spans_hosts: bool) -> progr
     return program
 
 
-def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int, hosts: Hosts | None, lifeline: int) -> Settings:
+def _settings(nranks: int, manners: Manners, relay: LineRelay, stdin: int, hosts: Hosts | None, lifeline: int) -> Settings:
+    timeout, cpus = manners.timeout, [binding.cpus for binding in manners.bindings]
+
     def on_timeout(job: Job) -> None:
         relay.flush(everything=True)
         relay.is_tagged = True
         relay.say(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in")
         relay.say(f"{describe(job.nodes.arenas)}\nand their Python stacks are")
 
-    return Settings(nranks, timeout=timeout, stdin=stdin, lifeline=lifeline, on_timeout=on_timeout, hosts=hosts)
+    return Settings(nranks, timeout=timeout, stdin=stdin, lifeline=lifeline, on_timeout=on_timeout, hosts=hosts, cpus=cpus)
 
 
 def _be_rank(program: programs.Program, last_module: str) -> None:

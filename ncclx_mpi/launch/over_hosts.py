@@ -7,6 +7,7 @@ import os
 import secrets
 import selectors
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,8 @@ from ncclx_mpi.launch.remote import Order
 from ncclx_mpi.launch.wakeup import signals_as_bytes
 
 RSH, RSH_DEFAULT = "NCCLX_MPI_RSH", "ssh -o BatchMode=yes"
+RSH_OF_SLURM = "srun --overlap --nodes=1 --ntasks=1 --mpi=none --cpu-bind=none --nodelist"
+"""Inside an allocation: needs no keys, and what is started belongs to the job."""
 _FORWARDED = ("NCCLX_MPI_", "MPI4PY_", "UCX_", "OMP_", "PYTHON")
 _KEPT_BACK = ("NCCLX_MPI_RSH", "NCCLX_MPI_TOKEN", "NCCLX_MPI_JOB", "NCCLX_MPI_RANK", "NCCLX_MPI_SIZE", "NCCLX_MPI_LOCAL_RANK")
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -128,6 +131,12 @@ def run_on(hosts: Sequence[Place], command: Command) -> int:
     return _Job(hosts, command).run()
 
 
+def remote_shell(environ: Mapping[str, str]) -> str:
+    """The words before the name of a host that run a command there: as the user says, or Slurm's inside an allocation of it, or ssh."""
+    is_in_allocation = "SLURM_JOB_ID" in environ and shutil.which("srun") is not None
+    return environ.get(RSH, "") or (RSH_OF_SLURM if is_in_allocation else RSH_DEFAULT)
+
+
 class _Host:
     """The remote shell of one host."""
 
@@ -192,8 +201,7 @@ class _Job:
     def _start(self) -> None:
         token = secrets.token_hex(32)
         for node, place in enumerate(self._places):
-            rsh = self._command.rsh or os.environ.get(RSH, "") or RSH_DEFAULT
-            host = _Host(place, rsh, self._order(node, place, token))
+            host = _Host(place, self._command.rsh or remote_shell(os.environ), self._order(node, place, token))
             self._hosts.append(host)
             for stream, file in ((STDOUT, host.process.stdout), (STDERR, host.process.stderr)):
                 assert file is not None

@@ -41,6 +41,11 @@ class Space:
         """Pull the plug with ``down``."""
         _ip("-n", self.name, "link", "set", self.link, state)
 
+    def come_back(self) -> None:
+        """Plug it in again, and wait until it can be used."""
+        self.set_link("up")
+        _wait_until_up(self)
+
 
 def why_not() -> str:
     """Why there can be no namespaces here; empty if there can."""

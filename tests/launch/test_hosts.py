@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -16,7 +17,7 @@ from programs import HOME, all_gone, command, environment, is_running
 from spaces import Space, two_spaces, why_not
 
 from ncclx_mpi.bootstrap.slurm import first_host, tasks_per_node
-from ncclx_mpi.launch.over_hosts import Place, places, places_of_file
+from ncclx_mpi.launch.over_hosts import RSH_DEFAULT, RSH_OF_SLURM, Place, places, places_of_file, remote_shell
 from numba_kernels import cache_files
 
 REASON = why_not()
@@ -268,6 +269,17 @@ def test_ranks_talk_across_hosts(on_hosts):
         assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]
 
 
+@needs_ucx
+def test_the_matrix_of_transports(on_hosts, spaces):
+    """It names the interface that UCX goes by on each host."""
+    (status, stdout, stderr), _ = on_hosts(*command("info", "--peers", "--json")).end()
+    assert status == 0, stderr
+    rows = json.loads(stdout)
+    assert [row["transports"] for row in rows][1:3] == [["shm", "self", "ucx", "ucx"], ["ucx", "ucx", "self", "shm"]]
+    for rank, peer, space in ((0, 2, spaces[0]), (3, 1, spaces[1])):
+        assert rows[rank]["reasons"][peer].endswith(f"it goes by tcp/{space.link}")
+
+
 def commands_of_the_page(beginning: str) -> list[list[str]]:
     page = (Path(HOME) / "docs" / "hosts.md").read_text()
     blocks = re.findall(r"<!-- ran on two hosts -->\n```bash\n(.*?)```", page, re.DOTALL)
@@ -329,8 +341,62 @@ def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
     assert job.read(2) == [["met"] * 2] * 2
     spaces[1].set_link("down")
     spaces[1].set_link("up")
-    for status, stdout, stderr in job.end():
+    for status, stdout, stderr in job.end(timeout=600):
         assert (status, stdout.splitlines()) == (0, ["12000"] * 2), stderr
+
+
+BUSY = """
+import os, random, signal, sys
+import numpy as np
+from mpi4py import MPI
+
+seed, victim = int(sys.argv[1]), int(sys.argv[2])
+comm, draw = MPI.COMM_WORLD.Dup(), random.Random(seed)
+rank, size, total = comm.rank, comm.size, np.zeros(4000)
+comm.Barrier()
+print(os.getpid(), flush=True)
+try:
+    for at in range(1_000_000):
+        kind, shift = draw.randrange(4), draw.randrange(1, size)
+        if rank == victim and at == seed % 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == 0:
+            comm.Allreduce(np.full(4000, 1.0), total)
+        elif kind == 1:
+            comm.sendrecv("x" * draw.randrange(100_000), (rank + shift) % size, source=(rank - shift) % size)
+        elif kind == 2:
+            comm.alltoall([rank] * size)
+        else:
+            comm.Barrier()
+except MPI.Exception as error:
+    comm.Revoke()
+    print(error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED), flush=True)
+"""
+
+
+@needs_ucx
+def test_ranks_that_are_killed_at_any_time(on_hosts, full):
+    """In whatever its peers are: all of them raise, all hosts end, and nothing is left."""
+    for seed in range(200 if full else 2):
+        found = on_hosts("-c", BUSY, str(seed), str(seed % 4)).end()
+        assert [status for status, _, _ in found] == [137, 137], (seed, found)
+        words = [stdout.split() for _, stdout, _ in found]
+        assert [host.count("True") for host in words] == [1 + (seed % 4 // 2 != host) for host in range(2)], (seed, found)
+        assert all_gone([int(word) for host in words for word in host if word != "True"], 5)
+
+
+@needs_ucx
+def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, full):
+    if not full:
+        pytest.skip("one is silenced by another test; with --full, 20 are")
+    for seed in range(20):
+        job = on_hosts("-c", BUSY, str(seed), "-1", NCCLX_MPI_HEARTBEAT="0.2,2")
+        pids = [int(line) for lines in job.read(2) for line in lines]
+        spaces[seed % 2].set_link("down")
+        for status, stdout, stderr in job.end():
+            assert (status, stdout.splitlines()) == (1, ["True"] * 2), (seed, stderr)
+        assert all_gone(pids, 5)
+        spaces[seed % 2].come_back()
 
 
 @needs_ucx
@@ -498,6 +564,18 @@ class TestFromOne:
         assert sorted(stdout.splitlines()) == [f"[{rank}] {rank} a b two words '" for rank in range(4)]
 
     @needs_spaces
+    def test_files_and_bindings_of_ranks_of_all_hosts(self, spaces, tmp_path):
+        code = "import os, sys; print('out', os.environ['NCCLX_MPI_RANK']); print('err', file=sys.stderr)"
+        job = self.start(spaces, "--output-dir", str(tmp_path / "made"), "--report-bindings", "-c", code)
+        stdout, stderr = job.communicate(timeout=120)
+        assert (job.returncode, stdout) == (0, ""), stderr
+        files = sorted((tmp_path / "made").iterdir())
+        assert [file.name for file in files] == [f"rank-{rank}.out" for rank in range(4)]
+        assert [sorted(file.read_text().splitlines()) for file in files] == [["err", f"out {rank}"] for rank in range(4)]
+        said = sorted(line.split(" on ")[0] for line in stderr.splitlines())
+        assert said == [f"ncclx run: rank {rank}" for rank in range(4)]
+
+    @needs_spaces
     def test_status(self, spaces):
         job = self.start(spaces, "-c", "import os, sys; sys.exit(int(os.environ['NCCLX_MPI_RANK']) // 3 * 9)")
         _, stderr = job.communicate(timeout=120)
@@ -566,6 +644,19 @@ def test_places_of_a_file(tmp_path):
     assert places_of_file(str(file)) == [Place("a", 2), Place("b", 3), Place("c", 1)]
     with pytest.raises(ValueError, match="cannot be read"):
         places_of_file(str(tmp_path / "none"))
+
+
+def test_the_remote_shell(monkeypatch, tmp_path):
+    """Slurm's is taken inside an allocation where there is one, unless the user says otherwise."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert remote_shell({}) == RSH_DEFAULT
+    assert remote_shell({"SLURM_JOB_ID": "1"}) == RSH_OF_SLURM
+    assert remote_shell({"SLURM_JOB_ID": "1", "NCCLX_MPI_RSH": "rsh -q"}) == "rsh -q"
+    srun.unlink()
+    assert remote_shell({"SLURM_JOB_ID": "1"}) == RSH_DEFAULT
 
 
 @pytest.mark.parametrize(

@@ -170,8 +170,15 @@ class Arena:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the job has more ranks on this machine than this process may use cores."""
-        return self.word(HEADER.machine_size) > len(os.sched_getaffinity(0))
+        """Whether the job has more ranks on this machine than it may use cores there.
+
+        A rank may be bound to some: counted are those of who made the arena, and of all ranks that have joined.
+        """
+        cpus: set[int] = set()
+        for pid in (0, self.word(HEADER.creator), *(self.control_word(rank, "pid") for rank in range(self.nranks))):
+            with contextlib.suppress(OSError):
+                cpus |= os.sched_getaffinity(pid)
+        return self.word(HEADER.machine_size) > len(cpus)
 
     def word(self, offset: int) -> int:
         """The 64-bit word at `offset`."""

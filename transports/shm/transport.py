@@ -80,6 +80,16 @@ class SharedMemory(Transport):
     def why_not(self, peer: int) -> str:
         return "" if peer in self._near else f"rank {peer} is not one of the {len(self._near)} ranks of this node"
 
+    def why(self, peer: int) -> str:
+        own, its = (self._arena.control_word(rank, "copies") for rank in (self._rank, self._near.index(peer)))
+        is_piped = MUST_BE_PIPED in (own, its)
+        large = (
+            "large ones in pieces, as NCCLX_MPI_COPIES says"
+            if is_piped
+            else "large ones in one copy by the kernel, if that is faster"
+        )
+        return f"they share the memory of a node: messages through it, {large}"
+
     def endpoint(self) -> bytes:
         """Nothing: where everything lies in the arena follows from the ranks."""
         return b""

@@ -47,8 +47,10 @@ _FUNCTIONS = (
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
     "ucp_worker_set_am_recv_handler", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
     "ucp_am_data_release", "ucp_request_free", "ucp_request_check_status", "ucp_get_version", "ucs_status_string",
+    "ucp_ep_print_info",
 )  # fmt: skip
 _ROOM = 256
+_LANE = re.compile(r"lane\[\d+\]: +\d+:(\w+)/([^.\s]+)")
 _FEATURE_AM = 64
 _AM_ID, _AM_FLAGS, _AM_CALL, _AM_ARGUMENT = 1, 2, 4, 8
 _WHOLE_MESSAGES = 1
@@ -333,6 +335,11 @@ class Worker:
         """What UCX says of its context: devices and transports, one in a line."""
         text = _printed(lambda file: self._ucp.ucp_context_print_info(self._context, file))
         return [line.lstrip("# ").rstrip() for line in text.splitlines() if line.strip("# ")]
+
+    def ways_of(self, endpoint: int) -> str:
+        """The transports and devices by which an endpoint goes, as UCX names them: ``tcp/eth0``."""
+        text = _printed(lambda file: self._ucp.ucp_ep_print_info(ctypes.c_void_p(endpoint), file))
+        return ", ".join(dict.fromkeys("/".join(found) for found in _LANE.findall(text))) or "no way yet"
 
     def close(self) -> None:
         """End all of it. Endpoints are closed before."""

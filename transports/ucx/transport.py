@@ -84,6 +84,11 @@ class Ucx(Transport):
             return f"rank {peer} is not one of the {self._size} of this job"
         return "" if peer in self._reached else f"rank {peer} has no worker of UCX"
 
+    def why(self, peer: int) -> str:
+        found = f"they are on different hosts: UCX {self.library.name} of {self.library.path}, as {self.library.reason}"
+        endpoint = _word_at(int(self._links[peer]) + LINK.endpoint).value
+        return f"{found}; it goes by {self._worker.ways_of(endpoint)}" if endpoint else found
+
     def why_lost(self, peer: int) -> str:
         if peer not in self._addresses or not _word_at(int(self._links[peer]) + LINK.flags).value & UNREACHED:
             return ""

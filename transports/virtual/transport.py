@@ -55,6 +55,9 @@ class VirtualNetwork(Transport):
     def why_not(self, peer: int) -> str:
         return "" if peer < self._network.nranks else f"rank {peer} is not one of the {self._network.nranks} of this network"
 
+    def why(self, peer: int) -> str:
+        return "they are on different nodes of NCCLX_MPI_TOPOLOGY: a network that is simulated on this machine"
+
     def endpoint(self) -> bytes:
         """Nothing: where wires are follows from the ranks."""
         return b""

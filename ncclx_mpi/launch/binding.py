@@ -1,0 +1,116 @@
+"""``ncclx run --bind``: which processors each rank of this host may run on, and how many threads it should have then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("none", "core", "l3", "numa")
+THREADS = "OMP_NUM_THREADS"
+_SYSTEM = Path("/sys/devices/system")
+_LEVEL = "3"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Of one rank.
+
+    Attributes
+    ----------
+    cpus
+        Processors, as Linux numbers them.
+    ncores
+        Cores that this rank has for itself, if those who share them share them out.
+    where
+        In words, such as ``core 3``.
+    """
+
+    cpus: frozenset[int]
+    ncores: int
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.where} (processor{'s' * (len(self.cpus) > 1)} {ranges(self.cpus)})"
+
+
+def bindings(kind: str, nranks: int, system: Path = _SYSTEM) -> list[Binding]:
+    """The binding of each rank of this host: cores one after the other, larger parts filled evenly, neighbours together.
+
+    Parameters
+    ----------
+    kind
+        ``core``, ``l3`` (cores that share a last-level cache) or ``numa`` (that share a memory); nothing for ``none``.
+    nranks
+        Ranks of this host.
+    system
+        Where Linux describes the machine.
+
+    Raises
+    ------
+    ValueError
+        There are not as many cores as ranks, or Linux does not say which processors belong together.
+    """
+    if kind == "none":
+        return []
+    allowed = frozenset(os.sched_getaffinity(0))
+    cores = _parts("core", allowed, system)
+    parts = cores if kind == "core" else _parts(kind, allowed, system)
+    if kind == "core" and nranks > len(cores):
+        raise ValueError(
+            f"--bind core: {nranks} ranks do not fit on {len(cores)} cores; start fewer, or let them share with --bind numa"
+        )
+    homes = [rank if kind == "core" else rank * len(parts) // nranks for rank in range(nranks)]
+    found = []
+    for home in homes:
+        ncores = sum(core <= parts[home] for core in cores)
+        found.append(Binding(parts[home], max(1, ncores // homes.count(home)), f"{kind} {home}"))
+    return found
+
+
+def threads(found: Sequence[Binding]) -> int:
+    """How many threads a rank should have, so that no two share a core: the same number for all."""
+    return min(binding.ncores for binding in found)
+
+
+def _parts(kind: str, allowed: frozenset[int], system: Path) -> list[frozenset[int]]:
+    """Which of the processors that we may use belong together, in the order of the first of each."""
+    found = {_part_of(cpu, kind, system) & allowed for cpu in allowed}
+    return sorted(found, key=min)
+
+
+def _part_of(cpu: int, kind: str, system: Path) -> frozenset[int]:
+    folder = system / "cpu" / f"cpu{cpu}"
+    try:
+        if kind == "core":
+            return _numbers((folder / "topology" / "thread_siblings_list").read_text())
+        if kind == "numa":
+            (node,) = sorted(folder.glob("node[0-9]*"))
+            return _numbers((system / "node" / node.name / "cpulist").read_text())
+        caches = [path for path in sorted(folder.glob("cache/index*")) if (path / "level").read_text().strip() == _LEVEL]
+        return _numbers((caches[0] / "shared_cpu_list").read_text())
+    except (OSError, ValueError, IndexError):
+        raise ValueError(
+            f"--bind {kind}: Linux does not say here which processors are of one {kind} with {cpu}; use another kind"
+        ) from None
+
+
+def _numbers(text: str) -> frozenset[int]:
+    """Those of ``0-3,8``."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def ranges(numbers: frozenset[int]) -> str:
+    """The inverse of that: ``0-3,8``."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1][-1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
