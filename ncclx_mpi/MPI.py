@@ -95,6 +95,7 @@ from ncclx_mpi.api.op import (
     Op,
 )
 from ncclx_mpi.api.pickle import Pickle, pickle
+from ncclx_mpi.api.ports import Close_port, Lookup_name, Open_port, Publish_name, Unpublish_name
 from ncclx_mpi.api.request import REQUEST_NULL, Prequest, Request
 from ncclx_mpi.api.session import SESSION_NULL, Session
 from ncclx_mpi.api.status import Status
@@ -153,6 +154,7 @@ from ncclx_mpi.constants import (
     MAX_INFO_VAL,
     MAX_LIBRARY_VERSION_STRING,
     MAX_OBJECT_NAME,
+    MAX_PORT_NAME,
     MAX_PROCESSOR_NAME,
     MAX_PSET_NAME_LEN,
     MAX_STRINGTAG_LEN,

@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ncclx_mpi import mpi4py_shim, process
+from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.bootstrap.handover import join_timeout
 from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.compile_cache import warm
@@ -74,9 +76,34 @@ def run_program(
     ends_with_stdin
         Standard input is no input of the program: its end ends the job, and a byte in it is a signal.
     """
-    if program.is_python:
-        program = _prepare(program, nranks)
-    lifeline = 0 if ends_with_stdin else -1
+    return run_programs([program] * nranks, is_tagged=is_tagged, timeout=timeout, node=node, ends_with_stdin=ends_with_stdin)
+
+
+def run_programs(
+    programs_of_ranks: Sequence[programs.Program],
+    *,
+    is_tagged: bool,
+    timeout: float,
+    node: Node | None = None,
+    ends_with_stdin: bool = False,
+    lifeline: int = -1,
+) -> int:
+    """As :func:`run_program`, with a program for each rank here.
+
+    Parameters
+    ----------
+    programs_of_ranks
+        What each rank runs.
+    is_tagged, timeout, node, ends_with_stdin
+        As there.
+    lifeline
+        Descriptor whose end ends the job, as standard input does with `ends_with_stdin`; the program has no input then. -1 for none.
+    """
+    nranks = len(programs_of_ranks)
+    if any(program.is_python for program in programs_of_ranks):
+        programs_of_ranks = _prepare(programs_of_ranks)
+    if ends_with_stdin:
+        lifeline = 0
     try:
         hosts = _meet(node, nranks, lifeline)
     except Gone:
@@ -85,7 +112,7 @@ def run_program(
         print(f"ncclx run: {error}", file=sys.stderr)
         return 2
     relay = LineRelay(is_tagged)
-    stdin, feed = (-1, -1) if ends_with_stdin else _stdin_for_rank_0()
+    stdin, feed = (-1, -1) if lifeline >= 0 else _stdin_for_rank_0()
     last_module = next(reversed(sys.modules))
     try:
         job = Job(_settings(nranks, timeout, relay, stdin, hosts, lifeline), relay)
@@ -96,7 +123,7 @@ def run_program(
     if rank is not None:
         if feed >= 0:
             os.close(feed)
-        _be_rank(program, last_module)
+        _be_rank(programs_of_ranks[rank - job.nodes.ranks[0]], last_module)
     if feed >= 0:
         os.close(stdin)
         _start_feeding(feed)
@@ -135,14 +162,15 @@ def _take_leave(job: Job, relay: LineRelay, outcome: Outcome) -> int:
     return outcome.status
 
 
-def _prepare(program: programs.Program, nranks: int) -> programs.Program:
+def _prepare(programs_of_ranks: Sequence[programs.Program]) -> Sequence[programs.Program]:
     """Do once what all ranks would do: import the engine, time the clock, and read the program from standard input if it is there."""
-    warm.load(nranks)
+    warm.load(len(programs_of_ranks))
     ticks_per_us()
     mpi4py_shim.install()
-    if program.kind == programs.STDIN:
-        return programs.Program(programs.STDIN, sys.stdin.read(), program.args)
-    return program
+    first = programs_of_ranks[0]
+    if first.kind == programs.STDIN:
+        return [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)
+    return programs_of_ranks
 
 
 def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int, hosts: Hosts | None, lifeline: int) -> Settings:
@@ -156,6 +184,10 @@ def _settings(nranks: int, timeout: float, relay: LineRelay, stdin: int, hosts: 
 
 
 def _be_rank(program: programs.Program, last_module: str) -> None:
+    if program.folder:
+        os.chdir(program.folder)
+    if program.number:
+        os.environ[launcher.NUMBER] = str(program.number)
     if not program.is_python:
         _execute(program)
     status = programs.run(program)
