@@ -60,6 +60,10 @@ _CREATE_GROUP_TAG = 1 << 24
 _NULL = CommState()
 
 
+_RANK_BITS = 20
+"""Of a number that tells nodes apart; the others are those of the job."""
+
+
 class Comm(
     PointToPoint, AttachedBuffer, Partitioned, Collectives, NonBlockingCollectives, PersistentCollectives, ObjectMethods,
     Survival, Named, Attributed, Hinted, ErrorHandled, Handle,

@@ -93,7 +93,9 @@ class Meetings:
             ERR_PORT: there is no such port, or nobody accepts there in time.
         """
         engine = self._state.native.engine
-        return self._meet(lambda side: meeting.towards(ports.checked(port_name), engine, "Connect", errors.ERR_PORT)(side), root, "Connect")
+        return self._meet(
+            lambda side: meeting.towards(ports.checked(port_name), engine, "Connect", errors.ERR_PORT)(side), root, "Connect"
+        )
 
     def _meet(self, connect: meeting.Connect, root: int, what: str) -> Intercomm:
         state = self._state

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ from ncclx_mpi.bootstrap import handover, port
 from ncclx_mpi.bootstrap.patience import Patience
 from ncclx_mpi.bootstrap.port import Port, Talk
 from ncclx_mpi.p2p.guests import Identity, Member
-from numba_kernels.layout import WORD
 from transports.shm.arena import start_time
 from transports.virtual.network import Network
 
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 
 _STRANGER_SECONDS = 5.0
 """For a client to say who it is, before the next one has its turn."""
-_PLACES = 1 << 62
 
 
 @dataclass
@@ -83,7 +80,8 @@ def meet(local: NativeComm, root: int, connect: Connect, what: str, error_class:
     engine = local.engine
     engine.guests.forget_ended()
     members, machines = _gather_members(local)
-    talk, agreed, network, failure = None, {}, None, None
+    agreed: dict[str, Any] = {}
+    talk, network, failure = None, None, None
     if local.rank == root:
         try:
             talk, agreed, network = _agree(Side(local, members, secrets.randbits(62)), machines, connect, what, error_class)
@@ -118,24 +116,36 @@ def _agree(
 ) -> tuple[Talk, dict[str, Any], _Handout | None]:
     """At a root: agree with the other one on everything that the ranks of both groups have to know."""
     if len(set(machines)) > 1:
-        errors.fail(error_class, f"rank {side.local.rank}: {what}: the ranks of this group are on several hosts; one host can meet another job only")
+        errors.fail(
+            error_class,
+            f"rank {side.local.rank}: {what}: the ranks of this group are on several hosts; only those of one host can meet other jobs",
+        )
     talk, greeting = connect(side)
     try:
         if greeting["machine"] != port.machine():
-            errors.fail(error_class, f"rank {side.local.rank}: {what}: the other group is on another host, or of another user; both must be of one user on one host")
+            errors.fail(
+                error_class,
+                f"rank {side.local.rank}: {what}: the other group is on another host, or of another user; both must be of one user on "
+                "one host",
+            )
         theirs = [Member(Identity(*identity), pid, started) for identity, pid, started in greeting["members"]]
         shared = [member.identity for member in side.members if member in theirs]
         if shared:
-            errors.fail(error_class, f"rank {side.local.rank}: {what}: {len(shared)} processes are in both groups; they must have none in common")
+            errors.fail(
+                error_class,
+                f"rank {side.local.rank}: {what}: {len(shared)} processes are in both groups; they must have none in common",
+            )
         is_host = side.number > greeting["number"]
-        handout = _Handout(side.local.engine, len(side.members) + len(theirs)) if is_host and _is_memory_needed(side.members, theirs) else None
+        engine, handout = side.local.engine, None
         if is_host:
-            engine = side.local.engine
-            told = {"contexts": [communicator.random_context(), communicator.random_context()], "place": handout.place if handout else None}
+            if _is_memory_needed(side.members, theirs):
+                handout = _Handout(engine, len(side.members) + len(theirs))
+            contexts = [communicator.random_context(), communicator.random_context()]
+            told = {"contexts": contexts, "place": handout.place if handout else None}
             talk.say(told)
             engine.idle_wait(talk.flush, what)
         else:
-            told = hear(side.local.engine, talk, what, error_class)
+            told = hear(engine, talk, what, error_class)
     except ConnectionError as error:
         talk.close()
         raise errors.error(error_class, f"rank {side.local.rank}: {what}: {error}") from None
@@ -172,7 +182,8 @@ def hear(engine: Engine, talk: Talk, what: str, error_class: int, seconds: float
     if not heard:
         errors.fail(
             error_class,
-            f"rank {engine.rank}: {what}: the other side did not come within {patience.seconds:g} s (more time: {handover.TIMEOUT_VARIABLE})",
+            f"rank {engine.rank}: {what}: the other side did not come within {patience.seconds:g} s (more time: "
+            f"{handover.TIMEOUT_VARIABLE})",
         )
     return heard[0]
 
@@ -207,7 +218,8 @@ def _reach(
     first, behind = (0, len(mine)) if agreed["is_host"] else (len(theirs), 0)
     place, size = first + local.rank, len(mine) + len(theirs)
     try:
-        fd = handout.serve(what) if handout else handover.fetch(*agreed["place"], place, size)[0]
+        name, token = agreed["place"]
+        fd = handout.serve(what) if handout else handover.fetch(name, token, place, size)[0]
     except (OSError, RuntimeError, TimeoutError) as error:
         raise errors.error(error_class, f"rank {local.rank}: {what}: {error}") from None
     met = [rank for rank, member in enumerate(theirs) if member.identity.job != own_job]
@@ -355,7 +367,8 @@ def over(fd: int, engine: Engine, what: str, error_class: int) -> Connect:
         try:
             talk = port.talk_over(fd)
         except OSError as error:
-            raise errors.error(error_class, f"rank {engine.rank}: {what}: descriptor {fd} is no connected socket ({error.strerror})") from None
+            why = f"descriptor {fd} is no connected socket ({error.strerror})"
+            raise errors.error(error_class, f"rank {engine.rank}: {what}: {why}") from None
         try:
             talk.say(side.greeting)
             return talk, hear(engine, talk, what, error_class)

@@ -45,7 +45,9 @@ def Publish_name(service_name: str, port_name: str, info: Info = INFO_NULL) -> N
     """
     service, name = _text(service_name, "service_name"), checked(port_name)
     if not names.publish(service, name):
-        errors.fail(errors.ERR_SERVICE, f"rank {runtime.engine().rank}: Publish_name: {service!r} is published already on this host")
+        errors.fail(
+            errors.ERR_SERVICE, f"rank {runtime.engine().rank}: Publish_name: {service!r} is published already on this host"
+        )
 
 
 def Unpublish_name(service_name: str, port_name: str, info: Info = INFO_NULL) -> None:
@@ -81,7 +83,11 @@ def opened(port_name: Any) -> Port:
     """A port that this process has opened, by its name."""
     found = _opened.get(_text(port_name, "port_name"))
     if found is None:
-        errors.fail(errors.ERR_PORT, f"rank {runtime.engine().rank}: this process has opened no port {port_name!r}; only the root that has opened it accepts there")
+        rank = runtime.engine().rank
+        errors.fail(
+            errors.ERR_PORT,
+            f"rank {rank}: this process has opened no port {port_name!r}; the process that has opened one accepts there",
+        )
     return found
 
 

@@ -1,7 +1,7 @@
 """Starting processes: what Spawn and Spawn_multiple are given, the launcher that they start, and how a started process finds its parents.
 
-A launcher of ours runs the new processes as a job of its own. It is a child of the root, whose process it watches: when that ends before it has
-finalized, or is killed, so are they. A root that finalizes waits for those that it has started, as a launcher does.
+A launcher of ours runs the new processes as a job of its own. It is a child of the root, whose process it watches: when that ends, so do
+they. A root that finalizes waits for those that it has started, as a launcher does.
 """
 
 from __future__ import annotations
@@ -107,9 +107,7 @@ def _each(name: str, values: Any, count: int) -> Sequence[Any]:
     return list(values)
 
 
-def spawn(
-    local: NativeComm, root: int, given: Sequence[Command], what: str, errhandler: Errhandler
-) -> CommState:
+def spawn(local: NativeComm, root: int, given: Sequence[Command], what: str, errhandler: Errhandler) -> CommState:
     """Start processes, and make the intercommunicator with them. Collective over `local`; `given` matters at the root.
 
     Raises

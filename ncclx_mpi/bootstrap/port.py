@@ -3,8 +3,8 @@
 A port is an abstract Unix socket that listens: it lives in no file system and vanishes with its owner. Its name has what a client needs, a
 random part and a token among that; that both are of one user is asked of the system, which knows (``SO_PEERCRED``).
 
-Speakers exchange messages of which each side knows how many there are, so nothing that the program sends over the same connection afterwards is
-taken for one. No call of this module waits: whoever does asks again, and makes progress meanwhile.
+Speakers exchange messages of which each side knows how many there are, so nothing that the program sends over the same connection
+afterwards is taken for one. No call of this module waits: whoever does asks again, and makes progress meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peers of other jobs, which join while the program runs: how they are counted, and what their end means here.
 
-A rank counts its own job's ranks first, as the job does, and behind them whoever it has met since, each meeting anew and each rank in an order
-of its own. What all agree on is a process's *identity*: the number of its job, and its rank there.
+A rank counts its own job's ranks first, as the job does, and behind them whoever it has met since, each meeting anew and each rank in an
+order of its own. What all agree on is a process's *identity*: the number of its job, and its rank there.
 
 The death of such a peer ends the communicators of which it was a rank, and no other wait: jobs that have met do not live or die together.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_GUESTS = 1 << 14
 """That a process may meet in its life; a meeting with a process that it has met before counts anew."""
+
 
 class Identity(NamedTuple):
     """What all processes know one by: the number of its job, and its rank there."""
