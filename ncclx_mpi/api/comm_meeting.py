@@ -11,6 +11,7 @@ from ncclx_mpi.api import meeting, ports, spawning
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.bootstrap.port import Talk
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.comm import Comm
@@ -82,7 +83,12 @@ class Meetings:
             ERR_PORT: the root has not opened this port.
         """
         engine = self._state.native.engine
-        return self._meet(lambda side: meeting.at(ports.opened(port_name), engine, "Accept", errors.ERR_PORT)(side), root, "Accept")
+
+        def accept(side: meeting.Side) -> tuple[Talk, dict[str, Any]]:
+            opened = ports.opened(port_name)
+            return meeting.at(opened, engine, "Accept", errors.ERR_PORT, lambda: "the port was closed" if opened.is_closed else "")(side)
+
+        return self._meet(accept, root, "Accept")
 
     def Connect(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
         """Make a request to form a new intercommunicator, with a group of this user on this host.

@@ -14,6 +14,7 @@ What goes wrong at a root is raised on all ranks of its group; the other root fi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -95,15 +96,14 @@ def meet(local: NativeComm, root: int, connect: Connect, what: str, error_class:
             errors.fail(agreed["class"], f"rank {local.rank}: {what}: rank {root}, the root, found: {agreed['why']}")
         theirs = _reach(engine, local, members, agreed, network, what, error_class)
     finally:
-        if talk is not None:
-            talk.close()
+        _close(talk, network)
     return bridge.fill(CommState(), engine, agreed["contexts"], local.world_ranks, theirs, errhandler)
 
 
 def _gather_members(local: NativeComm) -> tuple[list[Member], list[int]]:
     """Who is in a group, and on which machine each is, as a number."""
     engine = local.engine
-    machine = int.from_bytes(port.machine().encode()[:7], "little")
+    machine = int.from_bytes(hashlib.sha256(port.machine().encode()).digest()[:7], "little")
     own = engine.guests.identity(engine.rank)
     row = np.array([own.job, own.rank, os.getpid(), start_time(os.getpid()), machine], dtype=np.int64)
     table = np.empty((local.size, row.size), dtype=np.int64)
@@ -121,6 +121,7 @@ def _agree(
             f"rank {side.local.rank}: {what}: the ranks of this group are on several hosts; only those of one host can meet other jobs",
         )
     talk, greeting = connect(side)
+    engine, handout = side.local.engine, None
     try:
         if greeting["machine"] != port.machine():
             errors.fail(
@@ -136,7 +137,6 @@ def _agree(
                 f"rank {side.local.rank}: {what}: {len(shared)} processes are in both groups; they must have none in common",
             )
         is_host = side.number > greeting["number"]
-        engine, handout = side.local.engine, None
         if is_host:
             if _is_memory_needed(side.members, theirs):
                 handout = _Handout(engine, len(side.members) + len(theirs))
@@ -146,13 +146,19 @@ def _agree(
             engine.idle_wait(talk.flush, what)
         else:
             told = hear(engine, talk, what, error_class)
-    except ConnectionError as error:
-        talk.close()
+    except OSError as error:
+        _close(talk, handout)
         raise errors.error(error_class, f"rank {side.local.rank}: {what}: {error}") from None
     except BaseException:
-        talk.close()
+        _close(talk, handout)
         raise
     return talk, {**told, "theirs": theirs, "is_host": is_host, "key": max(side.number, greeting["number"])}, handout
+
+
+def _close(talk: Talk | None, handout: _Handout | None) -> None:
+    for each in (talk, handout):
+        if each is not None:
+            each.close()
 
 
 def _is_memory_needed(mine: Sequence[Member], theirs: Sequence[Member]) -> bool:
@@ -220,7 +226,9 @@ def _reach(
     try:
         name, token = agreed["place"]
         fd = handout.serve(what) if handout else handover.fetch(name, token, place, size)[0]
-    except (OSError, RuntimeError, TimeoutError) as error:
+    except errors.Exception:
+        raise
+    except (OSError, RuntimeError) as error:
         raise errors.error(error_class, f"rank {local.rank}: {what}: {error}") from None
     met = [rank for rank, member in enumerate(theirs) if member.identity.job != own_job]
     numbers = iter(runtime.admit(agreed["key"], fd, place, [theirs[rank] for rank in met], [behind + rank for rank in met]))
@@ -250,13 +258,10 @@ class _Handout:
             Not all have come in time.
         """
         patience = Patience(handover.join_timeout())
-        try:
-            self._engine.idle_wait(lambda: self._serve_next() or patience.is_over, what)
-            if len(self._missing) > 1:
-                raise TimeoutError(f"{len(self._missing) - 1} processes did not come within {patience.seconds:g} s")
-            return os.dup(self._network.fd)
-        finally:
-            self.close()
+        self._engine.idle_wait(lambda: self._serve_next() or patience.is_over, what)
+        if len(self._missing) > 1:
+            raise TimeoutError(f"{len(self._missing) - 1} processes did not come within {patience.seconds:g} s")
+        return os.dup(self._network.fd)
 
     def _serve_next(self) -> bool:
         try:

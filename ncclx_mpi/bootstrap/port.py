@@ -45,6 +45,11 @@ class Port:
         self._listener = handover.listen(f"\0{address}", _BACKLOG)
         self._listener.setblocking(False)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it accepts nobody any more."""
+        return self._listener.fileno() < 0
+
     def accept(self) -> Talk | None:
         """The next client of this user, None while there is none; it has proved nothing yet."""
         with contextlib.suppress(OSError):

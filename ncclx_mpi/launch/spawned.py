@@ -12,6 +12,7 @@ from typing import Any
 
 from ncclx_mpi.launch.local import run_programs
 from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, parse_any
+from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
 
 _FORMS = {MODULE: ["-m"], CODE: ["-c"], STDIN: ["-"]}
 
