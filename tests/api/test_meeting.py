@@ -102,7 +102,7 @@ def test_two_processes_join_that_share_a_socket(comm: Any) -> None:
         MPI.Comm.Join(0)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, timeout=120)
 def test_processes_that_cannot_be_started(comm: Any, tmp_path: Path) -> None:
     with failure(MPI.ERR_SPAWN, "no program 'not-a-program'"):
         comm.Spawn("not-a-program", root=1)
@@ -124,7 +124,7 @@ def test_arguments_that_do_not_fit_together(comm: Any) -> None:
             comm.Spawn_multiple(*words)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, timeout=120)
 def test_started_processes_are_a_group_like_any(comm: Any, tmp_path: Path) -> None:
     codes: list[int] = []
     info = MPI.Info.Create({"wd": str(tmp_path)})
@@ -166,7 +166,7 @@ def test_started_processes_are_a_group_like_any(comm: Any, tmp_path: Path) -> No
     assert comm.allreduce(1) == 2
 
 
-@pytest.mark.ranks(1)
+@pytest.mark.ranks(1, timeout=120)
 def test_several_programs_are_one_job(comm: Any) -> None:
     codes: list[list[int]] = []
     inter = comm.Spawn_multiple([sys.executable, CHILD], [[CHILD, "number"], ["number"]], [1, 2], errcodes=codes)
@@ -174,7 +174,7 @@ def test_several_programs_are_one_job(comm: Any) -> None:
     inter.Disconnect()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, timeout=120)
 def test_the_death_of_a_started_process_ends_what_it_is_part_of_and_nothing_else(comm: Any) -> None:
     inter = comm.Spawn(sys.executable, [CHILD, "wait"], 1)
     pid = inter.bcast(None, 0)
