@@ -94,6 +94,7 @@ from ncclx_mpi.api.op import (
     Op,
 )
 from ncclx_mpi.api.pickle import Pickle, pickle
+from ncclx_mpi.api.ports import Close_port, Lookup_name, Open_port, Publish_name, Unpublish_name
 from ncclx_mpi.api.request import REQUEST_NULL, Prequest, Request
 from ncclx_mpi.api.session import SESSION_NULL, Session
 from ncclx_mpi.api.status import Status

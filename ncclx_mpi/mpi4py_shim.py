@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 _NAME = "mpi4py.MPI"
 _POOLS = "mpi4py.futures._core"
@@ -39,20 +41,39 @@ class _Loader(importlib.abc.Loader):
 
 
 class _PoolsLoader(importlib.machinery.SourceFileLoader):
-    """Loads the pools of ``mpi4py.futures``, of which some would wait for ever for workers that nobody starts."""
+    """Loads the pools of ``mpi4py.futures``, whose owner would wait for ever for what a worker of its own was doing when it died."""
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         pools: Any = module
-        pools.SpawnPool = pools.ServicePool = _refuse_pool
+        for name in ("_manager_spawn", "_manager_service"):
+            setattr(pools, name, _failing_futures(getattr(pools, name), pools.BrokenExecutor))
 
 
-def _refuse_pool(executor: Any) -> NoReturn:
-    """Stand for a pool that starts its workers, or connects with those of another job."""
-    raise RuntimeError(
-        f"{type(executor).__name__} cannot start workers: ncclx_mpi starts no processes while a program runs; start them with it: "
-        "ncclx run -n 5 -m mpi4py.futures script.py (one master, four workers), or use MPICommExecutor"
-    )
+def _failing_futures(manager: Callable[..., None], broken: type[Exception]) -> Callable[..., None]:
+    """The thread of a pool, which lets futures fail whose workers have died, or were not started."""
+
+    def manage(pool: Any, *args: Any) -> None:
+        running: set[Any] = set()
+        pop = pool.queue.pop
+
+        def take() -> Any:
+            item = pop()
+            if item is not None:
+                running.add(item[0])
+                item[0].add_done_callback(running.discard)
+            return item
+
+        pool.queue.pop = take
+        try:
+            manager(pool, *args)
+        except Exception as error:
+            pool.broken(str(error))
+            for future in list(running):
+                with contextlib.suppress(concurrent.futures.InvalidStateError):
+                    future.set_exception(broken(str(error)))
+
+    return manage
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -131,7 +131,7 @@ SETTINGS: dict[str, Setting] = dict(
     ]
 )
 
-INTERNAL = ("JOB", "RANK", "SIZE", "LOCAL_RANK", "TOKEN", "RSH")
+INTERNAL = ("JOB", "RANK", "SIZE", "LOCAL_RANK", "APPNUM", "PARENT", "TOKEN", "RSH")
 """``NCCLX_MPI_`` variables that the launcher hands to its children, or reads itself."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,8 +14,11 @@ from ncclx_mpi import errors
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap import Membership
+    from ncclx_mpi.bootstrap.guest_watch import GuestWatch
     from ncclx_mpi.p2p.engine import Engine
+    from ncclx_mpi.p2p.guests import Member
     from transports.base import Transport
+    from transports.virtual.network import Network
 
 
 class _Job:
@@ -26,6 +30,8 @@ class _Job:
     abort_status = 0
     at_exit: Callable[[], None] | None = None
     before_leaving: ClassVar[list[Callable[[], None]]] = []
+    after_leaving: ClassVar[list[Callable[[], None]]] = []
+    guest_watch: GuestWatch | None = None
 
 
 _job = _Job()
@@ -49,6 +55,11 @@ def set_abort_status(status: int) -> None:
 def abort_status() -> int:
     """What :func:`set_abort_status` was told last."""
     return _job.abort_status
+
+
+def after_leaving(function: Callable[[], None]) -> None:
+    """Call `function` when this process has left its job in order."""
+    _job.after_leaving.append(function)
 
 
 @atexit.register  # when this module is imported, before the program is: handlers run in the opposite order
@@ -119,6 +130,44 @@ def _endpoints(membership: Membership, transports: Sequence[Transport]) -> dict[
     return {transport.name: membership.exchange(transport.endpoint()) for transport in transports if not transport.is_inlined}
 
 
+def admit(key: int, network_fd: int, place: int, members: Sequence[Member], places: Sequence[int]) -> list[int]:
+    """Take in processes of another job that share the memory of `network_fd`, which is taken over. Returns their numbers here.
+
+    Parameters
+    ----------
+    key
+        A number that all who meet know this meeting by.
+    place
+        The rank of this process in the network.
+    members, places
+        Whom it meets, and their ranks in it.
+    """
+    from ncclx_mpi.bootstrap.guest_watch import GuestWatch
+    from ncclx_mpi.p2p.guests import Way
+    from transports.shm.arena import start_time
+    from transports.virtual.network import Network
+    from transports.virtual.transport import VirtualNetwork
+
+    found = engine()
+    network = Network.attach(network_fd)
+    network.join(place, os.getpid(), start_time(os.getpid()))
+
+    def reach(numbers: Sequence[int]) -> Way:
+        transport = VirtualNetwork(network, place, dict(zip(numbers, places, strict=True)))
+        return Way(transport, transport.is_drained, functools.partial(network.leave, place), network.close)
+
+    if _job.guest_watch is None:
+        _job.guest_watch = GuestWatch()
+    numbers = found.guests.admit(key, members, reach)
+    for number, member, its_place in zip(numbers, members, places, strict=True):
+        _job.guest_watch.add(member.pid, member.start_time, functools.partial(_guest_ended, found, network, number, its_place))
+    return numbers
+
+
+def _guest_ended(found: Engine, network: Network, number: int, place: int) -> None:
+    found.guests.ended(number, network.has_left(place))
+
+
 def engine() -> Engine:
     """The engine of this process.
 
@@ -162,11 +211,16 @@ def finish() -> None:
     _job.engine.drain(seconds=1.0)
     for function in _job.before_leaving:
         function()
+    _job.engine.guests.leave()
     for transport in _job.engine.transports:
         transport.close()
+    if _job.guest_watch is not None:
+        _job.guest_watch.close()
     _job.membership.leave()
     _job.engine = None
     _job.finalized = True
+    for function in _job.after_leaving:
+        function()
 
 
 def abandon() -> None:

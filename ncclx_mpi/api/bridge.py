@@ -20,6 +20,8 @@ from ncclx_mpi.api.intergroup import Intergroup
 from ncclx_mpi.collectives import prepare
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.p2p.guests import Identity
+from numba_kernels.layout import WORD
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.errhandler import Errhandler
@@ -31,7 +33,7 @@ _OFFSET = 3
 _TAG, _FROM_GROUPS_TAG = 1 << 44, 1 << 45
 """Above those of the other ways to make communicators, which travel in the same message space."""
 _HEAD = 4
-"""Words before the ranks of a group: an error class, two contexts, and how many ranks there are."""
+"""Words before the ranks of a group, two for each: an error class, two contexts, and how many ranks there are."""
 
 
 def new_contexts(engine: Engine) -> Contexts:
@@ -45,7 +47,7 @@ def fill(
     """Make a state that of the intercommunicator between two groups of world ranks."""
     messages, together = (int(context) for context in contexts)
     native = engine.new_comm(messages, theirs, rank=list(mine).index(engine.rank))
-    everyone = engine.new_comm(together, in_order(mine, theirs))
+    everyone = engine.new_comm(together, in_order(engine, mine, theirs))
     return state.fill(native, errhandler, intergroup=Intergroup(everyone, mine, theirs))
 
 
@@ -54,9 +56,13 @@ def fill_alike(state: CommState, groups: Intergroup, contexts: Words, errhandler
     fill(state, groups.native.engine, contexts.tolist(), groups.mine, groups.theirs, errhandler)
 
 
-def in_order(mine: Sequence[int], theirs: Sequence[int]) -> list[int]:
-    """The ranks of both groups, those of the one with the lowest world rank first."""
-    return [*mine, *theirs] if min(mine) < min(theirs) else [*theirs, *mine]
+def in_order(engine: Engine, mine: Sequence[int], theirs: Sequence[int]) -> list[int]:
+    """The ranks of both groups, those of the one with the lowest world rank first; where they are of several jobs, by these first."""
+    return [*mine, *theirs] if _lowest(engine, mine) < _lowest(engine, theirs) else [*theirs, *mine]
+
+
+def _lowest(engine: Engine, ranks: Sequence[int]) -> Identity:
+    return min(map(engine.guests.identity, ranks))
 
 
 # Of two groups ----------------------------------------------------------------------------------------------------
@@ -89,9 +95,13 @@ def connect(
             f"rank {local.rank}: Create_intercomm: the leader, rank {leader}, could not agree with the remote leader; see there",
         )
     if local.rank != leader:
-        others = np.empty(int(head[_HEAD - 1]), dtype=np.int64)
+        others = np.empty((int(head[_HEAD - 1]), 2), dtype=np.int64)
     collectives.bcast(local, others.ctypes.data, others.nbytes, leader)
-    return (int(head[1]), int(head[2])), others.tolist()
+    return (int(head[1]), int(head[2])), _found(local.engine, others)
+
+
+def _found(engine: Engine, identities: Words) -> list[int]:
+    return [engine.guests.find(Identity(*identity)) for identity in identities.tolist()]
 
 
 def _exchange_groups(local: NativeComm, peer: NativeComm, remote_leader: int, tag: int) -> tuple[Words, Words]:
@@ -102,21 +112,26 @@ def _exchange_groups(local: NativeComm, peer: NativeComm, remote_leader: int, ta
             errors.ERR_RANK,
             f"rank {local.rank}: Create_intercomm: remote leader {remote_leader} is no rank of the peer communicator of {peer.size}",
         )
-    own = np.array([0, *new_contexts(engine), len(mine), *mine], dtype=np.int64)
-    its = np.empty(_HEAD + engine.size, dtype=np.int64)
-    requests = [
-        engine.start_recv(peer, its.ctypes.data, its.nbytes, remote_leader, _TAG + tag, _OFFSET),
-        engine.start_send(peer, own.ctypes.data, own.nbytes, remote_leader, _TAG + tag, 0, _OFFSET),
-    ]
-    engine.wait_all(requests, "Create_intercomm", (own, its))
-    others = its[_HEAD : _HEAD + int(its[_HEAD - 1])].copy()
-    shared = sorted(set(mine) & set(others.tolist()))
+    identities = np.array([engine.guests.identity(rank) for rank in mine], dtype=np.int64)
+    own = np.concatenate([np.array([0, *new_contexts(engine), len(mine)]), identities.ravel()])
+    sent = engine.start_send(peer, own.ctypes.data, own.nbytes, remote_leader, _TAG + tag, 0, _OFFSET)
+    try:
+        coming = engine.wait_probe(peer, remote_leader, _TAG + tag, _OFFSET, "Create_intercomm")
+    except BaseException:
+        engine.withdraw(sent, own)
+        raise
+    its = np.empty(coming.nbytes // WORD, dtype=np.int64)
+    received = engine.start_recv(peer, its.ctypes.data, its.nbytes, remote_leader, _TAG + tag, _OFFSET)
+    engine.wait_all([received, sent], "Create_intercomm", (own, its))
+    others = its[_HEAD:].reshape(-1, 2).copy()
+    theirs = _found(engine, others)
+    shared = sorted(set(mine) & set(theirs))
     if shared:
         errors.fail(
             errors.ERR_COMM,
             f"rank {local.rank}: Create_intercomm: world ranks {shared} are in both groups; they must have none in common",
         )
-    head = (own if min(mine) < min(others) else its)[:_HEAD].copy()
+    head = (own if _lowest(engine, mine) < _lowest(engine, theirs) else its)[:_HEAD].copy()
     head[_HEAD - 1] = len(others)
     return head, others
 

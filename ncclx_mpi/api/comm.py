@@ -8,12 +8,13 @@ error handlers). This file has what concerns the communicator itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, meeting
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm_collective import Collectives
@@ -24,11 +25,12 @@ from ncclx_mpi.api.comm_partitioned import Partitioned
 from ncclx_mpi.api.comm_persistent import PersistentCollectives
 from ncclx_mpi.api.comm_survival import Survival
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.errhandler import Errhandler
+from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, integer, is_predefined
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.request import Request
+from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.p2p.engine import NativeComm
@@ -41,6 +43,10 @@ _CREATE_GROUP_TAG = 1 << 24
 """Above the numbers of object frames, which travel in the same message space."""
 
 _NULL = CommState()
+
+
+_RANK_BITS = 20
+"""Of a number that tells nodes apart; the others are those of the job."""
 
 
 class Comm(
@@ -59,6 +65,8 @@ class Comm(
     """The class of communicators between two groups."""
     _WITH_TOPOLOGY: ClassVar[dict[int, type[Any]]] = {}
     """The class of communicators with each kind of topology."""
+    _PARENT: ClassVar[CommState] = CommState()
+    """What leads to those who have started this job."""
     _state: CommState
 
     def __new__(cls, comm: Comm | None = None) -> Self:
@@ -87,8 +95,21 @@ class Comm(
 
     @classmethod
     def Get_parent(cls) -> Intercomm:
-        """Return the parent intercommunicator for this process: a null one, as it was not spawned."""
-        return cls._BETWEEN()  # type: ignore[return-value]
+        """Return the parent intercommunicator for this process, a null one if it was not spawned, or has disconnected."""
+        return cls._BETWEEN._refer(Comm._PARENT) if Comm._PARENT.is_valid else cls._BETWEEN()  # type: ignore[return-value]
+
+    @classmethod
+    def Join(cls, fd: int) -> Intercomm:
+        """Create a intercommunicator by joining two processes connected by a socket, of one user on one host.
+
+        Raises
+        ------
+        Exception
+            ERR_OTHER: there is no such connection, its other end joins nobody in time, or is on another host.
+        """
+        own, number = communicator.own(runtime.engine()), integer(fd, "fd")
+        connect = meeting.over(number, own.engine, "Join", errors.ERR_OTHER)
+        return cls._BETWEEN._refer(meeting.meet(own, 0, connect, "Join", errors.ERR_OTHER, default_errhandler()))  # type: ignore[return-value]
 
     # What it is
 
@@ -239,12 +260,17 @@ class Comm(
             return self.Split(UNDEFINED, key)
         if split_type in (mpi.COMM_TYPE_HW_GUIDED, mpi.COMM_TYPE_RESOURCE_GUIDED):
             shares = bool(info) and info.Get("mpi_hw_resource_type") == "mpi_shared_memory"
-            return self.Split(self._state.native.engine.near[0] if shares else UNDEFINED, key)
+            return self.Split(self._node() if shares else UNDEFINED, key)
         if split_type == mpi.COMM_TYPE_HW_UNGUIDED:
             return self.Split(UNDEFINED, key)
         if split_type != mpi.COMM_TYPE_SHARED:
             errors.fail(errors.ERR_ARG, f"{split_type} is no split type; the MPI.COMM_TYPE_ constants are")
-        return self.Split(self._state.native.engine.near[0], key)
+        return self.Split(self._node(), key)
+
+    def _node(self) -> int:
+        """A number that the ranks on the node of this one have, and no others; those of another job share no memory with them."""
+        engine = self._state.native.engine
+        return engine.near[0] + (engine.arena.job >> _RANK_BITS << _RANK_BITS if engine.guests.have_come else 0)
 
     def _create(self, ranks: Sequence[int]) -> Comm:
         """Make a communicator of these world ranks."""
@@ -312,7 +338,7 @@ _PREDEFINED: dict[int, Callable[[Comm], Any]] = {
     mpi.IO: lambda comm: comm._state.rank,
     mpi.WTIME_IS_GLOBAL: _true,
     mpi.UNIVERSE_SIZE: lambda comm: runtime.engine().size,
-    mpi.APPNUM: lambda comm: 0,
+    mpi.APPNUM: lambda comm: int(os.environ.get(launcher.NUMBER, "0")),
     mpi.LASTUSEDCODE: lambda comm: errors.last_used_code(),
 }
 

@@ -46,7 +46,7 @@ class Survival:
     def Get_failed(self) -> Group:
         """Extract the group of failed processes: those of this communicator that this process knows to have died."""
         everyone = self._state.of_all
-        dead = set(everyone.engine.arena.dead_ranks())
+        dead = set(everyone.engine.dead_ranks())
         return Group._of([rank for rank in everyone.world_ranks if rank in dead], everyone.engine.rank)
 
     def Ack_failed(self, num_to_ack: int | None = None) -> int:

@@ -2,13 +2,15 @@
 
 A *context* tells the messages of communicators apart. The leader (rank 0) of a new communicator makes it, from its world rank
 and a counter of its own, so that no agreement between leaders is needed; contexts step by 4 because each has four message
-spaces. The leader also leases the collective *slot*, and the creating collective brings both to the members.
+spaces. Once a leader has met processes of another job, whose leaders count alike, it draws them. The leader also leases the
+collective *slot*, and the creating collective brings both to the members.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 WORLD_CONTEXT = 0
 _STEP = 4
-_RANK_SHIFT = 32
+_RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
 Words = npt.NDArray[np.int64]
 
@@ -237,8 +239,22 @@ def lead(engine: Engine, world_ranks: Sequence[int]) -> tuple[int, int]:
 
 
 def new_context(engine: Engine) -> int:
-    """A context that no other communicator of the job has."""
+    """A context that no other communicator of the job has, nor any that its ranks have with those of another job."""
+    if engine.guests.have_come:
+        return random_context()
     return (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
+
+
+def random_context() -> int:
+    """A context that no communicator of any job has; none that is counted is as high."""
+    return 1 << _RANDOM_SHIFT | secrets.randbits(_RANDOM_SHIFT) // _STEP * _STEP
+
+
+def check_own_job(engine: Engine, ranks: Iterable[int]) -> None:
+    """Raise unless all are ranks of this job, which alone can be talked to without a communicator."""
+    strangers = [engine.guests.in_words(rank) for rank in ranks if rank >= engine.size]
+    if strangers:
+        errors.fail(errors.ERR_GROUP, f"{strangers[0]} is in the group; groups without a communicator are of ranks of one job")
 
 
 def return_slot(native: NativeComm) -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ncclx_mpi import __version__, collectives, errors, rc, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import buffering, communicator, errhandler_dispatch
+from ncclx_mpi.api import buffering, communicator, errhandler_dispatch, spawning
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm import Comm
 from ncclx_mpi.api.errhandler import default_errhandler
@@ -68,6 +68,9 @@ def _start(level: int) -> None:
     COMM_WORLD._state.fill(communicator.world(engine), handler, "MPI_COMM_WORLD")
     COMM_SELF._state.fill(communicator.own(engine), handler, "MPI_COMM_SELF")
     errhandler_dispatch.use(handler, Comm, Intracomm, *Comm._WITH_TOPOLOGY.values())
+    parent = spawning.find_parent(COMM_WORLD._state.native, handler)
+    if parent is not None:
+        Comm._PARENT = parent
 
 
 def _at_exit() -> None:

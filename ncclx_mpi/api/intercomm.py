@@ -59,7 +59,8 @@ class Intercomm(IntergroupObjects, Comm):
             errors.fail(errors.ERR_GROUP, f"world ranks {shared} are in both groups; they must have none in common")
         if not theirs or engine.rank not in mine:
             return Intercomm()
-        members, tag = bridge.in_order(mine, theirs), zlib.crc32(checked_tag(stringtag))
+        communicator.check_own_job(engine, [*mine, *theirs])
+        members, tag = bridge.in_order(engine, mine, theirs), zlib.crc32(checked_tag(stringtag))
         first = leaders[0] if members[0] == mine[0] else leaders[1]
         contexts = bridge.announce(communicator.world(engine), first, members, tag)
         cls._heed(handler)

@@ -10,6 +10,7 @@ from ncclx_mpi.api import bridge, comm_p2p, communicator
 from ncclx_mpi.api.comm import _CREATE_GROUP_OFFSET, _CREATE_GROUP_TAG, Comm
 from ncclx_mpi.api.comm_collective import Scans
 from ncclx_mpi.api.comm_dynamic import DynamicAlltoall
+from ncclx_mpi.api.comm_meeting import Meetings
 from ncclx_mpi.api.comm_nonblocking import NonBlockingScans
 from ncclx_mpi.api.comm_objects import ObjectScans
 from ncclx_mpi.api.comm_persistent import PersistentScans
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _FROM_GROUP_TAG = 1 << 43
 
 
-class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologies, DynamicAlltoall, StreamOrdered, Comm):
+class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologies, DynamicAlltoall, StreamOrdered, Meetings, Comm):
     """Intracommunicator."""
 
     __slots__ = ()
@@ -83,6 +84,7 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
         handler = default_errhandler() if errhandler is None else Errhandler._usable(cls._KIND, errhandler)
         if engine.rank not in ranks:
             return Intracomm()
+        communicator.check_own_job(engine, ranks)
         tag = _FROM_GROUP_TAG | zlib.crc32(checked_tag(stringtag))
         native = communicator.create_group(communicator.world(engine), ranks, tag, _CREATE_GROUP_OFFSET)
         cls._heed(handler)

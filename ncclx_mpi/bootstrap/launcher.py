@@ -20,6 +20,8 @@ from transports.shm.layout import ABSENT
 from transports.virtual.network import Network
 
 RANK, SIZE, LOCAL_RANK, JOB = "NCCLX_MPI_RANK", "NCCLX_MPI_SIZE", "NCCLX_MPI_LOCAL_RANK", "NCCLX_MPI_JOB"
+NUMBER = "NCCLX_MPI_APPNUM"
+"""Which of the programs of its job a rank runs, where it has several."""
 
 
 @dataclass

@@ -103,7 +103,7 @@ class Agreement:
         self.abandon()
 
     def _note_deaths(self) -> None:
-        if not self._engine.arena.has_dead_ranks:
+        if not self._engine.has_dead_ranks:
             return
         dead = set(self._engine.ended.acknowledge())
         for rank, world in enumerate(self.comm.world_ranks):

@@ -59,7 +59,6 @@ from ncclx_mpi.p2p.engine import NativeComm, Result
 from numba_kernels.cuda.driver import WRITE, Step
 from numba_kernels.jit import entry
 from numba_kernels.layout import WORD, words
-from transports.shm.layout import DEAD
 
 WINDOW = 4 << 20
 """Bytes of pinned memory that a message passes through; a multiple of the largest chunk of a pipe."""
@@ -246,7 +245,7 @@ class Outgoing(Message):
         """The receiver may still want it."""
 
     def _is_in_vain(self) -> bool:
-        return self._engine.arena.world_state(self._dest) == DEAD
+        return self._dest in self._engine.dead_ranks()
 
     def _can_let_go(self) -> bool:
         """The receiver, too, has no use for the description once it has granted a pipe."""

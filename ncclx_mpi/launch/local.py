@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ncclx_mpi import mpi4py_shim, process
+from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.bootstrap.handover import join_timeout
 from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.compile_cache import warm
@@ -94,9 +95,28 @@ def run_program(program: programs.Program, nranks: int, manners: Manners, node: 
     node
         Where the job is on several hosts: which of them this is.
     """
-    if program.is_python:
-        program = _prepare(program, nranks, spans_hosts=node is not None)
-    lifeline = 0 if manners.ends_with_stdin else -1
+    return run_programs([program] * nranks, manners, node)
+
+
+def run_programs(
+    programs_of_ranks: Sequence[programs.Program], manners: Manners, node: Node | None = None, lifeline: int = -1
+) -> int:
+    """As :func:`run_program`, with a program for each rank here.
+
+    Parameters
+    ----------
+    programs_of_ranks
+        What each rank runs.
+    manners, node
+        As there.
+    lifeline
+        Descriptor whose end ends the job, as standard input does where `manners` say so; the program has no input then. -1 for none.
+    """
+    nranks = len(programs_of_ranks)
+    if any(program.is_python for program in programs_of_ranks):
+        programs_of_ranks = _prepare(programs_of_ranks, spans_hosts=node is not None)
+    if manners.ends_with_stdin:
+        lifeline = 0
     try:
         hosts = _meet(node, nranks, lifeline)
     except Gone:
@@ -105,7 +125,7 @@ def run_program(program: programs.Program, nranks: int, manners: Manners, node: 
         print(f"ncclx run: {error}", file=sys.stderr)
         return 2
     relay = LineRelay(manners.is_tagged)
-    stdin, feed = (-1, -1) if manners.ends_with_stdin else _stdin_for_rank_0()
+    stdin, feed = (-1, -1) if lifeline >= 0 else _stdin_for_rank_0()
     last_module = next(reversed(sys.modules))
     try:
         files = _files(manners.output_dir, nranks, hosts)
@@ -117,7 +137,7 @@ def run_program(program: programs.Program, nranks: int, manners: Manners, node: 
     if rank is not None:
         if feed >= 0:
             os.close(feed)
-        _be_rank(program, last_module)
+        _be_rank(programs_of_ranks[rank - job.nodes.ranks[0]], last_module)
     if feed >= 0:
         os.close(stdin)
         _start_feeding(feed)
@@ -176,14 +196,15 @@ def _take_leave(job: Job, relay: LineRelay, files: RankFiles | None, outcome: Ou
     return outcome.status
 
 
-def _prepare(program: programs.Program, nranks: int, spans_hosts: bool) -> programs.Program:
+def _prepare(programs_of_ranks: Sequence[programs.Program], spans_hosts: bool) -> Sequence[programs.Program]:
     """Do once what all ranks would do: import the engine, time the clock, and read the program from standard input if it is there."""
-    warm.load(nranks, spans_hosts)
+    warm.load(len(programs_of_ranks), spans_hosts)
     ticks_per_us()
     mpi4py_shim.install()
-    if program.kind == programs.STDIN:
-        return programs.Program(programs.STDIN, sys.stdin.read(), program.args)
-    return program
+    first = programs_of_ranks[0]
+    if first.kind == programs.STDIN:
+        return [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)
+    return programs_of_ranks
 
 
 def _settings(nranks: int, manners: Manners, relay: LineRelay, stdin: int, hosts: Hosts | None, lifeline: int) -> Settings:
@@ -199,6 +220,10 @@ def _settings(nranks: int, manners: Manners, relay: LineRelay, stdin: int, hosts
 
 
 def _be_rank(program: programs.Program, last_module: str) -> None:
+    if program.folder:
+        os.chdir(program.folder)
+    if program.number:
+        os.environ[launcher.NUMBER] = str(program.number)
     if not program.is_python:
         _execute(program)
     status = programs.run(program)

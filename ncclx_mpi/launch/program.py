@@ -32,11 +32,17 @@ class Program:
         Path, module name or source text; empty for standard input that nobody has read yet.
     args
         ``sys.argv[1:]`` of the program.
+    folder
+        Where it starts; empty: where the launcher is.
+    number
+        Which of the programs of a job it is.
     """
 
     kind: str
     target: str
     args: list[str]
+    folder: str = ""
+    number: int = 0
 
     @property
     def is_python(self) -> bool:

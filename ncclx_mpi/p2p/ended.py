@@ -43,7 +43,7 @@ class EndedComms:
         self._comms[comm.context] = comm
         if comm.context in self._early:
             self.revoke(comm)
-        elif self._acknowledged and comm.size > 1:
+        elif comm.size > 1 and (self._acknowledged or self._engine.guests.dead):
             self._raise_for_dead(comm)
 
     def revoke(self, comm: NativeComm) -> None:
@@ -66,6 +66,9 @@ class EndedComms:
         self._engine.set_word("heeded", count)
         for number in range(max(first, count - revoking.MOST_REVOKED), count):
             context = int(self._revoked[number % revoking.MOST_REVOKED])
+            if context < 0:  # a peer of another job has died
+                self._guest_died(-1 - context)
+                continue
             comm = self._comms.get(context)
             if comm is None:  # not made yet; or freed, and then it stays here until there are many
                 self._early = self._early if len(self._early) < revoking.MOST_REVOKED else set()
@@ -79,7 +82,7 @@ class EndedComms:
         Their communicators stay unusable; waits in others are not ended by these deaths any more.
         """
         count = self._engine.arena.deaths
-        dead = self._engine.arena.dead_ranks()
+        dead = self._engine.dead_ranks()
         if count > self._engine.word("acknowledged"):
             self._acknowledged = frozenset(dead)
             for comm in list(self._comms.values()):
@@ -89,8 +92,13 @@ class EndedComms:
         return dead
 
     def _raise_for_dead(self, comm: NativeComm) -> None:
-        if not self._acknowledged.isdisjoint(comm.world_ranks):
+        if not self._acknowledged.isdisjoint(comm.world_ranks) or self._engine.guests.dead_of(comm.world_ranks):
             self.raise_for(comm)
+
+    def _guest_died(self, number: int) -> None:
+        for comm in list(self._comms.values()):
+            if number in comm.world_ranks:
+                self.raise_for(comm)
 
     def raise_for(self, comm: NativeComm) -> None:
         """End all waits in a communicator of this process."""

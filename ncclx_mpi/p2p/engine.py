@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
 from ncclx_mpi.p2p.ended import EndedComms
+from ncclx_mpi.p2p.guests import MOST_GUESTS, Guests
 from ncclx_mpi.p2p.inlined_arrivals import take_in
 from ncclx_mpi.p2p.layout import (
     ABORTED,
@@ -121,7 +123,7 @@ class NativeComm:
         self.forced = engine.forced
         self.reduction_order = engine.reduction_order
         self._world = np.array(self.world_ranks, dtype=np.int64)
-        self._local = np.full(engine.size, -1, dtype=np.int64)
+        self._local = np.full(engine.known, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
         self._block, self.address = _block(COMM.total)
         self._block[COMM.handle // WORD] = id(self)
@@ -166,7 +168,8 @@ class Engine:
     arena
         The node's arena, in which its ranks learn of each other's end.
     transports
-        What moves messages, each peer's by the first one that reaches it. One of them is compiled into the engine, and at most one is not.
+        What moves messages, each peer's by the first one that reaches it. One of them is compiled into the engine, and at most one is not;
+        those that reach peers of other jobs come later.
     rank
         World rank of this process.
     timeout
@@ -181,7 +184,9 @@ class Engine:
     Attributes
     ----------
     size : int
-        Number of ranks.
+        Number of ranks of the job.
+    guests : Guests
+        Peers of other jobs, which are counted behind these.
     near : tuple of int
         World ranks of this node, in the order in which the arena knows them.
     transport : Transport
@@ -211,13 +216,15 @@ class Engine:
         self.timeout = timeout
         self._block, self.address = _block(ENGINE.total)
         self._words: memoryview[int] = self._block.data
-        self._peers, self._peers_address = _block(PEER.total * self.size)
+        self._peers, self._peers_address = _untouched_block(PEER.total * (self.size + MOST_GUESTS))
         self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
         self._left, self._left_address = _block(LEFT.total * MOST_LEFT)
         self.ended = EndedComms(self)
+        self._calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
         self._scratch = threading.local()
         self._fill_block()
         self._fill_peers(endpoints or {})
+        self.guests = Guests(self)
         self._new_request = entry(requests.new_idle_request)
         self._start_send = entry(requests.start_send)
         self._start_receive = entry(requests.start_receive)
@@ -263,22 +270,37 @@ class Engine:
             self.set_word(field, value)
 
     def _fill_peers(self, endpoints: Mapping[str, Sequence[bytes]]) -> None:
-        table = self._peers.reshape(self.size, PEER.total // WORD)
-        addresses = [self._peers_address + peer * PEER.total for peer in range(self.size)]
-        calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
         for transport in self.transports:
-            state = transport.attach(self.address, addresses, calls)
+            state = self.attach(transport)
             if not transport.is_inlined:
                 self.set_word("other_state", state)
-        functions = {transport: transport.functions for transport in self.transports}
         for peer in range(self.size):
             transport = self.way_to(peer)
             known = endpoints.get(transport.name, ())
-            transport.connect(peer, known[peer] if known else b"")
-            table[peer, PEER.world // WORD] = peer
-            table[peer, PEER.max_eager // WORD] = transport.caps.max_eager
-            for field in ("offer", "fetch", "serve", "revoke", *(() if transport.is_inlined else ("send", "credit"))):
-                table[peer, getattr(PEER, field) // WORD] = getattr(functions[transport], field)
+            self.connect(transport, peer, known[peer] if known else b"")
+
+    def attach(self, transport: Transport) -> int:
+        """Introduce a transport to the engine and the blocks of its peers; returns what it is polled with."""
+        first = self._peers_address
+        peers = range(first, first + PEER.total * (self.size + MOST_GUESTS), PEER.total)
+        return transport.attach(self.address, peers, self._calls)
+
+    def connect(self, transport: Transport, peer: int, endpoint: bytes) -> None:
+        """Have a transport reach a peer from now on."""
+        transport.connect(peer, endpoint)
+        functions = transport.functions._asdict()
+        names = ("offer", "fetch", "serve", "revoke", *(() if transport.is_inlined else ("send", "credit")))
+        self.set_peer(peer, world=peer, max_eager=transport.caps.max_eager, **{name: functions[name] for name in names})
+
+    def set_peer(self, peer: int, **words: int) -> None:
+        """Write words of the block of a peer."""
+        for name, value in words.items():
+            self._peers[(peer * PEER.total + getattr(PEER, name)) // WORD] = value
+
+    @property
+    def known(self) -> int:
+        """How many peers there are, of this job and of others."""
+        return self.word("nranks")
 
     def way_to(self, peer: int) -> Transport:
         """The transport that reaches a peer."""
@@ -302,6 +324,15 @@ class Engine:
     def is_near(self, rank: int) -> bool:
         """Whether a world rank is on this node."""
         return self.near[0] <= rank <= self.near[-1]
+
+    @property
+    def has_dead_ranks(self) -> bool:
+        """Whether a peer died."""
+        return self.arena.has_dead_ranks or bool(self.guests.dead)
+
+    def dead_ranks(self) -> list[int]:
+        """World ranks of the peers that died."""
+        return [*self.arena.dead_ranks(), *self.guests.dead]
 
     def local(self, rank: int) -> int:
         """The rank in this node, by which the arena knows it, of a world rank that is on it."""
@@ -559,7 +590,7 @@ class Engine:
             if (
                 time.monotonic() > end
                 or self.arena.deaths != self.word("acknowledged")
-                or not self.arena.has_others(self.local_rank)
+                or not (self.arena.has_others(self.local_rank) or self.guests.are_living)
             ):
                 return
 
@@ -590,8 +621,10 @@ class Engine:
         if code == REFUSED and self.is_death_noticed():
             code = PEER_DEAD
         if code == PEER_DEAD:
-            dead = self.arena.dead_ranks()
-            who = f"rank {dead[0]}" if len(dead) == 1 else f"ranks {', '.join(map(str, dead))}"
+            dead = self.dead_ranks()
+            own = [rank for rank in dead if rank < self.size]
+            who = f"rank {own[0]}" if len(own) == 1 else f"ranks {', '.join(map(str, own))}" if own else ""
+            who = ", ".join(filter(None, [who, *(self.guests.in_words(rank) for rank in dead if rank >= self.size)]))
             lost = "; ".join(filter(None, (transport.why_lost(peer) for transport in self.transports for peer in dead)))
             why = f", or cannot be reached: {lost}" if lost else "; look at their output for why"
             return errors.error(errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because {who} died{why}")
@@ -681,6 +714,12 @@ def from_whom(source: int, tag: int) -> str:
 
 def _words_of(request: int) -> list[int]:
     return list((ctypes.c_int64 * (REQUEST.total // WORD)).from_address(request))
+
+
+def _untouched_block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
+    """As :func:`_block`, without memory behind what is never touched."""
+    block = np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.int64)
+    return block, block.ctypes.data
 
 
 def _block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:

@@ -163,6 +163,11 @@ class Arena:
     def nranks(self) -> int:
         return self.plan.nranks
 
+    @property
+    def job(self) -> int:
+        """The number of the job, the same in the arenas of all its nodes."""
+        return self.word(HEADER.job)
+
     @functools.cached_property
     def near(self) -> tuple[int, ...]:
         """World ranks of the node, in the order of their ranks in it."""

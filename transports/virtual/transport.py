@@ -1,9 +1,9 @@
-"""Ranks of other nodes of a job whose nodes are simulated on one machine."""
+"""Ranks of other nodes of a job whose nodes are simulated on one machine, or of another job there."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from transports.base import Calls, Capabilities, Functions, Transport
 from transports.virtual import channel, transfers
 from transports.virtual.channel import LINK, STATE
 from transports.virtual.delays import DELAYS, first_number
-from transports.virtual.layout import PAYLOAD_BYTES
+from transports.virtual.layout import PAYLOAD_BYTES, WIRE
 from transports.virtual.network import Network
 
 
@@ -26,14 +26,17 @@ class VirtualNetwork(Transport):
     network
         The job's network; the transport does not own it.
     rank
-        This process's world rank.
+        This process's rank in it.
+    places
+        The rank in it of each peer that is reached; None: their world ranks.
     """
 
     name: ClassVar[str] = "virtual"
 
-    def __init__(self, network: Network, rank: int) -> None:
+    def __init__(self, network: Network, rank: int, places: Mapping[int, int] | None = None) -> None:
         self._network = network
         self._rank = rank
+        self._places = dict(enumerate(range(network.nranks))) if places is None else dict(places)
         self._peers: Sequence[int] = ()
         self._connected: list[int] = []
         self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
@@ -53,7 +56,7 @@ class VirtualNetwork(Transport):
         return bool(_word_at(self._state + STATE.active_count).value)
 
     def why_not(self, peer: int) -> str:
-        return "" if peer < self._network.nranks else f"rank {peer} is not one of the {self._network.nranks} of this network"
+        return "" if peer in self._places else f"rank {peer} is not one of the {self._network.nranks} of this network"
 
     def why(self, peer: int) -> str:
         return "they are on different nodes of NCCLX_MPI_TOPOLOGY: a network that is simulated on this machine"
@@ -77,12 +80,12 @@ class VirtualNetwork(Transport):
         reason = self.why_not(peer)
         if reason:
             raise ConnectionError(f"virtual: {reason}")
-        base, plan = self._network.base, self._network.plan
+        base, plan, place = self._network.base, self._network.plan, self._places[peer]
         for field, value in (
             ("state", self._state),
-            ("outbox", base + plan.wire(self._rank, peer)),
-            ("inbox", base + plan.wire(peer, self._rank)),
-            ("member", base + plan.member(peer)),
+            ("outbox", base + plan.wire(self._rank, place)),
+            ("inbox", base + plan.wire(place, self._rank)),
+            ("member", base + plan.member(place)),
         ):
             _word_at(self._peers[peer] + getattr(LINK, field)).value = value
         settings, rate = self._network.settings, ticks_per_us()
@@ -90,12 +93,17 @@ class VirtualNetwork(Transport):
             ("delay", int(settings.delay_us * rate)),
             ("jitter", int(settings.jitter_us * rate)),
             ("shuffled", int(settings.is_shuffled)),
-            ("random", first_number(settings.seed, self._rank, peer)),
+            ("random", first_number(settings.seed, self._rank, place)),
         ):
             _word_at(self._peers[peer] + LINK.delays + getattr(DELAYS, field)).value = value
         self._links[len(self._connected)] = self._peers[peer]
         self._connected.append(peer)
         _word_at(self._state + STATE.count).value = len(self._connected)
+
+    def is_drained(self) -> bool:
+        """Whether all that peers have sent has been handed up."""
+        blocks = [self._peers[peer] for peer in self._connected]
+        return all(_word_at(_word_at(at + LINK.inbox).value + WIRE.sent).value == _word_at(at + LINK.next).value for at in blocks)
 
     def close(self) -> None:
         """Wires are parts of the network and end with it."""

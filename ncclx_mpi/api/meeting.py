@@ -1,0 +1,384 @@
+"""How two groups that did not start together become one intercommunicator.
+
+::
+
+    root of a group                                             root of the other group
+      who we are: identities, processes, machine, a number --->
+      <--- the same                                               the one with the higher number is the host
+      host: where it hands the memory out, contexts ---------->
+    each root: all of that to its group
+    all: their part of the memory from the host, unless both groups are of one job
+
+What goes wrong at a root is raised on all ranks of its group; the other root finds the connection closed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ncclx_mpi import collectives, errors, runtime
+from ncclx_mpi.api import bridge, communicator
+from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.bootstrap import handover, port
+from ncclx_mpi.bootstrap.patience import Patience
+from ncclx_mpi.bootstrap.port import Port, Talk
+from ncclx_mpi.p2p.guests import Identity, Member
+from transports.shm.arena import start_time
+from transports.virtual.network import Network
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api.errhandler import Errhandler
+    from ncclx_mpi.p2p.engine import Engine, NativeComm
+
+_STRANGER_SECONDS = 5.0
+"""For a client to say who it is, before the next one has its turn."""
+
+
+@dataclass
+class Side:
+    """One of the two groups, as its root sees it.
+
+    Attributes
+    ----------
+    local
+        Its communicator.
+    members
+        Its ranks.
+    number
+        Random; the higher one is the host.
+    """
+
+    local: NativeComm
+    members: list[Member]
+    number: int
+
+    @property
+    def greeting(self) -> dict[str, Any]:
+        """What the other root is told."""
+        return {"number": self.number, "members": self.members, "machine": port.machine()}
+
+
+Connect = Callable[[Side], tuple[Talk, dict[str, Any]]]
+"""Finds the other root, and returns what it has said of its group, after it was told of this one."""
+
+
+def meet(local: NativeComm, root: int, connect: Connect, what: str, error_class: int, errhandler: Errhandler) -> CommState:
+    """Make the intercommunicator with a group of another job, or of this one. Collective over `local`; `connect` is called at the root.
+
+    Raises
+    ------
+    Exception
+        `error_class`: the groups did not meet, for the reason that the root found.
+    """
+    engine = local.engine
+    engine.guests.forget_ended()
+    members, machines = _gather_members(local)
+    agreed: dict[str, Any] = {}
+    talk, network, failure = None, None, None
+    if local.rank == root:
+        try:
+            talk, agreed, network = _agree(Side(local, members, secrets.randbits(62)), machines, connect, what, error_class)
+        except errors.Exception as error:
+            failure, agreed = error, {"class": error.Get_error_class(), "why": str(error)}
+    try:
+        agreed = _spread(local, root, agreed)
+        if failure is not None:
+            raise failure
+        if "class" in agreed:
+            errors.fail(agreed["class"], f"rank {local.rank}: {what}: rank {root}, the root, found: {agreed['why']}")
+        theirs = _reach(engine, local, members, agreed, network, what, error_class)
+    finally:
+        _close(talk, network)
+    return bridge.fill(CommState(), engine, agreed["contexts"], local.world_ranks, theirs, errhandler)
+
+
+def _gather_members(local: NativeComm) -> tuple[list[Member], list[int]]:
+    """Who is in a group, and on which machine each is, as a number."""
+    engine = local.engine
+    machine = int.from_bytes(hashlib.sha256(port.machine().encode()).digest()[:7], "little")
+    own = engine.guests.identity(engine.rank)
+    row = np.array([own.job, own.rank, os.getpid(), start_time(os.getpid()), machine], dtype=np.int64)
+    table = np.empty((local.size, row.size), dtype=np.int64)
+    collectives.allgather(local, row.ctypes.data, row.nbytes, table.ctypes.data)
+    return [Member(Identity(job, rank), pid, started) for job, rank, pid, started, _ in table.tolist()], table[:, -1].tolist()
+
+
+def _agree(
+    side: Side, machines: Sequence[int], connect: Connect, what: str, error_class: int
+) -> tuple[Talk, dict[str, Any], _Handout | None]:
+    """At a root: agree with the other one on everything that the ranks of both groups have to know."""
+    if len(set(machines)) > 1:
+        errors.fail(
+            error_class,
+            f"rank {side.local.rank}: {what}: the ranks of this group are on several hosts; only those of one host can meet other jobs",
+        )
+    talk, greeting = connect(side)
+    engine, handout = side.local.engine, None
+    try:
+        if greeting["machine"] != port.machine():
+            errors.fail(
+                error_class,
+                f"rank {side.local.rank}: {what}: the other group is on another host, or of another user; both must be of one user on "
+                "one host",
+            )
+        theirs = [Member(Identity(*identity), pid, started) for identity, pid, started in greeting["members"]]
+        shared = [member.identity for member in side.members if member in theirs]
+        if shared:
+            errors.fail(
+                error_class,
+                f"rank {side.local.rank}: {what}: {len(shared)} processes are in both groups; they must have none in common",
+            )
+        is_host = side.number > greeting["number"]
+        if is_host:
+            if _is_memory_needed(side.members, theirs):
+                handout = _Handout(engine, len(side.members) + len(theirs))
+            contexts = [communicator.random_context(), communicator.random_context()]
+            told = {"contexts": contexts, "place": handout.place if handout else None}
+            talk.say(told)
+            engine.idle_wait(talk.flush, what)
+        else:
+            told = hear(engine, talk, what, error_class)
+    except OSError as error:
+        _close(talk, handout)
+        raise errors.error(error_class, f"rank {side.local.rank}: {what}: {error}") from None
+    except BaseException:
+        _close(talk, handout)
+        raise
+    return talk, {**told, "theirs": theirs, "is_host": is_host, "key": max(side.number, greeting["number"])}, handout
+
+
+def _close(talk: Talk | None, handout: _Handout | None) -> None:
+    for each in (talk, handout):
+        if each is not None:
+            each.close()
+
+
+def _is_memory_needed(mine: Sequence[Member], theirs: Sequence[Member]) -> bool:
+    return len({member.identity.job for member in [*mine, *theirs]}) > 1
+
+
+def hear(engine: Engine, talk: Talk, what: str, error_class: int, seconds: float = 0.0) -> Any:
+    """The next message of the other root.
+
+    Raises
+    ------
+    Exception
+        `error_class`: it has gone, or said nothing in time.
+    """
+    patience, heard = Patience(seconds or handover.join_timeout()), []
+
+    def has_come() -> bool:
+        message = talk.poll()
+        if message is not None:
+            heard.append(message)
+        return bool(heard) or patience.is_over
+
+    try:
+        engine.idle_wait(has_come, what)
+    except OSError as error:
+        raise errors.error(error_class, f"rank {engine.rank}: {what}: {error}") from None
+    if not heard:
+        errors.fail(
+            error_class,
+            f"rank {engine.rank}: {what}: the other side did not come within {patience.seconds:g} s (more time: "
+            f"{handover.TIMEOUT_VARIABLE})",
+        )
+    return heard[0]
+
+
+def _spread(local: NativeComm, root: int, agreed: dict[str, Any]) -> dict[str, Any]:
+    """What the root has agreed on, on all ranks."""
+    data = json.dumps(agreed).encode()
+    length = np.array([len(data)], dtype=np.int64)
+    collectives.bcast(local, length.ctypes.data, length.nbytes, root)
+    text = np.zeros(int(length[0]), dtype=np.uint8)
+    if local.rank == root:
+        text[:] = np.frombuffer(data, dtype=np.uint8)
+    collectives.bcast(local, text.ctypes.data, text.nbytes, root)
+    found: dict[str, Any] = json.loads(text.tobytes())
+    return found
+
+
+def _reach(
+    engine: Engine,
+    local: NativeComm,
+    mine: Sequence[Member],
+    agreed: dict[str, Any],
+    handout: _Handout | None,
+    what: str,
+    error_class: int,
+) -> list[int]:
+    """The numbers here of the ranks of the other group, once this process reaches them."""
+    theirs = [Member(Identity(*identity), pid, started) for identity, pid, started in agreed["theirs"]]
+    own_job = engine.guests.identity(engine.rank).job
+    if agreed["place"] is None:
+        return [member.identity.rank for member in theirs]
+    first, behind = (0, len(mine)) if agreed["is_host"] else (len(theirs), 0)
+    place, size = first + local.rank, len(mine) + len(theirs)
+    try:
+        name, token = agreed["place"]
+        fd = handout.serve(what) if handout else handover.fetch(name, token, place, size)[0]
+    except errors.Exception:
+        raise
+    except (OSError, RuntimeError) as error:
+        raise errors.error(error_class, f"rank {local.rank}: {what}: {error}") from None
+    met = [rank for rank, member in enumerate(theirs) if member.identity.job != own_job]
+    numbers = iter(runtime.admit(agreed["key"], fd, place, [theirs[rank] for rank in met], [behind + rank for rank in met]))
+    return [next(numbers) if rank in set(met) else member.identity.rank for rank, member in enumerate(theirs)]
+
+
+class _Handout:
+    """Hands the memory of a meeting to all who take part; its root has made it."""
+
+    def __init__(self, engine: Engine, size: int) -> None:
+        self._engine = engine
+        self._size = size
+        name, token = f"ncclx_mpi-meeting-{os.getpid()}-{secrets.token_hex(8)}", secrets.token_hex(16)
+        self.place = [f"\0{name}", token]
+        self._token = token
+        self._network = Network.create(size)
+        self._server = handover.listen(f"\0{name}", size)
+        self._server.setblocking(False)
+        self._missing = set(range(size))
+
+    def serve(self, what: str) -> int:
+        """Give it to all others, and return a descriptor of it for this process.
+
+        Raises
+        ------
+        TimeoutError
+            Not all have come in time.
+        """
+        patience = Patience(handover.join_timeout())
+        self._engine.idle_wait(lambda: self._serve_next() or patience.is_over, what)
+        if len(self._missing) > 1:
+            raise TimeoutError(f"{len(self._missing) - 1} processes did not come within {patience.seconds:g} s")
+        return os.dup(self._network.fd)
+
+    def _serve_next(self) -> bool:
+        try:
+            connection, _ = self._server.accept()
+        except OSError:
+            return False
+        rank = handover.answer(connection, self._token, self._size, lambda _: [self._network.fd])
+        self._missing.discard(-1 if rank is None else rank)
+        return len(self._missing) == 1
+
+    def close(self) -> None:
+        """Hand out no more."""
+        self._server.close()
+        self._network.close()
+
+
+def at(opened: Port, engine: Engine, what: str, error_class: int, why_in_vain: Callable[[], str] = lambda: "") -> Connect:
+    """How a root waits for a client of a port; `why_in_vain` says why none comes any more, if that is so."""
+
+    def accept(side: Side) -> tuple[Talk, dict[str, Any]]:
+        while True:
+            talk, greeting = _next_client(opened, engine, what, error_class, why_in_vain)
+            try:
+                talk.say(side.greeting)
+                engine.idle_wait(talk.flush, what)
+            except OSError:  # who asked has given up meanwhile
+                talk.close()
+                continue
+            return talk, greeting
+
+    return accept
+
+
+def _next_client(
+    opened: Port, engine: Engine, what: str, error_class: int, why_in_vain: Callable[[], str]
+) -> tuple[Talk, dict[str, Any]]:
+    """The next client that knows the name of the port, and what it says of its group."""
+    talks: list[tuple[Talk, Patience]] = []
+    found: list[tuple[Talk, dict[str, Any]]] = []
+
+    def has_come() -> bool:
+        if (talk := opened.accept()) is not None:
+            talks.append((talk, Patience(_STRANGER_SECONDS)))
+        for talk, patience in talks[:]:
+            try:
+                greeting = talk.poll()
+            except OSError:
+                greeting = {}
+            if greeting is None and not patience.is_over:
+                continue
+            talks.remove((talk, patience))
+            if isinstance(greeting, dict) and opened.is_for(greeting.get("token")):
+                found.append((talk, greeting))
+                return True
+            talk.close()
+        return bool(why_in_vain())
+
+    try:
+        engine.idle_wait(has_come, what)
+    finally:
+        for talk, _ in talks:
+            talk.close()
+    if not found:
+        errors.fail(error_class, f"rank {engine.rank}: {what}: {why_in_vain()}")
+    return found[0]
+
+
+def towards(name: str, engine: Engine, what: str, error_class: int) -> Connect:
+    """How a root connects with the port of this name."""
+
+    def connect(side: Side) -> tuple[Talk, dict[str, Any]]:
+        talk = _connected(name, engine, what, error_class)
+        try:
+            talk.say({**side.greeting, "token": port.token_of(name)})
+            return talk, hear(engine, talk, what, error_class)
+        except BaseException:
+            talk.close()
+            raise
+
+    return connect
+
+
+def _connected(name: str, engine: Engine, what: str, error_class: int) -> Talk:
+    patience, found = Patience(handover.join_timeout()), []
+
+    def is_connected() -> bool:
+        try:
+            found.append(port.connect(name))
+        except BlockingIOError:
+            return patience.is_over
+        return True
+
+    try:
+        engine.idle_wait(is_connected, what)
+    except OSError as error:
+        raise errors.error(
+            error_class, f"rank {engine.rank}: {what}: there is no port {name!r} of this user on this host any more ({error})"
+        ) from None
+    if not found:
+        errors.fail(error_class, f"rank {engine.rank}: {what}: too many ask at the port {name!r} for {patience.seconds:g} s")
+    return found[0]
+
+
+def over(fd: int, engine: Engine, what: str, error_class: int) -> Connect:
+    """How a root finds the process at the other end of a connected socket of the program."""
+
+    def connect(side: Side) -> tuple[Talk, dict[str, Any]]:
+        try:
+            talk = port.talk_over(fd)
+        except OSError as error:
+            why = f"descriptor {fd} is no connected socket ({error.strerror})"
+            raise errors.error(error_class, f"rank {engine.rank}: {what}: {why}") from None
+        try:
+            talk.say(side.greeting)
+            return talk, hear(engine, talk, what, error_class)
+        except BaseException:
+            talk.close()
+            raise
+
+    return connect

@@ -1,0 +1,49 @@
+"""The launcher of processes that a running program starts: ``python -m ncclx_mpi.launch.spawned``, told on standard input what to run.
+
+It is told, as JSON, the process that wants them, whose end ends them, and the programs: words, how many ranks run it, and in which folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from ncclx_mpi.launch.local import Manners, run_programs
+from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, parse_any
+from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
+
+_FORMS = {MODULE: ["-m"], CODE: ["-c"], STDIN: ["-"]}
+
+
+def main() -> int:
+    """Start the ranks, and return the exit status of the job."""
+    told: dict[str, Any] = json.load(sys.stdin.buffer)
+    try:
+        lifeline = os.pidfd_open(told["parent"])
+    except ProcessLookupError:
+        return 1
+    if os.getppid() != told["parent"]:
+        return 1
+    if sys.path and sys.path[0] == os.getcwd():
+        del sys.path[0]  # of `-m`: the programs have folders of their own there
+    programs = []
+    for number, part in enumerate(told["programs"]):
+        programs += [_program(part["words"], part["folder"], number)] * part["count"]
+    return run_programs(programs, Manners(), lifeline=lifeline)
+
+
+def _program(words: list[str], folder: str, number: int) -> Program:
+    """What words mean to run; flags of the interpreter act when one begins, so it is started anew with them."""
+    program, flags = parse_any(words)
+    if flags:
+        target = [program.target] if program.kind != STDIN else []
+        words = [*flags, "-m", "ncclx_mpi", *_FORMS.get(program.kind, []), *target, *program.args]
+        program = Program(EXECUTABLE, sys.executable, words)
+    program.folder, program.number = folder, number
+    return program
+
+
+if __name__ == "__main__":
+    sys.exit(main())
