@@ -528,18 +528,14 @@ class ObjectReceive:
 
 
 class _Receiving(Operation):
-    """What a request of an object stands for: a handle of the receive, which goes on without it."""
+    """What a request of an object stands for: a handle of the receive, which goes on without it; polling moves it on."""
 
     __slots__ = ()
+    is_stepped = True
 
     def general(self) -> ObjectReceive:
         """Return the receive."""
         raise AssertionError
-
-    @property
-    def is_stepped(self) -> bool:
-        """Polling it moves it on."""
-        return True
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
