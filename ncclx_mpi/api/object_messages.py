@@ -616,7 +616,7 @@ class ObjectTicket(_Receiving, Ticket):
                 return owner
             _posted.discard(self.request)
             self.owner = general = ObjectReceive(self.comm, owner.data, owner, self.request)
-            self.engine.leave_ticket(self.request)
+            entry(request_pool.leave_ticket)(self.request)
         background_progress.add(general)
         return general
 

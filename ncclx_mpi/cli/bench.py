@@ -41,7 +41,7 @@ def main(args: list[str]) -> int:
     if options.peers_only:
         contestants = contestants[1:]
     for run in rounds.measure(contestants, batches, effort, list(runs)):
-        runs.append(run.to_json())
+        runs.append(dataclasses.asdict(run))
         _show_progress(len(runs), effort.rounds * len(batches) * len(contestants), run)
         if options.json:
             _save(options.json, runs, effort)
