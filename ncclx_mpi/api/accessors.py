@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from ncclx_mpi.api import attributes, errhandler_dispatch
 from ncclx_mpi.api.errhandler import Errhandler
-from ncclx_mpi.api.handle import Handle, integer
+from ncclx_mpi.api.handle import Handle, instance, integer
 from ncclx_mpi.api.info import Info
 from ncclx_mpi.constants import MAX_OBJECT_NAME
 
@@ -149,6 +149,5 @@ class ErrorHandled(Handle):
 
 def hints(info: Info) -> dict[str, str]:
     """The hints of an info object, none for a null one."""
-    if not isinstance(info, Info):
-        raise TypeError(f"expected an Info, got {type(info).__name__}")
+    instance(info, Info)
     return dict(info.items()) if info else {}

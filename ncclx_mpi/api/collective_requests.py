@@ -15,6 +15,7 @@ from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Op
 from ncclx_mpi.operations.transfer import Bound, Ticket
 from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.layout import COLLECTIVE
+from numba_kernels.jit import entry
 
 
 class Started(Operation):
@@ -137,7 +138,7 @@ class Repeated(Bound):
     def finish(self) -> Any:
         """Let it be started again."""
         if self.is_active:
-            self.engine.rest_bound(self.request)
+            entry(request_pool.rest)(self.request)
 
     def cancel(self) -> None:
         """Ask for its cancellation."""
@@ -149,7 +150,7 @@ class Repeated(Bound):
         """Withdraw it after a wait that failed."""
         if self.is_active:
             self.pending.abandon()
-            self.engine.rest_bound(self.request)
+            entry(request_pool.rest)(self.request)
 
     def release(self) -> None:
         """Give it up; it goes on by itself if it is active."""

@@ -10,7 +10,7 @@ import numpy as np
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes
 from ncclx_mpi.api.accessors import Attributed, Named
-from ncclx_mpi.api.handle import PUBLIC, Handle, integer
+from ncclx_mpi.api.handle import PUBLIC, Handle, instance, integer
 from ncclx_mpi.arguments import host_view, spec
 from ncclx_mpi.buffers import named, packing, shapes, source
 from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
@@ -412,9 +412,7 @@ def _count(count: Any, what: str) -> int:
 
 
 def _layout_of(datatype: Any, what: str) -> Layout:
-    if not isinstance(datatype, Datatype):
-        raise TypeError(f"expected a Datatype, got {type(datatype).__name__}")
-    return datatype._need(what)
+    return instance(datatype, Datatype)._need(what)
 
 
 def _check_comm(comm: Any, what: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from ncclx_mpi import rc, runtime
-from ncclx_mpi.api.handle import Handle, constant, is_constant
+from ncclx_mpi.api.handle import Handle, constant, instance, is_constant
 from ncclx_mpi.errors import ERR_ERRHANDLER, fail
 from ncclx_mpi.state import State
 
@@ -86,8 +86,7 @@ class Errhandler(Handle):
     @staticmethod
     def _usable(kind: str, errhandler: Any) -> Errhandler:
         """Return a handle of a handler that may be set on an object of `kind`."""
-        if not isinstance(errhandler, Errhandler):
-            raise TypeError(f"expected an Errhandler, got {type(errhandler).__name__}")
+        instance(errhandler, Errhandler)
         if errhandler._state.kind not in (_PREDEFINED, kind):
             fail(ERR_ERRHANDLER, f"an error handler for a {errhandler._state.kind} cannot be set on a {kind}")
         return Errhandler(errhandler)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from os import PathLike
-from typing import Any, AnyStr, NoReturn, Self
+from typing import AnyStr, NoReturn, Self
 
 from ncclx_mpi import arguments, errors, rc, runtime
 from ncclx_mpi.api import communicator, errhandler_dispatch
@@ -18,7 +18,7 @@ from ncclx_mpi.api.accessors import ErrorHandled, Hinted, hints
 from ncclx_mpi.api.datatype import BYTE, Datatype
 from ncclx_mpi.api.errhandler import ERRORS_RETURN, Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, integer
+from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import Intracomm
 from ncclx_mpi.api.request import Request
@@ -76,8 +76,7 @@ class File(Hinted, ErrorHandled, Handle):
             ERR_AMODE, ERR_NOT_SAME: the flags are wrong, or not those of other ranks. ERR_NO_SUCH_FILE, ERR_FILE_EXISTS, ERR_ACCESS,
             ERR_READ_ONLY, ERR_BAD_FILE, ERR_NO_SPACE, ERR_QUOTA, ERR_FILE_IN_USE, ERR_IO: what the system said to a rank.
         """
-        if not isinstance(comm, Intracomm):
-            raise TypeError(f"expected an Intracomm, got {type(comm).__name__}")
+        instance(comm, Intracomm)
         path, flags, given = os.fsencode(filename), integer(amode, "amode"), hints(info)
         own = communicator.duplicate(comm._state.native)
         state = FileState()
@@ -229,8 +228,8 @@ class File(Hinted, ErrorHandled, Handle):
             representation, or elements of the etype are not as long in it as in memory. ERR_NOT_SAME: ranks give etypes of different extents.
         """
         file = self._file
-        unit = committed(_datatype(etype)._state, "Set_view: etype")
-        repeated = unit if filetype is None else committed(_datatype(filetype)._state, "Set_view: filetype")
+        unit = committed(instance(etype, Datatype)._state, "Set_view: etype")
+        repeated = unit if filetype is None else committed(instance(filetype, Datatype)._state, "Set_view: filetype")
         name = datarep.decode() if isinstance(datarep, bytes) else datarep
         if not isinstance(name, str):
             raise TypeError(f"expected str or bytes, {type(name).__name__} found")
@@ -243,7 +242,7 @@ class File(Hinted, ErrorHandled, Handle):
 
     def Get_type_extent(self, datatype: Datatype) -> int:
         """Return the extent of datatype in the file."""
-        layout = committed(_datatype(datatype)._state, "Get_type_extent")
+        layout = committed(instance(datatype, Datatype)._state, "Get_type_extent")
         return representation.extent(self._file.view.datarep, layout)
 
     def Seek(self, offset: int, whence: int = SEEK_SET) -> None:
@@ -441,12 +440,6 @@ def _fail(error: errors.Exception) -> NoReturn:
     """Raise an error that belongs to no file: that of FILE_NULL handles it."""
     _NULL.errhandler._call(FILE_NULL, int(error))
     raise error
-
-
-def _datatype(datatype: Any) -> Datatype:
-    if not isinstance(datatype, Datatype):
-        raise TypeError(f"expected a Datatype, got {type(datatype).__name__}")
-    return datatype
 
 
 def _report(status: Status | None, nbytes: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from ncclx_mpi import errors
-from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
+from ncclx_mpi.api.handle import Handle, constant, instance, integer, is_constant
 from ncclx_mpi.constants import IDENT, PROC_NULL, SIMILAR, UNDEFINED, UNEQUAL
 from ncclx_mpi.state import State
 
@@ -56,8 +56,7 @@ class Group(Handle):
         """Create a new group from session and process set."""
         from ncclx_mpi.api.session import Session  # it makes groups, too
 
-        if not isinstance(session, Session):
-            raise TypeError(f"expected a Session, got {type(session).__name__}")
+        instance(session, Session)
         return session.Create_group(pset_name)
 
     def Free(self) -> None:

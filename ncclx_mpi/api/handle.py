@@ -154,6 +154,14 @@ def constant(handle: Some, name: str) -> Some:
     return handle
 
 
+def instance(value: Any, kind: type[Some]) -> Some:
+    """Return `value`, once it is found to be a `kind`; raises TypeError."""
+    if not isinstance(value, kind):
+        name = kind.__name__
+        raise TypeError(f"expected {'an' if name[0] in 'EI' else 'a'} {name}, got {type(value).__name__}")
+    return value
+
+
 def integer(value: Any, name: str) -> int:
     """Return a rank, tag or count as an int.
 

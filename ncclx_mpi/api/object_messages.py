@@ -528,18 +528,14 @@ class ObjectReceive:
 
 
 class _Receiving(Operation):
-    """What a request of an object stands for: a handle of the receive, which goes on without it."""
+    """What a request of an object stands for: a handle of the receive, which goes on without it; polling moves it on."""
 
     __slots__ = ()
+    is_stepped = True
 
     def general(self) -> ObjectReceive:
         """Return the receive."""
         raise AssertionError
-
-    @property
-    def is_stepped(self) -> bool:
-        """Polling it moves it on."""
-        return True
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
@@ -620,7 +616,7 @@ class ObjectTicket(_Receiving, Ticket):
                 return owner
             _posted.discard(self.request)
             self.owner = general = ObjectReceive(self.comm, owner.data, owner, self.request)
-            self.engine.leave_ticket(self.request)
+            entry(request_pool.leave_ticket)(self.request)
         background_progress.add(general)
         return general
 

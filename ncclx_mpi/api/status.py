@@ -7,7 +7,7 @@ from array import array
 from typing import Any, Self
 
 from ncclx_mpi.api.datatype import BYTE, Datatype
-from ncclx_mpi.api.handle import PUBLIC, integer
+from ncclx_mpi.api.handle import PUBLIC, instance, integer
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, UNDEFINED
 from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, SUCCESS, fail
 
@@ -89,7 +89,7 @@ class Status:
 
     def Get_count(self, datatype: Datatype = BYTE) -> int:
         """Number of whole elements received; UNDEFINED if they do not fill the message."""
-        size, nbytes = _checked(datatype)._need("Get_count").size, self._bytes()
+        size, nbytes = instance(datatype, Datatype)._need("Get_count").size, self._bytes()
         if size == 0:
             return 0 if nbytes == 0 else UNDEFINED
         count, rest = divmod(nbytes, size)
@@ -97,13 +97,13 @@ class Status:
 
     def Get_elements(self, datatype: Datatype) -> int:
         """Number of basic elements received, those of a last partial element too."""
-        layout = _checked(datatype)._need("Get_elements")
+        layout = instance(datatype, Datatype)._need("Get_elements")
         elements = layout.elements(self._bytes())
         return UNDEFINED if elements < 0 else elements
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Set the length of the message, for generalized requests."""
-        size, number = _checked(datatype)._need("Set_elements").size, integer(count, "count")
+        size, number = instance(datatype, Datatype)._need("Set_elements").size, integer(count, "count")
         if number < 0:
             fail(ERR_COUNT, f"Status.Set_elements: the count is {number}")
         if number * size >= 1 << 62:
@@ -198,9 +198,3 @@ def check_statuses(statuses: Any) -> None:
     for status in () if statuses is None else statuses:
         if not isinstance(status, Status):
             raise TypeError(f"expected a Status in statuses, got {type(status).__name__}")
-
-
-def _checked(datatype: Any) -> Datatype:
-    if not isinstance(datatype, Datatype):
-        raise TypeError(f"expected a Datatype, got {type(datatype).__name__}")
-    return datatype

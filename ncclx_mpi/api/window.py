@@ -18,7 +18,7 @@ from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hin
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, integer
+from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
 from ncclx_mpi.api.memory import buffer
@@ -191,8 +191,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     @classmethod
     def _make(cls, comm: Intracomm, prepare: Callable[[], Part], flavor: int, info: Info) -> Self:
-        if not isinstance(comm, Intracomm):
-            raise TypeError(f"expected an Intracomm, got {type(comm).__name__}")
+        instance(comm, Intracomm)
         items = hints(info)
         own = communicator.duplicate(comm._state.native)
         state = WinState()
@@ -455,8 +454,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def _members(self, group: Group) -> list[int]:
         """Return the ranks in the window that the members of a group have."""
-        if not isinstance(group, Group):
-            raise TypeError(f"expected a Group, got {type(group).__name__}")
+        instance(group, Group)
         comm = self._window.comm
         strangers = set(group._state.ranks) - set(comm.world_ranks)
         if strangers:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +71,13 @@ class Run:
     results: list[dict[str, Any]] = field(default_factory=list)
     failure: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what the results file keeps."""
-        return asdict(self)
-
 
 def measure(
     sides: Sequence[Side], groups: Iterable[Sequence[Point]], effort: Effort, earlier: Iterable[dict[str, Any]] = ()
 ) -> Iterator[Run]:
     """Yield the runs: for each round and each group of points (all of one rank count), every side once that is for any of them.
 
-    What `earlier` runs (as :meth:`Run.to_json` returns them) hold is not measured again.
+    What `earlier` runs (as dictionaries) hold is not measured again.
     """
     batches, known = list(groups), _measured(earlier)
     for number in range(effort.rounds):

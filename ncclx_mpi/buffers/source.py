@@ -90,14 +90,9 @@ class Export(ctypes.Structure):
             release(addressof(self))
 
 
-def has_buffer(obj: Any) -> bool:
-    """Whether the object supports Python's buffer protocol."""
-    return bool(_check_buffer(obj))
-
-
 def is_source(obj: Any) -> bool:
     """Whether :func:`open_source` can open the object."""
-    return has_buffer(obj) or hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")
+    return bool(_check_buffer(obj)) or hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")
 
 
 def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:

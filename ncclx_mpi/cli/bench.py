@@ -41,10 +41,9 @@ def main(args: list[str]) -> int:
     if options.peers_only:
         contestants = contestants[1:]
     for run in rounds.measure(contestants, batches, effort, list(runs)):
-        runs.append(run.to_json())
-        _show_progress(
-            len(runs), effort.rounds * sum(any(map(side.is_for, batch)) for side in contestants for batch in batches), run
-        )
+        runs.append(dataclasses.asdict(run))
+        total = effort.rounds * sum(any(map(side.is_for, batch)) for side in contestants for batch in batches)
+        _show_progress(len(runs), total, run)
         if options.json:
             _save(options.json, runs, effort, regret.to_json if options.regret else summary.Row.to_json)
     rows = summary.summarize(runs)

@@ -8,10 +8,11 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from ncclx_mpi.cli.main import program_name
-from ncclx_mpi.observe.describe import RankReport, as_data, reports
+from ncclx_mpi.observe.describe import RankReport, reports
 from ncclx_mpi.observe.view import ArenaView, arenas_of, command_of, family, jobs
 from ncclx_mpi.process import STACKS_SIGNAL
 
@@ -77,7 +78,7 @@ def _list_jobs(is_json: bool) -> int:
 
 def _print(found: list[RankReport], options: argparse.Namespace) -> None:
     if options.json:
-        print(json.dumps([as_data(report) for report in found], indent=1))
+        print(json.dumps([asdict(report) for report in found], indent=1))
         return
     for report in found:
         print(report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -89,11 +89,6 @@ def reports(arenas: Sequence[Readable], count: int) -> list[RankReport]:
     """What each rank of a job is in, with its last `count` operations; a job has an arena for each node."""
     found = [_report(arena, rank, count) for arena in arenas for rank in range(arena.nranks)]
     return sorted(found, key=lambda report: report.rank)
-
-
-def as_data(report: RankReport) -> dict[str, object]:
-    """For JSON."""
-    return asdict(report)
 
 
 def _report(arena: Readable, rank: int, count: int) -> RankReport:

@@ -16,16 +16,12 @@ class Agreed(Operation):
     """An agreement, and what is done with it when it is there: `after`."""
 
     __slots__ = ("after", "agreement")
+    is_stepped = True
     after: Callable[[], None] | None
 
     def __init__(self, agreement: Agreement) -> None:
         self.agreement = agreement
         self.after = None
-
-    @property
-    def is_stepped(self) -> bool:
-        """Polling moves it on."""
-        return True
 
     def poll(self) -> bool:
         """Whether all have agreed, after some progress."""

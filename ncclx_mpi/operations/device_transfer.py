@@ -21,6 +21,7 @@ class DeviceTransfer(Operation):
     """One end of a message."""
 
     __slots__ = ("capacity", "comm", "message", "what")
+    is_stepped = True
 
     def __init__(self, comm: NativeComm, message: Message, what: str, capacity: int) -> None:
         self.comm = comm
@@ -28,11 +29,6 @@ class DeviceTransfer(Operation):
         self.what = what
         self.capacity = capacity
         background_progress.add(message)
-
-    @property
-    def is_stepped(self) -> bool:
-        """Polling it moves it on."""
-        return True
 
     def poll(self) -> bool:
         """Whether it is done, after everything that Python moves on has gone on."""

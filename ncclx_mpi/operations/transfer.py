@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from ncclx_mpi import errors
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Operation, blame, write_status
+from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
-from ncclx_mpi.p2p.layout import STANDARD
+from ncclx_mpi.p2p.layout import FREE, REQUEST, STANDARD
+from numba_kernels.jit import entry
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.status import Status
@@ -162,13 +165,13 @@ class Bound(Transfer):
     @property
     def is_active(self) -> bool:
         """Whether it was started and not yet finished."""
-        return not self.engine.is_resting(self.request)
+        return ctypes.c_int64.from_address(self.request + REQUEST.state).value != FREE
 
     def start(self) -> None:
         """Begin the message."""
         if self.is_active:
             errors.fail(errors.ERR_REQUEST, ALREADY_ACTIVE)
-        self.engine.start_bound(self.request)
+        entry(request_pool.start_bound)(self.request)
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
@@ -192,7 +195,7 @@ class Bound(Transfer):
             return
         engine, request = self.engine, self.request
         result = engine.result(request)
-        engine.rest_bound(request)
+        entry(request_pool.rest)(request)
         if result.error and engine.capacity(request) >= 0:
             raise_error(result, self.comm, engine.describe(request), engine.capacity(request))
 

@@ -33,7 +33,6 @@ from ncclx_mpi.p2p.layout import (
     DONE,
     ENGINE,
     FAILED,
-    FREE,
     INTERRUPTED,
     LEFT,
     OPERATIONS,
@@ -389,25 +388,9 @@ class Engine:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
         entry(request_pool.keep_ticket)(request)
 
-    def leave_ticket(self, request: int) -> None:
-        """Let the request of a ticket go on without it: its object ends, or is another's."""
-        entry(request_pool.leave_ticket)(request)
-
     def new_bound(self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int) -> int:
         """Make a persistent request (:mod:`ncclx_mpi.p2p.request_pool`): `kind` is SEND or RECEIVE. Returns its handle."""
         return _made(int(entry(request_pool.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode)))
-
-    def start_bound(self, request: int) -> None:
-        """Start a persistent request that is not active."""
-        entry(request_pool.start_bound)(request)
-
-    def rest_bound(self, request: int) -> None:
-        """Note that a complete persistent request has been looked at: it can be started again."""
-        entry(request_pool.rest)(request)
-
-    def is_resting(self, request: int) -> bool:
-        """Whether a persistent request is not active."""
-        return ctypes.c_int64.from_address(request + REQUEST.state).value == FREE
 
     def done(self, request: int) -> bool:
         """Whether the request is complete, after one progress; raises if nobody is to wait for it any more."""
