@@ -26,6 +26,7 @@ from ncclx_mpi.api.datatype import (
 from ncclx_mpi.api.datatype import (
     PREDEFINED as _PREDEFINED,
 )
+from ncclx_mpi.api.docstrings import begin_with_signatures as _begin_with_signatures
 from ncclx_mpi.api.environment import (
     Attach_buffer,
     Detach_buffer,
@@ -48,7 +49,6 @@ from ncclx_mpi.api.environment import (
     _set_abort_status,
     get_vendor,
 )
-from ncclx_mpi.api.docstrings import begin_with_signatures as _begin_with_signatures
 from ncclx_mpi.api.environment import bootstrap as _bootstrap
 from ncclx_mpi.api.errhandler import ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
 from ncclx_mpi.api.file import FILE_NULL, File

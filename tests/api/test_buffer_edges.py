@@ -51,7 +51,9 @@ def test_ctypes(kind: Any) -> None:
     assert [list(row) for row in rows] == [[0, 1], [2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("make", [bytearray, mapped, lambda text: memoryview(bytearray(text))], ids=["bytearray", "mmap", "memoryview"])
+@pytest.mark.parametrize(
+    "make", [bytearray, mapped, lambda text: memoryview(bytearray(text))], ids=["bytearray", "mmap", "memoryview"]
+)
 def test_bytes(make: Callable[[bytes], Any]) -> None:
     received = make(bytes(16))
     assert transfer(make(b"0123456789abcdef"), received) == 16 and bytes(received[:16]) == b"0123456789abcdef"
@@ -67,7 +69,9 @@ def test_memoryview_of_other_shapes() -> None:
     sent, received = bytearray(range(16)), bytearray(16)
     assert transfer(memoryview(sent).cast("i", [2, 2]), memoryview(received).cast("i", [2, 2])) == 16 and received == sent
     assert transfer(memoryview(sent)[4:8], memoryview(received)[:4]) == 4 and received[:4] == sent[4:8]
-    assert transfer(memoryview(sent)[:4].cast("i", []), memoryview(received)[8:12].cast("i", [])) == 4 and received[8:12] == sent[:4]
+    assert (
+        transfer(memoryview(sent)[:4].cast("i", []), memoryview(received)[8:12].cast("i", [])) == 4 and received[8:12] == sent[:4]
+    )
 
 
 def test_arrays_of_no_dimension_and_of_no_elements() -> None:
@@ -121,7 +125,9 @@ def test_dlpack(code: str) -> None:
         assert nbytes == received.nbytes and received.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    "name", ["float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "complex128"]
+)
 def test_torch(name: str) -> None:
     torch = pytest.importorskip("torch")
     kind = getattr(torch, name)
@@ -148,13 +154,17 @@ def test_what_is_not_in_one_piece(make: Callable[[], Any]) -> None:
         COMM.Send(make(), MPI.COMM_SELF.rank)
 
 
-@pytest.mark.parametrize("make", [lambda: np.zeros(2, "O"), lambda: np.zeros(2, "i4,f8"), lambda: Pair(1, 2.0)], ids=["objects", "records", "struct"])
+@pytest.mark.parametrize(
+    "make", [lambda: np.zeros(2, "O"), lambda: np.zeros(2, "i4,f8"), lambda: Pair(1, 2.0)], ids=["objects", "records", "struct"]
+)
 def test_what_has_no_type(make: Callable[[], Any]) -> None:
     with pytest.raises(KeyError, match="cannot map"):
         COMM.Send(make(), 0)
 
 
-@pytest.mark.parametrize("memory", [b"abc", memoryview(b"abc"), mmap.mmap(-1, 3, access=mmap.ACCESS_READ)], ids=["bytes", "memoryview", "mmap"])
+@pytest.mark.parametrize(
+    "memory", [b"abc", memoryview(b"abc"), mmap.mmap(-1, 3, access=mmap.ACCESS_READ)], ids=["bytes", "memoryview", "mmap"]
+)
 def test_what_is_read_only_receives_nothing(memory: Any) -> None:
     with pytest.raises(BufferError):
         COMM.Recv(memory, 0)

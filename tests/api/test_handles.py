@@ -11,7 +11,17 @@ import pytest
 
 from ncclx_mpi import MPI, rc
 
-HANDLES = [MPI.COMM_SELF, MPI.COMM_NULL, MPI.INT, MPI.DATATYPE_NULL, MPI.SUM, MPI.GROUP_EMPTY, MPI.ERRORS_RETURN, MPI.INFO_ENV, MPI.MESSAGE_NO_PROC]
+HANDLES = [
+    MPI.COMM_SELF,
+    MPI.COMM_NULL,
+    MPI.INT,
+    MPI.DATATYPE_NULL,
+    MPI.SUM,
+    MPI.GROUP_EMPTY,
+    MPI.ERRORS_RETURN,
+    MPI.INFO_ENV,
+    MPI.MESSAGE_NO_PROC,
+]
 
 
 @pytest.mark.parametrize("handle", HANDLES, ids=lambda handle: type(handle).__name__)
@@ -61,7 +71,9 @@ def test_other_settings_than_those_that_count() -> None:
 
 def test_mpi4py_run_aborts_the_job(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from mpi4py import MPI\nimport sys\nMPI.COMM_WORLD.Barrier()\nMPI.COMM_WORLD.rank or sys.exit(7)\nMPI.COMM_WORLD.Barrier()\n")
+    script.write_text(
+        "from mpi4py import MPI\nimport sys\nMPI.COMM_WORLD.Barrier()\nMPI.COMM_WORLD.rank or sys.exit(7)\nMPI.COMM_WORLD.Barrier()\n"
+    )
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-m", "mpi4py.run", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 7 and "MPI_Abort" in done.stderr and "Traceback" not in done.stderr

@@ -98,7 +98,9 @@ PROGRAMS = (
     ),
     Program("pyske", "0.1.1", (), tuple(pytest(nranks, "pyske/test/list") for nranks in (1, 2, 3))),
     Program("distwq", "1.3.3", (), tuple(pytest(nranks, "test_mpi_distwq.py", "-k", "basic", folder="tests") for nranks in (2, 3))),
-    Program("runtests", "0.0.28", ("coverage",), tuple(pytest(nranks, "runtests/mpi/tests/test_mpiworld.py") for nranks in (1, 2, 4))),
+    Program(
+        "runtests", "0.0.28", ("coverage",), tuple(pytest(nranks, "runtests/mpi/tests/test_mpiworld.py") for nranks in (1, 2, 4))
+    ),
 )
 
 
@@ -208,7 +210,13 @@ def output_of(command: list[str], folder: Path, path: Path) -> tuple[int, str]:
     """Exit status and output; what runs too long is ended, with all that it started."""
     environ = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        command,
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
     try:
         text, _ = process.communicate(timeout=SECONDS)
