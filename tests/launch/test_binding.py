@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from programs import run, run_code
+from programs import command, environment, run, run_code
 
 from ncclx_mpi.launch.binding import bindings, ranges, threads
 from ncclx_mpi.launch.files import RankFiles
@@ -88,6 +90,15 @@ def test_bound_ranks_are_not_crowded_where_each_has_a_core():
     if cores > 1 and int(bound) == 1:
         done = run("run", "-n", "2", "--bind", "core", "-c", SHOW, OMP_NUM_THREADS="7")
         assert done.stdout.splitlines() == ["1 7 False"] * 2, done.stderr
+
+
+def test_ranks_that_share_a_core_are_crowded():
+    """However many the machine has: the launcher may use one here."""
+    words = command("run", "-n", "2", "-c", SHOW)
+    confine = "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", confine, *words]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert [words.split()[::2] for words in done.stdout.splitlines()] == [["1", "True"]] * 2, done.stderr
 
 
 def test_more_ranks_than_cores_are_refused():
