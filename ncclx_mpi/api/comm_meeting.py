@@ -86,7 +86,9 @@ class Meetings:
 
         def accept(side: meeting.Side) -> tuple[Talk, dict[str, Any]]:
             opened = ports.opened(port_name)
-            return meeting.at(opened, engine, "Accept", errors.ERR_PORT, lambda: "the port was closed" if opened.is_closed else "")(side)
+            return meeting.at(opened, engine, "Accept", errors.ERR_PORT, lambda: "the port was closed" if opened.is_closed else "")(
+                side
+            )
 
         return self._meet(accept, root, "Accept")
 
