@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from transports.shm.arena import Arena
 
 WORD = 8
-LINE = 64
 _SLICE_US = 50_000
 _DOZE_US = 20_000
 _SPINS = 4000
