@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import threading
 import time
@@ -17,6 +16,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
+from ncclx_mpi.p2p.blocks import block, untouched_block
 from ncclx_mpi.p2p.ended import EndedComms
 from ncclx_mpi.p2p.guests import MOST_GUESTS, Guests
 from ncclx_mpi.p2p.inlined_arrivals import take_in
@@ -49,8 +49,8 @@ from ncclx_mpi.p2p.leaving import MOST_LEFT, note_left, say_goodbye
 from ncclx_mpi.p2p.progress import move_on, progress, trouble
 from ncclx_mpi.p2p.rendezvous import clear_to_send, finish
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
-from ncclx_mpi.p2p.wording import in_words
-from numba_kernels.clock import now, ticks_per_us
+from ncclx_mpi.p2p.wording import state_in_words
+from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address, entry
 from transports.base import Calls, Transport
 
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from transports.shm.arena import Arena
 
 WORD = 8
-LINE = 64
 _SLICE_US = 50_000
 _DOZE_US = 20_000
 _SPINS = 4000
@@ -124,7 +123,7 @@ class NativeComm:
         self._world = np.array(self.world_ranks, dtype=np.int64)
         self._local = np.full(engine.known, -1, dtype=np.int64)
         self._local[self._world] = np.arange(self.size)
-        self._block, self.address = _block(COMM.total)
+        self._block, self.address = block(COMM.total)
         self._block[COMM.handle // WORD] = id(self)
         self._words: memoryview[int] = self._block.data
         arena = engine.arena
@@ -213,11 +212,11 @@ class Engine:
         self.transports = tuple(transports)
         (self.transport,) = (transport for transport in self.transports if transport.is_inlined)
         self.timeout = timeout
-        self._block, self.address = _block(ENGINE.total)
+        self._block, self.address = block(ENGINE.total)
         self._words: memoryview[int] = self._block.data
-        self._peers, self._peers_address = _untouched_block(PEER.total * (self.size + MOST_GUESTS))
-        self._buckets, self._buckets_address = _block(BUCKET.total * BUCKETS)
-        self._left, self._left_address = _block(LEFT.total * MOST_LEFT)
+        self._peers, self._peers_address = untouched_block(PEER.total * (self.size + MOST_GUESTS))
+        self._buckets, self._buckets_address = block(BUCKET.total * BUCKETS)
+        self._left, self._left_address = block(LEFT.total * MOST_LEFT)
         self.ended = EndedComms(self)
         self._calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
         self._scratch = threading.local()
@@ -605,9 +604,7 @@ class Engine:
             code = PEER_DEAD
         if code == PEER_DEAD:
             dead = self.dead_ranks()
-            own = [rank for rank in dead if rank < self.size]
-            who = f"rank {own[0]}" if len(own) == 1 else f"ranks {', '.join(map(str, own))}" if own else ""
-            who = ", ".join(filter(None, [who, *(self.guests.in_words(rank) for rank in dead if rank >= self.size)]))
+            who = self.guests.all_in_words(dead)
             lost = "; ".join(filter(None, (transport.why_lost(peer) for transport in self.transports for peer in dead)))
             why = f", or cannot be reached: {lost}" if lost else "; look at their output for why"
             return errors.error(errors.ERR_PROC_FAILED, f"rank {self.rank}: {what} was given up because {who} died{why}")
@@ -665,27 +662,13 @@ class Engine:
     def who_waits(self) -> str:
         """One line a rank of this node: which operation it is in, with whom, since when."""
         rate = self.word("ticks_per_us")
-        return "\n".join(self._describe(local_rank, rank, rate) for local_rank, rank in enumerate(self.near))
-
-    def _describe(self, local_rank: int, rank: int, rate: int) -> str:
-        records = self.arena.control_word(local_rank, "records")
-        if not records:
-            return f"  rank {rank}: has not communicated"
-        at = self.arena.plan.trace(local_rank) + (records - 1) % TRACE_RECORDS * TRACE.total
-        row = self.arena.words(at, TRACE.total // WORD)
-        kind = OPERATIONS[int(row[TRACE.kind // WORD])]
-        if row[TRACE.end // WORD]:
-            return f"  rank {rank}: in no communication, the last was {kind}"
-        current = entry(now)()
-        seconds = (current - int(row[TRACE.start // WORD])) / rate / 1e6
-        peer, tag, nbytes = (int(row[getattr(TRACE, name) // WORD]) for name in ("peer", "tag", "nbytes"))
-        return f"  rank {rank}: in {in_words(kind, peer, tag, nbytes)}, for {seconds:.1f} s"
+        return "\n".join(state_in_words(self.arena, local_rank, rank, rate) for local_rank, rank in enumerate(self.near))
 
     def _status(self) -> tuple[npt.NDArray[np.int64], int]:
         """Return the five status words of this thread, and their address."""
         pair: tuple[npt.NDArray[np.int64], int] | None = getattr(self._scratch, "status", None)
         if pair is None:
-            pair = _block(requests.STATUS_WORDS * WORD)
+            pair = block(requests.STATUS_WORDS * WORD)
             self._scratch.status = pair
         return pair
 
@@ -697,17 +680,3 @@ def from_whom(source: int, tag: int) -> str:
 
 def _words_of(request: int) -> list[int]:
     return list((ctypes.c_int64 * (REQUEST.total // WORD)).from_address(request))
-
-
-def _untouched_block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
-    """As :func:`_block`, without memory behind what is never touched."""
-    block = np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.int64)
-    return block, block.ctypes.data
-
-
-def _block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Zeroed words on a cache line of their own, and their address."""
-    raw = np.zeros(nbytes // WORD + LINE // WORD, dtype=np.int64)
-    address = raw.ctypes.data
-    skip = (-address) % LINE // WORD
-    return raw[skip : skip + nbytes // WORD], address + skip * WORD

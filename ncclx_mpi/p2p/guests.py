@@ -153,6 +153,12 @@ class Guests:
         member = self._members.get(rank)
         return f"rank {rank}" if member is None else f"rank {member.identity.rank} of another job (process {member.pid})"
 
+    def all_in_words(self, ranks: Sequence[int]) -> str:
+        """Some peers, for errors."""
+        own = [str(rank) for rank in ranks if rank not in self._members]
+        first = [f"rank{'s' if len(own) > 1 else ''} {', '.join(own)}"] if own else []
+        return ", ".join([*first, *(self.in_words(rank) for rank in ranks if rank in self._members)])
+
     def admit(self, key: int, members: Sequence[Member], reach: Callable[[Sequence[int]], Way]) -> list[int]:
         """Take in those that are met; `reach` is given their numbers, and makes what reaches them. Returns the numbers.
 

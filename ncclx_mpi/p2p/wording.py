@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ncclx_mpi.p2p.layout import OPERATIONS, TRACE, TRACE_RECORDS
+from numba_kernels.clock import now
+from numba_kernels.jit import entry
+from numba_kernels.layout import WORD
+
+if TYPE_CHECKING:
+    from transports.shm.arena import Arena
+
 _ONE_SIDED = {"send": "to", "isend": "to", "recv": "from", "irecv": "from", "probe": "from", "mrecv": "from", "sendrecv": "with"}
 _ROOTED = {"bcast", "reduce", "gather", "scatter"}
 
@@ -17,3 +27,18 @@ def in_words(operation: str, peer: int, tag: int, nbytes: int) -> str:
     if nbytes or len(words) > 1:
         words.append(f"{nbytes} bytes")
     return " ".join(words).rstrip(",")
+
+
+def state_in_words(arena: Arena, local_rank: int, rank: int, ticks_per_us: int) -> str:
+    """What a rank of this node is in, with whom, since when."""
+    records = arena.control_word(local_rank, "records")
+    if not records:
+        return f"  rank {rank}: has not communicated"
+    at = arena.plan.trace(local_rank) + (records - 1) % TRACE_RECORDS * TRACE.total
+    row = arena.words(at, TRACE.total // WORD)
+    kind = OPERATIONS[int(row[TRACE.kind // WORD])]
+    if row[TRACE.end // WORD]:
+        return f"  rank {rank}: in no communication, the last was {kind}"
+    seconds = (entry(now)() - int(row[TRACE.start // WORD])) / ticks_per_us / 1e6
+    peer, tag, nbytes = (int(row[getattr(TRACE, name) // WORD]) for name in ("peer", "tag", "nbytes"))
+    return f"  rank {rank}: in {in_words(kind, peer, tag, nbytes)}, for {seconds:.1f} s"

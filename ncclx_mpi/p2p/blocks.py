@@ -1,0 +1,24 @@
+"""Memory that compiled code works on, and where it is."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+from numba_kernels.layout import LINE, WORD
+
+
+def block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Zeroed words on a cache line of their own, and their address."""
+    raw = np.zeros(nbytes // WORD + LINE // WORD, dtype=np.int64)
+    address = raw.ctypes.data
+    skip = (-address) % LINE // WORD
+    return raw[skip : skip + nbytes // WORD], address + skip * WORD
+
+
+def untouched_block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
+    """As :func:`block`, without memory behind what is never touched."""
+    words = np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.int64)
+    return words, words.ctypes.data
