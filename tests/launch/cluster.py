@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import shutil
@@ -12,6 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ncclx_mpi.process import end_with_parent
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "sinfo")
 _READY_SECONDS = 60.0
@@ -91,7 +94,12 @@ class Cluster:
         assert program is not None
         with open(self._folder / f"{name}-{len(self._daemons)}.out", "wb") as log:
             daemon = subprocess.Popen(
-                [program, *options], env={**os.environ, **self.variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [program, *options],
+                env={**os.environ, **self.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=functools.partial(end_with_parent, os.getpid()),
             )
         self._daemons.append(daemon)
 
