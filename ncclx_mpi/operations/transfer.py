@@ -165,6 +165,7 @@ class Bound(Transfer):
     @property
     def is_active(self) -> bool:
         """Whether it was started and not yet finished."""
+        self.engine  # noqa: B018  (raises if it was freed: the request may be another's by now)
         return ctypes.c_int64.from_address(self.request + REQUEST.state).value != FREE
 
     def start(self) -> None:
