@@ -230,7 +230,7 @@ def abandon() -> None:
     """
     if is_active():
         assert _job.engine is not None
-        if _job.abort_status:
+        if _job.abort_status and not _job.engine.has_dead_ranks:  # else the job ends as the rank did that died before
             _declare_abort(_job.abort_status)
         else:
             _job.engine.arena.declare_dead(_job.engine.local_rank, "it failed")

@@ -108,6 +108,7 @@ def test_a_pool_that_starts_its_workers_fails_what_these_cannot_do_any_more(tmp_
     script.write_text(STARTED)
     done = run(str(script), timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "{(9, 2)}", "from a worker", "BrokenExecutor True", "BrokenExecutor True", "and goes on"
-    ], done.stderr  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines.count("from a worker") == 1, done.stderr  # when it comes is the worker's own affair
+    lines.remove("from a worker")
+    assert lines == ["{(9, 2)}", "BrokenExecutor True", "BrokenExecutor True", "and goes on"], done.stderr

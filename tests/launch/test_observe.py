@@ -63,7 +63,7 @@ def test_unknown_job():
 def test_info():
     facts = json.loads(run("run", "-n", "2", "-m", "ncclx_mpi", "info", "--json").stdout)
     assert facts["bootstrap"]["kind"] == "launcher" and facts["bootstrap"]["size"] == 2
-    assert facts["transports"]["0"] == "self" and facts["transports"]["1"].startswith("shm")
+    assert facts["transports"]["0"].startswith("self") and facts["transports"]["1"].startswith("shm")
     assert any("multiarray_umath" in path for path in facts["libraries"])
     assert all(line.startswith(("none: ", "0: sm_", "1: sm_")) for line in facts["gpus"])
     assert "bootstrap:\n  kind: singleton" in run("info").stdout

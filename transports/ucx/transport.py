@@ -100,13 +100,13 @@ class Ucx(Transport):
         return self._worker.endpoint()
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
-        self._links[: len(peers)] = peers
+        self._links[:] = peers[: len(self._links)]  # those of the job: others are met on this machine
         for field, value in (
             *calls._asdict().items(),
             *((field, self.library.address_of(function)) for field, function in _CALLED),
             ("engine", engine),
             ("peers", self._links.ctypes.data),
-            ("count", len(peers)),
+            ("count", len(self._links)),
             ("rank", self._rank),
             ("worker", self._worker.address),
             ("on_sent", c_address(channel.on_sent)),
