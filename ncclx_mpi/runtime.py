@@ -84,6 +84,7 @@ def start() -> Engine:
     from ncclx_mpi.algorithms import ALGORITHMS, ORDER
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
+    from ncclx_mpi.p2p.network_progress import NetworkProgress
     from numba_kernels.cuda import cache
     from transports.shm.cma import forbid_peers
     from transports.shm.transport import SharedMemory
@@ -103,6 +104,8 @@ def start() -> Engine:
     shared_memory.choose_copies(getattr(rc, "copies", "auto"))
     shared_memory.choose_stores(getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))
+    if membership.directory is not None:
+        before_leaving(NetworkProgress(_job.engine).stop)
     return _job.engine
 
 

@@ -269,6 +269,28 @@ def test_ranks_talk_across_hosts(on_hosts):
         assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]
 
 
+SLEEP = """
+import os, time
+from mpi4py import MPI
+
+comm, taken = MPI.COMM_WORLD, r"{taken}"
+if comm.rank == 3:  # the first message to that peer goes out when the peer has answered; this rank calls nothing of MPI until it has come
+    comm.isend("awake", dest=0)
+    while not os.path.exists(taken):
+        time.sleep(0.01)
+elif comm.rank == 0:
+    assert comm.recv(source=3) == "awake"
+    open(taken, "w").close()
+print("done", comm.rank)
+"""
+
+
+@needs_ucx
+def test_a_rank_that_sleeps_keeps_nobody_waiting(on_hosts, tmp_path):
+    found = on_hosts("-c", SLEEP.format(taken=tmp_path / "taken")).end(timeout=300)
+    assert [status for status, _, _ in found] == [0, 0], found
+
+
 @needs_ucx
 def test_the_matrix_of_transports(on_hosts, spaces):
     """It names the interface that UCX goes by on each host."""
