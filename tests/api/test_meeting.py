@@ -178,6 +178,7 @@ def test_several_programs_are_one_job(comm: Any) -> None:
 def test_the_death_of_a_started_process_ends_what_it_is_part_of_and_nothing_else(comm: Any) -> None:
     inter = comm.Spawn(sys.executable, [CHILD, "wait"], 1)
     pid = inter.bcast(None, 0)
+    comm.Barrier()  # both know its number
     if comm.rank == 0:
         os.kill(pid, signal.SIGKILL)
     with failure(MPI.ERR_PROC_FAILED, f"rank 0 of another job (process {pid}) died"):
