@@ -94,7 +94,9 @@ _NULL = OpState()
 class Op(Handle):
     """Reduction operation."""
 
-    __slots__ = ()
+    __slots__ = ("_is_found",)
+    _is_found: bool
+    """Unset but on a handle that a number led to: mpi4py knows of no Python function then."""
     _NULL = _NULL
     _STATE = (OpState,)
     _state: OpState
@@ -113,8 +115,17 @@ class Op(Handle):
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle predefined operations by name, user-defined ones by their function."""
         if self and self._state.user:
+            if hasattr(self, "_is_found"):
+                raise ValueError("cannot serialize a user-defined operation that was found by its number")
             return (_create, (type(self), self._state.function, self._state.commute))
         return super().__reduce__()
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Self:
+        """Create object from the integer that `handle` gave."""
+        found = super().fromhandle(handle)
+        found._is_found = True
+        return found
 
     @classmethod
     def Create(cls, function: Callable[[Any, Any, Datatype], None], commute: bool = False) -> Self:

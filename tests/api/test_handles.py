@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,14 @@ def test_mpi4py_run_aborts_the_job(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "-m", "mpi4py.run", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 7 and "MPI_Abort" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_operation_that_a_number_led_to_has_no_function_to_pickle() -> None:
+    op = MPI.Op.Create(print)
+    try:
+        assert pickle.loads(pickle.dumps(op)) != op
+        with pytest.raises(ValueError, match="found by its number"):
+            pickle.dumps(MPI.Op.fromhandle(op.handle))
+        assert pickle.loads(pickle.dumps(MPI.Op.fromhandle(MPI.SUM.handle))) == MPI.SUM
+    finally:
+        op.Free()
