@@ -117,8 +117,12 @@ def hosts() -> Iterator[None]:
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
             for each in ("lo", link):
                 _ip("-n", name, "link", "set", each, "up")
-        while any("state UP" not in _ip("-n", name, "link", "show", link) for name, link in zip(_HOSTS, links, strict=True)):
+        for _ in range(100):  # the system says a moment later that they run, and UCX opens no link before
+            if all("state UP" in _ip("-n", name, "link", "show", link) for name, link in zip(_HOSTS, links, strict=True)):
+                break
             time.sleep(0.05)
+        else:
+            raise SystemExit("the link between the namespaces does not come up within 5 s")
         yield
     finally:
         for name in _HOSTS:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.bootstrap.guest_watch import GuestWatch
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.guests import Member
+    from ncclx_mpi.p2p.network_progress import NetworkProgress
     from transports.base import Transport
     from transports.virtual.network import Network
 
@@ -32,6 +33,7 @@ class _Job:
     before_leaving: ClassVar[list[Callable[[], None]]] = []
     after_leaving: ClassVar[list[Callable[[], None]]] = []
     guest_watch: GuestWatch | None = None
+    network: NetworkProgress | None = None
 
 
 _job = _Job()
@@ -105,7 +107,7 @@ def start() -> Engine:
     shared_memory.choose_stores(getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))
     if membership.directory is not None:
-        before_leaving(NetworkProgress(_job.engine).stop)
+        _job.network = NetworkProgress(_job.engine)
     return _job.engine
 
 
@@ -215,6 +217,9 @@ def finish() -> None:
     for function in _job.before_leaving:
         function()
     _job.engine.guests.leave()
+    if _job.network is not None:
+        _job.network.stop()
+        _job.network = None
     for transport in _job.engine.transports:
         transport.close()
     if _job.guest_watch is not None:

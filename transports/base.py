@@ -64,8 +64,8 @@ class Functions(NamedTuple):
     step: int
 
     @classmethod
-    def of(cls, messages: MessageKernels, transfers: TransferKernels) -> Functions:
-        """The functions of a transport that is not compiled in, from the module for its messages and that for its transfers."""
+    def of(cls, messages: MessageKernels, transfers: TransferKernels, poll: Any) -> Functions:
+        """The functions of a transport, from the module for its messages, that for its transfers, and what hands up what has come."""
         return cls(
             send=c_address(messages.send),
             credit=c_address(messages.credit),
@@ -73,7 +73,7 @@ class Functions(NamedTuple):
             fetch=c_address(transfers.fetch),
             serve=c_address(transfers.serve),
             revoke=c_address(transfers.revoke),
-            poll=c_address(transfers.poll),
+            poll=c_address(poll),
             step=c_address(transfers.step),
         )
 
@@ -92,7 +92,6 @@ class TransferKernels(Protocol):
     fetch: Any
     serve: Any
     revoke: Any
-    poll: Any
     step: Any
 
 

@@ -61,7 +61,7 @@ class Comm(
     _KIND = "communicator"
     _STATE = (CommState,)
     _CREATED: ClassVar[type[Comm]]
-    _BETWEEN: ClassVar[type[Comm]]
+    _BETWEEN: ClassVar[type[Intercomm]]
     """The class of communicators between two groups."""
     _WITH_TOPOLOGY: ClassVar[dict[int, type[Any]]] = {}
     """The class of communicators with each kind of topology."""
@@ -96,7 +96,7 @@ class Comm(
     @classmethod
     def Get_parent(cls) -> Intercomm:
         """Return the parent intercommunicator for this process, a null one if it was not spawned, or has disconnected."""
-        return cls._BETWEEN._refer(Comm._PARENT) if Comm._PARENT.is_valid else cls._BETWEEN()  # type: ignore[return-value]
+        return cls._BETWEEN._refer(Comm._PARENT) if Comm._PARENT.is_valid else cls._BETWEEN()
 
     @classmethod
     def Join(cls, fd: int) -> Intercomm:
@@ -109,7 +109,7 @@ class Comm(
         """
         own, number = communicator.own(runtime.engine()), integer(fd, "fd")
         connect = meeting.over(number, own.engine, "Join", errors.ERR_OTHER)
-        return cls._BETWEEN._refer(meeting.meet(own, 0, connect, "Join", errors.ERR_OTHER, default_errhandler()))  # type: ignore[return-value]
+        return cls._BETWEEN._refer(meeting.meet(own, 0, connect, "Join", errors.ERR_OTHER, default_errhandler()))
 
     # What it is
 

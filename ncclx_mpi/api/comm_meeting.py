@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ncclx_mpi import errors
 from ncclx_mpi.api import meeting, ports, spawning
+from ncclx_mpi.api.collective_arguments import check_root
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.bootstrap.port import Talk
 
 if TYPE_CHECKING:
-    from ncclx_mpi.api.comm import Comm
     from ncclx_mpi.api.intercomm import Intercomm
 
 
@@ -23,7 +22,7 @@ class Meetings:
 
     __slots__ = ()
     _state: CommState
-    _BETWEEN: ClassVar[type[Comm]]
+    _BETWEEN: ClassVar[type[Intercomm]]
 
     def Spawn(
         self,
@@ -42,12 +41,12 @@ class Meetings:
             ERR_SPAWN: the program is not there, or ends before it calls MPI; info has a key ``host``.
         """
         state = self._state
-        rank = self._checked_root(root)
+        rank = check_root(state, root)
         given = [spawning.command(command, args, maxprocs, info)] if state.rank == rank else []
         made = spawning.spawn(state.native, rank, given, "Spawn", state.errhandler)
         if errcodes is not None:
             errcodes[:] = [errors.SUCCESS] * len(made.groups[1])
-        return self._BETWEEN._refer(made)  # type: ignore[return-value]
+        return self._BETWEEN._refer(made)
 
     def Spawn_multiple(
         self,
@@ -66,13 +65,13 @@ class Meetings:
             As `Spawn`.
         """
         state = self._state
-        rank = self._checked_root(root)
+        rank = check_root(state, root)
         given = spawning.commands(command, args, maxprocs, info) if state.rank == rank else []
         made = spawning.spawn(state.native, rank, given, "Spawn_multiple", state.errhandler)
         if errcodes is not None:
             counts = [each.count for each in given] or spawning.counts(command, maxprocs, len(made.groups[1]))
             errcodes[:] = [[errors.SUCCESS] * count for count in counts]
-        return self._BETWEEN._refer(made)  # type: ignore[return-value]
+        return self._BETWEEN._refer(made)
 
     def Accept(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
         """Accept a request to form a new intercommunicator, from a group of this user on this host.
@@ -107,11 +106,5 @@ class Meetings:
 
     def _meet(self, connect: meeting.Connect, root: int, what: str) -> Intercomm:
         state = self._state
-        made = meeting.meet(state.native, self._checked_root(root), connect, what, errors.ERR_PORT, state.errhandler)
-        return self._BETWEEN._refer(made)  # type: ignore[return-value]
-
-    def _checked_root(self, root: int) -> int:
-        rank = integer(root, "root")
-        if not 0 <= rank < self._state.size:
-            errors.fail(errors.ERR_ROOT, f"root {rank} is no rank of this communicator of {self._state.size}")
-        return rank
+        made = meeting.meet(state.native, check_root(state, root), connect, what, errors.ERR_PORT, state.errhandler)
+        return self._BETWEEN._refer(made)

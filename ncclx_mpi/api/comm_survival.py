@@ -18,6 +18,7 @@ from ncclx_mpi.operations.agreed import Agreed
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.comm import Comm
+    from ncclx_mpi.api.intercomm import Intercomm
     from ncclx_mpi.typing import Buffer
 
 _INT_BITS = 32
@@ -29,7 +30,7 @@ class Survival:
     __slots__ = ()
     _state: CommState
     _CREATED: ClassVar[type[Comm]]
-    _BETWEEN: ClassVar[type[Comm]]
+    _BETWEEN: ClassVar[type[Intercomm]]
 
     def Revoke(self) -> None:
         """Revoke a communicator: whatever waits in it on any rank, or is called on it later, raises ERR_REVOKED, but `Shrink` and `Agree`."""

@@ -7,7 +7,7 @@ copy fails with an MPI error from then on, and makes its own handle null.
 from __future__ import annotations
 
 import copyreg
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from ncclx_mpi import errors
 from ncclx_mpi.state import State, find
@@ -106,7 +106,7 @@ class Handle:
     @classmethod
     def fromhandle(cls, handle: int) -> Self:
         """Create object from the integer that `handle` gave."""
-        return cls._ROOT[0]._refer(cls._find(handle))  # type: ignore[return-value]
+        return cast(Self, cls._ROOT[0]._refer(cls._find(handle)))
 
     @classmethod
     def _find(cls, number: int) -> Any:

@@ -67,7 +67,7 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
         native, tag = state.native, comm_p2p.checked_tag(tag)
         contexts, theirs = bridge.connect(native, leader, lambda: peer_comm._state.native, remote, tag)
         made = bridge.fill(CommState(), native.engine, contexts, native.world_ranks, theirs, state.errhandler)
-        return self._BETWEEN._refer(made)  # type: ignore[return-value]
+        return self._BETWEEN._refer(made)
 
     @classmethod
     def Create_from_group(

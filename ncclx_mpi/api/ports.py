@@ -41,13 +41,15 @@ def Publish_name(service_name: str, port_name: str, info: Info = INFO_NULL) -> N
     Raises
     ------
     Exception
-        ERR_PORT: this is no name of a port. ERR_SERVICE: the service is published already.
+        ERR_PORT: this is no name of a port. ERR_SERVICE: the service is published already, or cannot be.
     """
-    service, name = _text(service_name, "service_name"), checked(port_name)
-    if not names.publish(service, name):
-        errors.fail(
-            errors.ERR_SERVICE, f"rank {runtime.engine().rank}: Publish_name: {service!r} is published already on this host"
-        )
+    service, name, rank = _text(service_name, "service_name"), checked(port_name), runtime.engine().rank
+    try:
+        is_new = names.publish(service, name)
+    except OSError as error:
+        raise errors.error(errors.ERR_SERVICE, f"rank {rank}: Publish_name: {service!r} cannot be published: {error}") from None
+    if not is_new:
+        errors.fail(errors.ERR_SERVICE, f"rank {rank}: Publish_name: {service!r} is published already on this host")
 
 
 def Unpublish_name(service_name: str, port_name: str, info: Info = INFO_NULL) -> None:

@@ -1,6 +1,7 @@
 """Notices the end of processes of other jobs that this one has met.
 
-One daemon thread sleeps over their pidfds; it is started for the first of them, and nothing is spent until one ends.
+One daemon thread sleeps over their pidfds; it is started for the first of them. Once a second it tries those again of whom there was no
+pidfd to be had.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import select
 import threading
 from collections.abc import Callable
 
-from transports.shm.arena import start_time
+from ncclx_mpi.bootstrap.pidfd import open_pidfd
 
 _RETRY_SECONDS = 1.0
 
@@ -49,7 +50,7 @@ class GuestWatch:
             waiting, self._unwatched = self._unwatched, []
             for pid, started, ended in waiting:
                 try:
-                    fd = _open(pid, started)
+                    fd = open_pidfd(pid, started)
                 except OSError:
                     self._unwatched.append((pid, started, ended))
                     continue
@@ -61,7 +62,7 @@ class GuestWatch:
 
     def _run(self) -> None:
         while True:
-            ready = [fd for fd, _ in self._poll.poll(_RETRY_SECONDS if self._unwatched else None)]
+            ready = [fd for fd, _ in self._poll.poll(_RETRY_SECONDS)]  # one may be refused while it sleeps
             if self._stop_read in ready:
                 break
             for fd in ready:
@@ -75,25 +76,3 @@ class GuestWatch:
         for fd in [*self._watched, self._stop_read]:
             os.close(fd)
         self._poll.close()
-
-
-def _open(pid: int, started: int) -> int | None:
-    """A pidfd of a process, None if it has ended; its number may belong to another one by now.
-
-    Raises
-    ------
-    OSError
-        There is none to be had, which says nothing about the process.
-    """
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    try:
-        if start_time(pid) == started:
-            return fd
-    except OSError:
-        os.close(fd)
-        raise
-    os.close(fd)
-    return None

@@ -10,6 +10,8 @@ Nobody serves anything, nothing lives in a file system, and a name vanishes with
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -18,22 +20,28 @@ from pathlib import Path
 
 from ncclx_mpi.bootstrap import handover
 
-_held: dict[str, tuple[str, socket.socket, socket.socket]] = {}
+_held: dict[str, tuple[str, *tuple[socket.socket, ...]]] = {}
 _lock = threading.Lock()
 
 
 def publish(service: str, port: str) -> bool:
-    """Say that a service is at a port, until this process ends; False: somebody says so of the service already."""
+    """Say that a service is at a port, until this process ends; False: somebody says so of the service already.
+
+    Raises
+    ------
+    OSError
+        There is no socket to be had.
+    """
     name = _name(service)
-    with _lock:
-        first = _hold(name)
-        if first is None:
-            return False
-        second = _hold(f"{name}={port}")
-        if second is None:
-            first.close()
-            return False
-        _held[service] = port, first, second
+    with _lock, contextlib.ExitStack() as given_back:
+        held = []
+        for each in (name, f"{name}={port}"):
+            found = _hold(each)
+            if found is None:
+                return False
+            held.append(given_back.enter_context(found))
+        given_back.pop_all()
+        _held[service] = port, *held
     return True
 
 
@@ -64,13 +72,16 @@ def _name(service: str) -> str:
 
 
 def _hold(name: str) -> socket.socket | None:
+    """A socket with this name, None if somebody has it."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         held.bind(f"\0{name}")
         held.listen(1)
-    except OSError:
+    except OSError as error:
         held.close()
-        return None
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
     return held
 
 

@@ -13,6 +13,7 @@ import contextlib
 import hmac
 import json
 import os
+import re
 import secrets
 import select
 import socket
@@ -23,6 +24,7 @@ from typing import Any
 from ncclx_mpi.bootstrap import handover
 
 _PREFIX = "ncclx_mpi-port"
+_NAME = re.compile(rf"{_PREFIX}-\d{{1,10}}-[0-9a-f]{{16}}:[0-9a-f]{{16}}")
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = 16 << 20
 _READ_BYTES = 1 << 16
@@ -70,7 +72,7 @@ class Port:
 
 def is_name(name: str) -> bool:
     """Whether this can be the name of a port."""
-    return name.startswith(f"{_PREFIX}-") and name.count(":") == 1
+    return _NAME.fullmatch(name) is not None
 
 
 def token_of(name: str) -> str:

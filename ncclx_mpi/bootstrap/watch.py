@@ -11,6 +11,7 @@ import select
 import threading
 from collections.abc import Sequence
 
+from ncclx_mpi.bootstrap.pidfd import open_pidfd
 from transports.shm.arena import Arena, start_time
 from transports.shm.layout import DEAD, FINALIZED
 from transports.virtual.network import Network
@@ -83,7 +84,7 @@ class Watch:
     def _take_up(self, rank: int, poll: select.poll, watched: dict[int, int], unwatched: set[int]) -> None:
         """Watch over a rank, or see that it has ended; where neither can be told now, it stays among those to be tried again."""
         try:
-            fd = self._open(rank)
+            fd = open_pidfd(*self._process_of(rank))
         except OSError:
             return
         unwatched.discard(rank)
@@ -92,31 +93,6 @@ class Watch:
         else:
             watched[fd] = rank
             poll.register(fd, select.POLLIN)
-
-    def _open(self, rank: int) -> int | None:
-        """A pidfd of the peer's process, None if it is gone (or its number belongs to another process by now).
-
-        Raises
-        ------
-        OSError
-            There is none to be had, which says nothing about the peer: this process has no descriptors left, or may not make any.
-        """
-        pid, started = self._process_of(rank)
-        try:
-            os.kill(pid, 0)  # takes no descriptor
-        except ProcessLookupError:
-            return None
-        except PermissionError:
-            pass
-        fd = os.pidfd_open(pid)
-        try:
-            if start_time(pid) == started:
-                return fd
-        except OSError:
-            os.close(fd)
-            raise
-        os.close(fd)
-        return None
 
     def _process_of(self, rank: int) -> tuple[int, int]:
         """The process of a rank, and when it was started."""

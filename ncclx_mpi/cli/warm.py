@@ -20,6 +20,10 @@ def main(args: list[str]) -> int:
     parser.add_argument("--level", choices=shipped.LEVELS, action="append", help="processors to compile for; default: x86-64-v3")
     parser.add_argument("--collect", type=Path, help=argparse.SUPPRESS)  # in a process that compiles for one level
     options = parser.parse_args(args)
+    if options.level and not (options.output or options.collect):
+        parser.error("--level says for which processors --output compiles; the cache is filled for this one")
+    if options.output and options.first:
+        parser.error("--output makes everything; leave --first out")
     if options.output or options.collect:
         return _ship(options)
     from ncclx_mpi.compile_cache import warm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import signal
@@ -44,6 +45,24 @@ def test_names_are_published_once_and_found_until_they_are_taken_back(comm: Any)
     with failure(MPI.ERR_NAME, service):
         MPI.Lookup_name(service)
     MPI.Close_port(port)
+
+
+@pytest.mark.ranks(1)
+def test_what_cannot_be_published_says_why(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = MPI.Open_port()
+    with failure(MPI.ERR_PORT, "is no name of a port"):  # no socket could have a name of that length
+        MPI.Publish_name("any", port + "0" * 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "bind", refuse)
+        with failure(MPI.ERR_SERVICE, "cannot be published", "Too many open files"):
+            MPI.Publish_name("any", port)
+    MPI.Publish_name("any", port)  # nothing was left of it
+    MPI.Unpublish_name("any", port)
+    MPI.Close_port(port)
+
+
+def refuse(_: Any, address: Any) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.mark.ranks(2)

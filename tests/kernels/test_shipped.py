@@ -91,3 +91,10 @@ def test_levels_are_compiled_by_processes_that_compile_for_them(tmp_path: Path, 
     monkeypatch.setattr(ship.subprocess, "run", lambda words, env, check: started.append((words[3:], env["NUMBA_CPU_NAME"])))
     ship.make(tmp_path, ["x86-64-v3", "x86-64-v4"])
     assert started == [(["warm", "--collect", str(tmp_path), "--level", level], level) for level in ("x86-64-v3", "x86-64-v4")]
+
+
+@pytest.mark.parametrize("words", [["--level", "x86-64-v3"], ["--first", "--output", "anywhere"]])
+def test_options_that_do_not_go_together(words: list[str]) -> None:
+    command = [sys.executable, "-m", "ncclx_mpi", "warm", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "--output" in done.stderr

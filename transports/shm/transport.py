@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from numba_kernels.clock import ticks_per_us
-from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
 from transports.base import Calls, Capabilities, Functions, Transport
 from transports.shm import bulk, lane
@@ -62,16 +61,7 @@ class SharedMemory(Transport):
 
     @property
     def functions(self) -> Functions:
-        return Functions(
-            send=c_address(lane.send),
-            credit=c_address(lane.credit),
-            offer=c_address(bulk.offer),
-            fetch=c_address(bulk.fetch),
-            serve=c_address(bulk.serve),
-            revoke=c_address(bulk.revoke),
-            poll=c_address(lane.poll),
-            step=c_address(bulk.step),
-        )
+        return Functions.of(lane, bulk, lane.poll)
 
     @property
     def is_busy(self) -> bool:

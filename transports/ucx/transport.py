@@ -73,7 +73,7 @@ class Ucx(Transport):
 
     @property
     def functions(self) -> Functions:
-        return Functions.of(channel, transfers)
+        return Functions.of(channel, transfers, transfers.poll)
 
     @property
     def is_busy(self) -> bool:

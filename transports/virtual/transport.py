@@ -49,7 +49,7 @@ class VirtualNetwork(Transport):
 
     @property
     def functions(self) -> Functions:
-        return Functions.of(channel, transfers)
+        return Functions.of(channel, transfers, transfers.poll)
 
     @property
     def is_busy(self) -> bool:
