@@ -42,8 +42,9 @@ class Meetings:
         """
         state = self._state
         rank = check_root(state, root)
-        given = [spawning.command(command, args, maxprocs, info)] if state.rank == rank else []
-        made = spawning.spawn(state.native, rank, given, "Spawn", state.errhandler)
+        made = spawning.spawn(
+            state.native, rank, lambda: [spawning.command(command, args, maxprocs, info)], "Spawn", state.errhandler
+        )
         if errcodes is not None:
             errcodes[:] = [errors.SUCCESS] * len(made.groups[1])
         return self._BETWEEN._refer(made)
@@ -66,10 +67,11 @@ class Meetings:
         """
         state = self._state
         rank = check_root(state, root)
-        given = spawning.commands(command, args, maxprocs, info) if state.rank == rank else []
-        made = spawning.spawn(state.native, rank, given, "Spawn_multiple", state.errhandler)
+        made = spawning.spawn(
+            state.native, rank, lambda: spawning.commands(command, args, maxprocs, info), "Spawn_multiple", state.errhandler
+        )
         if errcodes is not None:
-            counts = [each.count for each in given] or spawning.counts(command, maxprocs, len(made.groups[1]))
+            counts = spawning.counts(command, maxprocs, len(made.groups[1]))
             errcodes[:] = [[errors.SUCCESS] * count for count in counts]
         return self._BETWEEN._refer(made)
 

@@ -82,12 +82,15 @@ def meet(local: NativeComm, root: int, connect: Connect, what: str, error_class:
     engine.guests.forget_ended()
     members, machines = _gather_members(local)
     agreed: dict[str, Any] = {}
-    talk, network, failure = None, None, None
+    talk, network = None, None
+    failure: Exception | None = None
     if local.rank == root:
         try:
             talk, agreed, network = _agree(Side(local, members, secrets.randbits(62)), machines, connect, what, error_class)
         except errors.Exception as error:
             failure, agreed = error, {"class": error.Get_error_class(), "why": str(error)}
+        except Exception as error:  # of wrong arguments, which count at the root alone: the others wait for it
+            failure, agreed = error, {"class": error_class, "why": f"{type(error).__name__}: {error}"}
     try:
         agreed = _spread(local, root, agreed)
         if failure is not None:

@@ -93,7 +93,7 @@ def commands(programs: Any, args: Any, maxprocs: Any, info: Any) -> list[Command
 
 
 def counts(programs: Any, maxprocs: Any, total: int) -> list[int]:
-    """How many processes run each command, as a rank that is not the root was told, if it was."""
+    """How many processes run each command, as this rank was told, if it was: what others are given does not matter."""
     given = [maxprocs] * len(programs or ()) if isinstance(maxprocs, int) else list(maxprocs or [1] * len(programs or ()))
     return given if sum(given) == total else [total]
 
@@ -107,8 +107,8 @@ def _each(name: str, values: Any, count: int) -> Sequence[Any]:
     return list(values)
 
 
-def spawn(local: NativeComm, root: int, given: Sequence[Command], what: str, errhandler: Errhandler) -> CommState:
-    """Start processes, and make the intercommunicator with them. Collective over `local`; `given` matters at the root.
+def spawn(local: NativeComm, root: int, given: Callable[[], Sequence[Command]], what: str, errhandler: Errhandler) -> CommState:
+    """Start processes, and make the intercommunicator with them. Collective over `local`; the root alone asks what is `given`.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def spawn(local: NativeComm, root: int, given: Sequence[Command], what: str, err
     engine = local.engine
 
     def start(side: meeting.Side) -> tuple[Any, dict[str, Any]]:
-        found = [_checked(engine, command, what) for command in given]
+        found = [_checked(engine, command, what) for command in given()]
         opened = Port()
         try:
             running = _launch(found, opened.name, engine, what)

@@ -193,6 +193,20 @@ def test_several_programs_are_one_job(comm: Any) -> None:
     inter.Disconnect()
 
 
+@pytest.mark.ranks(2, 3)
+def test_wrong_arguments_of_the_root_are_raised_on_all_ranks(comm: Any) -> None:
+    """They count at the root alone, and so it alone can see what is wrong."""
+    root = comm.size - 1
+    wrong = {"maxprocs": "two"} if comm.rank == root else {}
+    with pytest.raises(TypeError) if comm.rank == root else failure(MPI.ERR_SPAWN, f"rank {root}, the root, found: TypeError"):
+        comm.Spawn(sys.executable, [CHILD, "number"], root=root, **wrong)
+    with failure(MPI.ERR_ARG, "at least 1 process"):
+        comm.Spawn(sys.executable, maxprocs=0 if comm.rank == root else 1, root=root)
+    with pytest.raises(TypeError) if comm.rank == root else failure(MPI.ERR_PORT, "TypeError"):
+        comm.Connect(1 if comm.rank == root else "", root=root)
+    assert comm.allreduce(1) == comm.size
+
+
 @pytest.mark.ranks(2, timeout=120)
 def test_the_death_of_a_started_process_ends_what_it_is_part_of_and_nothing_else(comm: Any) -> None:
     inter = comm.Spawn(sys.executable, [CHILD, "wait"], 1)

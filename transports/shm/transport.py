@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -59,7 +60,7 @@ class SharedMemory(Transport):
         """A message may take a quarter of a ring, so that the receiver's quarterly notes always leave room for it."""
         return Capabilities(max_eager=self.ring_lines * LINE // 4 - (MESSAGE.total - INLINE))
 
-    @property
+    @functools.cached_property
     def functions(self) -> Functions:
         return Functions.of(lane, bulk, lane.poll)
 

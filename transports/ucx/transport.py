@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
@@ -71,7 +72,7 @@ class Ucx(Transport):
     def caps(self) -> Capabilities:
         return Capabilities(max_eager=MAX_EAGER)
 
-    @property
+    @functools.cached_property
     def functions(self) -> Functions:
         return Functions.of(channel, transfers, transfers.poll)
 

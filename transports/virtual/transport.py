@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -47,7 +48,7 @@ class VirtualNetwork(Transport):
     def caps(self) -> Capabilities:
         return Capabilities(max_eager=PAYLOAD_BYTES)
 
-    @property
+    @functools.cached_property
     def functions(self) -> Functions:
         return Functions.of(channel, transfers, transfers.poll)
 
