@@ -29,9 +29,11 @@ DIE = """
 import os, signal
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
-comm.Barrier()
-if comm.rank == 1:
+if comm.rank == 1:  # when nobody is in a call that needs it, but the one below
+    for other in {0, 2, 3}:
+        comm.recv(source=other)
     os.kill(os.getpid(), signal.SIGKILL)
+comm.send(None, 1)
 try:
     comm.recv(source=1)
 except MPI.Exception as error:
@@ -63,6 +65,13 @@ def test_one_world_whatever_mpi_slurm_is_told(slurm):
         done = slurm("srun", f"--mpi={kind}", "-N2", "--ntasks-per-node=2", *PROGRAM, "-c", SAY)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"{rank} 4 2 slurm" for rank in range(4)]
+
+
+def test_a_program_starts_processes_on_its_node(slurm):
+    spawn = "from mpi4py import MPI; import sys; new = MPI.COMM_WORLD.Spawn(sys.executable, ['-c', 'from mpi4py import MPI; "
+    spawn += "MPI.Comm.Get_parent().Disconnect()'], 2); print(new.remote_size); new.Disconnect()"
+    done = slurm("srun", "-N1", "-n2", *PROGRAM, "-c", spawn)
+    assert (done.returncode, done.stdout.split()) == (0, ["2", "2"]), done.stderr
 
 
 def test_nodes_of_different_numbers_of_ranks(slurm):
@@ -146,7 +155,7 @@ def test_a_shell_of_an_allocation_is_a_world_of_one(slurm, tmp_path):
 def test_nothing_is_left_when_srun_is_killed(cluster, slurm, tmp_path):
     code = "import os, time; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); print(os.getpid(), os.getppid(), flush=True); time.sleep(600)"
     ours = {"HOME": str(tmp_path), "NCCLX_MPI_CACHE_DIR": str(cache_files.cache_root())}
-    line = ["srun", "-N2", "--ntasks-per-node=2", *PROGRAM, "-c", code]
+    line = ["srun", "--time=2", "-N2", "--ntasks-per-node=2", *PROGRAM, "-c", code]  # minutes: if ranks do not come, it ends
     job = subprocess.Popen(line, env=environment(**cluster.variables, **ours), stdout=subprocess.PIPE, text=True)
     pids = [int(job.stdout.readline().split()[0]) for _ in range(4)]
     agents = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_agent_below(pid, pids)]
