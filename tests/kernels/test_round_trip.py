@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 import types
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -144,4 +145,5 @@ def test_nothing_is_kept() -> None:
         return sys.getallocatedblocks()
 
     blocks()
-    assert min(abs(blocks() - blocks()) for _ in range(5)) < 50  # other threads of the process take and give back, too
+    kept = median(abs(blocks() - blocks()) for _ in range(5))  # other threads of the process take and give back now and then
+    assert kept < 50

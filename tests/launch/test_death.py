@@ -86,7 +86,7 @@ def test_rank_that_ignores_the_end_is_killed():
     code = (
         "import os, signal, time; from mpi4py import MPI\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "if MPI.COMM_WORLD.rank == 0: MPI.COMM_WORLD.recv(); os._exit(4)\n"
+        "if MPI.COMM_WORLD.rank == 0: MPI.COMM_WORLD.recv(); os._exit(4)\n"  # the other one is in no call that needs it
         "MPI.COMM_WORLD.send(None, 0)\n"
         "time.sleep(600)"
     )
