@@ -67,18 +67,3 @@ def whole_number(environ_name: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise RuntimeError(f"{environ_name}={text!r} is not a whole number; who set it is not the launcher") from None
-
-
-def refuse_several_nodes(local: int, size: int, launcher: str) -> None:
-    """Ranks of several nodes are joined by our launcher, Slurm or torchrun only, which say which node each is on.
-
-    Raises
-    ------
-    RuntimeError
-        `local` of `size` ranks are here.
-    """
-    if local < size:
-        raise RuntimeError(
-            f"{launcher} started {size} ranks, {local} of them on this node; "
-            "it joins the ranks of one node only: start them all on one, or by `ncclx run --hosts` or srun, which join several"
-        )

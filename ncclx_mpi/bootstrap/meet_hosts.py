@@ -49,8 +49,10 @@ class Place:
     rendezvous: str
 
 
-def meet_on_hosts(place: Place, job: str, kind: str, detail: str) -> Membership:
+def meet_on_hosts(place: Place, job: str, kind: str, detail: str, token: str = "") -> Membership:
     """Meet the other ranks of all hosts under the name `job`; the first rank of each host starts its agent.
+
+    Where the ranks have no `token` in common, it is that of the user's setting, or follows from `job` and the user's key.
 
     Raises
     ------
@@ -59,7 +61,7 @@ def meet_on_hosts(place: Place, job: str, kind: str, detail: str) -> Membership:
     """
     name, local_token = handover.place(f"{job} node {place.node}")
     if place.local_rank == 0:
-        _start_agent(place, _token(job), name, local_token)
+        _start_agent(place, token.encode() or _token(job), name, local_token)
     arena, _ = attach(handover.fetch(name, local_token, place.rank, place.size, handover.join_timeout() + _AGENT_SECONDS))
     watch = Watch(arena, place.rank, agent=arena.word(HEADER.creator))
     directory = Directory(name_of(name), local_token[:TOKEN_LENGTH])

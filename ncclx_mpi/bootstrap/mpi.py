@@ -1,27 +1,29 @@
-"""Ranks that an ``mpiexec`` started.
+"""Ranks that an ``mpiexec`` started, on one host or several.
 
-MPI only introduces the ranks to each other and then carries nothing. Often it need not even be loaded: the launcher's
+MPI only introduces the ranks to each other and then carries nothing. On one host it need not even be loaded, most often: the launcher's
 variables say rank and size, and a name that only this job has is Open MPI's ``PMIX_NAMESPACE``, or the process of MPICH's and
 Intel MPI's launcher that started the ranks: an ancestor, or who holds the other end of ``PMI_FD``. Where there is no such
-name, the real ``mpi4py.MPI`` is initialised, rank 0 draws a token and broadcasts it, and MPI is finalised at once, which also
-removes its files from /dev/shm.
+name, or ranks are on several hosts, the real ``mpi4py.MPI`` is initialised, by which ranks tell each other what they need
+(:mod:`ncclx_mpi.bootstrap.introduction`), and is finalised at once, which also removes its files from /dev/shm.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi.bootstrap import handover, singleton
-from ncclx_mpi.bootstrap.meet import meet, refuse_several_nodes, whole_number
+from ncclx_mpi.bootstrap.meet import meet, whole_number
 from ncclx_mpi.bootstrap.membership import Membership
 from transports.shm.arena import start_time
+
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap.meet_hosts import Place
 
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
@@ -31,12 +33,26 @@ _PROXIES = ("hydra_pmi_proxy", "pmi_proxy")
 
 @dataclass
 class World:
-    """What a launcher, or MPI itself, said."""
+    """What a launcher, or MPI itself, said.
+
+    Attributes
+    ----------
+    rank, size
+        Of the world.
+    job
+        A name that only this job has.
+    detail
+        How this is known, for people.
+    token, place
+        By what hosts know each other, and where this rank is, if ranks are on several.
+    """
 
     rank: int
     size: int
     job: str
     detail: str
+    token: str = ""
+    place: Place | None = None
 
 
 def is_present(environ: Mapping[str, str]) -> bool:
@@ -46,12 +62,16 @@ def is_present(environ: Mapping[str, str]) -> bool:
 
 def join() -> Membership:
     """Meet the other ranks of this ``mpiexec``."""
-    world = world_from_variables(os.environ) or world_from_mpi()
+    world = world_from_variables(os.environ)
+    if world is None or _local_size(os.environ, world.size) < world.size:
+        world = world_from_mpi()
     if world.size == 1:
         return singleton.join(world.detail)
-    local = _first(os.environ, _LOCAL_SIZES)
-    refuse_several_nodes(int(local) if local else world.size, world.size, "mpiexec")
-    return meet(world.rank, world.size, world.job, "mpi", world.detail)
+    if world.place is None:
+        return meet(world.rank, world.size, world.job, "mpi", world.detail)
+    from ncclx_mpi.bootstrap.meet_hosts import meet_on_hosts
+
+    return meet_on_hosts(world.place, world.job, "mpi", world.detail, world.token)
 
 
 def world_from_variables(environ: Mapping[str, str]) -> World | None:
@@ -66,6 +86,11 @@ def world_from_variables(environ: Mapping[str, str]) -> World | None:
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return next((environ[name] for name in names if name in environ), None)
+
+
+def _local_size(environ: Mapping[str, str], size: int) -> int:
+    """Ranks on this host, all of them if the launcher does not say."""
+    return whole_number("the launcher's number of ranks on this host", _first(environ, _LOCAL_SIZES) or str(size))
 
 
 def _job_name(environ: Mapping[str, str]) -> str | None:
@@ -106,36 +131,47 @@ def _holder_of(fd_text: str) -> int | None:
 
 
 def world_from_mpi() -> World:
-    """Rank, size and a fresh token through the real MPI, which is finalised before this returns.
+    """Rank, size, a fresh token and the hosts through the real MPI, which is finalised before this returns.
 
     Raises
     ------
     RuntimeError
-        MPI cannot be loaded, or believes in a world of one where the launcher started several.
+        MPI cannot be loaded, believes in a world of one where the launcher started several, or hosts do not reach each other.
     """
     from ncclx_mpi.mpi4py_shim import real_mpi
+    from transports.ucx import library
 
     try:
-        mpi = real_mpi()
+        with library.quiet():  # the UCX of that MPI is ours afterwards
+            mpi = real_mpi()
     except (ImportError, RuntimeError) as error:
         raise RuntimeError(
             "a launcher of MPI started this process, but no MPI library can be loaded to meet the other ranks "
-            f"({error}); install the launcher's own MPI for mpi4py, or use `ncclx run`"
+            f"({error}); install the launcher's own MPI for mpi4py, or use `ncclx run` (with `--hosts` on several hosts) or srun"
         ) from error
-    world = _introduce(mpi)
-    _refuse_worlds_of_one(world.size, mpi.Get_library_version().split("\n")[0].strip("\0 "))
+    with library.quiet():
+        world = _introduce(mpi)
+    _refuse_worlds_of_one(world.size, _version(mpi))
     return world
 
 
 def _introduce(mpi: Any) -> World:
+    from ncclx_mpi.bootstrap.introduction import introduce
+
     if not mpi.Is_initialized():
         mpi.Init_thread(mpi.THREAD_SINGLE)
-    comm = mpi.COMM_WORLD
-    rank, size = comm.Get_rank(), comm.Get_size()
-    token = comm.bcast(secrets.token_hex(16) if rank == 0 else None, root=0)
-    mpi.Finalize()
-    version = mpi.Get_library_version().split("\n")[0].strip("\0 ")
-    return World(rank, size, f"MPI {token}", f"rank {rank} of {size} from {version}, finalised after the introduction")
+    try:
+        known = introduce(mpi.COMM_WORLD)
+    finally:
+        mpi.Finalize()
+    place = known.place
+    where = f", on {place.nnodes} nodes" if place else ""
+    detail = f"rank {known.rank} of {known.size}{where} from {_version(mpi)}, finalised after the introduction"
+    return World(known.rank, known.size, f"MPI {known.token}", detail, known.token, place)
+
+
+def _version(mpi: Any) -> str:
+    return str(mpi.Get_library_version()).split("\n")[0].strip("\0 ")
 
 
 def _refuse_worlds_of_one(size: int, version: str) -> None:

@@ -23,7 +23,8 @@ def _agreed_settings() -> dict[str, str]:
     return {name: str(getattr(rc, name)) for name in names}
 
 
-def _machine() -> str:
+def machine_id() -> str:
+    """The running kernel; empty if it has no name."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -63,7 +64,7 @@ class Record:
     protocol: int = PROTOCOL
     byteorder: str = sys.byteorder
     settings: dict[str, str] = field(default_factory=_agreed_settings)
-    machine: str = field(default_factory=_machine)
+    machine: str = field(default_factory=machine_id)
 
     def __str__(self) -> str:
         return f"node {self.node} ({self.host})"

@@ -16,7 +16,7 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +25,10 @@ OLDEST, NEWEST = (1, 13), (1, 22)
 ADVICE = "install one with `pip install 'ncclx-mpi[ucx]'`, or name its libucp.so in NCCLX_MPI_UCX_LIBRARY"
 
 _SONAME = "libucp.so.0"
+_QUIET = {"UCX_LOG_LEVEL": "fatal", "UCX_ERROR_SIGNALS": "", "UCX_DEBUG_SIGNO": "0", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 _DEFAULTS = {
+    **_QUIET,
     "UCX_TLS": "^sm,self",
-    "UCX_LOG_LEVEL": "fatal",
-    "UCX_ERROR_SIGNALS": "",
-    "UCX_DEBUG_SIGNO": "0",
-    "UCX_WARN_UNUSED_ENV_VARS": "n",
     "UCX_ADAPTIVE_PROGRESS": "y",
     "UCX_KEEPALIVE_INTERVAL": "1s",
     "UCX_TCP_KEEPIDLE": "1s",
@@ -147,7 +145,7 @@ def find(named: str | None = None) -> Library:
     """
     if named is None:
         named = os.environ.get("NCCLX_MPI_UCX_LIBRARY", "")
-    with _defaults_in_the_environment():
+    with _in_the_environment(_DEFAULTS):
         for path, reason in _candidates(named):
             try:
                 handle = _load(path, is_loaded=reason == _LOADED)
@@ -223,10 +221,15 @@ def _checked(handle: Any, path: str, reason: str) -> Library:
     return Library(path, reason, (major, minor, release), handle)
 
 
+def quiet() -> contextlib.AbstractContextManager[None]:
+    """While it lasts, a UCX that somebody else loads is told what it reads but once: to print nothing, and to leave signals alone."""
+    return _in_the_environment(_QUIET)
+
+
 @contextlib.contextmanager
-def _defaults_in_the_environment() -> Iterator[None]:
-    """Have UCX read our defaults where the user has none, and children that the user starts not inherit them."""
-    ours = {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
+def _in_the_environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Have UCX read `defaults` where the user has none, and children that the user starts not inherit them."""
+    ours = {name: value for name, value in defaults.items() if name not in os.environ}
     os.environ.update(ours)
     try:
         yield
@@ -266,7 +269,7 @@ class Worker:
         self._context = ctypes.c_void_p()
         worker = ctypes.c_void_p()
         params = _WorkerParams(mask=1, thread_mode=_SERIALIZED)
-        with _defaults_in_the_environment():
+        with _in_the_environment(_DEFAULTS):
             self._start()
             status = self._ucp.ucp_worker_create(self._context, ctypes.byref(params), ctypes.byref(worker))
         self._check(status, "make a worker")
