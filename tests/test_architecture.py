@@ -22,9 +22,10 @@ ALLOWED_OUTSIDE = {
 LAYERS = [
     {"algorithms", "rc", "errors", "typing", "constants", "process", "state", "mpi4py_shim", "compile_cache"},
     {"p2p"},
+    {"observe"},
     {"bootstrap"},
     {"runtime"},
-    {"observe", "gpu_memory"},
+    {"gpu_memory"},
     {"buffers"},
     {"arguments", "collectives"},
     {"rma", "device"},

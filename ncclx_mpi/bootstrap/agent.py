@@ -8,12 +8,15 @@ from __future__ import annotations
 import base64
 import selectors
 import time
+from dataclasses import asdict
 from typing import Protocol
 
 from ncclx_mpi.bootstrap import handover
 from ncclx_mpi.bootstrap.exchange import Exchange, name_of
 from ncclx_mpi.bootstrap.hosts import Hosts
+from ncclx_mpi.bootstrap.lookout import MOST_RECORDS, Lookout, Question
 from ncclx_mpi.bootstrap.wire import Message
+from ncclx_mpi.observe.describe import ask_for_stacks, reports
 from transports.shm.arena import Arena
 from transports.shm.layout import ABSENT, DEAD, FINALIZED
 
@@ -54,6 +57,7 @@ class Agent:
         self._arena = arena
         self._starter = starter
         self._exchange = Exchange(name_of(job), token, self._given)
+        self._lookout = Lookout(hosts.job, hosts.node, self._ask_all)
         self._endpoints: dict[int, bytes] = {}
         self._asked_at = float("inf")
         self._is_answered = False
@@ -63,12 +67,14 @@ class Agent:
         """Have a loop call us, as ``key.data(selector, fd)``; it also calls :meth:`beat` when that is :attr:`due`."""
         self._arena.load_death_notice()
         self._exchange.register(selector)
+        self._lookout.register(selector)
         self._hosts.mesh.register(selector, self._heard, self._lost)
 
     @property
     def due(self) -> float:
         """When :meth:`beat` is to be called at the latest."""
-        return min(self._hosts.mesh.due, float("inf") if self._is_answered else self._asked_at + handover.join_timeout())
+        answer = float("inf") if self._is_answered else self._asked_at + handover.join_timeout()
+        return min(self._hosts.mesh.due, self._lookout.due, answer)
 
     @property
     def is_alone(self) -> bool:
@@ -78,6 +84,7 @@ class Agent:
     def beat(self) -> None:
         """Do what is due."""
         self._hosts.mesh.beat()
+        self._lookout.beat()
         if not self._is_answered and time.monotonic() >= self._asked_at + handover.join_timeout():
             missing = [rank for rank in range(self._hosts.size) if rank not in self._endpoints]
             self.refuse(
@@ -113,11 +120,13 @@ class Agent:
         """Leave the job."""
         self._hosts.mesh.close()
         self._exchange.close()
+        self._lookout.close()
 
     def close_in_child(self) -> None:
         """A rank must not hold the connections: their end tells the other hosts that the agent has gone."""
         self._hosts.mesh.close_here()
         self._exchange.close()
+        self._lookout.close()
 
     def _given(self, rank: int, endpoint: bytes) -> None:
         if rank not in self._hosts.ranks_of(self._hosts.node) or self._is_answered:
@@ -152,12 +161,33 @@ class Agent:
                 self._starter.aborted_elsewhere(code)
             case {"kind": "signal", "number": int(number)}:
                 self._starter.signalled_elsewhere(number)
+            case {"kind": "look", "number": int(number), "records": int(records), "stacks": bool(stacks)}:
+                self._look(node, number, records, stacks)
+            case {"kind": "seen", "number": int(number), "rank": dict(rank)}:
+                self._lookout.seen(node, number, {**rank, "host": host})
+            case {"kind": "shown", "number": int(number)}:
+                self._lookout.seen(node, number, None)
             case {"kind": "done"}:
                 self._running.discard(node)
                 self._hosts.mesh.part(node)
+                self._lookout.lost(node)
+
+    def _ask_all(self, question: Question) -> None:
+        question.waiting.update(self._hosts.mesh.nodes)
+        self._hosts.mesh.tell({"kind": "look", "number": question.number, "records": question.records, "stacks": question.stacks})
+
+    def _look(self, node: int, number: int, records: int, stacks: bool) -> None:
+        """Tell a node what the ranks here are in."""
+        found = reports([self._arena], max(1, min(records, MOST_RECORDS)))
+        if stacks:
+            ask_for_stacks(found)
+        for report in found:
+            self._hosts.mesh.tell_one(node, {"kind": "seen", "number": number, "rank": asdict(report)})
+        self._hosts.mesh.tell_one(node, {"kind": "shown", "number": number})
 
     def _lost(self, node: int, why: str) -> None:
         self._running.discard(node)
+        self._lookout.lost(node)
         ranks = self._hosts.ranks_of(node)
         for rank in ranks:
             self._arena.ended_elsewhere(rank, DEAD)

@@ -118,6 +118,12 @@ class Mesh:
         for link in list(self._links.values()):
             self._send(link, message)
 
+    def tell_one(self, node: int, message: Message) -> None:
+        """Send a message to one host; nothing happens if it is lost."""
+        for link in list(self._links.values()):
+            if link.node == node:
+                self._send(link, message)
+
     def part(self, node: int) -> None:
         """Note that a node has said that it will close its connection: that is no loss then."""
         for link in self._links.values():

@@ -8,13 +8,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
+from ncclx_mpi.bootstrap import lookout
 from ncclx_mpi.cli.main import program_name
-from ncclx_mpi.observe.describe import RankReport, reports
+from ncclx_mpi.observe.describe import RankReport, ask_for_stacks, from_message, reports
 from ncclx_mpi.observe.view import ArenaView, arenas_of, command_of, family, jobs
-from ncclx_mpi.process import STACKS_SIGNAL
 
 
 def main(args: list[str]) -> int:
@@ -33,9 +33,10 @@ def main(args: list[str]) -> int:
         print(f"{program_name()} trace: {error}", file=sys.stderr)
         return 1
     found = reports(views, max(1, options.records))
+    others = _of_other_hosts(views, found, options)
     if options.stacks:
         _ask_for_stacks(found)
-    _print(found, options)
+    _print(sorted(found + others, key=lambda report: report.rank), options)
     return 0
 
 
@@ -88,20 +89,20 @@ def _print(found: list[RankReport], options: argparse.Namespace) -> None:
 
 
 def _ask_for_stacks(found: list[RankReport]) -> None:
-    """Signal those ranks that listen; others would die of it."""
-    for report in found:
-        if report.state == "running" and _listens(report.pid):
-            os.kill(report.pid, STACKS_SIGNAL)
-        else:
-            print(f"rank {report.rank} prints no stacks: it is not running, or `ncclx run` did not fork it", file=sys.stderr)
+    for rank in ask_for_stacks(found):
+        print(f"rank {rank} prints no stacks: it is not running, or `ncclx run` did not fork it", file=sys.stderr)
     time.sleep(0.2)
 
 
-def _listens(pid: int) -> bool:
-    """Does the process handle the signal for stacks?"""
+def _of_other_hosts(views: Sequence[ArenaView], here: Sequence[RankReport], options: argparse.Namespace) -> list[RankReport]:
+    """What ranks of other hosts are in, as their agents say."""
+    if len(here) == views[0].plan.world_size:
+        return []
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
-    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
+        ranks, missing = lookout.ask(views[0].job, max(1, options.records), options.stacks)
+    except LookupError as error:
+        print(f"{program_name()} trace: of {views[0].plan.world_size} ranks, {len(here)} are here; {error}", file=sys.stderr)
+        return []
+    if missing:
+        print(f"{program_name()} trace: no answer from node {', '.join(map(str, missing))}", file=sys.stderr)
+    return [from_message(rank) for rank in ranks]

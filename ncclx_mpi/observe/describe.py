@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi.p2p.layout import OPERATIONS, TRACE, TRACE_RECORDS
 from ncclx_mpi.p2p.wording import in_words
+from ncclx_mpi.process import STACKS_SIGNAL
 from numba_kernels.clock import now, ticks_per_us
 from numba_kernels.jit import entry
 from transports.shm.layout import ABSENT, ALIVE, CONTROL, DEAD, FINALIZED, ArenaPlan
@@ -59,7 +61,7 @@ class Record:
 
 @dataclass
 class RankReport:
-    """What is known about one rank."""
+    """What is known about one rank; `host` is empty if it is on this one."""
 
     rank: int
     pid: int
@@ -67,9 +69,11 @@ class RankReport:
     process: str
     turns: int
     records: list[Record] = field(default_factory=list)
+    host: str = ""
 
     def __str__(self) -> str:
-        who = f"rank {self.rank}" + (f" (process {self.pid}{self.process})" if self.pid else "")
+        where = f" on {self.host}" if self.host else ""
+        who = f"rank {self.rank}" + (f" (process {self.pid}{where}{self.process})" if self.pid else where)
         if self.state != "running":
             return f"{who}: {self.state}" + (f", last in {self.records[-1]}" if self.records else "")
         if not self.records:
@@ -89,6 +93,32 @@ def reports(arenas: Sequence[Readable], count: int) -> list[RankReport]:
     """What each rank of a job is in, with its last `count` operations; a job has an arena for each node."""
     found = [_report(arena, rank, count) for arena in arenas for rank in range(arena.nranks)]
     return sorted(found, key=lambda report: report.rank)
+
+
+def from_message(message: dict[str, Any]) -> RankReport:
+    """The report that another host sent as a dictionary."""
+    return RankReport(**{**message, "records": [Record(**record) for record in message["records"]]})
+
+
+def ask_for_stacks(found: Sequence[RankReport]) -> list[int]:
+    """Have these ranks of this host print their Python stacks; returns those that do not listen, and would die of the signal."""
+    deaf = []
+    for report in found:
+        if report.state == "running" and _listens(report.pid):
+            os.kill(report.pid, STACKS_SIGNAL)
+        else:
+            deaf.append(report.rank)
+    return deaf
+
+
+def _listens(pid: int) -> bool:
+    """Does the process handle the signal for stacks?"""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
+    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 def _report(arena: Readable, rank: int, count: int) -> RankReport:
