@@ -6,9 +6,13 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
+from programs import environment
 
 _numbers = itertools.count()
 _LINK_SECONDS = 20.0
@@ -45,6 +49,18 @@ class Space:
         """Plug it in again, and wait until it can be used."""
         self.set_link("up")
         _wait_until_up(self)
+
+
+def why_no_ucx() -> str:
+    """Asked in a process of its own, which has UCX loaded afterwards."""
+    asked = subprocess.run(
+        [sys.executable, "-c", "from transports.ucx import library; library.find()"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return asked.stderr.strip().splitlines()[-1] if asked.returncode else ""
 
 
 def why_not() -> str:
@@ -91,3 +107,9 @@ def _wait_until_up(space: Space) -> None:
 
 def _ip(*words: str) -> str:
     return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+REASON = why_not()
+WHY_NO_UCX = REASON or why_no_ucx()
+needs_spaces = pytest.mark.skipif(bool(REASON), reason=REASON)
+needs_ucx = pytest.mark.skipif(bool(WHY_NO_UCX), reason=WHY_NO_UCX)

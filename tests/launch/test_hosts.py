@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,13 +14,10 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import HOME, all_gone, command, environment, is_running
-from spaces import Space, two_spaces, why_not
+from programs import HOME, all_gone, command, environment
+from spaces import Space, needs_spaces, needs_ucx, two_spaces
 
 from numba_kernels import cache_files
-
-REASON = why_not()
-needs_spaces = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 
 @pytest.fixture
@@ -159,21 +157,6 @@ def test_timeout(on_hosts):
         assert status == 124
         assert "still running after 2 s" in stderr
 
-
-def why_no_ucx() -> str:
-    """Asked in a process of its own, which has UCX loaded afterwards."""
-    asked = subprocess.run(
-        [sys.executable, "-c", "from transports.ucx import library; library.find()"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stderr.strip().splitlines()[-1] if asked.returncode else ""
-
-
-WHY_NO_UCX = REASON or why_no_ucx()
-needs_ucx = pytest.mark.skipif(bool(WHY_NO_UCX), reason=WHY_NO_UCX)
 
 TALK = """
 from mpi4py import MPI
@@ -562,6 +545,12 @@ comm.Barrier()
 """
 
 
+def command_lines():
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            yield Path(f"/proc/{name}/cmdline").read_text()
+
+
 class TestFromOne:
     """``ncclx run --hosts``, with ``ip netns exec`` in the place of ``ssh``."""
 
@@ -617,9 +606,7 @@ class TestFromOne:
     def test_the_token_is_on_no_command_line(self, spaces):
         job = self.start(spaces, "-c", SHOW_AND_SLEEP, NCCLX_MPI_TOKEN="not-this-one-but-a-fresh-one")
         pids = [int(word) for _ in range(4) for word in job.stdout.readline().split()]
-        running = [int(name) for name in os.listdir("/proc") if name.isdigit() and is_running(int(name))]
-        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in running]
-        ours = [line for line in lines if "--node-rank" in line]
+        ours = [line for line in command_lines() if "--node-rank" in line]
         assert len(ours) >= 2
         assert not any(re.search(r"[0-9a-f]{32}", line) for line in ours)
         job.kill()

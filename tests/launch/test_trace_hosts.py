@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import selectors
-import shutil
 import socket
 import subprocess
 import threading
@@ -15,25 +14,10 @@ from pathlib import Path
 
 import pytest
 from programs import command, environment
-from spaces import two_spaces, why_not
+from spaces import needs_ucx, two_spaces
 
 from ncclx_mpi.bootstrap import lookout
 from ncclx_mpi.bootstrap.lookout import Lookout
-from transports.ucx.library import LibraryError, find
-
-
-def why_no_hosts() -> str:
-    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
-        return "there is no `unshare` or `nsenter` (util-linux)"
-    try:
-        find()
-    except LibraryError as error:
-        return str(error)
-    return why_not()
-
-
-REASON = why_no_hosts()
-needs_hosts = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 
 class TestLookout:
@@ -154,7 +138,7 @@ def hung():
                 host.communicate()
 
 
-@needs_hosts
+@needs_ucx
 def test_ranks_of_all_hosts_are_shown(hung):
     (launcher,) = Path(f"/proc/{hung[0].pid}/task/{hung[0].pid}/children").read_text().split()
     inside = ["nsenter", "-t", launcher, "-p", "-m", "-n"]
