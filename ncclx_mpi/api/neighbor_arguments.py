@@ -25,10 +25,14 @@ def neighborhood_of(state: CommState, name: str) -> Neighborhood:
     Raises
     ------
     Exception
-        ERR_TOPOLOGY, on all ranks: the two ends of some edge do not agree that there is one.
+        ERR_TOPOLOGY, on all ranks: there are no edges, or the two ends of some edge do not agree that there is one.
     """
     topology = state.topology
-    assert topology is not None
+    if topology is None:
+        errors.fail(
+            errors.ERR_TOPOLOGY,
+            f"rank {state.rank}: {name} on a communicator without a topology: make one by Create_cart or another",
+        )
     if topology.mismatch:
         errors.fail(errors.ERR_TOPOLOGY, f"rank {state.rank}: {name}: {topology.mismatch}")
     return topology.neighborhood

@@ -311,3 +311,10 @@ def test_an_error_handler_hears_of_them(comm: Any) -> None:
     with pytest.raises(MPI.Exception):
         made.Shift(7, 1)
     assert heard == [MPI.ERR_BUFFER, MPI.ERR_DIMS]
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_communicator_without_edges(comm):
+    with pytest.raises(MPI.Exception, match="without a topology") as caught:
+        MPI.Topocomm.Neighbor_allgather(comm, np.ones(1), np.ones(1))
+    assert caught.value.Get_error_class() == MPI.ERR_TOPOLOGY

@@ -86,11 +86,14 @@ class Draw:
         files = [MPI.File.Open(MPI.COMM_SELF, "/dev/null", MPI.MODE_RDWR) for _ in range(3)]
         files[2].Close()
         self.in_streams = self.prepared()
+        session = MPI.Session.Init()
         grid = comm.Create_cart([comm.size], periods=[True])
         peer = [(comm.rank + 1) % comm.size]
         self.pool = [
             *self.in_streams, *windows, MPI.WIN_NULL, MPI.Win, *files, MPI.FILE_NULL, MPI.File,
             grid, grid, comm.Create_graph([0, 1], [0]), comm.Create_dist_graph_adjacent(peer, peer), MPI.Cartcomm, MPI.Graphcomm(),
+            session, MPI.Session, MPI.SESSION_NULL, *self.intercommunicators(comm), MPI.Intercomm,
+            *self.partitioned(comm),
             comm, comm, comm, MPI.COMM_SELF, MPI.COMM_NULL, freed_comm, comm.Split(comm.rank),
             *kinds, committed,
             MPI.SUM, MPI.MINLOC, MPI.REPLACE, MPI.OP_NULL, freed_op,
@@ -101,6 +104,19 @@ class Draw:
             MPI.Request, MPI.Prequest, MPI.Grequest, MPI.Datatype, MPI.Comm, MPI.Intracomm, MPI.Group, MPI.Op, MPI.Info, MPI.Message,
             MPI.Status, MPI.Errhandler, MPI.Pickle, MPI.pickle, MPI.memory, MPI, *[MPI.REQUEST_NULL] * KEPT,
         ]  # fmt: skip
+
+    def intercommunicators(self, comm):
+        """Between the even and the odd ranks, if there are some of both."""
+        if comm.size == 1:
+            return []
+        side = comm.rank % 2
+        made = comm.Split(side).Create_intercomm(0, comm, 1 - side, 5)
+        return [made, made, made]
+
+    def partitioned(self, comm):
+        requests = [comm.Psend_init(bytearray(64), 4, MPI.PROC_NULL), comm.Precv_init(bytearray(64), 4, MPI.PROC_NULL, 0)]
+        requests[1].Start()
+        return requests
 
     def dynamic_request(self, comm):
         data = np.zeros(4 * comm.size)
@@ -242,6 +258,8 @@ def call(draw, number):
     """Make one call; returns what became of it."""
     thing = draw.random.choice(draw.pool)
     name = draw.random.choice(names_of(thing))
+    if name == "Revoke" and thing is MPI.COMM_SELF:  # which the next handles are made of
+        return "left out"
     try:
         found = getattr(thing, name)
         if callable(found):

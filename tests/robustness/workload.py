@@ -1,6 +1,7 @@
 """A program that communicates in many ways until something fails, then says what it saw: ``{rank, class, time}``.
 
-Run by test_kills.py on four ranks; each prints its process id first.
+Run by test_kills.py on four ranks; each prints its process id first. With a file's name it uses windows, that file, intercommunicators and
+a pool of spawned workers, too, whose process ids rank 0 prints before its own.
 """
 
 import json
@@ -63,21 +64,84 @@ def communicators(comm, step):
     part.Free()
 
 
+def windows(comm, step):
+    right = (comm.rank + 1) % comm.size
+    window = MPI.Win.Allocate(16, 8, comm=comm)
+    window.Fence()
+    window.Put(np.array([step]), right)
+    window.Fence(MPI.MODE_NOSUCCEED)
+    window.Lock(right)
+    window.Accumulate(np.array([1]), right, 1)
+    window.Unlock(right)
+    window.Lock_all()
+    window.Fetch_and_op(np.array([1]), np.array([0]), 0, 1)
+    window.Unlock_all()
+    window.Free()
+
+
+def files(comm, step):
+    mine, read = np.full(1000, comm.rank, dtype="i4"), np.empty(1000, dtype="i4")
+    file = MPI.File.Open(comm, FILE, MPI.MODE_CREATE | MPI.MODE_RDWR)
+    file.Set_view(0, MPI.INT)
+    file.Write_at_all(1000 * comm.rank, mine)
+    file.Sync()
+    comm.Barrier()
+    file.Read_at_all(1000 * ((comm.rank + 1) % comm.size), read)
+    assert read[-1] == (comm.rank + 1) % comm.size
+    file.Close()
+
+
+def intercommunicators(comm, step):
+    side = comm.Split(comm.rank % 2)
+    both = side.Create_intercomm(0, comm, 1 - comm.rank % 2, tag=9)
+    assert both.allreduce(1) == comm.size // 2
+    everyone = both.Merge(high=comm.rank % 2 == 1)
+    everyone.Barrier()
+    for each in (everyone, both, side):
+        each.Free()
+
+
+def pool(comm, step):
+    found = sum(WORKERS[0].map(abs, range(-10, 10))) if comm.rank == 0 else None
+    assert comm.bcast(found) == 100
+
+
 WORK = [small_collectives, small_collectives, large_collectives, ring, requests, objects, any_source, communicators]
 
 
-def main(seed):
-    comm = MPI.COMM_WORLD
+MORE_WORK = [windows, windows, files, intercommunicators, pool]
+WORKERS = []
+FILE = ""
+
+
+def start_workers():
+    from mpi4py.futures import MPIPoolExecutor
+
+    WORKERS.append(MPIPoolExecutor(2))
+    print(json.dumps({"workers": sorted(set(WORKERS[0].map(pid_of, range(20))))}), flush=True)
+
+
+def pid_of(_):
+    time.sleep(0.01)
+    return os.getpid()
+
+
+def main(seed, file=""):
+    global FILE
+    comm, FILE = MPI.COMM_WORLD, file
+    work = [*WORK, *(MORE_WORK if file else [])]
+    if file and comm.rank == 0:
+        start_workers()
     print(json.dumps({"rank": comm.rank, "pid": os.getpid()}), flush=True)
     choice = random.Random(seed)
     comm.Barrier()
     try:
         for step in range(1_000_000):
-            choice.choice(WORK)(comm, step)
+            choice.choice(work)(comm, step)
     except MPI.Exception as error:
         seen = {"rank": comm.rank, "class": error.Get_error_class(), "text": str(error), "time": time.monotonic()}
         print(json.dumps(seen | {"expected": int(MPI.ERR_PROC_FAILED)}), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])
