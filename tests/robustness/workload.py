@@ -104,12 +104,15 @@ def intercommunicators(comm, step):
 
 
 def pool(comm, step):
-    """A death ends the pool's wait, too, which breaks the pool; the bcast then says why."""
+    """A death ends the pool's wait, too, which breaks the pool; the next operation that waits for the dead one says why."""
     found = None
     if comm.rank == 0:
         with contextlib.suppress(BrokenExecutor):
             found = sum(WORKERS[0].map(abs, range(-10, 10)))
-    assert comm.bcast(found) == 100
+    found = comm.bcast(found)
+    if found is None:
+        comm.Barrier()
+    assert found == 100
 
 
 WORK = [small_collectives, small_collectives, large_collectives, ring, requests, objects, any_source, communicators]
