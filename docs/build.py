@@ -1,4 +1,4 @@
-"""Fill the pages of this folder and the README: snippets from their files, the tables of settings and algorithms from the code.
+"""Fill the pages of this folder and the README: snippets and what they print from their files, the tables of settings and algorithms from the code.
 
 python docs/build.py [--check]
 """
@@ -11,6 +11,7 @@ from ncclx_mpi import algorithms, rc
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash)\n.*?```\n", re.DOTALL)
+OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
 REDUCES = {
@@ -24,6 +25,11 @@ def snippet(match: re.Match[str]) -> str:
     """Return the block with the file's text, without the lines that are meant for the tests."""
     lines = (DOCS / match[2]).read_text().splitlines(keepends=True)
     return f"{match[1]}```{match[3]}\n{''.join(line for line in lines if not line.startswith(('# ranks:', '# ends with:')))}```\n"
+
+
+def output(match: re.Match[str]) -> str:
+    """Return the block with what a snippet printed."""
+    return f"{match[1]}```text\n{(DOCS / match[2]).read_text()}```\n"
 
 
 def settings(match: re.Match[str]) -> str:
@@ -60,12 +66,17 @@ def _chosen(row: algorithms.Algorithm) -> str:
 
 def filled(page: Path) -> str:
     """Return what a page should be."""
-    return ALGORITHMS.sub(rows, TABLE.sub(settings, BLOCK.sub(snippet, page.read_text())))
+    return ALGORITHMS.sub(rows, TABLE.sub(settings, OUTPUT.sub(output, BLOCK.sub(snippet, page.read_text()))))
+
+
+def pages() -> list[Path]:
+    """The pages of the site, and the README."""
+    return [*(page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts), DOCS.parent / "README.md"]
 
 
 def main() -> int:
     """Write the pages, or say with ``--check`` which are out of date."""
-    stale = [page for page in [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"] if filled(page) != page.read_text()]
+    stale = [page for page in pages() if filled(page) != page.read_text()]
     for page in stale:
         print(f"{page.name} {'is out of date' if '--check' in sys.argv else 'written'}")
         if "--check" not in sys.argv:

@@ -10,7 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SNIPPETS = sorted((DOCS / "snippets").glob("*.py"))
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+SITE = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+PAGES = [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda path: path.stem)
@@ -28,7 +33,7 @@ def test_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_in_the_docs_comes_from_files(page: Path) -> None:
     text = page.read_text()
     blocks = len(re.findall(r"^```python$", text, re.MULTILINE))
@@ -36,10 +41,14 @@ def test_python_in_the_docs_comes_from_files(page: Path) -> None:
     assert blocks == from_files
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_every_folder_is_in_the_table_for_contributors() -> None:
