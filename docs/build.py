@@ -1,4 +1,4 @@
-"""Fill the pages of this folder and the README: snippets and what they print from their files, the tables of settings and algorithms from the code.
+"""Fill the pages of this folder and the README: snippets, and what they print, from their files, tables from the code. Draw the pictures.
 
 python docs/build.py [--check]
 """
@@ -6,6 +6,8 @@ python docs/build.py [--check]
 import re
 import sys
 from pathlib import Path
+
+import pictures
 
 from ncclx_mpi import algorithms, rc
 
@@ -24,7 +26,8 @@ REDUCES = {
 def snippet(match: re.Match[str]) -> str:
     """Return the block with the file's text, without the lines that are meant for the tests."""
     lines = (DOCS / match[2]).read_text().splitlines(keepends=True)
-    return f"{match[1]}```{match[3]}\n{''.join(line for line in lines if not line.startswith(('# ranks:', '# ends with:')))}```\n"
+    shown = "".join(line for line in lines if not line.startswith(("# ranks:", "# ends with:", "# run by:")))
+    return f"{match[1]}```{match[3]}\n{shown}```\n"
 
 
 def output(match: re.Match[str]) -> str:
@@ -75,12 +78,13 @@ def pages() -> list[Path]:
 
 
 def main() -> int:
-    """Write the pages, or say with ``--check`` which are out of date."""
-    stale = [page for page in pages() if filled(page) != page.read_text()]
-    for page in stale:
-        print(f"{page.name} {'is out of date' if '--check' in sys.argv else 'written'}")
+    """Write pages and pictures, or say with ``--check`` which are out of date."""
+    wanted = {page: filled(page) for page in pages()} | {DOCS / "pictures" / name: drawn for name, drawn in pictures.all_of_them()}
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.name} {'is out of date' if '--check' in sys.argv else 'written'}")
         if "--check" not in sys.argv:
-            page.write_text(filled(page))
+            path.write_text(wanted[path])
     return int(bool(stale) and "--check" in sys.argv)
 
 

@@ -1,4 +1,4 @@
-"""Sphinx: ``pip install '.[docs]' && sphinx-build -W docs docs/_build``; with ``-t online``, links into the pages of NumPy, mpi4py and Python."""
+"""Sphinx: ``pip install '.[docs]' && sphinx-build -W docs docs/_build``; ``-t online``: with links to NumPy, mpi4py and Python."""
 
 import sys
 from pathlib import Path

@@ -132,13 +132,20 @@ class Algorithms(Lines):
             for row in algorithms.rows_of(collective):
                 lines += [f".. rubric:: {row.name}", f"   :name: {collective}-{row.name.replace('_', '-')}", ""]
                 lines += [_said_by(row), ""]
+                if row.kind == algorithms.PLAN:
+                    name = f"{collective}-{row.name}"
+                    lines += [
+                        f".. image:: /pictures/{name}.svg",
+                        f"   :alt: {row.name} of {collective}: who sends to whom, and what waits for it",
+                        "",
+                    ]
         return "\n".join(lines)
 
 
 def _said_by(row: algorithms.Algorithm) -> str:
     module = f"ncclx_mpi.collectives.{row.collective}.{row.name}"
     if importlib.util.find_spec(module) is None:
-        return "One rank gives, or gets, all blocks: it goes by ``ncclx_mpi/collectives/alltoall/cma_vector.py``, which serves all such calls."
+        return "Its file is ``ncclx_mpi/collectives/alltoall/cma_vector.py``: one rank gives, or gets, all blocks."
     return inspect.getdoc(importlib.import_module(module)) or ""
 
 

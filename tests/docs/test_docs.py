@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SNIPPETS = sorted((DOCS / "snippets").glob("*.py"))
+EVERY_SNIPPET = sorted((DOCS / "snippets").glob("*.py"))
+RUN_BY_ANOTHER = [path for path in EVERY_SNIPPET if path.read_text().startswith("# run by:")]
+SNIPPETS = [path for path in EVERY_SNIPPET if path not in RUN_BY_ANOTHER]
 SITE = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
 PAGES = [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
@@ -26,6 +28,14 @@ def test_snippet_prints_what_it_should(snippet: Path) -> None:
     done = subprocess.run([sys.executable, *launcher, str(snippet)], capture_output=True, text=True, timeout=90)
     assert done.returncode == int(ranks[2] or 0), done.stderr
     assert done.stdout == snippet.with_suffix(".out").read_text()
+
+
+@pytest.mark.parametrize("snippet", RUN_BY_ANOTHER, ids=lambda path: path.stem)
+def test_snippet_that_hangs_is_run_by_another_one(snippet: Path) -> None:
+    name = re.match(r"# run by: (\w+\.py)\n", snippet.read_text())
+    assert name
+    runner = snippet.with_name(name[1])
+    assert runner in SNIPPETS and snippet.name in runner.read_text()
 
 
 def test_pages_are_up_to_date() -> None:
