@@ -3,6 +3,7 @@
 python docs/build.py [--check]
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash)\n.*?```\n", re.DOT
 OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
+DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: end -->)", re.DOTALL)
 REDUCES = {
     algorithms.RANK: "((0 op 1) op 2) ...",
     algorithms.GROUPS: "neighbours first: (0 op 1) op (2 op 3)",
@@ -33,6 +35,13 @@ def snippet(match: re.Match[str]) -> str:
 def output(match: re.Match[str]) -> str:
     """Return the block with what a snippet printed."""
     return f"{match[1]}```text\n{(DOCS / match[2]).read_text()}```\n"
+
+
+def differences(match: re.Match[str]) -> str:
+    """Return the table of what the snippet `differences.py` found on two engines."""
+    theirs, ours = (json.loads((DOCS / "snippets" / name).read_text()) for name in ("differences.mpich.json", "differences.out"))
+    lines = ["| | mpi4py over MPICH | here |", "|---|---|---|", *(f"| {what} | {theirs[what]} | {ours[what]} |" for what in ours)]
+    return match[1] + "\n".join(lines) + "\n" + match[2]
 
 
 def settings(match: re.Match[str]) -> str:
@@ -69,7 +78,11 @@ def _chosen(row: algorithms.Algorithm) -> str:
 
 def filled(page: Path) -> str:
     """Return what a page should be."""
-    return ALGORITHMS.sub(rows, TABLE.sub(settings, OUTPUT.sub(output, BLOCK.sub(snippet, page.read_text()))))
+    text = page.read_text()
+    parts = (BLOCK, snippet), (OUTPUT, output), (DIFFERENCES, differences), (TABLE, settings), (ALGORITHMS, rows)
+    for pattern, function in parts:
+        text = pattern.sub(function, text)
+    return text
 
 
 def pages() -> list[Path]:

@@ -1,5 +1,6 @@
 """What a reader can copy is a file that ran: every snippet runs and prints what it should, every page is up to date."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EVERY_SNIPPET = sorted((DOCS / "snippets").glob("*.py"))
 RUN_BY_ANOTHER = [path for path in EVERY_SNIPPET if path.read_text().startswith("# run by:")]
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
 SNIPPETS = [path for path in EVERY_SNIPPET if path not in RUN_BY_ANOTHER]
 SITE = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
 PAGES = [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -36,6 +38,21 @@ def test_snippet_that_hangs_is_run_by_another_one(snippet: Path) -> None:
     assert name
     runner = snippet.with_name(name[1])
     assert runner in SNIPPETS and snippet.name in runner.read_text()
+
+
+def test_what_differs_from_mpi4py_differs() -> None:
+    ours = json.loads((DOCS / "snippets" / "differences.out").read_text())
+    theirs = json.loads((DOCS / "snippets" / "differences.mpich.json").read_text())
+    assert ours.keys() == theirs.keys()
+    assert [what for what in ours if ours[what] == theirs[what]] == []
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no MPICH beside this Python: pip install '.[mpi]'")
+def test_mpi4py_over_mpich_does_what_the_table_says() -> None:
+    command = [str(MPIEXEC), "-n", "2", sys.executable, str(DOCS / "snippets" / "differences.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (DOCS / "snippets" / "differences.mpich.json").read_text()
 
 
 def test_pages_are_up_to_date() -> None:
