@@ -32,13 +32,18 @@ intersphinx_mapping = (
 
 autodoc_docstring_signature = False  # that is without types; reference.py takes it away
 autodoc_typehints_format = "short"
-autodoc_member_order = "bysource"
+autodoc_type_aliases = {
+    name: f"~ncclx_mpi.typing.{name}"
+    for name in ("Buffer", "BufSpec", "BufSpecB", "BufSpecV", "BufSpecW", "TargetSpec", "InPlace", "Stream")
+}
+autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 
+highlight_language = "none"
 html_theme = "pydata_sphinx_theme"
 html_title = f"ncclx_mpi {release}"
 html_static_path = ["_static"]
@@ -51,4 +56,5 @@ html_theme_options = {
     "footer_end": ["theme-version"],
     "secondary_sidebar_items": ["page-toc"],
     "show_prev_next": True,
+    "show_toc_level": 2,
 }
