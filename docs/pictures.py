@@ -1,15 +1,17 @@
-"""Pictures of the pages, as SVG, drawn from what is computed here and now: plans of collectives, and blocks of a field.
+"""Pictures of the pages, as SVG, drawn from what is computed here and now, plans of collectives and blocks of a field, and from measurements.
 
 ``python docs/build.py`` writes them, and says with ``--check`` which are out of date.
 """
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import plots
+from svg import ARROW, DOT, INK, LINE, picture, text
 
 from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, Case
 from ncclx_mpi.cli.plans import plan_of
@@ -19,8 +21,6 @@ SNIPPETS = Path(__file__).parent / "snippets"
 RANKS = 6
 """No power of two, so that what is done about that is seen."""
 LEFT, TOP, COLUMN, ROW = 70, 34, 120, 44
-INK, ARROW, DOT, LINE, PAPER = "#1f2933", "#1f6feb", "#d9480f", "#c5ccd6", "#ffffff"
-STYLE = f'font-family="system-ui, sans-serif" font-size="13" fill="{INK}"'
 
 
 class Message(NamedTuple):
@@ -45,6 +45,7 @@ def all_of_them() -> Iterator[tuple[str, str]]:
     for row in ROWS:
         if row.kind == PLAN:
             yield f"{row.collective}-{row.name}.svg", plan_picture(row)
+    yield from plots.all_of_them()
     yield "heat.svg", field_picture(json.loads((SNIPPETS / "heat.out").read_text()))
 
 
@@ -53,15 +54,15 @@ def plan_picture(row: Algorithm) -> str:
     drawing = traced(row)
     turns = max((message.turn for message in drawing.messages), default=0) + 1
     width, height = LEFT + turns * COLUMN + 30, TOP + RANKS * ROW
-    body = [_text(LEFT + (turn + 0.5) * COLUMN, 18, str(turn + 1), "middle") for turn in range(turns)]
+    body = [text(LEFT + (turn + 0.5) * COLUMN, 18, str(turn + 1), "middle") for turn in range(turns)]
     for rank in range(RANKS):
         y = _y(rank)
-        body.append(_text(12, y + 4, f"rank {rank}"))
+        body.append(text(12, y + 4, f"rank {rank}"))
         body.append(f'<line x1="{LEFT}" y1="{y}" x2="{width - 20}" y2="{y}" stroke="{LINE}" stroke-width="1.5"/>')
     body += [_arrow(message) for message in drawing.messages]
     for rank, turn in sorted(drawing.reductions):
         body.append(f'<circle cx="{LEFT + turn * COLUMN}" cy="{_y(rank)}" r="5" fill="{DOT}"/>')
-    return _svg(width, height, f"{row.collective} by {row.name} on {RANKS} ranks", body)
+    return picture(width, height, f"{row.collective} by {row.name} on {RANKS} ranks", body)
 
 
 def traced(row: Algorithm) -> Drawing:
@@ -104,12 +105,12 @@ def field_picture(found: dict[str, list[list[float]]]) -> str:
     field, owners = found["field"], found["owners"]
     cell, hottest = 14, max(max(row) for row in field)
     width, height = len(field[0]) * cell + 40, len(field) * cell + 40
-    body = []
-    for y, row in enumerate(field):
-        for x, value in enumerate(row):
-            body.append(
-                f'<rect x="{20 + x * cell}" y="{20 + y * cell}" width="{cell}" height="{cell}" fill="{_heat(value / hottest)}"/>'
-            )
+    body = [
+        f'<rect x="{20 + x * cell}" y="{20 + y * cell}" width="{cell}" height="{cell}" fill="{_heat(value / hottest)}"/>'
+        for y, row in enumerate(field)
+        for x, value in enumerate(row)
+    ]
+    body = ['<g shape-rendering="crispEdges">', *body, "</g>"]
     for y, row in enumerate(owners):
         for x, owner in enumerate(row):
             left, top = 20 + x * cell, 20 + y * cell
@@ -119,8 +120,8 @@ def field_picture(found: dict[str, list[list[float]]]) -> str:
                 body.append(_edge(left, top, left + cell, top))
     for rank in sorted({int(owner) for row in owners for owner in row}):
         places = [(x, y) for y, row in enumerate(owners) for x, owner in enumerate(row) if owner == rank]
-        body.append(_text(26 + places[0][0] * cell, 36 + places[0][1] * cell, f"rank {rank}"))
-    return _svg(width, height, "the plate, and the blocks of the ranks", body)
+        body.append(text(26 + places[0][0] * cell, 36 + places[0][1] * cell, f"rank {rank}"))
+    return picture(width, height, "the plate, and the blocks of the ranks", body)
 
 
 def _heat(part: float) -> str:
@@ -144,23 +145,3 @@ def _arrow(message: Message) -> str:
         f'<line x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}" stroke="{ARROW}" stroke-width="1.5" '
         'marker-end="url(#head)"/>'
     )
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{html.escape(text)}</text>'
-
-
-def _svg(width: int, height: int, title: str, body: list[str]) -> str:
-    head = (
-        '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-        f'<path d="M0 0 8 4 0 8z" fill="{ARROW}"/></marker>'
-    )
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" {STYLE}>',
-        f"<title>{html.escape(title)}</title>",
-        f"<defs>{head}</defs>",
-        f'<rect width="{width}" height="{height}" rx="6" fill="{PAPER}"/>',
-        *body,
-        "</svg>",
-    ]
-    return "\n".join(lines) + "\n"
