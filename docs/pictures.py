@@ -29,7 +29,6 @@ class Message(NamedTuple):
     source: int
     target: int
     turn: int
-    nbytes: int
 
 
 class Drawing(NamedTuple):
@@ -94,7 +93,7 @@ def traced(row: Algorithm) -> Drawing:
     for rank, plan in enumerate(plans):
         for index, step in enumerate(plan):
             if step["kind"] == RECV:
-                messages.append(Message(int(step["peer"]), rank, ended(rank, index) - 1, int(step["nbytes"])))
+                messages.append(Message(int(step["peer"]), rank, ended(rank, index) - 1))
             elif step["kind"] == REDUCE:
                 reductions.add((rank, ended(rank, index)))
     return Drawing(messages, reductions)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ncclx_mpi import rc
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EVERY_SNIPPET = sorted((DOCS / "snippets").glob("*.py"))
@@ -72,6 +74,12 @@ def test_python_in_the_docs_comes_from_files(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_every_variable_is_among_the_settings() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text()
+    names = [setting.variable for setting in rc.SETTINGS.values()] + [f"NCCLX_MPI_{name}" for name in rc.INTERNAL]
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_the_readme_is_short() -> None:
