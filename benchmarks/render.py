@@ -34,7 +34,7 @@ def section(path: Path) -> str:
         *report.markdown(rows),
         "",
         f"The table comes from [`{path.relative_to(ROOT)}`]({path.relative_to(ROOT)}) by `benchmarks/render.py`; how it is measured: "
-        "[docs/tuning.md](docs/tuning.md).",
+        "[docs/how_to/tuning.md](docs/how_to/tuning.md).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,18 +1,23 @@
-"""Fill the pages of this folder and the README: snippets from their files, the tables of settings and algorithms from the code.
+"""Fill the pages of this folder and the README: snippets, and what they print, from their files, tables from the code. Draw the pictures.
 
 python docs/build.py [--check]
 """
 
+import json
 import re
 import sys
 from pathlib import Path
+
+import pictures
 
 from ncclx_mpi import algorithms, rc
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash)\n.*?```\n", re.DOTALL)
+OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
+DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: end -->)", re.DOTALL)
 REDUCES = {
     algorithms.RANK: "((0 op 1) op 2) ...",
     algorithms.GROUPS: "neighbours first: (0 op 1) op (2 op 3)",
@@ -23,7 +28,20 @@ REDUCES = {
 def snippet(match: re.Match[str]) -> str:
     """Return the block with the file's text, without the lines that are meant for the tests."""
     lines = (DOCS / match[2]).read_text().splitlines(keepends=True)
-    return f"{match[1]}```{match[3]}\n{''.join(line for line in lines if not line.startswith(('# ranks:', '# ends with:')))}```\n"
+    shown = "".join(line for line in lines if not line.startswith(("# ranks:", "# ends with:", "# run by:")))
+    return f"{match[1]}```{match[3]}\n{shown}```\n"
+
+
+def output(match: re.Match[str]) -> str:
+    """Return the block with what a snippet printed."""
+    return f"{match[1]}```text\n{(DOCS / match[2]).read_text()}```\n"
+
+
+def differences(match: re.Match[str]) -> str:
+    """Return the table of what the snippet `differences.py` found on two engines."""
+    theirs, ours = (json.loads((DOCS / "snippets" / name).read_text()) for name in ("differences.mpich.json", "differences.out"))
+    lines = ["| | mpi4py over MPICH | here |", "|---|---|---|", *(f"| {what} | {theirs[what]} | {ours[what]} |" for what in ours)]
+    return match[1] + "\n".join(lines) + "\n" + match[2]
 
 
 def settings(match: re.Match[str]) -> str:
@@ -60,16 +78,26 @@ def _chosen(row: algorithms.Algorithm) -> str:
 
 def filled(page: Path) -> str:
     """Return what a page should be."""
-    return ALGORITHMS.sub(rows, TABLE.sub(settings, BLOCK.sub(snippet, page.read_text())))
+    text = page.read_text()
+    parts = (BLOCK, snippet), (OUTPUT, output), (DIFFERENCES, differences), (TABLE, settings), (ALGORITHMS, rows)
+    for pattern, function in parts:
+        text = pattern.sub(function, text)
+    return text
+
+
+def pages() -> list[Path]:
+    """The pages of the site, and the README."""
+    return [*(page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts), DOCS.parent / "README.md"]
 
 
 def main() -> int:
-    """Write the pages, or say with ``--check`` which are out of date."""
-    stale = [page for page in [*sorted(DOCS.glob("*.md")), DOCS.parent / "README.md"] if filled(page) != page.read_text()]
-    for page in stale:
-        print(f"{page.name} {'is out of date' if '--check' in sys.argv else 'written'}")
+    """Write pages and pictures, or say with ``--check`` which are out of date."""
+    wanted = {page: filled(page) for page in pages()} | {DOCS / "pictures" / name: drawn for name, drawn in pictures.all_of_them()}
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        print(f"{path.name} {'is out of date' if '--check' in sys.argv else 'written'}")
         if "--check" not in sys.argv:
-            page.write_text(filled(page))
+            path.write_text(wanted[path])
     return int(bool(stale) and "--check" in sys.argv)
 
 

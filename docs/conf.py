@@ -1,8 +1,60 @@
-"""Sphinx: ``pip install '.[docs]' && sphinx-build -W docs docs/_build``."""
+"""Sphinx: ``pip install '.[docs]' && sphinx-build -W docs docs/_build``; ``-t online``: with links to NumPy, mpi4py and Python."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
+import ncclx_mpi
+from ncclx_mpi import rc
+
+rc.initialize = False  # the names of MPI are wanted, no communication
 
 project = "ncclx_mpi"
 copyright = "2026, the ncclx_mpi developers"
-extensions = ["myst_parser"]
-exclude_patterns = ["_build", "snippets"]
-html_theme = "alabaster"
-suppress_warnings = ["myst.xref_missing"]  # links to files of the repository, which are no pages
+version = release = ncclx_mpi.__version__
+
+extensions = ["myst_parser", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "reference"]
+exclude_patterns = ["_build", "_extensions", "snippets"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+# Without the tag nothing is fetched: a build must not depend on three servers.
+intersphinx_mapping = (
+    {
+        "python": ("https://docs.python.org/3", None),
+        "numpy": ("https://numpy.org/doc/stable", None),
+        "mpi4py": ("https://mpi4py.readthedocs.io/en/stable", None),
+    }
+    if tags.has("online")  # noqa: F821 - Sphinx defines it
+    else {}
+)
+
+autodoc_docstring_signature = False  # that is without types; reference.py takes it away
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {
+    name: f"~ncclx_mpi.typing.{name}"
+    for name in ("Buffer", "BufSpec", "BufSpecB", "BufSpecV", "BufSpecW", "TargetSpec", "InPlace", "Stream")
+}
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+toc_object_entries_show_parents = "hide"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+highlight_language = "none"
+html_theme = "pydata_sphinx_theme"
+html_title = f"ncclx_mpi {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "ncclx_mpi"},
+    "navbar_align": "left",
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": True,
+    "show_toc_level": 2,
+}

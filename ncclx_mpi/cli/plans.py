@@ -6,11 +6,14 @@ Costs are those of the rows (:mod:`ncclx_mpi.algorithms`) for ranks of one machi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import rc
 from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, rows_of, variable
 from ncclx_mpi.bench.points import size_text
+
+if TYPE_CHECKING:
+    from ncclx_mpi.collectives.plan import Plan
 
 _ITEMSIZE = 4
 """Bytes of an element of a reduction: a float32."""
@@ -24,7 +27,7 @@ def table(collective: str, ranks: int, nbytes: int) -> str:
     lines.append(f"{'':2}{'algorithm':26}{'kind':11}{'steps':>7}{'cost, us':>12}  if it is forced")
     for row in rows_of(collective):
         mark = "*" if row is on_slot else "+" if row is as_plan else " "
-        steps = str(_steps(row, case)) if row.kind == PLAN else "-"
+        steps = str(len(plan_of(row, case, 0).steps)) if row.kind == PLAN else "-"
         cost = row.cost(ranks, case.nbytes, SHARED_MEMORY)
         lines.append(f"{mark:2}{row.name:26}{KINDS[row.kind]:11}{steps:>7}{cost:>12.1f}  {row.why_not(case) or 'runs'}")
     lines += ["", f"* runs if none is forced{'; shm_pipelined and cma are tried in turn' * (on_slot.name == 'shm_pipelined')}"]
@@ -35,8 +38,8 @@ def table(collective: str, ranks: int, nbytes: int) -> str:
     return "\n".join(lines)
 
 
-def _steps(row: Algorithm, case: Case) -> int:
-    """Steps of rank 0, which is the root."""
+def plan_of(row: Algorithm, case: Case, rank: int) -> Plan:
+    """What `rank` does; the root is rank 0."""
     from ncclx_mpi.collectives.prepare import equal_blocks
     from ncclx_mpi.collectives.select import function_of
 
@@ -54,7 +57,7 @@ def _steps(row: Algorithm, case: Case) -> int:
         "reduce_scatter": lambda: (parts[0],),
         "scan": lambda: (*elements, False),
     }
-    return len(function_of(row)(0, size, *arguments[row.collective]()).steps)
+    return function_of(row)(rank, size, *arguments[row.collective]())
 
 
 _REDUCTIONS = ("reduce", "allreduce", "reduce_scatter", "scan")

@@ -1,5 +1,6 @@
 """What a reader can copy is a file that ran: every snippet runs and prints what it should, every page is up to date."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,10 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from ncclx_mpi import rc
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SNIPPETS = sorted((DOCS / "snippets").glob("*.py"))
-PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+EVERY_SNIPPET = sorted((DOCS / "snippets").glob("*.py"))
+RUN_BY_ANOTHER = [path for path in EVERY_SNIPPET if path.read_text().startswith("# run by:")]
+MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"
+SNIPPETS = [path for path in EVERY_SNIPPET if path not in RUN_BY_ANOTHER]
+SITE = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+PAGES = [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda path: path.stem)
@@ -23,12 +34,35 @@ def test_snippet_prints_what_it_should(snippet: Path) -> None:
     assert done.stdout == snippet.with_suffix(".out").read_text()
 
 
+@pytest.mark.parametrize("snippet", RUN_BY_ANOTHER, ids=lambda path: path.stem)
+def test_snippet_that_hangs_is_run_by_another_one(snippet: Path) -> None:
+    name = re.match(r"# run by: (\w+\.py)\n", snippet.read_text())
+    assert name
+    runner = snippet.with_name(name[1])
+    assert runner in SNIPPETS and snippet.name in runner.read_text()
+
+
+def test_what_differs_from_mpi4py_differs() -> None:
+    ours = json.loads((DOCS / "snippets" / "differences.out").read_text())
+    theirs = json.loads((DOCS / "snippets" / "differences.mpich.json").read_text())
+    assert ours.keys() == theirs.keys()
+    assert [what for what in ours if ours[what] == theirs[what]] == []
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="there is no MPICH beside this Python: pip install '.[mpi]'")
+def test_mpi4py_over_mpich_does_what_the_table_says() -> None:
+    command = [str(MPIEXEC), "-n", "2", sys.executable, str(DOCS / "snippets" / "differences.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (DOCS / "snippets" / "differences.mpich.json").read_text()
+
+
 def test_pages_are_up_to_date() -> None:
     done = subprocess.run([sys.executable, str(DOCS / "build.py"), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_in_the_docs_comes_from_files(page: Path) -> None:
     text = page.read_text()
     blocks = len(re.findall(r"^```python$", text, re.MULTILINE))
@@ -36,10 +70,20 @@ def test_python_in_the_docs_comes_from_files(page: Path) -> None:
     assert blocks == from_files
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_every_variable_is_among_the_settings() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text()
+    names = [setting.variable for setting in rc.SETTINGS.values()] + [f"NCCLX_MPI_{name}" for name in rc.INTERNAL]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_every_folder_is_in_the_table_for_contributors() -> None:

@@ -284,7 +284,7 @@ def test_the_matrix_of_transports(on_hosts, spaces):
 
 
 def commands_of_the_page(beginning: str) -> list[list[str]]:
-    page = (Path(HOME) / "docs" / "hosts.md").read_text()
+    page = (Path(HOME) / "docs" / "how_to" / "hosts.md").read_text()
     blocks = re.findall(r"<!-- ran on two hosts -->\n```bash\n(.*?)```", page, re.DOTALL)
     lines = [line.split() for block in blocks for line in block.splitlines()]
     return [line[2:] for line in lines if " ".join(line).startswith(f"ncclx run {beginning}")]

@@ -1,0 +1,187 @@
+"""What the reference is made of beside autodoc: the names of MPI in groups, the algorithms, the help of each command."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable
+from types import FunctionType
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from ncclx_mpi import MPI, algorithms
+from ncclx_mpi.cli.main import COMMANDS
+
+MODULE = "ncclx_mpi.MPI"
+CLASSES = list(dict.fromkeys(value for name, value in vars(MPI).items() if isinstance(value, type) and not name.startswith("_")))
+FUNCTIONS = [name for name, value in vars(MPI).items() if inspect.isroutine(value) and not name.startswith("_")]
+CONSTANTS = {
+    name: value
+    for name, value in vars(MPI).items()
+    if not (name.startswith("_") or isinstance(value, type) or inspect.isroutine(value) or inspect.ismodule(value))
+}
+UNDERLINE = "-"
+
+
+def constants_of(kind: str) -> list[str]:
+    """The names of one kind: errors, operations, datatypes, handles (whatever else is an object), numbers."""
+    kinds = {"operations": MPI.Op, "datatypes": MPI.Datatype}
+
+    def kind_of(name: str) -> str:
+        if name.startswith("ERR_") or name == "SUCCESS":
+            return "errors"
+        if not isinstance(CONSTANTS[name], int | str) or name.endswith("_NULL"):
+            known = [kind for kind, its in kinds.items() if isinstance(CONSTANTS[name], its) and not name.endswith("_NULL")]
+            return known[0] if known else "handles"
+        return "numbers"
+
+    return sorted(name for name in CONSTANTS if kind_of(name) == kind)
+
+
+def groups_of(cls: type) -> Iterable[tuple[str, list[str]]]:
+    """The public members of a class that no public base of it has, by the class of ours that defines them: its title, and their names."""
+    static = inspect.getattr_static
+    bases = [base for base in cls.__mro__[1:] if base in CLASSES]
+    seen: set[str] = {name for base in bases for name in dir(base) if static(base, name) is static(cls, name)}
+    for each in cls.__mro__:
+        if each.__module__.startswith("ncclx_mpi"):
+            names = [name for name in vars(each) if not name.startswith("_") and name not in seen]
+            seen.update(names)
+            if names:
+                words = " ".join(re.findall("[A-Z][a-z]+", each.__name__)).lower()
+                yield "" if each is cls else f"{cls.__name__}: {words}", names
+
+
+class Lines(SphinxDirective):
+    """A directive that is short for some lines of reStructuredText."""
+
+    has_content = False
+
+    def text(self) -> str:
+        raise NotImplementedError
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(self.text(), allow_section_headings=True)
+
+
+class Class(Lines):
+    """``mpi-class:: Comm``: the class, and its members in the groups in which the code has them."""
+
+    required_arguments = 1
+
+    def text(self) -> str:
+        cls = getattr(MPI, self.arguments[0])
+        lines = [f".. autoclass:: {MODULE}.{cls.__name__}", "   :show-inheritance:" if _has_public_base(cls) else "", ""]
+        for alias in (name for name, value in vars(MPI).items() if value is cls and name != cls.__name__):
+            lines += [f".. py:data:: {MODULE}.{alias}", "", f"   Another name of :class:`{MODULE}.{cls.__name__}`.", ""]
+        for title, names in groups_of(cls):
+            if title:
+                lines += [title, UNDERLINE * len(title), ""]
+            for name in sorted(names):
+                lines += [f".. auto{_kind(inspect.getattr_static(cls, name))}:: {MODULE}.{cls.__name__}.{name}", ""]
+        return "\n".join(lines)
+
+
+def _has_public_base(cls: type) -> bool:
+    return any(base in CLASSES for base in cls.__mro__[1:])
+
+
+def _kind(member: Any) -> str:
+    if isinstance(member, property):
+        return "property"
+    return "method" if isinstance(member, FunctionType | classmethod | staticmethod) else "attribute"
+
+
+class Functions(Lines):
+    """``mpi-functions::``: those of the module."""
+
+    def text(self) -> str:
+        return "\n".join(f".. autofunction:: {MODULE}.{name}" for name in sorted(FUNCTIONS))
+
+
+class Constants(Lines):
+    """``mpi-constants:: errors``: those of a kind, with the values of those that are numbers."""
+
+    required_arguments = 1
+
+    def text(self) -> str:
+        return "\n".join(self._entry(name) for name in constants_of(self.arguments[0]))
+
+    def _entry(self, name: str) -> str:
+        value = CONSTANTS[name]
+        shown = f"\n   :value: {value!r}" if isinstance(value, int | str) and type(value) in (int, str) else ""
+        return f".. py:data:: {MODULE}.{name}{shown}\n"
+
+
+class Algorithms(Lines):
+    """``algorithms::``: what the file of each algorithm says of it."""
+
+    def text(self) -> str:
+        lines: list[str] = []
+        for collective in algorithms.ALGORITHMS:
+            lines += [collective, UNDERLINE * len(collective), ""]
+            for row in algorithms.rows_of(collective):
+                lines += [f".. rubric:: {row.name}", f"   :name: {collective}-{row.name.replace('_', '-')}", ""]
+                lines += [_said_by(row), ""]
+                if row.kind == algorithms.PLAN:
+                    name = f"{collective}-{row.name}"
+                    lines += [
+                        f".. image:: /pictures/{name}.svg",
+                        f"   :alt: {row.name} of {collective}: who sends to whom, and what waits for it",
+                        "",
+                    ]
+        return "\n".join(lines)
+
+
+def _said_by(row: algorithms.Algorithm) -> str:
+    module = f"ncclx_mpi.collectives.{row.collective}.{row.name}"
+    if importlib.util.find_spec(module) is None:
+        return "Its file is ``ncclx_mpi/collectives/alltoall/cma_vector.py``: one rank gives, or gets, all blocks."
+    return inspect.getdoc(importlib.import_module(module)) or ""
+
+
+class Help(Lines):
+    """``command-help:: run``: what ``ncclx run --help`` prints."""
+
+    required_arguments = 1
+
+    def text(self) -> str:
+        printed = io.StringIO()
+        argv, columns = sys.argv, os.environ.get("COLUMNS")
+        sys.argv, os.environ["COLUMNS"] = ["ncclx"], "100"
+        try:
+            with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+                importlib.import_module(COMMANDS[self.arguments[0]][0]).main(["--help"])
+        finally:
+            sys.argv = argv
+            os.environ.pop("COLUMNS")
+            if columns is not None:
+                os.environ["COLUMNS"] = columns
+        return "\n".join([".. code-block:: text", "", *(f"   {line}" for line in printed.getvalue().splitlines())])
+
+
+def without_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Leave out the first line of docstrings of MPI, which is the signature for tools that know no function."""
+    last = name.rsplit(".", 1)[-1]
+    if name.startswith(MODULE) and lines and (lines[0] == last or lines[0].startswith(f"{last}(")):
+        del lines[0]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.add_directive("mpi-class", Class)
+    app.add_directive("mpi-functions", Functions)
+    app.add_directive("mpi-constants", Constants)
+    app.add_directive("algorithms", Algorithms)
+    app.add_directive("command-help", Help)
+    app.connect("autodoc-process-docstring", without_signature, priority=100)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,107 @@
+"""Plots of what `ncclx bench` measured, from files in ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from svg import ARROW, DOT, LINE, picture, text
+
+from ncclx_mpi.bench.points import size_text
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+COLOURS = {"ncclx_mpi": DOT, "mpich": ARROW, "openmpi": "#2b8a3e", "impi": "#7048a8"}
+SWEPT = (("allreduce", 2), ("allreduce", 8), ("bcast", 2), ("alltoall", 2))
+"""Which curves of the sweep are drawn: case and ranks."""
+LEFT, WIDTH = 260, 420
+Row = dict[str, Any]
+
+
+def all_of_them() -> Iterator[tuple[str, str]]:
+    """Name and text of each plot."""
+    yield "speed.svg", ratios(_newest("standard"))
+    sweep = _newest("sweep")
+    for case, ranks in SWEPT:
+        yield (
+            f"sweep-{case}-{ranks}.svg",
+            curves(case, ranks, [row for row in sweep if (row["case"], row["ranks"]) == (case, ranks)]),
+        )
+
+
+def _newest(kind: str) -> list[Row]:
+    """The rows of the newest file of a kind; the names begin with the date."""
+    rows: list[Row] = json.loads(sorted(RESULTS.glob(f"*-{kind}.json"))[-1].read_text())["summary"]
+    return rows
+
+
+def ratios(rows: list[Row]) -> str:
+    """A line for each case; a dot for the time on each engine, in times of that on the fastest of the others."""
+    rows = [row for row in rows if row["ratio"] is not None]
+    low, high = 0.04, 8.0
+    height = 70 + 22 * len(rows)
+
+    def x(ratio: float) -> float:
+        return LEFT + WIDTH * math.log(min(max(ratio, low), high) / low) / math.log(high / low)
+
+    body = _legend(height - 14)
+    for ratio in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8):
+        body += [_line(x(ratio), 30, x(ratio), height - 36, 2 if ratio == 1 else 0.7), text(x(ratio), 22, f"{ratio:g}", "middle")]
+    for number, row in enumerate(rows):
+        y = 44 + 22 * number
+        size = f" {size_text(row['bytes'])}" if row["bytes"] else ""
+        body.append(text(LEFT - 12, y + 4, f"{row['case'].replace('_', ' ')}{size}, {row['ranks']} ranks", "end"))
+        fastest = row["us"][row["fastest"]]
+        for side in reversed(COLOURS):
+            if row["us"].get(side):
+                body.append(_dot(x(row["us"][side] / fastest), y, side))
+    return picture(LEFT + WIDTH + 30, height, "times in those of the fastest of three MPIs", body)
+
+
+def curves(case: str, ranks: int, rows: list[Row]) -> str:
+    """Time over bytes, both in powers."""
+    rows = sorted((row for row in rows if row["bytes"] and row["us"]), key=lambda row: row["bytes"])
+    times = [time for row in rows for side, time in row["us"].items() if side in COLOURS and time]
+    low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+    top, bottom, left = 40, 300, 80
+
+    def x(nbytes: int) -> float:
+        first, last = math.log2(rows[0]["bytes"]), math.log2(rows[-1]["bytes"])
+        return left + 540 * (math.log2(nbytes) - first) / (last - first)
+
+    def y(time: float) -> float:
+        return bottom - (bottom - top) * (math.log10(time) - low) / (high - low)
+
+    body = [text(20, 22, f"{case} on {ranks} ranks: us over bytes of one rank"), *_legend(bottom + 46)]
+    for power in range(low, high + 1):
+        body += [
+            _line(left, y(10.0**power), left + 540, y(10.0**power), 0.7),
+            text(left - 8, y(10.0**power) + 4, f"{10.0**power:,.10g}", "end"),
+        ]
+    for row in rows[::2]:
+        body.append(text(x(row["bytes"]), bottom + 20, size_text(row["bytes"]), "middle"))
+    for side, colour in reversed(COLOURS.items()):
+        points = [(x(row["bytes"]), y(row["us"][side])) for row in rows if row["us"].get(side)]
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        body.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{2.5 if side == "ncclx_mpi" else 1.5}"/>'
+        )
+    return picture(left + 570, bottom + 62, f"{case} on {ranks} ranks", body)
+
+
+def _legend(y: int) -> list[str]:
+    return [
+        part
+        for number, side in enumerate(COLOURS)
+        for part in (_dot(100 + 130 * number, y - 4, side), text(110 + 130 * number, y, side))
+    ]
+
+
+def _dot(x: float, y: float, side: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5.5 if side == "ncclx_mpi" else 4}" fill="{COLOURS[side]}"/>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, width: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{LINE}" stroke-width="{width}"/>'

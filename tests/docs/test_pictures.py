@@ -1,0 +1,39 @@
+"""Pictures show what they are said to: the messages of a plan, in an order in which they can be sent."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, row_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import pictures
+
+PLANS = pytest.mark.parametrize("row", [row for row in ROWS if row.kind == PLAN], ids=lambda row: f"{row.collective}-{row.name}")
+
+
+@PLANS
+def test_everybody_who_needs_something_gets_it(row: Algorithm) -> None:
+    messages = pictures.traced(row).messages
+    everybody = set(range(pictures.RANKS))
+    needs = {"gather": {0}, "reduce": {0}, "bcast": everybody - {0}, "scatter": everybody - {0}, "scan": everybody - {0}}
+    assert {message.target for message in messages} >= needs.get(row.collective, everybody)
+    assert all(message.source != message.target and message.turn >= 0 for message in messages)
+
+
+def test_nobody_passes_on_what_has_not_come() -> None:
+    messages = pictures.traced(row_of("bcast", "binomial")).messages
+    came = {0: -1} | {message.target: message.turn for message in messages}
+    assert len(messages) == pictures.RANKS - 1
+    assert all(came[message.source] < message.turn for message in messages)
+
+
+def test_a_ring_takes_a_turn_for_each_step() -> None:
+    drawing = pictures.traced(row_of("allreduce", "ring"))
+    n = pictures.RANKS
+    assert sorted((m.source, m.turn) for m in drawing.messages) == [
+        (rank, turn) for rank in range(n) for turn in range(2 * (n - 1))
+    ]
+    assert all((m.source + 1) % n == m.target for m in drawing.messages)
+    assert len(drawing.reductions) == n * (n - 1)
