@@ -13,9 +13,11 @@ import sys
 from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
+from unittest import mock
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 from ncclx_mpi import MPI, algorithms
@@ -30,6 +32,7 @@ CONSTANTS = {
     if not (name.startswith("_") or isinstance(value, type) or inspect.isroutine(value) or inspect.ismodule(value))
 }
 UNDERLINE = "-"
+OF_UNION = re.compile(r"TypeAliasForwardRef\('([^']+)'\)")
 
 
 def constants_of(kind: str) -> list[str]:
@@ -122,6 +125,18 @@ class Constants(Lines):
         return f".. py:data:: {MODULE}.{name}{shown}\n"
 
 
+class Aliases(Lines):
+    """``type-aliases:: ncclx_mpi.typing``: what annotations call things by; autodoc would make data of them, which they do not link to."""
+
+    required_arguments = 1
+
+    def text(self) -> str:
+        module = self.arguments[0]
+        documented = ModuleAnalyzer.for_module(module).find_attr_docs()
+        entries = (f".. py:type:: {module}.{name}\n\n   {' '.join(lines)}\n" for (_, name), lines in documented.items())
+        return "\n".join(entries)
+
+
 class Algorithms(Lines):
     """``algorithms::``: what the file of each algorithm says of it."""
 
@@ -149,24 +164,25 @@ def _said_by(row: algorithms.Algorithm) -> str:
     return inspect.getdoc(importlib.import_module(module)) or ""
 
 
-class Help(Lines):
-    """``command-help:: run``: what ``ncclx run --help`` prints."""
-
-    required_arguments = 1
+class Commands(Lines):
+    """``commands::``: what each command prints for ``--help``."""
 
     def text(self) -> str:
-        printed = io.StringIO()
-        argv, columns = sys.argv, os.environ.get("COLUMNS")
-        sys.argv, os.environ["COLUMNS"] = ["ncclx"], "100"
-        try:
-            with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-                importlib.import_module(COMMANDS[self.arguments[0]][0]).main(["--help"])
-        finally:
-            sys.argv = argv
-            os.environ.pop("COLUMNS")
-            if columns is not None:
-                os.environ["COLUMNS"] = columns
-        return "\n".join([".. code-block:: text", "", *(f"   {line}" for line in printed.getvalue().splitlines())])
+        lines: list[str] = []
+        for command in COMMANDS:
+            title = f"ncclx {command}"
+            lines += [title, UNDERLINE * len(title), "", ".. code-block:: text", ""]
+            lines += [f"   {line}" for line in help_of(command).splitlines()] + [""]
+        return "\n".join(lines)
+
+
+def help_of(command: str) -> str:
+    """What ``ncclx COMMAND --help`` prints."""
+    printed = io.StringIO()
+    as_typed = mock.patch.object(sys, "argv", ["ncclx"]), mock.patch.dict(os.environ, COLUMNS="100")
+    with as_typed[0], as_typed[1], contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        importlib.import_module(COMMANDS[command][0]).main(["--help"])
+    return printed.getvalue()
 
 
 def without_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -176,12 +192,23 @@ def without_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any,
         del lines[0]
 
 
+def with_names_of_aliases(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, arguments: str | None, returned: str | None
+) -> tuple[str, str | None] | None:
+    """Put the name of a type in place of what autodoc makes of an alias that is part of a union."""
+    if arguments is None or OF_UNION.search(arguments) is None:
+        return None  # as it is
+    return OF_UNION.sub(r"\1", arguments), returned
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.add_directive("mpi-class", Class)
     app.add_directive("mpi-functions", Functions)
     app.add_directive("mpi-constants", Constants)
+    app.add_directive("type-aliases", Aliases)
     app.add_directive("algorithms", Algorithms)
-    app.add_directive("command-help", Help)
+    app.add_directive("commands", Commands)
     app.connect("autodoc-process-docstring", without_signature, priority=100)
+    app.connect("autodoc-process-signature", with_names_of_aliases)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
