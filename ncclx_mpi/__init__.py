@@ -36,3 +36,17 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext ncclx_mpi``: the magic ``%%ranks``, which runs a cell on ranks."""
+    from ncclx_mpi.notebook import magics
+
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext ncclx_mpi``: end the ranks."""
+    from ncclx_mpi.notebook import magics
+
+    magics.unload(shell)
