@@ -40,13 +40,14 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: Any) -> None:
     """``%load_ext ncclx_mpi``: the magic ``%%ranks``, which runs a cell on ranks."""
-    from ncclx_mpi.notebook import magics
-
-    magics.load(shell)
+    _magics().load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext ncclx_mpi``: end the ranks."""
-    from ncclx_mpi.notebook import magics
+    _magics().unload(shell)
 
-    magics.unload(shell)
+
+def _magics() -> Any:
+    """Named, not imported: what was compiled is good for as long as what this file imports."""
+    return importlib.import_module(f"{__name__}.notebook.magics")

@@ -70,7 +70,7 @@ class _Rank:
         self._streams = [Stream(self._post, STDOUT), Stream(self._post, STDERR)]
         sys.stdout, sys.stderr = self._streams
         sys.path[:] = start.path
-        RankShell.post = self._post
+        RankShell.post, RankShell.streams = self._post, self._streams
         self._shell = _new_shell(start.shell)
         builtins.input = _no_input
 

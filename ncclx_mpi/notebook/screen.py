@@ -34,8 +34,14 @@ class _Printer(Outlet):
     def __init__(self, stream: int) -> None:
         super().__init__(lambda _: None)
         self._stream = stream
+        self._is_in_line = False
+
+    def put_below(self, text: str) -> None:
+        """Print lines that do not continue what somebody else has begun."""
+        self.put(b"\n" * self._is_in_line + text.encode(errors="replace"))
 
     def put(self, data: bytes) -> None:
+        self._is_in_line = not data.endswith(b"\n")
         file = sys.stdout if self._stream == STDOUT else sys.stderr
         print(data.decode(errors="replace"), end="", file=file, flush=True)
 
@@ -51,7 +57,8 @@ class Screen:
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._relay = LineRelay(True, {stream: _Printer(stream) for stream in (STDOUT, STDERR)})
+        self._printers = {stream: _Printer(stream) for stream in (STDOUT, STDERR)}
+        self._relay = LineRelay(True, self._printers)
         self._raised: dict[int, str] = {}
         self._raised_at = 0.0
         self._results: dict[int, Result] = {}
@@ -71,7 +78,7 @@ class Screen:
     def say(self, text: str) -> None:
         """Print a line of our own, after what ranks have written."""
         self._relay.flush(everything=True)
-        self._relay.say(text)
+        self._printers[STDERR].put_below(f"{text}\n")
 
     def step(self) -> None:
         """Show what has waited long enough."""
@@ -113,8 +120,7 @@ class Screen:
     def _print(self, stream: int, ranks: Iterable[int], text: str) -> None:
         """Print lines, each with the ranks that they are of."""
         tag = f"[{ranges(frozenset(ranks))}] "
-        lines = "".join(f"{tag}{line}\n" for line in text.splitlines() or [""])
-        _Printer(stream).put(lines.encode(errors="replace"))
+        self._printers[stream].put_below("".join(f"{tag}{line}\n" for line in text.splitlines() or [""]))
 
 
 def _alike(texts: dict[int, str]) -> list[tuple[list[int], str]]:

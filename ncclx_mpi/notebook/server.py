@@ -16,7 +16,7 @@ from ncclx_mpi.launch.ready import make_ready
 from ncclx_mpi.launch.relay import STDERR, STDOUT, LineRelay
 from ncclx_mpi.notebook import rank as ranks
 from ncclx_mpi.notebook.messages import Ended, Places, Start, Written
-from ncclx_mpi.observe.describe import reports
+from ncclx_mpi.observe.describe import RankReport, reports
 
 _READER_SECONDS = 4.0
 
@@ -61,12 +61,18 @@ class _Server:
     def _say_places(self, job: Job) -> None:
         found = reports(job.nodes.arenas, 1)
         waiting = {report.rank: report.records[-1].seconds for report in found if report.records and report.records[-1].is_open}
-        self._outlet.put(protocol.pack(Places("\n".join(f"  {report}" for report in found), waiting)))
+        lines = [_place(report, job.pids[report.rank]) for report in found]
+        self._outlet.put(protocol.pack(Places("\n".join(lines), waiting)))
 
     def _end(self, message: Ended) -> None:
         with contextlib.suppress(OSError):  # the kernel has gone
             self._outlet.put(protocol.pack(message))
             self._outlet.finish(_READER_SECONDS)
+
+
+def _place(report: RankReport, pid: int) -> str:
+    """A line on a rank; there is no communication before a cell imports it."""
+    return f"  {report}" if report.pid else f"  rank {report.rank} (process {pid}): has not imported MPI"
 
 
 def _ended(outcome: Outcome) -> Ended:

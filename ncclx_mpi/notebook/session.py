@@ -77,7 +77,8 @@ class Session:
         for number, connection in enumerate([*self._ranks, self._server]):
             self._selector.register(connection, selectors.EVENT_READ, number)
         _sessions.add(self)
-        protocol.send(self._server, Start([folder or os.getcwd() for folder in sys.path], shell))
+        with contextlib.suppress(OSError):  # it has died already, which is heard
+            protocol.send(self._server, Start([folder or os.getcwd() for folder in sys.path], shell))
 
     # -- what happens ----------------------------------------------------------------------------------------------
 

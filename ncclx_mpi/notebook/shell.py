@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ncclx_mpi import errors
 from ncclx_mpi.notebook.messages import Cleared, Raised, Result, Shown
-from ncclx_mpi.notebook.post import Post
+from ncclx_mpi.notebook.post import Post, Stream
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -26,9 +25,12 @@ class RankShell(InteractiveShell):
     ----------
     post : Post
         To the kernel; set before the shell is made.
+    streams : list of Stream
+        What prints to the kernel; as well.
     """
 
     post: ClassVar[Post]
+    streams: ClassVar[list[Stream]]
 
     def init_history(self) -> None:
         """Keep no history on disk: the kernel's has the cells."""
@@ -65,9 +67,9 @@ class RankShell(InteractiveShell):
         self.show(Raised(self.InteractiveTB.stb2text(stb)))
 
     def show(self, message: Any) -> None:
-        """Send something to show, after what was printed before."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        """Send something to show, below what was printed before."""
+        for stream in self.streams:
+            stream.end_line()
         self.post.send(message)
 
 
