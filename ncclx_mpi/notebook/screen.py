@@ -12,7 +12,7 @@ from ncclx_mpi.launch.outlet import Outlet
 from ncclx_mpi.launch.relay import STDERR, STDOUT, LineRelay
 from ncclx_mpi.notebook.messages import Cleared, Raised, Result, Shown, Text, Written
 
-_ALIKE_SECONDS = 0.3
+_ALIKE_SECONDS = 0.5
 """So long a traceback waits for those of other ranks, which may be the same."""
 
 
