@@ -16,7 +16,8 @@ NUMERIC = {"numpy", "numba", "llvmlite"}
 ALLOWED_OUTSIDE = {
     "numba_kernels": NUMERIC | {"numba_kernels", "cuda"},
     "transports": NUMERIC | {"numba_kernels", "transports"},
-    "ncclx_mpi": NUMERIC | {"numba_kernels", "transports", "ncclx_mpi", "mpi4py", "pytest", "_pytest", "hypothesis", "cloudpickle", "IPython"},
+    "ncclx_mpi": NUMERIC
+    | {"numba_kernels", "transports", "ncclx_mpi", "mpi4py", "pytest", "_pytest", "hypothesis", "cloudpickle", "IPython"},
 }
 
 LAYERS = [
