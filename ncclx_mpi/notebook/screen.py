@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from ncclx_mpi.launch.binding import ranges
 from ncclx_mpi.launch.outlet import Outlet
@@ -35,6 +35,7 @@ class _Printer(Outlet):
         super().__init__(lambda _: None)
         self._stream = stream
         self._is_in_line = False
+        self._is_flushed = True
 
     def put_below(self, text: str) -> None:
         """Print lines that do not continue what somebody else has begun."""
@@ -42,8 +43,18 @@ class _Printer(Outlet):
 
     def put(self, data: bytes) -> None:
         self._is_in_line = not data.endswith(b"\n")
-        file = sys.stdout if self._stream == STDOUT else sys.stderr
-        print(data.decode(errors="replace"), end="", file=file, flush=True)
+        self._is_flushed = False
+        self._file.write(data.decode(errors="replace"))
+
+    def flush(self) -> None:
+        """Have what was printed be seen: once for many lines, as a kernel's stream waits for its thread then."""
+        if not self._is_flushed:
+            self._is_flushed = True
+            self._file.flush()
+
+    @property
+    def _file(self) -> TextIO:
+        return sys.stdout if self._stream == STDOUT else sys.stderr
 
 
 class Screen:
@@ -79,12 +90,14 @@ class Screen:
         """Print a line of our own, after what ranks have written."""
         self._relay.flush(everything=True)
         self._printers[STDERR].put_below(f"{text}\n")
+        self._flush()
 
     def step(self) -> None:
         """Show what has waited long enough."""
         self._relay.flush()
         if self._raised and time.monotonic() > self._raised_at + _ALIKE_SECONDS:
             self._show_raised()
+        self._flush()
 
     def finish(self) -> None:
         """Show all that is left: tracebacks, then results, in the order of the ranks and once for those that have the same."""
@@ -97,6 +110,11 @@ class Screen:
             if rank not in texts:
                 self._show(rank, Shown(result.data, result.metadata, {}, False))
         self._results.clear()
+        self._flush()
+
+    def _flush(self) -> None:
+        for printer in self._printers.values():
+            printer.flush()
 
     def _show(self, rank: int, message: Shown) -> None:
         if not message.update:

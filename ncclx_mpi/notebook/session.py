@@ -23,6 +23,7 @@ from ncclx_mpi.notebook.messages import Ended, Places, Ready, Start, Written
 _TURN_SECONDS = 0.1
 _CATCH_UP_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
+_END_SECONDS = 2.0
 _LEAVE_SECONDS = 4.0
 """Time for ranks to end as programs do: Jupyter grants a kernel five seconds in all."""
 
@@ -222,8 +223,11 @@ class Session:
         if self._owner != os.getpid():
             return
         self._close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # stopped, for one; the end of it is the end of the ranks, too
+            self._process.kill()
+            self._process.wait()
         if self.ended is None:
             self.ended = Ended("", [], None)
 

@@ -16,7 +16,7 @@ from kernels import wait_until
 
 from ncclx_mpi.launch import protocol
 from ncclx_mpi.notebook import values
-from ncclx_mpi.notebook.cell import CellFailed, Run
+from ncclx_mpi.notebook.cell import CellFailed, CellInterrupted, Run
 from ncclx_mpi.notebook.messages import Cell, Cleared, Raised, Result, Shown, Text, Written
 from ncclx_mpi.notebook.post import Interrupts, Post, Stream
 from ncclx_mpi.notebook.screen import Screen
@@ -198,3 +198,11 @@ def test_a_fork_of_the_kernel_lets_go_of_the_ranks_and_leaves_them_alone(session
         os._exit(int(session.is_alive))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert Run(session, screen).run(Cell("kept", "", 2)) == [b"", b""]
+
+
+def test_a_start_that_takes_long_can_be_interrupted_and_leaves_nothing(session: Session, screen: Screen) -> None:
+    os.kill(session._process.pid, signal.SIGSTOP)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(CellInterrupted, match="the start of the ranks was stopped"):
+        Run(session, screen).run(Cell("1", "", 1))
+    assert session._process.poll() is not None and session.ended is not None

@@ -95,7 +95,9 @@ def test_the_same_exception_is_said_once(three: Kernel) -> None:
 
 
 def test_ranks_that_wait_for_one_that_failed_are_stopped(three: Kernel) -> None:
+    three.run("from ncclx_mpi.notebook import cell\npatience, cell._STUCK_SECONDS = cell._STUCK_SECONDS, 1.0")
     shown = three.run("%%ranks\nif rank == 1:\n    1 / 0\ncomm.recv(source=1)")
+    three.run("cell._STUCK_SECONDS = patience")
     assert re.search(
         r"ranks 0,2 stopped: waiting since rank 1 failed; the ranks were in\n  rank 0 \(process \d+\): in ", shown.stderr
     )
