@@ -160,6 +160,22 @@ def test_variables_that_only_the_sender_knows(monkeypatch: pytest.MonkeyPatch) -
     assert values.pack({}, [], "") == b"" and values.unpack(b"", "") == {}
 
 
+def test_a_rank_waits_until_what_it_wrote_is_read() -> None:
+    pytest.importorskip("IPython", reason="IPython is not installed")
+    from ncclx_mpi.notebook.rank import _unread, _wait_until_taken
+
+    reader, writer = os.pipe()
+    os.write(writer, b"last words")
+    slow = threading.Timer(0.2, os.read, (reader, 100))
+    slow.start()
+    _wait_until_taken([writer])
+    assert _unread(writer) == 0
+    slow.join()
+    os.close(reader)
+    _wait_until_taken([writer])  # nobody will: nothing to wait for
+    os.close(writer)
+
+
 @pytest.fixture
 def session(tmp_path: Any) -> Iterator[Session]:
     pytest.importorskip("IPython", reason="IPython is not installed")

@@ -171,11 +171,11 @@ def test_another_number_of_ranks_is_said(three: Kernel) -> None:
 
 
 def test_an_idle_rank_still_serves_the_others(three: Kernel) -> None:
-    three.run(
-        "%%ranks\nimport numpy\ndata = numpy.full(1 << 22, rank, 'u1')\nif rank == 0:\n    request = comm.Isend(data, dest=1)"
-    )
-    assert three.run("%%ranks\nif rank == 1:\n    comm.Recv(data, source=0)\nint(data.max())").stdout == "[0-1] 0\n[2] 2\n"
-    assert not three.run("%%ranks\nif rank == 0:\n    request.Wait()").error
+    sends = "requests = [comm.Isend(data, dest=1) for _ in range(2000)]"  # more than there is room for until they are received
+    three.run(f"%%ranks\nimport numpy\ndata = numpy.full(1 << 12, rank, 'u1')\nif rank == 0:\n    {sends}")
+    receives = "for _ in range(2000):\n        comm.Recv(data, source=0)"
+    assert three.run(f"%%ranks\nif rank == 1:\n    {receives}\nint(data.max())").stdout == "[0-1] 0\n[2] 2\n"
+    assert not three.run("%%ranks\nif rank == 0:\n    MPI.Request.Waitall(requests)").error
 
 
 @pytest.mark.parametrize(
