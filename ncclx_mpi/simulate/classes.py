@@ -2,8 +2,8 @@
 
 Ranks r, r + p, r + 2 p ... are a class if their plans differ only by whom they talk to: by the same distance around all ranks (a ring,
 Bruck), or by the same bits of the rank's number (recursive doubling). Then one rank of each class is enough: what it sends to a rank
-of a class it gets of one of that class. As it cannot be far from one and near to another, a message takes the longest way of all of its
-class.
+of a class it gets of one of that class. As it cannot be far from one and near to another, a message takes the longest way that one of its
+class takes: a price is exact where all of a class are as far apart. Else it is an estimate, as queues before links and receivers differ.
 """
 
 from __future__ import annotations
