@@ -27,6 +27,7 @@ LAYERS = [
     {"observe", "gpu_memory"},
     {"buffers"},
     {"arguments", "collectives"},
+    {"simulate"},
     {"rma", "device"},
     {"operations"},
     {"extensions", "io"},
