@@ -52,14 +52,13 @@ def _unordered_on_its_own(program: Program, rank: int, is_shared: bool) -> Itera
         return
     before = _closure(program, first, end)
     table = np.array([(INPUT if is_shared and a.buffer == OUTPUT else a.buffer, a.start, a.end, a.step - first) for a in accesses])
-    buffer, start, stop, step = table.T
-    for number, access in enumerate(accesses):
-        if not access.is_write:
-            continue
-        is_met = (buffer == buffer[number]) & (start < access.end) & (stop > access.start)
-        for other in np.flatnonzero(is_met & ~before[step[number], step] & ~before[step, step[number]]).tolist():
-            if not accesses[other].is_write or other > number:
-                yield access, accesses[other]
+    writes = np.flatnonzero([access.is_write for access in accesses])
+    (buffer, start, stop, step), (its_buffer, its_start, its_stop, its_step) = table.T, table[writes].T[:, :, None]
+    is_met = (its_buffer == buffer) & (its_start < stop) & (its_stop > start)
+    for number, other in np.argwhere(is_met & ~before[its_step, step] & ~before[step, its_step]).tolist():
+        write = int(writes[number])
+        if not accesses[other].is_write or other > write:
+            yield accesses[write], accesses[other]
 
 
 def _closure(program: Program, first: int, end: int) -> npt.NDArray[np.bool_]:
