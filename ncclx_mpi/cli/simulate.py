@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ncclx_mpi.algorithms import ALGORITHMS, PLAN, Algorithm, rows_of
+from ncclx_mpi.algorithms import ALGORITHMS, PLAN, Algorithm, Case, choose, rows_of
 from ncclx_mpi.bench.points import parse_size, size_text
 from ncclx_mpi.cli.main import program_name
 from ncclx_mpi.simulate import goal, network, proof
@@ -64,18 +64,19 @@ def _simulate(options: argparse.Namespace) -> int:
 
 def _prices(rows: list[Algorithm], call: Call, modelled: Network) -> list[str]:
     """A line for each algorithm."""
-    lines = [f"{rows[0].collective} of {size_text(call.nbytes)} from each of {call.size} ranks", ""]
-    lines.append(
-        f"{'algorithm':26}{'us':>14}{'messages':>14}" + "".join(f"{'GB, ' + level:>14}" for level in LEVELS) + "  ranks looked at"
-    )
+    chosen = choose(rows[0].collective, Case(call.size, call.nbytes, call.itemsize))
+    lines = [f"{rows[0].collective} of {size_text(call.nbytes)} from each of {call.size} ranks; + runs if none is forced", ""]
+    columns = "".join(f"{'GB, ' + level:>14}" for level in LEVELS)
+    lines.append(f"{'':2}{'algorithm':26}{'us':>14}{'messages':>14}{columns}  ranks looked at")
     for row in rows:
+        mark = "+" if row is chosen else ""
         try:
             found = price(row, call, modelled)
         except ValueError as error:
-            lines.append(f"{row.name:26}{'-':>14}  {error}")
+            lines.append(f"{mark:2}{row.name:26}{'-':>14}  {error}")
             continue
         far = "".join(f"{nbytes / 1e9:>14.6g}" for nbytes in found.nbytes)
-        lines.append(f"{row.name:26}{found.us:>14,.1f}{found.messages:>14,}{far}  {found.looked_at:,}")
+        lines.append(f"{mark:2}{row.name:26}{found.us:>14,.1f}{found.messages:>14,}{far}  {found.looked_at:,}")
     return lines
 
 

@@ -182,8 +182,9 @@ def test_the_command_prices_every_plan(tmp_path: Path, capsys: pytest.CaptureFix
     path.write_text("\n".join(SHARED))
     assert simulate.main(["allreduce", "--ranks", "16", "--bytes", "64K", "--topology", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[3:]] == [row.name for row in PLANS if row.collective == "allreduce"]
-    assert all(float(line.split()[1].replace(",", "")) > 0 for line in lines[3:])
+    assert [line[2:].split()[0] for line in lines[3:]] == [row.name for row in PLANS if row.collective == "allreduce"]
+    assert all(float(line[2:].split()[1].replace(",", "")) > 0 for line in lines[3:])
+    assert [line[2:].split()[0] for line in lines[3:] if line[0] == "+"] == ["reduce_scatter_allgather"]
 
 
 @pytest.mark.parametrize(
