@@ -65,7 +65,7 @@ def _simulate(options: argparse.Namespace) -> int:
 def _prices(rows: list[Algorithm], call: Call, modelled: Network) -> list[str]:
     """A line for each algorithm."""
     chosen = choose(rows[0].collective, Case(call.size, call.nbytes, call.itemsize))
-    lines = [f"{rows[0].collective} of {size_text(call.nbytes)} from each of {call.size} ranks; + runs if none is forced", ""]
+    lines = [f"{rows[0].collective} of {size_text(call.nbytes)} from each of {call.size} ranks; + runs where there is no slot", ""]
     columns = "".join(f"{'GB, ' + level:>14}" for level in LEVELS)
     lines.append(f"{'':2}{'algorithm':26}{'us':>14}{'messages':>14}{columns}  ranks looked at")
     for row in rows:
