@@ -8,12 +8,13 @@ the next synchronisation. A dynamic window (:meth:`Win.Create_dynamic`) has the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from ncclx_mpi import arguments, buffers, errors, runtime
+from ncclx_mpi import arguments, buffers, collectives, errors, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
@@ -34,19 +35,28 @@ from ncclx_mpi.rma import accumulate
 from ncclx_mpi.rma.accumulate import Reduction
 from ncclx_mpi.rma.attached import TABLE_BYTES, Regions
 from ncclx_mpi.rma.far import Fetch
+from ncclx_mpi.rma.fast import ASSERTIONS
 from ncclx_mpi.rma.reach import Landing, Place
 from ncclx_mpi.rma.shared import shared_part
 from ncclx_mpi.rma.window import Part, Window
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
 
-_ASSERTIONS = mpi.MODE_NOCHECK | mpi.MODE_NOSTORE | mpi.MODE_NOPUT | mpi.MODE_NOPRECEDE | mpi.MODE_NOSUCCEED
+_NOT_REDUCTIONS = fast.table_of(REPLACE), fast.table_of(NO_OP)
 
 
 class WinState(State):
-    """A window of this process."""
+    """A window of this process.
 
-    __slots__ = ("attached", "attributes", "errhandler", "flavor", "info", "name", "window")
+    Attributes
+    ----------
+    address : int
+        Of what compiled code knows of it (:mod:`ncclx_mpi.rma.layout`).
+    retired : Window
+        What it was until it was freed: another thread may be inside a call that was given the address.
+    """
+
+    __slots__ = ("address", "attached", "attributes", "errhandler", "flavor", "info", "name", "retired", "window")
     WHAT = "window"
     ERROR = errors.ERR_WIN
     attached: dict[int, Any]
@@ -57,11 +67,23 @@ class WinState(State):
     info: dict[str, str]
     name: str
     window: Window
+    address: int
+    retired: Window
 
 
 _NULL = WinState()
 _open: set[WinState] = set()
 """Windows that were not freed: peers may reach their memory, whatever became of the handles."""
+
+
+def _close_all() -> None:
+    """Let no compiled call access a window any more: this process has left the job, or is the fork of a rank."""
+    for state in _open:
+        state.window.words.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
+runtime.after_leaving(_close_all)
 
 
 class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
@@ -196,10 +218,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         own = communicator.duplicate(comm._state.native)
         state = WinState()
         try:
-            state.window = Window(own, prepare, numbered)
+            state.window = Window(own, prepare, numbered, _NOT_REDUCTIONS)
         except BaseException:
             communicator.return_slot(own)
             raise
+        state.address = state.window.words.address
         state.attached = {}
         state.flavor = flavor
         state.name = ""
@@ -218,6 +241,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         communicator.return_slot(window.comm)
         _open.discard(state)
         state.empty()
+        state.retired = window
         self._become_null()
 
     # What it is
@@ -272,6 +296,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Put data into a memory window on a remote process."""
+        if fast.put(self._state.address, origin, target_rank, target) != 0:
+            self._put(origin, target_rank, target)
+
+    def _put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None) -> None:
+        """Put what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
@@ -287,6 +316,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def _get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None) -> Fetch | None:
         """Start getting data; None if it is here."""
+        if fast.get(self._state.address, origin, target_rank, target) == 0:
+            return None
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return None
@@ -296,9 +327,15 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
         """Accumulate data into a memory window on a remote process."""
+        if fast.accumulate(self._state.address, origin, target_rank, target, fast.table_of(op)) != 0:
+            self._accumulate(origin, target_rank, target, op)
+
+    def _accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None, op: Op) -> None:
+        """Accumulate what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
+        fast.learn_from(op, origin)
         sent = arguments.send(origin)
         place, datatype = self._place(rank, target, sent)
         self._combine(rank, place, datatype, op, sent)
@@ -313,18 +350,27 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None, op: Op
     ) -> Fetch | None:
         """Start fetching and accumulating; None if the result is here."""
+        if fast.get_accumulate(self._state.address, origin, result, target_rank, target, fast.table_of(op)) == 0:
+            return None
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return None
+        fast.learn_from(op, origin)
         sent, received = arguments.send(origin), arguments.recv(result)
         place, datatype = self._place(rank, target, received if op == NO_OP else sent)
         return self._fetch(rank, place, datatype, op, sent, received)
 
     def Fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
         """Perform one-sided read-modify-write of a single element."""
+        if fast.fetch_and_op(self._state.address, origin, result, target_rank, target_disp, fast.table_of(op)) != 0:
+            self._fetch_and_op(origin, result, target_rank, target_disp, op)
+
+    def _fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int, op: Op) -> None:
+        """Read, modify and write what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
+        fast.learn_from(op, origin)
         sent, received = arguments.send(origin), arguments.recv(result)
         _check_single(origin=sent, result=received)
         place, datatype = self._place(rank, integer(target_disp, "target_disp"), sent)
@@ -332,6 +378,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0) -> None:
         """Perform one-sided atomic compare-and-swap of a single element."""
+        if fast.compare_and_swap(self._state.address, origin, compare, result, target_rank, target_disp) != 0:
+            self._compare_and_swap(origin, compare, result, target_rank, target_disp)
+
+    def _compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int) -> None:
+        """Compare and swap what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
@@ -427,12 +478,17 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization on a window."""
-        self._window.fence(bool(_assertion(assertion) & mpi.MODE_NOSUCCEED))
+        state = self._state
+        code = fast.fence(state.address, assertion)
+        if code > 0:
+            collectives.check(state.window.comm, code, "barrier")
+        if code != 0:
+            self._window.fence(bool(_assertion(assertion) & mpi.MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA access epoch."""
         _assertion(assertion)
-        self._window.epochs.start(self._members(group))
+        self._window.start(self._members(group))
 
     def Complete(self) -> None:
         """Complete an RMA operation begun after an `Start`."""
@@ -463,6 +519,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""
+        if fast.lock_target(self._state.address, rank, lock_type, assertion) != 0:
+            self._lock(rank, lock_type, assertion)
+
+    def _lock(self, rank: int, lock_type: int, assertion: int) -> None:
+        """Lock what is waited for, not usual, or not valid."""
         _assertion(assertion)
         if lock_type not in (mpi.LOCK_EXCLUSIVE, mpi.LOCK_SHARED):
             errors.fail(errors.ERR_LOCKTYPE, f"{lock_type} is no lock type; MPI.LOCK_EXCLUSIVE and MPI.LOCK_SHARED are")
@@ -472,28 +533,33 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Unlock(self, rank: int) -> None:
         """Complete an RMA access epoch at the target process."""
-        target = self._target_rank(rank, must_be_open=False)
-        if target != PROC_NULL:
-            self._window.unlock(target)
+        if fast.unlock_target(self._state.address, rank) != 0:
+            target = self._target_rank(rank, must_be_open=False)
+            if target != PROC_NULL:
+                self._window.unlock(target)
 
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
-        _assertion(assertion)
-        self._window.lock_all()
+        if fast.lock_all(self._state.address, assertion) != 0:
+            _assertion(assertion)
+            self._window.lock_all()
 
     def Unlock_all(self) -> None:
         """Complete an RMA access epoch at all processes."""
-        self._window.unlock_all()
+        if fast.unlock_all(self._state.address) != 0:
+            self._window.unlock_all()
 
     def Flush(self, rank: int) -> None:
         """Complete all outstanding RMA operations at a target."""
-        target = self._target_rank(rank, must_be_open=False)
-        if target != PROC_NULL:
-            self._window.flush(target)
+        if fast.flush(self._state.address, rank) != 0:
+            target = self._target_rank(rank, must_be_open=False)
+            if target != PROC_NULL:
+                self._window.flush(target)
 
     def Flush_all(self) -> None:
         """Complete all outstanding RMA operations at all targets."""
-        self._window.flush(None)
+        if fast.flush_all(self._state.address) != 0:
+            self._window.flush(None)
 
     def Flush_local(self, rank: int) -> None:
         """Complete locally all outstanding RMA operations at a target."""
@@ -501,7 +567,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Flush_local_all(self) -> None:
         """Complete locally all outstanding RMA operations at all targets."""
-        self._window.flush(None)
+        self.Flush_all()
 
     def Sync(self) -> None:
         """Synchronize public and private copies of the window."""
@@ -584,7 +650,7 @@ def _unit(disp_unit: int) -> int:
 def _assertion(assertion: int) -> int:
     """Return what a program asserts, once it is found to be a sum of constants."""
     asserted = integer(assertion, "assertion")
-    if asserted & ~_ASSERTIONS:
+    if asserted & ~ASSERTIONS:
         errors.fail(errors.ERR_ASSERT, f"{asserted} asserts nothing about a window; MPI.MODE_NOCHECK ... MODE_NOSUCCEED do")
     return asserted
 

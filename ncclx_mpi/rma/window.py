@@ -20,20 +20,21 @@ import numpy as np
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.rma import far, locks, requests, service
+from ncclx_mpi.rma import far, fast, locks, requests, service
 from ncclx_mpi.rma.accumulate import Near
 from ncclx_mpi.rma.attached import Attached, Regions
 from ncclx_mpi.rma.epochs import Epochs
 from ncclx_mpi.rma.far import Far
+from ncclx_mpi.rma.layout import EXCLUSIVE, FREE, MAPPED, PRIVATE, SHARED, Words
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
-from numba_kernels.layout import words
+from numba_kernels.layout import words as layout
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
 
-CONTROL = words("WindowControl", "lock | guard | end")
-_ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
+CONTROL = layout("WindowControl", "lock | guard | end")
+_ROW = layout("WindowRow", "error is_mapped where size unit control pid regions token token_at")
 
 
 class Part(NamedTuple):
@@ -61,15 +62,26 @@ class Window:
         Makes this rank's part. If it fails on one rank, the window fails on all.
     function_of
         Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`).
+    not_reductions
+        Addresses of the tables of REPLACE and NO_OP, for calls that never leave compiled code.
+
+    Attributes
+    ----------
+    words
+        Which epochs are open, and what is reached how.
     """
 
-    def __init__(self, comm: NativeComm, prepare: Callable[[], Part], function_of: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        comm: NativeComm,
+        prepare: Callable[[], Part],
+        function_of: Callable[[int], int],
+        not_reductions: tuple[int, int] = (0, 0),
+    ) -> None:
         self.comm = comm
         self.engine = comm.engine
         self.part = Part(0, 0, 1)
-        self.is_fenced = False
-        self.holds_all = False
-        self.held: dict[int, bool] = {}
+        self.words = Words(comm.address, comm.size, not_reductions)
         self.epochs = Epochs(comm)
         self._control = 0
         self._token = np.array([secrets.randbits(62)], np.int64)
@@ -77,6 +89,7 @@ class Window:
         mine = Near(self._attached(comm.rank, Mapped(self.part.address)), self._guard(comm.rank))
         self._far = {rank: Far(comm, rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)}
         self._targets: dict[int, Near | Far] = {comm.rank: mine, **self._far}
+        self._fill_words()
         self._serving: Serving | None = None
         if self._far:
             self._serving = Serving(comm, mine, self._word(comm.rank, CONTROL.lock), function_of)
@@ -115,15 +128,28 @@ class Window:
         regions = part.regions - arena.base if part.regions else 0
         return [0, int(is_mapped), where, part.nbytes, part.unit, self._control - arena.base, os.getpid(), regions, *token]
 
+    def _fill_words(self) -> None:
+        """Note what compiled code needs to know of each target."""
+        self.words.set("far", len(self._far))
+        for rank in range(self.comm.size):
+            nbytes, unit = self._rows[rank][_ROW.size // 8], self._rows[rank][_ROW.unit // 8]
+            self.words.set_of(rank, nbytes=nbytes, unit=unit)
+            if rank not in self._far:
+                self.words.set_of(rank, lock=self._word(rank, CONTROL.lock), guard=self._word(rank, CONTROL.guard))
+                address, mapped, _ = self.segment(rank)
+                if mapped:
+                    self.words.set_of(rank, kind=MAPPED, base=address)
+
     def close(self) -> None:
         """Give everything back when all ranks have come here. Collective."""
-        if self.held or self.holds_all:
+        if self.words.get("held") or self.words.get("all"):
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
         if self.epochs.is_open:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
         self._complete(self._far)
         for target in self._far.values():
             target.close()
+        self.words.close()
         collectives.barrier(self.comm)  # then nobody asks this rank for anything any more
         if self._serving is not None:
             service.remove(self._serving)
@@ -142,31 +168,38 @@ class Window:
         """Wait for all ranks; opens access to all, unless it `is_last`."""
         self._complete(self._far)
         collectives.barrier(self.comm)
-        self.is_fenced = not is_last
+        self.words.set("fenced", int(not is_last))
 
     def lock(self, rank: int, exclusive: bool) -> None:
         """Take the lock of a rank."""
-        if self.holds_all or rank in self.held:
-            errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked target {rank} already: unlock it first")
+        self._check_not_locked(rank)
         if rank in self._far:
             self._far[rank].lock(exclusive)
         else:
             locks.acquire(self.comm, [self._word(rank, CONTROL.lock)], exclusive, f"Win.Lock of rank {rank}")
-        self.held[rank] = exclusive
+        held = EXCLUSIVE if exclusive else SHARED
+        if entry(fast.note_lock)(self.words.address, self.words.target(rank), held):  # another thread was faster
+            if rank in self._far:
+                self._far[rank].forget_lock()
+            self._check_not_locked(rank)
+
+    def _check_not_locked(self, rank: int) -> None:
+        if self.words.get("all") or self.words.of(rank, "held"):
+            errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked target {rank} already: unlock it first")
 
     def unlock(self, rank: int) -> None:
         """Give the lock of a rank back."""
-        if rank not in self.held:
+        held = entry(fast.forget_lock)(self.words.address, self.words.target(rank))
+        if held == FREE:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not locked target {rank}: there is nothing to unlock")
-        exclusive = self.held.pop(rank)
         if rank in self._far:
             self._unlock_far([rank])
         else:
-            locks.release([self._word(rank, CONTROL.lock)], exclusive)
+            locks.release([self._word(rank, CONTROL.lock)], held == EXCLUSIVE)
 
     def lock_all(self) -> None:
         """Take the locks of all ranks, shared."""
-        if self.holds_all or self.held:
+        if self.words.get("all") or self.words.get("held"):
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked targets of the window already: unlock them first")
         also = partial(far.take_locks, self._far.values())
         try:
@@ -174,13 +207,13 @@ class Window:
         except BaseException:
             far.forget_locks(self._far.values())
             raise
-        self.holds_all = True
+        self.words.set("all", 1)
 
     def unlock_all(self) -> None:
         """Give the locks of all ranks back."""
-        if not self.holds_all:
+        if not self.words.get("all"):
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not called Lock_all: there is nothing to unlock")
-        self.holds_all = False
+        self.words.set("all", 0)
         try:
             self._unlock_far(self._far)
         finally:  # whatever failed at a far target
@@ -196,16 +229,23 @@ class Window:
 
     def flush(self, rank: int | None) -> None:
         """Complete accesses to a locked rank, or to all (None). Those to near ranks are complete: their memory is only ordered."""
-        if not self.holds_all and (not self.held if rank is None else rank not in self.held):
+        if not self.words.get("all") and not (self.words.get("held") if rank is None else self.words.of(rank, "held")):
             whom = "no target" if rank is None else f"not target {rank}"
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked {whom}: Flush is for between Lock and Unlock")
         if self._far:
             self._complete(self._far if rank is None else [rank])
         self.order_memory()
 
+    def start(self, targets: list[int]) -> None:
+        """Begin an access epoch for some ranks when these have posted."""
+        self.epochs.start(targets)
+        self.words.set_started(targets, 1)
+
     def complete(self) -> None:
         """End the access epoch that Start began."""
-        self._complete(self.epochs.started or [])
+        targets = self.epochs.started or []
+        self._complete(targets)
+        self.words.set_started(targets, 0)
         self.epochs.complete()
 
     def _complete(self, ranks: Collection[int], action: int = requests.FLUSH) -> None:
@@ -227,8 +267,8 @@ class Window:
 
     def check_open(self, rank: int) -> None:
         """Raise unless this rank may access the memory of `rank` now."""
-        started = self.epochs.started
-        if not (self.is_fenced or self.holds_all or rank in self.held or (started is not None and rank in started)):
+        words = self.words
+        if not (words.get("fenced") or words.get("all") or words.of(rank, "held") or words.of(rank, "started")):
             errors.fail(
                 errors.ERR_RMA_SYNC,
                 f"rank {self.comm.rank} accesses the window of rank {rank} outside of an epoch: call Fence, Lock, Lock_all or Start first",
@@ -254,7 +294,13 @@ class Window:
         arena, world = self.engine.arena, self.comm.world_ranks[rank]
         if is_mapped:
             return Mapped(arena.base + where)
-        return self._attached(rank, Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE))
+        private = Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE, partial(self._know, rank))
+        return self._attached(rank, private)
+
+    def _know(self, rank: int) -> None:
+        """Let compiled code reach private memory, whose process has been found to be the right one."""
+        if not self.part.regions:
+            self.words.set_of(rank, base=self._rows[rank][_ROW.where // 8], kind=PRIVATE)
 
     def _attached(self, rank: int, reach: Reach) -> Reach:
         """That way; in a dynamic window to what the rank has attached only."""
