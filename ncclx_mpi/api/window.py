@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from ncclx_mpi import arguments, buffers, collectives, errors, runtime
+from ncclx_mpi import arguments, collectives, errors, runtime
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
@@ -23,19 +23,16 @@ from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
 from ncclx_mpi.api.memory import buffer
-from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native, number_of, numbered
+from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, numbered
 from ncclx_mpi.api.request import Request
+from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
 from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
-from ncclx_mpi.buffers.source import Source
 from ncclx_mpi.constants import PROC_NULL
 from ncclx_mpi.operations.operation import Operation
-from ncclx_mpi.rma import accumulate
-from ncclx_mpi.rma.accumulate import Reduction
 from ncclx_mpi.rma.attached import TABLE_BYTES, Regions
 from ncclx_mpi.rma.far import Fetch
-from ncclx_mpi.rma.fast import ASSERTIONS
 from ncclx_mpi.rma.reach import Landing, Place
 from ncclx_mpi.rma.shared import shared_part
 from ncclx_mpi.rma.window import Part, Window
@@ -107,10 +104,10 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Make a window of memory that each rank has, perhaps none (`BOTTOM`)."""
 
         def prepare() -> Part:
-            unit = _unit(disp_unit)
+            unit = checked_unit(disp_unit)
             if is_bottom(memory):
                 return Part(0, 0, unit)
-            found = _host_memory(memory, "Win.Create")
+            found = host_memory(memory, "Win.Create")
             return Part(found.address, found.nbytes, unit, (memory, found.owner))
 
         return cls._make(comm, prepare, mpi.WIN_FLAVOR_CREATE, info)
@@ -120,7 +117,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Make a window of new memory, `size` bytes on each rank, that all ranks reach without a system call."""
 
         def prepare() -> Part:
-            unit, nbytes = _unit(disp_unit), _size(size, "Win.Allocate")
+            unit, nbytes = checked_unit(disp_unit), checked_size(size, "Win.Allocate")
             engine = comm._state.native.engine
             heap = engine.arena.open_heap(engine.local_rank)
             try:
@@ -144,7 +141,9 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """
 
         def prepare() -> Part:
-            return shared_part(comm._state.native, lambda: _size(size, "Win.Allocate_shared"), lambda: _unit(disp_unit))
+            return shared_part(
+                comm._state.native, lambda: checked_size(size, "Win.Allocate_shared"), lambda: checked_unit(disp_unit)
+            )
 
         return cls._make(comm, prepare, mpi.WIN_FLAVOR_SHARED, info)
 
@@ -168,7 +167,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         Exception
             ERR_RMA_FLAVOR: the window is not dynamic. ERR_RMA_ATTACH: the memory overlaps what is attached.
         """
-        regions, found = self._regions("Attach"), _host_memory(memory, "Win.Attach")
+        regions, found = self._regions("Attach"), host_memory(memory, "Win.Attach")
         regions.add(found.address, found.nbytes)
         self._state.attached[found.address] = memory, found.owner
 
@@ -180,7 +179,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         Exception
             ERR_RMA_FLAVOR: the window is not dynamic. ERR_RMA_ATTACH: the memory is not attached.
         """
-        address = _host_memory(memory, "Win.Detach").address
+        address = host_memory(memory, "Win.Detach").address
         self._regions("Detach").remove(address)
         del self._state.attached[address]
 
@@ -372,7 +371,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
             return
         fast.learn_from(op, origin)
         sent, received = arguments.send(origin), arguments.recv(result)
-        _check_single(origin=sent, result=received)
+        check_single(origin=sent, result=received)
         place, datatype = self._place(rank, integer(target_disp, "target_disp"), sent)
         _wait(self._fetch(rank, place, datatype, op, sent, received))
 
@@ -387,7 +386,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         if rank == PROC_NULL:
             return
         sent, expected, received = arguments.send(origin), arguments.send(compare), arguments.recv(result)
-        _check_single(origin=sent, compare=expected, result=received)
+        check_single(origin=sent, compare=expected, result=received)
         place, _ = self._place(rank, integer(target_disp, "target_disp"), sent)
         (address, _a), (other, _b) = sent.packed(), expected.packed()
         _wait(self._window.target(rank).swap_if_same(place, address, other, received.landing()))
@@ -465,7 +464,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     ) -> Fetch | None:
         """Combine a buffer into a target; what the target held before goes to another buffer, if there is one."""
         nbytes = place.nbytes
-        reduction = None if op in (REPLACE, NO_OP) else _reduction(op, datatype, sent.datatype, nbytes)
+        reduction = None if op in (REPLACE, NO_OP) else reduction_of(op, datatype, sent.datatype, nbytes)
         if not nbytes or (reduction is None and received is None and op == NO_OP):
             return None
         (address, _owner), target = sent.packed(), self._window.target(rank)
@@ -483,11 +482,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         if code > 0:
             collectives.check(state.window.comm, code, "barrier")
         if code != 0:
-            self._window.fence(bool(_assertion(assertion) & mpi.MODE_NOSUCCEED))
+            self._window.fence(bool(checked_assertion(assertion) & mpi.MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA access epoch."""
-        _assertion(assertion)
+        checked_assertion(assertion)
         self._window.start(self._members(group))
 
     def Complete(self) -> None:
@@ -496,7 +495,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Post(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
-        _assertion(assertion)
+        checked_assertion(assertion)
         self._window.epochs.post(self._members(group))
 
     def Wait(self) -> Literal[True]:
@@ -524,7 +523,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def _lock(self, rank: int, lock_type: int, assertion: int) -> None:
         """Lock what is waited for, not usual, or not valid."""
-        _assertion(assertion)
+        checked_assertion(assertion)
         if lock_type not in (mpi.LOCK_EXCLUSIVE, mpi.LOCK_SHARED):
             errors.fail(errors.ERR_LOCKTYPE, f"{lock_type} is no lock type; MPI.LOCK_EXCLUSIVE and MPI.LOCK_SHARED are")
         target = self._target_rank(rank, must_be_open=False)
@@ -541,7 +540,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
         if fast.lock_all(self._state.address, assertion) != 0:
-            _assertion(assertion)
+            checked_assertion(assertion)
             self._window.lock_all()
 
     def Unlock_all(self) -> None:
@@ -617,76 +616,6 @@ def _wait(fetch: Fetch | None) -> None:
 def _request(fetch: Fetch | None) -> Request:
     """Return the request for what was started, None if it is here already."""
     return Request._refer(Operation() if fetch is None else Fetching(fetch))
-
-
-def _host_memory(memory: Buffer, what: str) -> Source:
-    """Return memory of the host that ranks may write to."""
-    found = buffers.open_source(memory, writable=True, with_format=False)
-    if found.lent is not None:
-        errors.fail(
-            errors.ERR_ARG,
-            f"{what}: the memory is GPU {found.lent.device}'s, and windows are of host memory; take a host array for "
-            "the window (device arrays can be put from and got into)",
-        )
-    return found
-
-
-def _size(size: int, what: str) -> int:
-    """Return bytes of a window, once they are found to be so many."""
-    nbytes = integer(size, "size")
-    if nbytes < 0:
-        errors.fail(errors.ERR_SIZE, f"{what}: the size is negative: {nbytes}")
-    return nbytes
-
-
-def _unit(disp_unit: int) -> int:
-    """Return a unit of displacements, once it is found to be one."""
-    unit = integer(disp_unit, "disp_unit")
-    if unit <= 0:
-        errors.fail(errors.ERR_DISP, f"the unit of displacements in a window must be positive, not {unit}")
-    return unit
-
-
-def _assertion(assertion: int) -> int:
-    """Return what a program asserts, once it is found to be a sum of constants."""
-    asserted = integer(assertion, "assertion")
-    if asserted & ~ASSERTIONS:
-        errors.fail(errors.ERR_ASSERT, f"{asserted} asserts nothing about a window; MPI.MODE_NOCHECK ... MODE_NOSUCCEED do")
-    return asserted
-
-
-def _check_single(**given: arguments.Buffer) -> None:
-    """Raise unless each buffer has one element, all of one type."""
-    origin = given["origin"]
-    for name, each in given.items():
-        if each.count != 1:
-            raise ValueError(f"{name}: expecting a single element, got {each.count}")
-        if each.datatype != origin.datatype:
-            raise ValueError(f"mismatch in origin and {name} MPI datatypes")
-
-
-def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> Reduction | None:
-    """What combines elements of two datatypes, `nbytes` of them; None if there are none, of no type.
-
-    Raises
-    ------
-    Exception
-        ERR_OP: the operation is user-defined, or not defined for these elements. ERR_TYPE: the elements differ.
-    """
-    if not isinstance(op, Op):
-        raise TypeError(f"op must be an MPI.Op, not {type(op).__name__}")
-    if op._state.user:
-        errors.fail(errors.ERR_OP, "windows accumulate with predefined operations only, not with one made by Op.Create")
-    there = accumulate.element_of(committed(target._state, "target"))
-    here = accumulate.element_of(committed(origin._state, "origin"))
-    if not nbytes and there is None:  # a type of no elements, as a program that computes its indices may make one
-        return None
-    if there is None or here is None or there.kind != here.kind:
-        errors.fail(errors.ERR_TYPE, "an accumulation needs elements of one predefined type, the same at origin and target")
-    if not nbytes:  # then it need not be one for these elements: programs give none of MPI.BYTE, and leave the operation at SUM
-        return None
-    datatype = Datatype._refer(there)
-    return Reduction(native(op, datatype), there.size, number_of(op, datatype))
 
 
 _PREDEFINED: dict[int, Callable[[Win], int]] = {

@@ -27,7 +27,7 @@ from ncclx_mpi.p2p.fast import POLLS
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, PEER
 from ncclx_mpi.p2p.progress import idle
-from ncclx_mpi.rma.layout import EXCLUSIVE, FREE, GENERAL, MAPPED, SHARED, TARGET, WINDOW
+from ncclx_mpi.rma.layout import CONTROL, EXCLUSIVE, FREE, GENERAL, MAPPED, ROW, SHARED, TARGET, WINDOW
 from ncclx_mpi.rma.locks import try_lock, unlock
 from numba_kernels import types
 from numba_kernels.atomics import full_fence, load8, load64, store64, ticks
@@ -35,11 +35,9 @@ from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.memory import make_stack, move
 from numba_kernels.pyobject import (
-    LIST_ITEMS,
     NONE,
     OB_SIZE,
     OB_TYPE,
-    TUPLE_ITEMS,
     address_of,
     array_argument,
     element_named,
@@ -49,14 +47,13 @@ from numba_kernels.pyobject import (
     int_type,
     item_sizes,
     itemsize_of,
-    list_type,
     nbytes_of,
     none_object,
     object_argument,
     object_of,
-    tuple_type,
     writable_of,
 )
+from numba_kernels.pysequence import items_of
 from numba_kernels.pyslots import as_any_integer
 from transports.shm.cma import read_peer, write_peer
 from transports.shm.lane import LANE
@@ -115,10 +112,10 @@ def _integer(item, scratch):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)")
 def _read_items(spec, nbytes, element, place):  # type: ignore[no-untyped-def]
     """Read ``[displacement, count, type]``, or the beginning of it, into a place: 1, or 0 if Python has to look at it."""
-    kind, given = load64(spec + OB_TYPE), load64(spec + OB_SIZE)
-    if (kind != list_type() and kind != tuple_type()) or given < 1 or given > 3:
+    items = items_of(spec)
+    given = load64(spec + OB_SIZE) if items != 0 else 0
+    if given < 1 or given > 3:
         return 0
-    items = load64(spec + LIST_ITEMS) if kind == list_type() else spec + TUPLE_ITEMS
     store64(place, _integer(load64(items), place + 24))
     if given == 3:
         element = element_named(load64(items + 16))
@@ -155,6 +152,27 @@ def _fits(target, place):  # type: ignore[no-untyped-def]
     start = displacement * unit
     store64(place, start)
     return 1 if start + nbytes <= load64(target + TARGET.nbytes) else 0
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def fill_targets(window, rows, arena, first, last, own_address):  # type: ignore[no-untyped-def]
+    """Note what rows say of all targets. World ranks from `first` to `last` share the memory at `arena` with this one."""
+    comm, far = load64(window + WINDOW.comm), 0
+    for rank in range(load64(window + WINDOW.size)):
+        row, target = rows + rank * ROW.total, target_of(window, rank)
+        world = load64(load64(comm + COMM.world) + 8 * rank)
+        store64(target + TARGET.nbytes, load64(row + ROW.size))
+        store64(target + TARGET.unit, load64(row + ROW.unit))
+        if world < first or world > last:
+            far += 1
+            continue
+        control, is_own = arena + load64(row + ROW.control), rank == load64(comm + COMM.rank)
+        store64(target + TARGET.lock, control + CONTROL.lock)
+        store64(target + TARGET.guard, control + CONTROL.guard)
+        if load64(row + ROW.size) != 0 and (is_own or load64(row + ROW.is_mapped) != 0):
+            store64(target + TARGET.base, own_address if is_own else arena + load64(row + ROW.where))
+            store64(target + TARGET.kind, MAPPED)
+    store64(window + WINDOW.far, far)
 
 
 # Copies -----------------------------------------------------------------------------------------------------------
@@ -269,11 +287,12 @@ def _combine(window, rank, target, start, origin, nbytes, combining):  # type: i
 @kernel("int64(int64, int64, int64, int64)")
 def _choose(window, functions, element, combining):  # type: ignore[no-untyped-def]
     """Find how elements of a type are combined: 1, or 0 if Python has to say."""
-    store64(combining, 0)
+    is_replacing = functions == load64(window + WINDOW.replace)
+    store64(combining, 0 if is_replacing else load64(functions + 8 * element))
     store64(combining + 8, load64(item_sizes() + 8 * element))
-    if functions != load64(window + WINDOW.replace):
-        store64(combining, load64(functions + 8 * element))
-    return 1 if functions == load64(window + WINDOW.replace) or load64(combining) != 0 else 0
+    if functions == load64(window + WINDOW.no_op):
+        return 0
+    return 1 if is_replacing or load64(combining) != 0 else 0
 
 
 @kernel("int64(int64, int64, int64, int64)")

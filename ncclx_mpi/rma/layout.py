@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
 from ncclx_mpi.p2p.blocks import block
@@ -23,10 +24,17 @@ TARGET = words(
     "kind base nbytes unit lock guard held started |",
 )
 
+CONTROL = words("WindowControl", "lock | guard | end")
+"""The words that each rank keeps for a window in its part of the arena."""
+ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
+"""What ranks tell each other of their parts when they make a window."""
+
 GENERAL, MAPPED, PRIVATE = 0, 1, 2
 """``TARGET.kind``: by Python; in this process; in another one that is known to be the target's, from and to which the kernel copies."""
 FREE, SHARED, EXCLUSIVE = 0, 1, 2
 """``TARGET.held``."""
+
+_HEADER = struct.Struct("8q")
 
 
 class Words:
@@ -52,8 +60,7 @@ class Words:
         self._words: memoryview[int] = found.data
         self._size = size
         replace, no_op = not_reductions
-        for field, value in (("comm", comm), ("size", size), ("replace", replace), ("no_op", no_op)):
-            self.set(field, value)
+        _HEADER.pack_into(self._words, 0, comm, size, 0, 0, 0, 0, replace, no_op)
 
     def close(self) -> None:
         """Leave everything to Python from now on, which says why nothing can be accessed."""
@@ -73,15 +80,14 @@ class Words:
         """A word of the :data:`TARGET` that a rank is."""
         return self._words[self._target(rank, field)]
 
-    def set_of(self, rank: int, **values: int) -> None:
-        """Write words of the :data:`TARGET` that a rank is."""
-        for field, value in values.items():
-            self._words[self._target(rank, field)] = value
+    def set_of(self, rank: int, field: str, value: int) -> None:
+        """Write a word of the :data:`TARGET` that a rank is."""
+        self._words[self._target(rank, field)] = value
 
     def set_started(self, ranks: Iterable[int], value: int) -> None:
         """Note whether this rank is between Start and Complete, for some targets."""
         for rank in ranks:
-            self.set_of(rank, started=value)
+            self.set_of(rank, "started", value)
 
     def target(self, rank: int) -> int:
         """Address of the :data:`TARGET` that a rank is."""
