@@ -67,6 +67,7 @@ blocks = np.zeros(4, int)
 comm.Allgatherv([np.full(2, rank), 2], [blocks, [2, 2]])
 assert blocks.tolist() == [0, 0, 1, 1]
 comm.Barrier()
+mine[:] = rank
 win = MPI.Win.Allocate(24, 8, comm=comm)
 win.Fence()
 win.Put(mine, peer)
