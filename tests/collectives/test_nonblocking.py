@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -252,20 +253,26 @@ def test_two_threads(size: int) -> None:
 # Failures ---------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def pending_of(comm: NativeComm) -> Pending:
+    """The one that a communicator has: it has the memory in which compiled code writes down what is pending, as long as that lives."""
+    return Pending(comm)
+
+
 def wait_for_barrier(comm: NativeComm) -> None:
-    pending = Pending(comm)
+    pending = pending_of(comm)
     pending.wait(pending.start("barrier", ()), "barrier")
 
 
 def poll_for_barrier(comm: NativeComm) -> None:
-    pending = Pending(comm)
+    pending = pending_of(comm)
     number = pending.start("barrier", ())
     while not pending.test(number, "barrier"):
         time.sleep(0.001)
 
 
 def block_after_barrier(comm: NativeComm) -> None:
-    pending = Pending(comm)
+    pending = pending_of(comm)
     pending.start("barrier", ())
     collectives.barrier(comm)
 
