@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.inlined import send_eager
 from ncclx_mpi.p2p.keeping import give_up_kept
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, PEER, PENDING, REQUEST, STANDARD
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER_COST, ENGINE, PEER, PENDING, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
@@ -49,7 +49,7 @@ def push_eager(engine, peer, context, address, nbytes, tag, mode):  # type: igno
         return 0
     if send_eager(engine, peer, context, tag, nbytes, address) == 0:
         return 0
-    store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
+    store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes + EAGER_COST)
     return 1
 
 

@@ -20,7 +20,7 @@ Cost: two messages without a payload more than eager, then what the transport ta
 from __future__ import annotations
 
 from ncclx_mpi.p2p.inlined import send
-from ncclx_mpi.p2p.layout import ASKED, ASKING, CONTROL_MESSAGE, ENGINE, ERR_TRUNCATE, PEER, RECEIVE, REQUEST
+from ncclx_mpi.p2p.layout import ASKED, ASKING, CONTROL_MESSAGE, EAGER_COST, ENGINE, ERR_TRUNCATE, PEER, RECEIVE, REQUEST
 from ncclx_mpi.p2p.matching import complete, new_request, release_request
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_three
@@ -48,7 +48,7 @@ def _try_send(engine, peer, request):  # type: ignore[no-untyped-def]
         return 0
     store64(request + REQUEST.action, 0)
     if action == EAGER:
-        store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
+        store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes + EAGER_COST)
         complete(request, 0)
     elif action == RTS:
         store64(request + REQUEST.announced, 1)

@@ -15,6 +15,7 @@ from ncclx_mpi.p2p.layout import (
     COMM,
     COMPLETE,
     DONE,
+    EAGER_COST,
     ENGINE,
     FREE,
     PEER,
@@ -48,15 +49,15 @@ STATUS_WORDS = 5
 
 @kernel("int64(int64, int64, int64, int64)")
 def is_eager_allowed(engine, peer, nbytes, mode):  # type: ignore[no-untyped-def]
-    """Small enough, and the receiver does not already hold too many bytes that nobody asked for."""
+    """Small enough, and the receiver does not already hold too much that nobody asked for."""
     if mode == SYNCHRONOUS or nbytes > load64(peer + PEER.max_eager):
         return 0
-    credit, sent = load64(engine + ENGINE.eager_credit), load64(peer + PEER.sent)
-    if sent + nbytes - load64(peer + PEER.seen_released) <= credit:
+    credit, sent = load64(engine + ENGINE.eager_credit), load64(peer + PEER.sent) + nbytes + EAGER_COST
+    if sent - load64(peer + PEER.seen_released) <= credit:
         return 1
     released = credited(peer)
     store64(peer + PEER.seen_released, released)
-    return 1 if sent + nbytes - released <= credit else 0
+    return 1 if sent - released <= credit else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")

@@ -53,7 +53,7 @@ from transports.ucx.layout import (
     status_of,
 )
 
-CREDIT_BYTES = 64 << 10
+CREDIT_BYTES = 1 << 20
 """Eager bytes of a peer that found their receive, from which it is told at once; fewer wait for a message to ride on."""
 CREDIT_PATIENCE = 64
 """Looks at the network that fewer wait."""

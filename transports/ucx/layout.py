@@ -54,7 +54,8 @@ HEADER = words("Header", "kind sender sequence taken released context tag nbytes
 other way, ``LINK.next`` and ``LINK.released`` of the sender."""
 FRAME = words("Frame", f"state link | message*{HEADER.total // WORD}")
 """A message as long as UCX has not sent it."""
-MAX_EAGER = 32 << 10
+MAX_EAGER, MAX_EAGER_BY_SOCKETS = 32 << 10, 128 << 10
+"""Through sockets all is copied anyway, and each message of a handshake is some system calls: up to the second, to ask first takes longer."""
 
 TRANSFER = words("Transfer", "link remote wanted begun flying piece early next flags")
 """Of a large message, at the beginning of its request. ``begun``: bytes that have been given to UCX; ``flying``: pieces that are under way;
