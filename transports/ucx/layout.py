@@ -37,8 +37,8 @@ LINK = words(
     "released announced heard reported "
     # messages that cannot be handed up yet (KEPT); the link behind this one in the list, itself in the last
     "kept listed "
-    # how often a credit has waited for a message; 1: the endpoint has failed, 2: that was noted, 4: the peer has said goodbye,
-    # 8: no endpoint could be made, and nothing ever came
+    # how often a credit has waited for a message, or when a peer failed that was never heard; 1: the endpoint has failed, 2: that was
+    # noted, 4: the peer has said goodbye, 8: no endpoint could be made, and nothing ever came
     "patience flags",
 )
 assert LINK.total <= PEER_WORDS * WORD
