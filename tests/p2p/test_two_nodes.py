@@ -16,6 +16,7 @@ from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
 from transports.ucx import library
 from transports.ucx import transport as ucx_transport
+from transports.ucx.layout import LARGEST_PIECE, MOST_FLYING
 from transports.ucx.transport import Ucx
 from transports.virtual.network import Network, Settings
 from transports.virtual.transport import VirtualNetwork
@@ -181,14 +182,16 @@ def test_a_send_that_nobody_has_met_is_cancelled(nodes: Nodes) -> None:
 
 
 def test_a_receive_that_is_given_up_frees_its_buffer(nodes: Nodes) -> None:
-    room = np.zeros(3_000_000, np.uint8)
+    under_way = 0 if nodes.network is not None else MOST_FLYING * LARGEST_PIECE  # which UCX brings to their end
+    nbytes = 3_000_000 + 4 * under_way
+    room = np.zeros(nbytes, np.uint8)
     request = nodes.receive(1, room, 0)
-    sent = nodes.send(0, 1, np.full(3_000_000, 7, np.uint8))
+    sent = nodes.send(0, 1, np.full(nbytes, 7, np.uint8))
     nodes.until(lambda: bool(room[0]))
     nodes.comms[1].engine.withdraw(request)
     before = room.copy()
     nodes.ended(0, sent)
-    assert (room == before).all() and not room.all()
+    assert np.count_nonzero(room != before) <= under_way and not room.all()
     again = nodes.send(0, 1, pattern(10))
     assert nodes.ended(1, nodes.receive(1, room, 0)).nbytes == 10
     nodes.ended(0, again)
