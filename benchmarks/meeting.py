@@ -28,6 +28,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from ncclx_mpi.bootstrap import handover
@@ -167,7 +168,7 @@ def start_ours(host: int, ranks: range, size: int, token: str, wait: Hook, done:
         check(found, size)
         done()
 
-    return [agent, *(fork(wait, lambda rank=rank: rank_of(rank)) for rank in ranks)]  # type: ignore[misc]
+    return [agent, *(fork(wait, partial(rank_of, rank)) for rank in ranks)]
 
 
 # The ring --------------------------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ def start_ring(host: int, ranks: range, size: int, token: str, wait: Hook, done:
         check(found, size)
         done()
 
-    return [*root, *(fork(wait, lambda rank=rank: rank_of(rank)) for rank in ranks)]  # type: ignore[misc]
+    return [*root, *(fork(wait, partial(rank_of, rank)) for rank in ranks)]
 
 
 def be_root(size: int) -> None:

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
@@ -64,13 +65,14 @@ def groups_of(cls: type) -> Iterable[tuple[str, list[str]]]:
                 yield "" if each is cls else f"{cls.__name__}: {words}", names
 
 
-class Lines(SphinxDirective):
+class Lines(SphinxDirective, ABC):
     """A directive that is short for some lines of reStructuredText."""
 
     has_content = False
 
+    @abstractmethod
     def text(self) -> str:
-        raise NotImplementedError
+        """Those lines."""
 
     def run(self) -> list[nodes.Node]:
         return self.parse_text_to_nodes(self.text(), allow_section_headings=True)

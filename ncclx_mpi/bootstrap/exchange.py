@@ -66,11 +66,7 @@ class Exchange:
     def answer(self, endpoints: Sequence[bytes]) -> None:
         """Give the table to all who have asked, and who will."""
         table = b"".join(_COUNT.pack(len(endpoint)) + endpoint for endpoint in endpoints)
-        fd = os.memfd_create("ncclx_mpi-endpoints", os.MFD_CLOEXEC)
-        os.truncate(fd, len(table))
-        with mmap.mmap(fd, len(table)) as mapped:
-            mapped[:] = table
-        self._give((b"+", [fd]))
+        self._give((b"+", [memory_file("ncclx_mpi-endpoints", table)]))
 
     def refuse(self, reason: str) -> None:
         """Tell all who have asked, and who will, that there will be no table; the first word counts."""
@@ -134,6 +130,15 @@ class Exchange:
         self._given(rank, packet[_HEAD.size :])
         if self._answer is not None and fd in self._asking:
             self._reply(fd)
+
+
+def memory_file(name: str, data: bytes) -> int:
+    """The descriptor of a memory file that holds `data`, for others to read."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.truncate(fd, len(data))
+    with mmap.mmap(fd, len(data)) as mapped:
+        mapped[:] = data
+    return fd
 
 
 class Directory:

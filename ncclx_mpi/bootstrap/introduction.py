@@ -37,16 +37,12 @@ class Introduction:
 
     Attributes
     ----------
-    rank, size
-        Of the world.
     token
         A secret that only this job has.
     place
         Where this rank is, if ranks are on several hosts.
     """
 
-    rank: int
-    size: int
     token: str
     place: Place | None
 
@@ -64,13 +60,13 @@ def introduce(comm: Any) -> Introduction:
     hosts: list[tuple[str, str]] = comm.allgather((_host(), socket.gethostname()))
     nodes = _nodes([host for host, _ in hosts], [name for _, name in hosts])
     if len(nodes) == 1:
-        return Introduction(rank, size, token, None)
+        return Introduction(token, None)
     from ncclx_mpi.bootstrap.meet_hosts import Place
 
     node = next(number for number, ranks in enumerate(nodes) if rank in ranks)
     names = [hosts[ranks[0]][1] for ranks in nodes]
     rendezvous = _agree_where_to_meet(comm, names, is_first=rank == nodes[node][0])
-    return Introduction(rank, size, token, Place(rank, size, rank - nodes[node][0], len(nodes[node]), node, len(nodes), rendezvous))
+    return Introduction(token, Place(rank, size, rank - nodes[node][0], len(nodes[node]), node, len(nodes), rendezvous))
 
 
 def _host() -> str:
@@ -126,8 +122,8 @@ def addresses() -> list[str]:
 
 
 def _of_interfaces() -> list[str]:
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    found: list[str] = []
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:  # a system may have IPv6 alone
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has none
                 answer = fcntl.ioctl(asked, _GET_ADDRESS, _INTERFACE_REQUEST.pack(name.encode(), 0, b""))
@@ -155,12 +151,13 @@ def reachable(offered: Sequence[str], port: int, seconds: float) -> list[str]:
                 family, kind, _, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
                 connection = stack.enter_context(socket.socket(family, kind | socket.SOCK_NONBLOCK))
                 connection.connect_ex(where)
-                selector.register(connection, selectors.EVENT_WRITE, address)
+                selector.register(connection, selectors.EVENT_WRITE, (address, connection))
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
-                selector.unregister(key.fileobj)
-                if _is_connected(key.fileobj):  # type: ignore[arg-type]
-                    found.add(key.data)
+                address, connection = key.data
+                selector.unregister(connection)
+                if _is_connected(connection):
+                    found.add(address)
     return [address for address in offered if address in found]
 
 

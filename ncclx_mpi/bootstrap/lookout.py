@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import re
 import selectors
@@ -29,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ncclx_mpi.bootstrap import handover
+from ncclx_mpi.bootstrap.exchange import memory_file
 from ncclx_mpi.bootstrap.wire import Message
 
 MOST_RECORDS = 64
@@ -162,15 +162,10 @@ class Lookout:
 
     def _answer(self, fd: int, question: Question) -> None:
         data = json.dumps({"ranks": question.ranks, "missing": sorted(question.waiting)}).encode()
-        file = os.memfd_create("ncclx_mpi-seen", os.MFD_CLOEXEC)
-        try:
-            os.truncate(file, len(data))
-            with mmap.mmap(file, len(data)) as mapped:
-                mapped[:] = data
-            with contextlib.suppress(OSError):
-                socket.send_fds(self._asking[fd][0], [b"+"], [file])
-        finally:
-            os.close(file)
+        file = memory_file("ncclx_mpi-seen", data)
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._asking[fd][0], [b"+"], [file])
+        os.close(file)
         self._forget(fd)
 
     def _forget(self, fd: int) -> None:
@@ -191,11 +186,12 @@ def ask(job: int, records: int, stacks: bool) -> tuple[Sequence[Message], Sequen
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as agent, contextlib.suppress(OSError):
             agent.settimeout(2 * _HOST_SECONDS)
             agent.connect(f"\0{name}")
-            agent.send(_REQUEST.pack(records, stacks))
-            _, (file,), _, _ = socket.recv_fds(agent, 1, 1)
-            with open(file, "rb") as read:
-                found = json.load(read)
-            return found["ranks"], found["missing"]
+            agent.send(_REQUEST.pack(min(records, MOST_RECORDS), stacks))
+            _, files, _, _ = socket.recv_fds(agent, 1, 1)
+            if files:  # it hangs up on another user, and when too many ask
+                with open(files[0], "rb") as read:
+                    found = json.load(read)
+                return found["ranks"], found["missing"]
     raise LookupError("the agent of this host, which would know of the others, is in another network namespace, or does not answer")
 
 

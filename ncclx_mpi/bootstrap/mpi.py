@@ -160,14 +160,14 @@ def _introduce(mpi: Any) -> World:
 
     if not mpi.Is_initialized():
         mpi.Init_thread(mpi.THREAD_SINGLE)
+    rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
     try:
         known = introduce(mpi.COMM_WORLD)
     finally:
         mpi.Finalize()
-    place = known.place
-    where = f", on {place.nnodes} nodes" if place else ""
-    detail = f"rank {known.rank} of {known.size}{where} from {_version(mpi)}, finalised after the introduction"
-    return World(known.rank, known.size, f"MPI {known.token}", detail, known.token, place)
+    where = f", on {known.place.nnodes} nodes" if known.place else ""
+    detail = f"rank {rank} of {size}{where} from {_version(mpi)}, finalised after the introduction"
+    return World(rank, size, f"MPI {known.token}", detail, known.token, known.place)
 
 
 def _version(mpi: Any) -> str:

@@ -105,4 +105,5 @@ def _of_other_hosts(views: Sequence[ArenaView], here: Sequence[RankReport], opti
         return []
     if missing:
         print(f"{program_name()} trace: no answer from node {', '.join(map(str, missing))}", file=sys.stderr)
-    return [from_message(rank) for rank in ranks]
+    known = {report.rank for report in here}  # hosts that are one machine show theirs, too
+    return [report for report in map(from_message, ranks) if report.rank not in known]

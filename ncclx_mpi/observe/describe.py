@@ -102,13 +102,15 @@ def from_message(message: dict[str, Any]) -> RankReport:
 
 def ask_for_stacks(found: Sequence[RankReport]) -> list[int]:
     """Have these ranks of this host print their Python stacks; returns those that do not listen, and would die of the signal."""
-    deaf = []
-    for report in found:
-        if report.state == "running" and _listens(report.pid):
-            os.kill(report.pid, STACKS_SIGNAL)
-        else:
-            deaf.append(report.rank)
-    return deaf
+    return [report.rank for report in found if not (report.state == "running" and _listens(report.pid) and _signalled(report.pid))]
+
+
+def _signalled(pid: int) -> bool:
+    try:
+        os.kill(pid, STACKS_SIGNAL)
+    except OSError:  # it has ended meanwhile
+        return False
+    return True
 
 
 def _listens(pid: int) -> bool:

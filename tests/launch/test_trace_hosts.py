@@ -87,6 +87,17 @@ class TestLookout:
         serve(job, start)
         assert lookout.ask(job, 1, False) == ([], [])
 
+    def test_an_agent_that_hangs_up(self):
+        job = secrets.randbits(62)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as agent:
+            agent.bind(f"\0{lookout._name(job)}0")
+            agent.listen()
+            thread = threading.Thread(target=lambda: agent.accept()[0].close())
+            thread.start()
+            with pytest.raises(LookupError, match="does not answer"):
+                lookout.ask(job, 1 << 40, False)
+            thread.join()
+
     def test_there_is_no_agent(self):
         with pytest.raises(LookupError, match="another network namespace"):
             lookout.ask(secrets.randbits(62), 1, False)

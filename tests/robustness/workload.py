@@ -131,7 +131,7 @@ def start_workers():
 
 
 def pid_of(_):
-    time.sleep(0.01)
+    time.sleep(0.01)  # long enough for the other worker to get some, too
     return os.getpid()
 
 
