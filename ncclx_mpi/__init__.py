@@ -36,3 +36,18 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext ncclx_mpi``: the magic ``%%ranks``, which runs a cell on ranks."""
+    _magics().load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """``%unload_ext ncclx_mpi``: end the ranks."""
+    _magics().unload(shell)
+
+
+def _magics() -> Any:
+    """Named, not imported: what was compiled is good for as long as what this file imports."""
+    return importlib.import_module(f"{__name__}.notebook.magics")

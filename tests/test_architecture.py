@@ -16,7 +16,8 @@ NUMERIC = {"numpy", "numba", "llvmlite"}
 ALLOWED_OUTSIDE = {
     "numba_kernels": NUMERIC | {"numba_kernels", "cuda"},
     "transports": NUMERIC | {"numba_kernels", "transports"},
-    "ncclx_mpi": NUMERIC | {"numba_kernels", "transports", "ncclx_mpi", "mpi4py", "pytest", "_pytest", "hypothesis", "cloudpickle"},
+    "ncclx_mpi": NUMERIC
+    | {"numba_kernels", "transports", "ncclx_mpi", "mpi4py", "pytest", "_pytest", "hypothesis", "cloudpickle", "IPython"},
 }
 
 LAYERS = [
@@ -34,6 +35,7 @@ LAYERS = [
     {"api"},
     {"MPI"},
     {"launch", "testing", "bench"},
+    {"notebook"},
     {"cli", "__main__"},
 ]
 """From the bottom up: a module imports from its own layer and from those below. A folder has one layer, with all that is in it."""
@@ -170,6 +172,15 @@ def test_real_mpi_is_imported_by_its_bootstrap_only() -> None:
         path.relative_to(ROOT).as_posix() for path in sources("ncclx_mpi") if "mpi4py.MPI" in imported(path) and not is_worker(path)
     }
     assert users <= {"ncclx_mpi/bootstrap/mpi.py"}
+
+
+def test_ipython_is_imported_by_the_extension_and_the_ranks_of_a_notebook_only() -> None:
+    users = {
+        path.relative_to(ROOT / "ncclx_mpi").as_posix()
+        for path in sources("ncclx_mpi")
+        if any(name.split(".")[0] == "IPython" for name in imported(path))
+    }
+    assert users == {"notebook/magics.py", "notebook/shell.py", "notebook/rank.py"}
 
 
 def test_import_is_light() -> None:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -70,15 +70,7 @@ class Client:
 
     def _start(self, environ: dict[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        self._process = subprocess.Popen(
-            [sys.executable, *flags, "-m", "ncclx_mpi.launch.server", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=process.environment_of_helpers(environ),
-            start_new_session=True,
-        )
-        theirs.close()
+        self._process = start_server("ncclx_mpi.launch.server", [theirs], environ)
         self._connection = ours
 
     def _drop(self) -> None:
@@ -96,6 +88,23 @@ class Client:
         """End the server."""
         with self._lock:
             self._drop()
+
+
+def start_server(module: str, ends: Sequence[socket.socket], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a process that forks ranks, out of reach of this terminal's signals: ``python -m module FD ...``, which gets the `ends`."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    numbers = [end.fileno() for end in ends]
+    try:
+        return subprocess.Popen(
+            [sys.executable, *flags, "-m", module, *map(str, numbers)],
+            pass_fds=numbers,
+            stdin=subprocess.DEVNULL,
+            env=process.environment_of_helpers(environ),
+            start_new_session=True,
+        )
+    finally:
+        for end in ends:
+            end.close()
 
 
 _client = Client()

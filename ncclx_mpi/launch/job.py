@@ -23,7 +23,7 @@ from ncclx_mpi.launch import rank as child
 from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
-from ncclx_mpi.launch.wakeup import signals_as_bytes
+from ncclx_mpi.launch.wakeup import QUESTION, signals_as_bytes
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap.agent import Agent
@@ -61,9 +61,12 @@ class Settings:
     stdin
         Descriptor that rank 0 reads, -1 for an empty one.
     lifeline
-        Descriptor whose end of file ends the job: who wanted it has gone. A byte there is the number of a signal to the job. -1 for none.
+        Descriptor whose end of file ends the job: who wanted it has gone. A byte there is the number of a signal to the job, or
+        :data:`ncclx_mpi.launch.wakeup.QUESTION`. -1 for none.
     on_timeout
         Called with the job when the time is up, before it is ended.
+    on_question
+        Called with the job when the question comes, after what the ranks wrote before it was passed on.
     topology
         The nodes that the ranks are on (:mod:`ncclx_mpi.bootstrap.topology`); empty: as this process's settings have it.
     hosts
@@ -79,6 +82,7 @@ class Settings:
     stdin: int = -1
     lifeline: int = -1
     on_timeout: Callable[[Job], None] | None = None
+    on_question: Callable[[Job], None] | None = None
     topology: str = ""
     hosts: Hosts | None = None
     cpus: Sequence[Set[int]] = ()
@@ -342,6 +346,14 @@ class Job:
         except OSError as error:
             self._output_failed(error)
 
+    def _tell(self, what: Callable[[Job], None] | None) -> None:
+        """Call what says something about the job, if there is anything."""
+        if what is not None:
+            try:
+                what(self)
+            except OSError as error:
+                self._output_failed(error)
+
     def _output_failed(self, error: OSError) -> None:
         self._sink, self._flush = lambda *_: None, lambda: False
         self.outcome.output_error = error
@@ -399,7 +411,10 @@ class Job:
         except OSError:
             numbers = b""
         for number in numbers:
-            self._signalled(number)
+            if number != QUESTION:
+                self._signalled(number)
+            else:
+                self._tell(self.settings.on_question)
         if not numbers:
             selector.unregister(fd)
             self.outcome.interrupted_by = signal.SIGHUP
@@ -522,11 +537,7 @@ class Job:
 
     def _time_is_up(self, now: float) -> None:
         self.outcome.is_timed_out = True
-        if self.settings.on_timeout is not None:
-            try:
-                self.settings.on_timeout(self)
-            except OSError as error:
-                self._output_failed(error)
+        self._tell(self.settings.on_timeout)
         for pid in self._living:
             os.kill(pid, process.STACKS_SIGNAL)
         self._is_ending = True

@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ncclx_mpi import mpi4py_shim, process
+from ncclx_mpi import process
 from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.bootstrap.handover import join_timeout
 from ncclx_mpi.bootstrap.patience import Gone, Patience
-from ncclx_mpi.compile_cache import warm
 from ncclx_mpi.launch import program as programs
 from ncclx_mpi.launch.binding import THREADS, Binding, ranges
 from ncclx_mpi.launch.failure import Failure, signal_name
 from ncclx_mpi.launch.files import RankFiles
 from ncclx_mpi.launch.job import Job, Outcome, Settings
+from ncclx_mpi.launch.ready import make_ready
 from ncclx_mpi.launch.relay import LineRelay
 from ncclx_mpi.observe.describe import describe
-from numba_kernels.clock import ticks_per_us
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap.hosts import Hosts
@@ -197,10 +196,8 @@ def _take_leave(job: Job, relay: LineRelay, files: RankFiles | None, outcome: Ou
 
 
 def _prepare(programs_of_ranks: Sequence[programs.Program], spans_hosts: bool) -> Sequence[programs.Program]:
-    """Do once what all ranks would do: import the engine, time the clock, and read the program from standard input if it is there."""
-    warm.load(len(programs_of_ranks), spans_hosts)
-    ticks_per_us()
-    mpi4py_shim.install()
+    """Do once what all ranks would do, and read the program from standard input if it is there."""
+    make_ready(len(programs_of_ranks), spans_hosts)
     first = programs_of_ranks[0]
     if first.kind == programs.STDIN:
         return [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)

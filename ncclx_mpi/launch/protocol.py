@@ -98,6 +98,45 @@ def receive(connection: socket.socket) -> Any:
     return pickle.loads(_exactly(connection, length))
 
 
+class Inbox:
+    """Takes in objects from a connection as they come, for a loop that must not wait for the rest of one.
+
+    Attributes
+    ----------
+    is_ended : bool
+        The other side has gone, and everything of it was returned.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._data = bytearray()
+        self.is_ended = False
+
+    def receive(self) -> list[Any]:
+        """What has come completely since the last call."""
+        try:
+            part = self._connection.recv(_CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            part = b""
+        self.is_ended = not part
+        self._data += part
+        return list(iter(self._next, None))
+
+    def _next(self) -> Any:
+        """The first object, None if it is not complete."""
+        if len(self._data) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._data)
+        end = _LENGTH.size + length
+        if len(self._data) < end:
+            return None
+        message = pickle.loads(memoryview(self._data)[_LENGTH.size : end])
+        del self._data[:end]
+        return message
+
+
 def _exactly(connection: socket.socket, nbytes: int) -> bytearray:
     data = bytearray()
     while len(data) < nbytes:

@@ -16,14 +16,13 @@ import traceback
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ncclx_mpi import mpi4py_shim, process
-from ncclx_mpi.compile_cache import warm
+from ncclx_mpi import process
 from ncclx_mpi.launch import protocol
 from ncclx_mpi.launch.job import Job, Settings
 from ncclx_mpi.launch.outlet import Outlet
+from ncclx_mpi.launch.ready import make_ready
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
 from ncclx_mpi.observe.describe import describe
-from numba_kernels.clock import ticks_per_us
 
 _MANY = 1 << 20
 """Ranks to make everything ready for: the server forks one job after another."""
@@ -38,9 +37,7 @@ def serve(connection: socket.socket) -> None:
         except (EOFError, OSError):
             return
         if not is_loaded:
-            warm.load(_MANY)
-            ticks_per_us()
-            mpi4py_shim.install()
+            make_ready(_MANY)
             is_loaded = True
         _preload(request.preload)
         try:

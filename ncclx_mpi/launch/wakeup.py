@@ -8,6 +8,9 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+QUESTION = 0
+"""Byte, where others are numbers of signals, that asks a job where its ranks are."""
+
 
 @contextlib.contextmanager
 def signals_as_bytes(reader: socket.socket, writer: socket.socket, numbers: Iterable[int]) -> Iterator[None]:
