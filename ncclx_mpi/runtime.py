@@ -14,7 +14,7 @@ from ncclx_mpi import errors
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap import Membership
-    from ncclx_mpi.bootstrap.guest_watch import GuestWatch
+    from ncclx_mpi.bootstrap.process_watch import ProcessWatch
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.guests import Member
     from ncclx_mpi.p2p.network_progress import NetworkProgress
@@ -32,7 +32,7 @@ class _Job:
     at_exit: Callable[[], None] | None = None
     before_leaving: ClassVar[list[Callable[[], None]]] = []
     after_leaving: ClassVar[list[Callable[[], None]]] = []
-    guest_watch: GuestWatch | None = None
+    guest_watch: ProcessWatch | None = None
     network: NetworkProgress | None = None
 
 
@@ -147,7 +147,7 @@ def admit(key: int, network_fd: int, place: int, members: Sequence[Member], plac
     members, places
         Whom it meets, and their ranks in it.
     """
-    from ncclx_mpi.bootstrap.guest_watch import GuestWatch
+    from ncclx_mpi.bootstrap.process_watch import ProcessWatch
     from ncclx_mpi.p2p.guests import Way
     from transports.shm.arena import start_time
     from transports.virtual.network import Network
@@ -162,7 +162,7 @@ def admit(key: int, network_fd: int, place: int, members: Sequence[Member], plac
         return Way(transport, transport.is_drained, functools.partial(network.leave, place), network.close)
 
     if _job.guest_watch is None:
-        _job.guest_watch = GuestWatch()
+        _job.guest_watch = ProcessWatch()
     numbers = found.guests.admit(key, members, reach)
     for number, member, its_place in zip(numbers, members, places, strict=True):
         _job.guest_watch.add(member.pid, member.start_time, functools.partial(_guest_ended, found, network, number, its_place))

@@ -29,6 +29,10 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes, and another rank's could come between them
 
 
+_LONGEST = ("test_soak.py", "test_adversarial.py", "test_hosts.py", "test_slurm.py", "test_intercomm.py")
+"""Files that take longest, the longest first."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full", action="store_true", help="robustness tests at full length: 200 kills, 10,000 bad calls ...; --guard-arrays"
@@ -46,6 +50,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     """Compile everything first: what is compiled in the middle of a test would look like a rank that hangs."""
     warm.ensure(everything=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: of several processes, none is to be left with one of them when the others are done."""
+    place = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

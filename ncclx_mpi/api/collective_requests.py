@@ -25,6 +25,7 @@ class Started(Operation):
     number: int
 
     def __init__(self, pending: Pending, number: int, name: str, after: Callable[[], None] | None) -> None:
+        super().__init__()
         self.pending = pending
         self.number = number
         self.name = name
@@ -37,10 +38,6 @@ class Started(Operation):
     def wait(self) -> None:
         """Return when it is done."""
         _wait(self.pending, self.number, self.name)
-
-    def fill(self, status: Status) -> None:
-        """Write what became of it to `status`."""
-        write_status(status, EMPTY)
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""

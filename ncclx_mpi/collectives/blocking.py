@@ -118,23 +118,15 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
     table[:, 0] = np.add(offsets, recv)
     table[:, 1] = counts
     source = send or int(table[comm.rank, 0])
-    if algorithm == SMALL:
-        code = entry(allgather_small.allgatherv)(comm.address, source, table.ctypes.data)
-    else:
-        code = entry(allgather_large.spread)(comm.address, source, table.ctypes.data)
-    check(comm, code, "allgatherv")
+    _on_slot(comm, "allgatherv", algorithm, allgather_small.allgatherv, allgather_large.spread, source, table.ctypes.data)
 
 
 def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
     """Block j of `send` to rank j, where it becomes block i of `recv`. In place: `recv` holds what is sent."""
     algorithm = select.algorithm(comm, shm_oneshot.ALLTOALL, nbytes * comm.size)
-    if algorithm == SMALL:
-        code = entry(alltoall_small.alltoall)(comm.address, send or recv, recv, nbytes)
-    elif algorithm == LARGE:
-        code = entry(alltoall_large.alltoall)(comm.address, send or recv, recv, nbytes)
-    else:
+    if algorithm == PLAN:
         return _run(prepare.alltoall(comm, send, recv, nbytes))
-    check(comm, code, "alltoall")
+    _on_slot(comm, "alltoall", algorithm, alltoall_small.alltoall, alltoall_large.alltoall, send or recv, recv, nbytes)
 
 
 def alltoallv(
@@ -160,27 +152,18 @@ def alltoallv(
 def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> None:
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
     algorithm = _reduction(shm_oneshot.REDUCE, comm, count, itemsize)
-    if algorithm == SMALL:
-        code = entry(reduce_small.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root)
-    elif algorithm == LARGE:
-        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
-        code = entry(reduce_large.reduce)(comm.address, send or recv, recv, count, itemsize, fn, root, chunk)
-    else:
+    if algorithm == PLAN:
         return _run(prepare.reduce(comm, send, recv, count, itemsize, fn, commutative, root))
-    check(comm, code, "reduce")
+    _on_slot(comm, "reduce", algorithm, reduce_small.reduce, reduce_large.reduce, send or recv, recv, count, itemsize, fn, root)
 
 
 def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> None:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
     algorithm = _reduction(shm_oneshot.ALLREDUCE, comm, count, itemsize)
-    if algorithm == SMALL:
-        code = entry(allreduce_small.allreduce)(comm.address, send or recv, recv, count, itemsize, fn)
-    elif algorithm == LARGE:
-        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
-        code = entry(allreduce_large.allreduce)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
-    else:
+    if algorithm == PLAN:
         return _run(prepare.allreduce(comm, send, recv, count, itemsize, fn, commutative))
-    check(comm, code, "allreduce")
+    small, large = allreduce_small.allreduce, allreduce_large.allreduce
+    _on_slot(comm, "allreduce", algorithm, small, large, send or recv, recv, count, itemsize, fn)
 
 
 def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, itemsize: int, fn: int, commutative: bool) -> None:
@@ -196,8 +179,7 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
             comm.address, send or recv, recv, total, first, counts[comm.rank], itemsize, fn
         )
     elif algorithm == LARGE:
-        chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
-        code = entry(reduce_scatter_large.reduce_scatter)(comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn, chunk)
+        code = entry(reduce_scatter_large.reduce_scatter)(comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn)
     else:
         return _run(prepare.reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter")
@@ -212,8 +194,7 @@ def reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, ite
             comm.address, send or recv, recv, total, count * comm.rank, count, itemsize, fn
         )
     elif algorithm == LARGE:
-        chunk = entry(select.chunk_items)(comm.size, total // comm.size * itemsize, itemsize)
-        code = entry(reduce_scatter_large.reduce_scatter_block)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
+        code = entry(reduce_scatter_large.reduce_scatter_block)(comm.address, send or recv, recv, count, itemsize, fn)
     else:
         return _run(prepare.reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter_block")
@@ -231,16 +212,11 @@ def exscan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn
 
 def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, exclusive: bool) -> None:
     algorithm = _reduction(shm_oneshot.SCAN, comm, count, itemsize)
-    if algorithm == SMALL:
-        code = entry(scan_small.scan)(comm.address, send or recv, recv, count, itemsize, fn, int(exclusive))
-    elif algorithm == LARGE:
-        chunk = entry(select.chunk_items)(comm.size, count * itemsize, itemsize)
-        large = scan_large.exscan if exclusive else scan_large.scan
-        code = entry(large)(comm.address, send or recv, recv, count, itemsize, fn, chunk)
-    else:
+    if algorithm == PLAN:
         plan = prepare.exscan if exclusive else prepare.scan
         return _run(plan(comm, send, recv, count, itemsize, fn, commutative))
-    check(comm, code, "exscan" if exclusive else "scan")
+    name, arguments = "exscan" if exclusive else "scan", (send or recv, recv, count, itemsize, fn, int(exclusive))
+    _on_slot(comm, name, algorithm, scan_small.scan, scan_large.scan, *arguments)
 
 
 def _carry_out(
@@ -250,7 +226,12 @@ def _carry_out(
     if algorithm == PLAN:
         _run(plan(comm, *arguments))
     else:
-        check(comm, entry(small if algorithm == SMALL else large)(comm.address, *arguments), name)
+        _on_slot(comm, name, algorithm, small, large, *arguments)
+
+
+def _on_slot(comm: NativeComm, name: str, algorithm: str, small: Any, large: Any, *arguments: int) -> None:
+    """Call the kernel on lines, or the one on streams, which takes the same arguments."""
+    check(comm, entry(small if algorithm == SMALL else large)(comm.address, *arguments), name)
 
 
 def check(comm: NativeComm, code: int, name: str) -> None:

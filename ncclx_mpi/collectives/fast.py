@@ -27,7 +27,7 @@ from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_s
 from ncclx_mpi.collectives.reduce_scatter import shm_pipelined as reduce_scatter_large
 from ncclx_mpi.collectives.scatter import shm_oneshot as scatter_small
 from ncclx_mpi.collectives.scatter import shm_pipelined as scatter_large
-from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
+from ncclx_mpi.collectives.select import is_planned, on_lines
 from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
     ALLREDUCE,
@@ -86,8 +86,7 @@ def allreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-de
     if on_lines(comm, ALLREDUCE, nbytes) != 0:
         code = allreduce_small.allreduce(comm, source, target, count, itemsize, function)
     else:
-        chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
-        code = allreduce_large.allreduce(comm, source, target, count, itemsize, function, chunk)
+        code = allreduce_large.allreduce(comm, source, target, count, itemsize, function)
     enter_gil(state)
     return code
 
@@ -105,8 +104,7 @@ def reduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-un
     if on_lines(comm, REDUCE, nbytes) != 0:
         code = reduce_small.reduce(comm, source, target, count, itemsize, function, root)
     else:
-        chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
-        code = reduce_large.reduce(comm, source, target, count, itemsize, function, root, chunk)
+        code = reduce_large.reduce(comm, source, target, count, itemsize, function, root)
     enter_gil(state)
     return code
 
@@ -124,8 +122,7 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
         first = count * load64(comm + COMM.rank)
         code = reduce_scatter_small.reduce_scatter(comm, source, target, count * size, first, count, itemsize, function)
     else:
-        chunk = chunk_items(size, nbytes, itemsize)
-        code = reduce_scatter_large.reduce_scatter_block(comm, source, target, count, itemsize, function, chunk)
+        code = reduce_scatter_large.reduce_scatter_block(comm, source, target, count, itemsize, function)
     enter_gil(state)
     return code
 

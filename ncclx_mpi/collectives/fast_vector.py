@@ -16,7 +16,7 @@ from ncclx_mpi.collectives.operands import of_reduction
 from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
 from ncclx_mpi.collectives.reduce_scatter import shm_pipelined as reduce_scatter_large
 from ncclx_mpi.collectives.scan import shm_oneshot, shm_pipelined
-from ncclx_mpi.collectives.select import chunk_items, is_planned, on_lines
+from ncclx_mpi.collectives.select import is_planned, on_lines
 from ncclx_mpi.collectives.shm_oneshot import (
     ALLGATHER,
     ALLTOALL,
@@ -201,8 +201,7 @@ def reduce_scatter_arrays(comm, send, recv, counts, functions):  # type: ignore[
         if on_lines(comm, REDUCE_SCATTER, total * itemsize) != 0:
             code = reduce_scatter_small.reduce_scatter(comm, source, target, total, first, count, itemsize, function)
         else:
-            chunk = chunk_items(size, total // size * itemsize, itemsize)
-            code = reduce_scatter_large.reduce_scatter(comm, source, target, firsts, itemsize, function, chunk)
+            code = reduce_scatter_large.reduce_scatter(comm, source, target, firsts, itemsize, function)
         enter_gil(state)
     release(firsts)
     return code
@@ -220,10 +219,6 @@ def scan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unty
     if on_lines(comm, SCAN, nbytes) != 0:
         code = shm_oneshot.scan(comm, source, target, count, itemsize, function, exclusive)
     else:
-        chunk = chunk_items(load64(comm + COMM.size), nbytes, itemsize)
-        if exclusive != 0:
-            code = shm_pipelined.exscan(comm, source, target, count, itemsize, function, chunk)
-        else:
-            code = shm_pipelined.scan(comm, source, target, count, itemsize, function, chunk)
+        code = shm_pipelined.scan(comm, source, target, count, itemsize, function, exclusive)
     enter_gil(state)
     return code

@@ -2,7 +2,7 @@
 
 What all ranks know: the collective, the number of ranks, the bytes that every rank gave (never one rank's counts of a v-variant),
 whether the communicator has a slot in the arena, and what the settings force. The rows of :mod:`ncclx_mpi.algorithms` say which algorithm is
-chosen for what; :func:`on_lines` is compiled, :func:`is_planned` and :func:`chunk_items`, so that calls which never leave compiled code
+chosen for what; :func:`on_lines` and :func:`is_planned` are compiled, so that calls which never leave compiled code
 choose by the very same rows.
 
 A forced plan runs, or the call is refused with what its row says. A forced algorithm of the slot that cannot serve a call leaves it to
@@ -35,7 +35,6 @@ from ncclx_mpi import algorithms, errors
 from ncclx_mpi.algorithms import ONESHOT, ONESHOT_UPTO, UNFORCED, Algorithm, Case
 from ncclx_mpi.collectives.plan import Plan
 from ncclx_mpi.collectives.shm_oneshot import BARRIER, EXSCAN
-from ncclx_mpi.collectives.shm_pipelined import chunk_bytes
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import COMM, OPERATIONS
 from numba_kernels.atomics import load64
@@ -90,13 +89,6 @@ def algorithm(comm: NativeComm, kind: int, published: int) -> str:
     if comm.slot < 0 or forced >= FIRST_PLAN:
         return PLAN
     return SMALL if published <= _lines_upto.py_func(kind, forced) else LARGE
-
-
-@kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
-def chunk_items(size, nbytes, itemsize):  # type: ignore[no-untyped-def]
-    """Elements of a chunk of a stream of up to `nbytes` that is reduced: whole lines of them where they are small."""
-    items = chunk_bytes(size, nbytes) // itemsize
-    return items // 64 * 64 if items >= 64 else items
 
 
 def plan_for(

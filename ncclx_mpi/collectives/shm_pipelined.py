@@ -205,6 +205,13 @@ def chunk_bytes(size, nbytes):  # type: ignore[no-untyped-def]
     return min(piece_of(nbytes), split_chunk_bytes(size))
 
 
+@kernel("int64(int64, int64, int64)")
+def chunk_items(comm, nbytes, itemsize):  # type: ignore[no-untyped-def]
+    """Elements of a chunk of a stream of up to `nbytes` that is reduced: whole lines of them where they are small."""
+    items = chunk_bytes(load64(comm + COMM.size), nbytes) // itemsize
+    return items // 64 * 64 if items >= 64 else items
+
+
 @kernel("int64(int64, int64)")
 def chunks_of(nbytes, chunk):  # type: ignore[no-untyped-def]
     """Chunks that a stream of `nbytes` takes."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi.operations.operation import EMPTY, Operation, write_status
+from ncclx_mpi.operations.operation import Operation
 
 if TYPE_CHECKING:
-    from ncclx_mpi.api.status import Status
     from ncclx_mpi.collectives import Agreement
 
 
@@ -20,6 +19,7 @@ class Agreed(Operation):
     after: Callable[[], None] | None
 
     def __init__(self, agreement: Agreement) -> None:
+        super().__init__()
         self.agreement = agreement
         self.after = None
 
@@ -34,10 +34,6 @@ class Agreed(Operation):
         except BaseException:
             self.abandon()
             raise
-
-    def fill(self, status: Status) -> None:
-        """Write what became of it to `status`."""
-        write_status(status, EMPTY)
 
     def finish(self) -> Any:
         """Do what there is to do, and empty it."""

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import errors
-from ncclx_mpi.operations.operation import EMPTY, Operation, blame, write_status
+from ncclx_mpi.operations.operation import Operation, blame
 
 if TYPE_CHECKING:
-    from ncclx_mpi.api.status import Status
     from ncclx_mpi.collectives import Collective
 
 
@@ -19,6 +18,7 @@ class Collection(Operation):
     __slots__ = ("after", "collective", "owner")
 
     def __init__(self, collective: Collective, owner: Any, after: Callable[[], None] | None) -> None:
+        super().__init__()
         self.collective = collective
         self.owner = owner
         self.after = after
@@ -38,10 +38,6 @@ class Collection(Operation):
         except BaseException as error:
             blame(error, self.collective.comm)
             raise
-
-    def fill(self, status: Status) -> None:
-        """Write what became of it to `status`."""
-        write_status(status, EMPTY)
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""

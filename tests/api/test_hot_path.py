@@ -77,9 +77,10 @@ COMPUTED_NAMES = {
     "errhandler_dispatch": {"getattr", "setattr"},
     "datatype": {"getattr"},
     "fast": {"globals"},
+    "public": {"globals"},
 }
 """Where a name is made when the program runs: methods are wrapped once an error handler is set, a constructor is found by what a decoded
-datatype says, and a kernel's entry point takes the place of what stood for it."""
+datatype says, and a kernel's entry point takes the place of what stood for it; constants are named once, when the module is imported."""
 
 
 class Entry(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -252,20 +253,26 @@ def test_two_threads(size: int) -> None:
 # Failures ---------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def pending_of(comm: NativeComm) -> Pending:
+    """The one that a communicator has: it has the memory in which compiled code writes down what is pending, as long as that lives."""
+    return Pending(comm)
+
+
 def wait_for_barrier(comm: NativeComm) -> None:
-    pending = Pending(comm)
+    pending = pending_of(comm)
     pending.wait(pending.start("barrier", ()), "barrier")
 
 
 def poll_for_barrier(comm: NativeComm) -> None:
-    pending = Pending(comm)
+    pending = pending_of(comm)
     number = pending.start("barrier", ())
     while not pending.test(number, "barrier"):
         time.sleep(0.001)
 
 
 def block_after_barrier(comm: NativeComm) -> None:
-    pending = Pending(comm)
+    pending = pending_of(comm)
     pending.start("barrier", ())
     collectives.barrier(comm)
 
@@ -273,9 +280,12 @@ def block_after_barrier(comm: NativeComm) -> None:
 WAITS = [wait_for_barrier, poll_for_barrier, block_after_barrier]
 
 
-def one_is_killed(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
+def one_is_killed(comm: NativeComm, work: Callable[[NativeComm], None], are_through: Signals) -> None:
     work(comm)
+    are_through.give(comm.rank)
     if comm.rank == 1:
+        are_through.wait(0)
+        are_through.wait(2)
         comm.engine.arena.declare_dead(1)
         return
     message = raises(errors.ERR_PROC_FAILED, lambda: work(comm))
@@ -284,7 +294,7 @@ def one_is_killed(comm: NativeComm, work: Callable[[NativeComm], None]) -> None:
 
 @pytest.mark.parametrize("work", WAITS)
 def test_a_dead_rank_is_named(work: Callable[[NativeComm], None]) -> None:
-    run_ranks(3, one_is_killed, work)
+    run_ranks(3, one_is_killed, work, Signals(3))
 
 
 def one_is_late(comm: NativeComm, work: Callable[[NativeComm], None], raised: Signals) -> None:

@@ -25,6 +25,7 @@ from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, NO_MEMORY, end, sign, w
 from ncclx_mpi.collectives.shm_pipelined import (
     LEAST_ADDRESS,
     begin_streams,
+    chunk_items,
     chunks_of,
     drop_shared,
     put_shared,
@@ -41,10 +42,10 @@ SWAP_BELOW = 128 << 10
 """Bytes below which two ranks swap their elements."""
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def swap(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
-    """Two ranks. `chunk` counts elements."""
-    rank = load64(comm + COMM.rank)
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _swap(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Two ranks."""
+    rank, chunk = load64(comm + COMM.rank), chunk_items(comm, count * itemsize, itemsize)
     signature = sign(ALLREDUCE, 0, count * itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
@@ -69,9 +70,9 @@ def swap(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyp
     return end(comm, number, code)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
-    """Any number of ranks, by direct copies where that is faster. `chunk` counts elements; `send` == `recv` means in place."""
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def allreduce(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Any number of ranks, by direct copies where that is faster; `send` == `recv` means in place."""
     signature, nbytes = sign(ALLREDUCE, 0, count * itemsize), count * itemsize
     way = choose_way(comm, signature, nbytes)
     if way < 0:
@@ -80,19 +81,20 @@ def allreduce(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-
     if way == DIRECT:
         code = cma.allreduce(comm, signature, send, recv, count, itemsize, fn)
     if code == UNREACHED:
-        code = _stream(comm, send, recv, count, itemsize, fn, chunk)
+        code = _stream(comm, send, recv, count, itemsize, fn)
     return note_way(comm, signature, nbytes, way, began, code)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def _stream(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _stream(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     if size == 2 and count * itemsize < SWAP_BELOW:
-        return swap(comm, send, recv, count, itemsize, fn, chunk)
+        return _swap(comm, send, recv, count, itemsize, fn)
     signature = sign(ALLREDUCE, 0, count * itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
+    chunk = chunk_items(comm, count * itemsize, itemsize)
     room = whole_lines(chunk * itemsize)
     temp = working_memory(comm, room + (size + 1) * 8)
     if temp == 0:

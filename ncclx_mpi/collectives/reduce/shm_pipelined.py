@@ -17,11 +17,7 @@ from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.reduce import cma
 from ncclx_mpi.collectives.reduce_scatter.shm_pipelined import collect_round, even_firsts, reduce_round
 from ncclx_mpi.collectives.shm_oneshot import NO_MEMORY, REDUCE, end, sign, whole_lines, working_memory
-from ncclx_mpi.collectives.shm_pipelined import (
-    begin_streams,
-    chunks_of,
-    put_split,
-)
+from ncclx_mpi.collectives.shm_pipelined import begin_streams, chunk_items, chunks_of, put_split
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
@@ -37,9 +33,9 @@ def _blocks(firsts, count, size, root):  # type: ignore[no-untyped-def]
         store64(firsts + 8, count if root == 0 else 0)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def reduce(comm, send, recv, count, itemsize, fn, root, chunk):  # type: ignore[no-untyped-def]
-    """`chunk` counts elements; `send` == `recv` at the root means in place."""
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def reduce(comm, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
+    """`send` == `recv` at the root means in place."""
     signature, nbytes = sign(REDUCE, root, count * itemsize), count * itemsize
     way = choose_way(comm, signature, nbytes)
     if way < 0:
@@ -48,17 +44,18 @@ def reduce(comm, send, recv, count, itemsize, fn, root, chunk):  # type: ignore[
     if way == DIRECT:
         code = cma.reduce(comm, signature, send, recv, count, itemsize, fn, root)
     if code == UNREACHED:
-        code = _stream(comm, send, recv, count, itemsize, fn, root, chunk)
+        code = _stream(comm, send, recv, count, itemsize, fn, root)
     return note_way(comm, signature, nbytes, way, began, code)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def _stream(comm, send, recv, count, itemsize, fn, root, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _stream(comm, send, recv, count, itemsize, fn, root):  # type: ignore[no-untyped-def]
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     signature = sign(REDUCE, root, count * itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
+    chunk = chunk_items(comm, count * itemsize, itemsize)
     room = whole_lines(chunk * itemsize)
     temp = working_memory(comm, 2 * room + (size + 1) * 8)
     if temp == 0:

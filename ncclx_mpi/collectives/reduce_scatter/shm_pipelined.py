@@ -18,6 +18,7 @@ from ncclx_mpi.collectives.shm_oneshot import NO_MEMORY, REDUCE_SCATTER, end, si
 from ncclx_mpi.collectives.shm_pipelined import (
     LEAST_ADDRESS,
     begin_streams,
+    chunk_items,
     chunks_of,
     drop_shared,
     drop_split,
@@ -115,9 +116,9 @@ def collect_round(comm, signature, recv, firsts, itemsize, chunk, turn, is_share
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
-    """Block i is elements ``firsts[i]`` to ``firsts[i + 1]``; `chunk` counts elements, the same on all ranks."""
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def reduce_scatter(comm, send, recv, firsts, itemsize, fn):  # type: ignore[no-untyped-def]
+    """Block i is elements ``firsts[i]`` to ``firsts[i + 1]``, the same on all ranks."""
     nbytes = load64(firsts + 8 * load64(comm + COMM.size)) * itemsize
     signature = sign(REDUCE_SCATTER, 0, nbytes)
     way = choose_way(comm, signature, nbytes)
@@ -127,14 +128,15 @@ def reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk):  # type: igno
     if way == DIRECT:
         code = cma.reduce_scatter(comm, signature, send, recv, firsts, itemsize, fn)
     if code == UNREACHED:
-        code = _stream(comm, send, recv, firsts, itemsize, fn, chunk)
+        code = _stream(comm, send, recv, firsts, itemsize, fn)
     return note_way(comm, signature, nbytes, way, began, code)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def _stream(comm, send, recv, firsts, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _stream(comm, send, recv, firsts, itemsize, fn):  # type: ignore[no-untyped-def]
     size = load64(comm + COMM.size)
-    signature = sign(REDUCE_SCATTER, 0, load64(firsts + 8 * size) * itemsize)
+    total = load64(firsts + 8 * size)
+    signature, chunk = sign(REDUCE_SCATTER, 0, total * itemsize), chunk_items(comm, total // size * itemsize, itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
@@ -162,14 +164,14 @@ def even_firsts(firsts, count, size):  # type: ignore[no-untyped-def]
         store64(firsts + 8 * block, count * block // size)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def reduce_scatter_block(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
+def reduce_scatter_block(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
     """`count` elements for each rank."""
     size = load64(comm + COMM.size)
     firsts = working_memory(comm, (size + 1) * 8)
     if firsts == 0:
         return NO_MEMORY
     even_firsts(firsts, count * size, size)
-    code = reduce_scatter(comm, send, recv, firsts, itemsize, fn, chunk)
+    code = reduce_scatter(comm, send, recv, firsts, itemsize, fn)
     release(firsts)
     return code

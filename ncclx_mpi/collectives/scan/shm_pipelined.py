@@ -14,7 +14,7 @@ from __future__ import annotations
 from ncclx_mpi.collectives.cma import UNREACHED, copy_shared
 from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
 from ncclx_mpi.collectives.shm_oneshot import EXSCAN, NO_MEMORY, SCAN, end, sign, working_memory
-from ncclx_mpi.collectives.shm_pipelined import LEAST_ADDRESS, begin_streams, drop_split, put_split, take_split
+from ncclx_mpi.collectives.shm_pipelined import LEAST_ADDRESS, begin_streams, chunk_items, drop_split, put_split, take_split
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, ticks
 from numba_kernels.calls import call_reduce
@@ -24,14 +24,10 @@ from transports.shm.shared import DIRECT, PIPED
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def scan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
-    """`chunk` counts elements; `send` == `recv` means in place."""
-    return _chain(comm, SCAN, send, recv, count, itemsize, fn, chunk)
-
-
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def exscan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
-    """As scan, without the own elements; `recv` of rank 0 stays as it is."""
+def scan(comm, send, recv, count, itemsize, fn, exclusive):  # type: ignore[no-untyped-def]
+    """`send` == `recv` means in place; `exclusive` = 1 leaves the own elements out, and `recv` of rank 0 as it is."""
+    if exclusive == 0:
+        return _chain(comm, SCAN, send, recv, count, itemsize, fn)
     signature, nbytes = sign(EXSCAN, 0, count * itemsize), count * itemsize
     way = choose_way(comm, signature, nbytes) if load64(comm + COMM.size) == 2 else PIPED
     if way < 0:
@@ -40,18 +36,19 @@ def exscan(comm, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-unt
     if way == DIRECT:
         code = copy_shared(comm, signature, 0, send if load64(comm + COMM.rank) == 0 else recv, nbytes)
     if code == UNREACHED:
-        code = _chain(comm, EXSCAN, send, recv, count, itemsize, fn, chunk)
+        code = _chain(comm, EXSCAN, send, recv, count, itemsize, fn)
     return note_way(comm, signature, nbytes, way, began, code) if load64(comm + COMM.size) == 2 else code
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def _chain(comm, kind, send, recv, count, itemsize, fn, chunk):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _chain(comm, kind, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
     """Take each chunk of the prefix from the rank before, and pass it on with the own elements. 0 or the code of a failure."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     signature = sign(kind, 0, count * itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
+    chunk = chunk_items(comm, count * itemsize, itemsize)
     temp, code = working_memory(comm, chunk * itemsize), 0
     if temp == 0:
         return NO_MEMORY

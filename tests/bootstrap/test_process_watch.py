@@ -1,4 +1,4 @@
-"""The end of processes of other jobs is noticed, also of those that could not be watched at first."""
+"""The end of processes is noticed, also of those that could not be watched at first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import errno
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
-from ncclx_mpi.bootstrap import guest_watch
-from ncclx_mpi.bootstrap.guest_watch import GuestWatch
-from ncclx_mpi.bootstrap.pidfd import open_pidfd
+from ncclx_mpi.bootstrap import process_watch
+from ncclx_mpi.bootstrap.process_watch import ProcessWatch, open_pidfd
 from transports.shm.arena import start_time
 
 WAITS = [sys.executable, "-c", "input()"]
@@ -26,8 +26,8 @@ def test_an_end_is_noticed(refusals: int, monkeypatch: pytest.MonkeyPatch) -> No
             raise left.pop()
         return open_pidfd(pid, started)
 
-    monkeypatch.setattr(guest_watch, "open_pidfd", refused_first)
-    watch = GuestWatch()
+    monkeypatch.setattr(process_watch, "open_pidfd", refused_first)
+    watch = ProcessWatch()
     try:
         with subprocess.Popen(WAITS, stdin=subprocess.PIPE) as process:
             watch.add(process.pid, start_time(process.pid), ended.set)
@@ -41,3 +41,19 @@ def test_a_number_that_is_another_process_s_has_ended() -> None:
     with subprocess.Popen(WAITS, stdin=subprocess.PIPE) as process:
         assert open_pidfd(process.pid, start_time(process.pid) - 1) is None
     assert open_pidfd(process.pid, 0) is None
+
+
+def test_one_that_is_added_while_the_thread_sleeps() -> None:
+    watch, ended = ProcessWatch(), threading.Event()
+    try:
+        with subprocess.Popen(WAITS, stdin=subprocess.PIPE) as first, subprocess.Popen(WAITS, stdin=subprocess.PIPE) as second:
+            watch.add(first.pid, None, lambda: None)
+            while watch._unwatched:
+                time.sleep(0.001)
+            watch.add(second.pid, None, ended.set)
+            second.communicate(b"\n")
+            assert ended.wait(60)
+            assert first.poll() is None
+    finally:
+        watch.close()
+    assert not watch._thread.is_alive()
