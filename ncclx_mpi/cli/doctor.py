@@ -186,10 +186,10 @@ def check_leftovers() -> Finding:
 
 def _orphans() -> Iterator[int]:
     from ncclx_mpi.observe.describe import reports
-    from ncclx_mpi.observe.view import ArenaView, jobs
+    from ncclx_mpi.observe.view import jobs
 
     for job in jobs():
-        views = [ArenaView(path) for path in job.paths]
+        views = job.open()
         if not os.path.exists(f"/proc/{job.holder}"):
             yield from (report.pid for report in reports(views, 1) if report.state == "running" and not report.process)
         for view in views:

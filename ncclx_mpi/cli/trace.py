@@ -44,8 +44,8 @@ def _open(job: str) -> list[ArenaView]:
     """The arenas of the job of a process, of what it started, or of the job with that number."""
     key = _job_of(int(job)) if job.isdigit() else 0
     for found in jobs():
-        if f"{found.key:x}".startswith(f"{key:x}" if key else job.lower()):
-            return [ArenaView(path) for path in found.paths]
+        if f"{found.key:x}".startswith(f"{key:x}" if key else job.lower()) and (views := found.open()):
+            return views
     if job.isdigit() and os.path.exists(f"/proc/{job}") and not os.access(f"/proc/{job}/fd", os.R_OK):
         raise PermissionError(f"process {job} belongs to another user; trace it as that user or as root")
     raise LookupError(
@@ -57,7 +57,7 @@ def _job_of(pid: int) -> int:
     """The number of the job of a process, or of what it started; 0 for none."""
     for number in family(pid):
         for path in arenas_of(number):
-            with contextlib.closing(ArenaView(path)) as view:
+            with contextlib.suppress(OSError), contextlib.closing(ArenaView(path)) as view:
                 return view.job
     return 0
 
@@ -70,9 +70,7 @@ def _list_jobs(is_json: bool) -> int:
     if not found:
         print("no job of ncclx_mpi runs on this machine, or none that you may look at")
     for job in found:
-        with contextlib.closing(ArenaView(job.paths[0])) as view:
-            size = view.plan.world_size
-        command = command_of(job.holder)
+        command, size = command_of(job.holder), job.world_size
         print(f"job {job.key:x}: {size} rank{'s' * (size > 1)}, process {job.holder}: {command[:100]}")
     return 0
 

@@ -60,11 +60,20 @@ class ArenaView:
 
 @dataclass
 class Found:
-    """A job that runs on this machine: where its arenas can be opened, and the process that started it."""
+    """A job that runs on this machine: where its arenas can be opened, the process that started it, its number, and how many ranks it has."""
 
     paths: list[str]
     holder: int
     key: int
+    world_size: int
+
+    def open(self) -> list[ArenaView]:
+        """Its arenas, without those whose processes have ended meanwhile."""
+        views = []
+        for path in self.paths:
+            with contextlib.suppress(OSError):
+                views.append(ArenaView(path))
+        return views
 
 
 def arenas_of(pid: int) -> list[str]:
@@ -88,7 +97,9 @@ def jobs() -> list[Found]:
                 view = ArenaView(path)
                 if view.word(HEADER.key) not in seen:
                     seen.add(view.word(HEADER.key))
-                    found.setdefault(view.job, Found([], view.word(HEADER.creator), view.job)).paths.append(path)
+                    found.setdefault(view.job, Found([], view.word(HEADER.creator), view.job, view.plan.world_size)).paths.append(
+                        path
+                    )
                 view.close()
     return list(found.values())
 

@@ -10,6 +10,9 @@ import sys
 import pytest
 from programs import environment, lines_of, run, start
 
+from ncclx_mpi.cli import doctor, trace
+from ncclx_mpi.observe import view
+
 BLOCKED = (
     "from mpi4py import MPI; comm = MPI.COMM_WORLD; comm.Barrier(); print('ready', flush=True)\n"
     "import numpy, time\n"
@@ -73,6 +76,15 @@ def test_doctor():
     result = run("doctor", timeout=180)
     assert result.returncode == 0, result.stdout
     assert "two ranks: two ranks met and ended" in result.stdout
+
+
+def test_a_job_that_ends_while_it_is_looked_at_is_none(monkeypatch, capsys):
+    gone = view.Found(["/proc/0/fd/4"], os.getpid(), 0xFEED, 2)
+    monkeypatch.setattr(view, "jobs", lambda: [gone])
+    monkeypatch.setattr(trace, "jobs", lambda: [gone])
+    assert doctor.check_leftovers().is_good
+    with pytest.raises(LookupError, match="neither a process"):
+        trace._open("feed")
 
 
 def test_doctor_sees_a_shell_inside_slurm():
