@@ -18,6 +18,7 @@ OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
 DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: end -->)", re.DOTALL)
+FIGURES = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
 REDUCES = {
     algorithms.RANK: "((0 op 1) op 2) ...",
     algorithms.GROUPS: "neighbours first: (0 op 1) op (2 op 3)",
@@ -66,6 +67,26 @@ def rows(match: re.Match[str]) -> str:
     return match[1] + "\n".join(lines) + "\n" + match[2]
 
 
+def figures(match: re.Match[str]) -> str:
+    """Return the table of what plans need."""
+    sizes = (8, 12, 64)
+    lines = ["| collective | algorithm |" + "".join(f" {n} ranks: rounds | bytes | reduced | memory |" for n in sizes)]
+    lines.append("|---" * (2 + 4 * len(sizes)) + "|")
+    for row in algorithms.ROWS:
+        if row.kind == algorithms.PLAN:
+            cells = []
+            for n in sizes:
+                m = 0 if row.collective == "barrier" else 64 * n * 9
+                needs = row.figures(n, m)
+                cells += [str(needs.steps), *(_times(part, m) for part in needs[1:])]
+            lines.append(f"| {row.collective} | `{row.name}` | " + " | ".join(cells) + " |")
+    return match[1] + "\n".join(lines) + "\n" + match[2]
+
+
+def _times(nbytes: int, m: int) -> str:
+    return f"{nbytes / m:.4g} m" if nbytes else "0"
+
+
 def _chosen(row: algorithms.Algorithm) -> str:
     """Say when an algorithm is chosen, as a search over sizes finds it."""
     if row.kind == algorithms.ONESHOT:
@@ -79,8 +100,15 @@ def _chosen(row: algorithms.Algorithm) -> str:
 def filled(page: Path) -> str:
     """Return what a page should be."""
     text = page.read_text()
-    parts = (BLOCK, snippet), (OUTPUT, output), (DIFFERENCES, differences), (TABLE, settings), (ALGORITHMS, rows)
-    for pattern, function in parts:
+    parts = {
+        BLOCK: snippet,
+        OUTPUT: output,
+        DIFFERENCES: differences,
+        TABLE: settings,
+        ALGORITHMS: rows,
+        FIGURES: figures,
+    }
+    for pattern, function in parts.items():
         text = pattern.sub(function, text)
     return text
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import plots
 from svg import ARROW, DOT, INK, LINE, picture, text
 
-from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, Case
-from ncclx_mpi.cli.plans import plan_of
+from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm
 from ncclx_mpi.collectives.plan import RECV, REDUCE, SEND
+from ncclx_mpi.simulate.calls import Call, plan_of
 
 SNIPPETS = Path(__file__).parent / "snippets"
 RANKS = 6
@@ -66,8 +66,8 @@ def plan_picture(row: Algorithm) -> str:
 
 def traced(row: Algorithm) -> Drawing:
     """Let the plans of all ranks take their course, with a message as the unit of time, and nothing else that takes any."""
-    case = Case(RANKS, 0 if row.collective == "barrier" else 4 * RANKS, 4)
-    plans = [plan_of(row, case, rank).steps for rank in range(RANKS)]
+    call = Call(RANKS, 0 if row.collective == "barrier" else 4 * RANKS, 4)
+    plans = [plan_of(row, call, rank).steps for rank in range(RANKS)]
     sends = {
         (rank, step["peer"], step["number"]): (rank, i)
         for rank, p in enumerate(plans)

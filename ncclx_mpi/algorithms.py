@@ -14,7 +14,6 @@ NumPy nor Numba.
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -78,6 +77,27 @@ Cost = Callable[[int, int, Link], float]
 """From ranks, bytes of each rank and the link to us."""
 
 
+class Figures(NamedTuple):
+    """What a plan needs where all blocks are of one size and in one piece: of the rank that needs most.
+
+    Attributes
+    ----------
+    steps
+        Rounds, if a rank sends one message and receives one at a time.
+    moved
+        Bytes that a rank sends, or that it receives, whichever are more.
+    reduced
+        Bytes that it reduces.
+    memory
+        Bytes of temporary memory; blocks there begin at multiples of 64.
+    """
+
+    steps: int
+    moved: int = 0
+    reduced: int = 0
+    memory: int = 0
+
+
 class Algorithm(NamedTuple):
     """One row.
 
@@ -95,6 +115,8 @@ class Algorithm(NamedTuple):
         How it reduces.
     equal_blocks
         Whether all blocks have to be of one size.
+    figures
+        Of a plan: what it needs, from ranks and bytes of each rank. The simulator counts it for every size.
     """
 
     collective: str
@@ -105,6 +127,7 @@ class Algorithm(NamedTuple):
     chosen: Callable[[Case], bool] = lambda case: False
     order: str = RANK
     equal_blocks: bool = False
+    figures: Callable[[int, int], Figures] = lambda n, m: Figures(0)
 
     def why_not(self, case: Case) -> str:
         """Why a call cannot go by it; empty if it can."""
@@ -150,7 +173,22 @@ def _shared_from(nbytes: int) -> Callable[[Case], bool]:
 
 def _rounds(n: int) -> int:
     """The number of rounds in which n ranks hear of each other."""
-    return math.ceil(math.log2(n))
+    return (n - 1).bit_length()
+
+
+def _doublings(n: int) -> int:
+    """How many of them a rank takes part in that stands for two where n is no power of two."""
+    return n.bit_length() - 1 + (n & (n - 1) > 0)
+
+
+def _hops(n: int) -> int:
+    """How many blocks a rank passes on if the one for the rank j further on hops as often as j has bits."""
+    return sum(j.bit_count() for j in range(n))
+
+
+def _shared(n: int, m: int, rounds: int) -> Figures:
+    """Every rank reduces its block of what all give, in `rounds` of exchanges with all others."""
+    return Figures(rounds * (n - 1), rounds * (n - 1) * m // n, (n - 1) * m // n, (n + 1) * m // n)
 
 
 def _on_slot(
@@ -189,62 +227,78 @@ def _from_others(n: int) -> float:
 
 ROWS: tuple[Algorithm, ...] = (
     Algorithm("barrier", "shm_oneshot", ONESHOT, lambda n, m, link: link.line),
-    Algorithm("barrier", "dissemination", PLAN, lambda n, m, link: _rounds(n) * link.message, chosen=_always),
+    Algorithm("barrier", "dissemination", PLAN, lambda n, m, link: _rounds(n) * link.message, chosen=_always,
+              figures=lambda n, m: Figures(_rounds(n))),
     *_on_slot("bcast", ONESHOT_UPTO, _once, _once),
-    Algorithm("bcast", "binomial", PLAN, lambda n, m, link: _rounds(n) * (link.message + m * link.byte), chosen=_always),
+    Algorithm("bcast", "binomial", PLAN, lambda n, m, link: _rounds(n) * (link.message + m * link.byte), chosen=_always,
+              figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m)),
     *_on_slot("reduce", ONESHOT_UPTO, _from_others, _once, reduces=True),
     Algorithm(
         "reduce", "reduce_scatter_gather", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + 2 * m * link.byte + m * link.reduced,
         chosen=_shared_from(64 << 10),
+        figures=lambda n, m: _shared(n, m, 2),
     ),
     Algorithm(
         "reduce", "gather_reduce", PLAN,
         lambda n, m, link: link.message + (n - 1) * m * (link.byte + link.reduced),
         chosen=_always,
+        figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m),
     ),
     *_on_slot("allreduce", 4 << 10, _from_others, lambda n: 2 * (n - 1) / n, reduces=True),
     Algorithm(
         "allreduce", "reduce_scatter_allgather", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         chosen=_shared_from(32 << 10),
+        figures=lambda n, m: _shared(n, m, 2),
     ),
     Algorithm(
         "allreduce", "allgather_reduce", PLAN,
         lambda n, m, link: (n - 1) * (link.message + m * (link.byte + link.reduced)),
         chosen=_always,
+        figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m),
     ),
     Algorithm(
         "allreduce", "recursive_doubling", PLAN,
         lambda n, m, link: (_rounds(n) + (n & (n - 1) > 0)) * (link.message + m * (link.byte + link.reduced)),
         order=GROUPS,
+        figures=lambda n, m: Figures(_rounds(n) + (n & (n - 1) > 0), _doublings(n) * m, _doublings(n) * m, 4 * m * (n > 1)),
     ),
     Algorithm(
         "allreduce", "ring", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         order=ANY,
+        figures=lambda n, m: _shared(n, m, 2)._replace(memory=2 * m // n * (n > 1)),
     ),
     *_on_slot("gather", ONESHOT_UPTO, _from_others, _from_others),
-    Algorithm("gather", "linear", PLAN, lambda n, m, link: link.message + (n - 1) * m * link.byte, chosen=_always),
+    Algorithm("gather", "linear", PLAN, lambda n, m, link: link.message + (n - 1) * m * link.byte, chosen=_always,
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m)),
     *_on_slot("scatter", ONESHOT_UPTO, _once, _once),
-    Algorithm("scatter", "linear", PLAN, lambda n, m, link: link.message + (n - 1) / n * m * link.byte, chosen=_always),
+    Algorithm("scatter", "linear", PLAN, lambda n, m, link: link.message + (n - 1) / n * m * link.byte, chosen=_always,
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
     *_on_slot("allgather", ONESHOT_UPTO, _from_others, _from_others),
-    Algorithm("allgather", "ring", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte), chosen=_always),
-    Algorithm("allgather", "bruck", PLAN, lambda n, m, link: _rounds(n) * link.message + (n - 1) * m * link.byte),
+    Algorithm("allgather", "ring", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte), chosen=_always,
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m)),
+    Algorithm("allgather", "bruck", PLAN, lambda n, m, link: _rounds(n) * link.message + (n - 1) * m * link.byte,
+              figures=lambda n, m: Figures(_rounds(n), (n - 1) * m, memory=n * m)),
     *_on_slot("alltoall", ONESHOT_UPTO, _once, _once),
-    Algorithm("alltoall", "pairwise", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), chosen=_always),
-    Algorithm("alltoall", "bruck", PLAN, lambda n, m, link: _rounds(n) * (link.message + m / 2 * link.byte), equal_blocks=True),
+    Algorithm("alltoall", "pairwise", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), chosen=_always,
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
+    Algorithm("alltoall", "bruck", PLAN, lambda n, m, link: _rounds(n) * (link.message + m / 2 * link.byte), equal_blocks=True,
+              figures=lambda n, m: Figures(_rounds(n), _hops(n) * m // n, memory=2 * _hops(n) * m // n)),
     *_on_slot("reduce_scatter", ONESHOT_UPTO, _once, _once, reduces=True),
     Algorithm(
         "reduce_scatter", "pairwise", PLAN,
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
         chosen=_always,
+        figures=lambda n, m: _shared(n, m, 1),
     ),
     *_on_slot("scan", ONESHOT_UPTO, _from_others, _once, reduces=True, has_cma=False),
     Algorithm(
         "scan", "chain", PLAN,
         lambda n, m, link: (n - 1) * link.message + 2 * m * (link.byte + link.reduced),
         chosen=_always,
+        figures=lambda n, m: Figures(n - 1, m * (n > 1), m * (n > 1), m * (n > 1)),
     ),
 )  # fmt: skip
 """In the order in which they are looked at: the first one that serves a call, and is chosen for it, runs."""

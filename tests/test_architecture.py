@@ -29,6 +29,7 @@ LAYERS = [
     {"gpu_memory"},
     {"buffers"},
     {"arguments", "collectives"},
+    {"simulate"},
     {"rma", "device"},
     {"operations"},
     {"extensions", "io"},

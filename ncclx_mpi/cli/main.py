@@ -13,6 +13,7 @@ COMMANDS = {
     "doctor": ("ncclx_mpi.cli.doctor", "check this machine, with a fix for each finding"),
     "trace": ("ncclx_mpi.cli.trace", "what each rank of a running job is in"),
     "bench": ("ncclx_mpi.cli.bench", "measure, alone or against other MPIs"),
+    "simulate": ("ncclx_mpi.cli.simulate", "price and prove the plans of a collective on a modelled network"),
     "warm": ("ncclx_mpi.cli.warm", "compile the engine into the cache"),
 }
 """Name: (module with ``main(args) -> int``, one line of help)."""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, Plan
+from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, WINDOW, Plan
 from ncclx_mpi.collectives.shm_leaving import is_death_suspected, parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
@@ -70,8 +70,6 @@ IDLE, RUNNING, FINISHED = 0, 1, 2
 _WAITING, _STARTED, _DONE = 0, 1, 2
 _CONTEXT_OFFSET = 1
 entry = functools.cache(_entry)
-_WINDOW = 256
-"""Steps beyond the first open one that are looked at: bounds the work of one progress call."""
 _NUMBER_BITS, _KIND_BITS, _ROOT_BITS, _STARTS_BITS, _TAG_BITS = 20, 5, 11, 2, 58
 _KIND_MASK, _CALL_BITS = (1 << _KIND_BITS) - 1, _KIND_BITS + _ROOT_BITS
 _LOOK_EVERY, _LOOK_AT, _ASK_EVERY = 1024, 1024, 64
@@ -160,7 +158,7 @@ def _advance(engine, plan):  # type: ignore[no-untyped-def]
     """Move one plan on. Returns 1 if the engine was unlocked meanwhile."""
     steps, count = plan + PLAN.total, load64(plan + PLAN.count)
     first, was_unlocked = load64(plan + PLAN.first_open), 0
-    for index in range(first, min(count, first + _WINDOW)):
+    for index in range(first, min(count, first + WINDOW)):
         step = steps + index * STEP.total
         state = load64(step + STEP.state)
         if state == _STARTED:

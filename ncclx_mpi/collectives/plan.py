@@ -29,6 +29,9 @@ SEND, RECV, COPY, REDUCE, JOIN = range(5)
 """Kinds of step. JOIN does nothing: it stands for several steps that another one must wait for."""
 INPUT, OUTPUT, TEMP = range(3)
 """Buffers: what the caller contributes, where its result goes, and memory of the plan. In place, INPUT is OUTPUT."""
+NAMES_OF_BUFFERS = ("INPUT", "OUTPUT", "TEMP")
+WINDOW = 256
+"""Steps from the first open one on that the executor looks at: bounds the work of one progress call. No plan may need more to go on."""
 
 STEP = words(
     "Step",

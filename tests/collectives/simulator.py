@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, TEMP, Plan
 
 Cells = list[Any]
+Move = tuple[int, ...]
+"""(rank, step) that starts, or (source, target, number) of a message that arrives."""
 
 
 class Rank:
@@ -43,33 +45,39 @@ class Simulation:
 
     def __init__(self, plans: Sequence[Plan], buffers: Sequence[Sequence[Cells]], seed: int) -> None:
         self.ranks = [Rank(plan, pair) for plan, pair in zip(plans, buffers, strict=True)]
-        self.sent: dict[tuple[int, int, int], tuple[int, Cells | None]] = {}
-        self.awaited: dict[tuple[int, int, int], int] = {}
-        self.known: dict[tuple[int, int, int], set[int]] = {}
+        self.sent: dict[Move, tuple[int, Cells | None]] = {}
+        self.awaited: dict[Move, int] = {}
+        self.known: dict[Move, set[int]] = {}
         self.heard = [{me} for me in range(len(self.ranks))]
         """Of which ranks each has heard, itself or through others."""
         self.random = random.Random(seed)
 
     def run(self) -> None:
         """Carry everything out; asserts that nothing is left waiting."""
-        while True:
-            moves: list[Callable[[], None]] = []
-            for me, rank in enumerate(self.ranks):
-                moves += [lambda me=me, i=i: self._start(me, i) for i in rank.enabled()]  # type: ignore[misc]
-            moves += [lambda key=key: self._deliver(key) for key in self.sent.keys() & self.awaited.keys()]  # type: ignore[misc]
-            if not moves:
-                break
-            for move in self.random.sample(moves, max(1, len(moves) // 2)):
-                move()
+        while moves := self._moves():
+            for move in self.chosen(moves):
+                self._start(*move) if len(move) == 2 else self._deliver(move)
         stuck = {me: sorted(rank.waiting | set(rank.open)) for me, rank in enumerate(self.ranks) if rank.waiting or rank.open}
         assert not stuck, f"steps that never complete: {stuck}"
+
+    def _moves(self) -> list[Move]:
+        starts: list[Move] = [(me, index) for me, rank in enumerate(self.ranks) for index in rank.enabled()]
+        return starts + list(self.sent.keys() & self.awaited.keys())
+
+    def chosen(self, moves: list[Move]) -> list[Move]:
+        """Which of all that may happen next do, in this order."""
+        return self.random.sample(moves, max(1, len(moves) // 2))
+
+    def is_eager(self, me: int, index: int) -> bool:
+        """Whether a send is complete as soon as it starts."""
+        return self.random.random() < 0.5
 
     def _start(self, me: int, index: int) -> None:
         rank = self.ranks[me]
         step = rank.steps[index]
         rank.waiting.discard(index)
         if step["kind"] == SEND:
-            eager = self.random.random() < 0.5
+            eager = self.is_eager(me, index)
             cells = rank.view(step["buffer"], step["offset"], step["nbytes"])
             self.known[me, step["peer"], step["number"]] = set(self.heard[me])
             self.sent[me, step["peer"], step["number"]] = (index, cells if eager else None)
@@ -92,8 +100,8 @@ class Simulation:
             high = rank.view(step["high_buffer"], step["high_offset"], step["nbytes"])
             rank.write(step, [f"({a}{b})" for a, b in zip(low, high, strict=True)])
 
-    def _deliver(self, key: tuple[int, int, int]) -> None:
-        source, target, _ = key
+    def _deliver(self, key: Move) -> None:
+        source, target = key[:2]
         (send, cells), receive = self.sent.pop(key), self.awaited.pop(key)
         sender, receiver = self.ranks[source], self.ranks[target]
         self.heard[target] |= self.known.pop(key)
@@ -107,3 +115,18 @@ class Simulation:
         receiver.write(step, cells)
         del receiver.open[receive]
         receiver.done.add(receive)
+
+
+class Late(Simulation):
+    """One thing happens when nothing else can any more: a step starts, or a message arrives. All sends but that one are complete at once."""
+
+    def __init__(self, plans: Sequence[Plan], buffers: Sequence[Sequence[Cells]], late: Move, is_read_late: bool = False) -> None:
+        super().__init__(plans, buffers, 0)
+        self._late, self._is_read_late = late, is_read_late
+
+    def chosen(self, moves: list[Move]) -> list[Move]:
+        return [move for move in moves if move != self._late] or moves
+
+    def is_eager(self, me: int, index: int) -> bool:
+        step = self.ranks[me].steps[index]
+        return not self._is_read_late or (me, step["peer"], step["number"]) != self._late

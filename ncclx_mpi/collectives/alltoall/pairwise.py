@@ -26,7 +26,7 @@ def plan(
     """Steps of `rank`; all in bytes, one entry for each peer.
 
     In place, OUTPUT holds what is sent too, and the send arguments are ignored: it is copied away first, since blocks
-    arrive where others still wait to be sent.
+    arrive where others still wait to be sent. The block of the rank itself stays.
     """
     temp = 0
     if in_place:
@@ -42,7 +42,8 @@ def _shape(rank: int, size: int, in_place: bool) -> Shape:
     ready, source = -1, INPUT
     if in_place:
         source = TEMP
-        copies = [steps.copy((TEMP, send_offsets[peer]), (OUTPUT, offsets[peer]), counts[peer]) for peer in range(size)]
+        others = [peer for peer in range(size) if peer != rank]
+        copies = [steps.copy((TEMP, send_offsets[peer]), (OUTPUT, offsets[peer]), counts[peer]) for peer in others]
         ready = steps.join(copies)
     for turn in range(1, size):
         origin, target = (rank - turn) % size, (rank + turn) % size

@@ -1,0 +1,121 @@
+"""A modelled network: nodes in racks in zones, and what a message costs by how far it goes.
+
+The file is lines of ``key = value``, with ``#`` before comments. Ranks fill nodes in their order, nodes racks, racks zones::
+
+    node.ranks = 8            # 0, as for all three: there is one that holds everything
+    rack.nodes = 16
+    zone.racks = 32
+    node.latency = 0.5        # us, within a node; also rack, zone and world: between nodes, racks and zones
+    node.bandwidth = 20       # GB/s of one message
+    node.uplink = 50          # GB/s that all ranks of a node share to the outside, each way; also rack and zone; 0: no limit
+    message = 1               # us that a message takes from the rank that sends it, and from the one that receives it
+    eager = 8K                # bytes up to which a message does not wait for its receive
+    copy = 10                 # GB/s of a rank that copies
+    reduce = 20               # GB/s of a rank that reduces
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+LEVELS = ("node", "rack", "zone", "world")
+"""How far a message goes: to the same node, rack, zone, or beyond."""
+_PARTS = ("node.ranks", "rack.nodes", "zone.racks")
+_SIZES = (*_PARTS, "eager")
+_DEFAULTS = {
+    **dict.fromkeys(_PARTS, 0.0),
+    **{f"{level}.latency": 0.0 for level in LEVELS},
+    **{f"{level}.bandwidth": 10.0 for level in LEVELS},
+    **{f"{level}.uplink": 0.0 for level in LEVELS[:-1]},
+    "message": 1.0,
+    "eager": 8192.0,
+    "copy": 10.0,
+    "reduce": 20.0,
+}
+"""Without a file: ranks of one machine, as the costs of :data:`ncclx_mpi.algorithms.SHARED_MEMORY` have it."""
+_BYTES_PER_US = 1e3
+"""Of a GB/s."""
+
+
+class Network(NamedTuple):
+    """What a network costs, in us and bytes.
+
+    Attributes
+    ----------
+    ranks
+        Of a node, a rack and a zone; 0 where it holds all.
+    latency, byte
+        Of a message by how far it goes: us until it arrives, and us a byte.
+    uplink
+        us a byte out of a node, a rack, a zone, and into it; 0 where there is no limit.
+    message, eager, copy, reduce
+        us of a rank for a message; bytes up to which one is eager; us a byte that is copied, and reduced.
+    """
+
+    ranks: tuple[int, ...]
+    latency: tuple[float, ...]
+    byte: tuple[float, ...]
+    uplink: tuple[float, ...]
+    message: float
+    eager: int
+    copy: float
+    reduce: float
+
+    def level(self, one: int, other: int) -> int:
+        """How far it is between two ranks, as an index of `LEVELS`."""
+        for level, ranks in enumerate(self.ranks):
+            if not ranks or one // ranks == other // ranks:
+                return level
+        return len(self.ranks)
+
+
+def read(lines: Iterable[str] = ()) -> Network:
+    """Read a network from the lines of a file; all that they do not say is as on one machine.
+
+    Raises
+    ------
+    ValueError
+        A line says nothing about a network.
+    """
+    found = dict(_DEFAULTS)
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        key, is_there, value = (word.strip() for word in text.partition("="))
+        if key not in found or not is_there:
+            raise ValueError(f"line {number}: {text!r} says nothing about a network; keys are {', '.join(found)}")
+        found[key] = _value(number, key, value)
+    sizes: list[int] = []
+    for part in _PARTS:
+        inner = sizes[-1] if sizes else 1
+        sizes.append(int(found[part]) * inner)
+    return Network(
+        tuple(sizes),
+        tuple(found[f"{level}.latency"] for level in LEVELS),
+        tuple(_us(found[f"{level}.bandwidth"]) for level in LEVELS),
+        tuple(_us(found[f"{level}.uplink"]) for level in LEVELS[:-1]),
+        found["message"],
+        int(found["eager"]),
+        _us(found["copy"]),
+        _us(found["reduce"]),
+    )
+
+
+def _us(gigabytes: float) -> float:
+    return 1 / (gigabytes * _BYTES_PER_US) if gigabytes else 0.0
+
+
+def _value(number: int, key: str, text: str) -> float:
+    """A number that is not negative; K after bytes. Bandwidths, and rates, are more than 0."""
+    is_size = key in _SIZES
+    try:
+        value = float(text[:-1]) * 1024 if is_size and text[-1:] in ("K", "k") else float(text)
+    except ValueError:
+        value = -1
+    has_to_be = key.endswith("bandwidth") or key in ("copy", "reduce")
+    if not 0 <= value < float("inf") or (is_size and value % 1) or (has_to_be and not value):
+        kind = "whole number" if is_size else "number above 0" if has_to_be else "number from 0 on"
+        raise ValueError(f"line {number}: {key} has to be a {kind}, not {text!r}")
+    return value

@@ -1,0 +1,204 @@
+"""Prices follow from a model that can be worked out by hand, ranks that stand for others cost what all cost, and GOAL text is read back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ncclx_mpi.algorithms import PLAN, ROWS, SHARED_MEMORY, Algorithm, row_of
+from ncclx_mpi.cli import simulate
+from ncclx_mpi.simulate import classes, goal, network, proof
+from ncclx_mpi.simulate.calls import Call
+from ncclx_mpi.simulate.price import price
+
+PLANS = [row for row in ROWS if row.kind == PLAN]
+HOSTS = """
+node.ranks = 4      # of a node
+rack.nodes = 2
+zone.racks = 4
+rack.latency = 2
+zone.latency = 5
+world.latency = 20
+rack.bandwidth = 5
+zone.bandwidth = 5
+world.bandwidth = 5
+eager = 8K
+""".splitlines()
+SHARED = [*HOSTS, "node.uplink = 10"]
+
+
+def call_of(row: Algorithm, size: int, nbytes: int) -> Call:
+    return Call(size, 0 if row.collective == "barrier" else nbytes, 8)
+
+
+@pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collective}-{row.name}")
+def test_on_one_machine_prices_are_near_the_formulas(row: Algorithm) -> None:
+    """A formula has no copies and no waiting for a port; a simulated step never takes less than the rank that needs most."""
+    size, nbytes = 16, 16 * 64 * 1024
+    found = price(row, call_of(row, size, nbytes), network.read())
+    needs, link = row.figures(size, found.nbytes[0] and nbytes), SHARED_MEMORY
+    least = needs.moved * link.byte
+    assert least <= found.us <= 3 * row.cost(size, nbytes if found.nbytes[0] else 0, link) + size * link.message
+    assert found.nbytes[1:] == (0, 0, 0)
+
+
+def test_what_a_tree_costs() -> None:
+    """Of 8 ranks the last one has it after 3 hops: two within a node, one to the next node of the rack."""
+    hosts = network.read(HOSTS)
+    found = price(row_of("bcast", "binomial"), Call(8, 1000), hosts)
+    assert found.us == pytest.approx((1 + 0.2 + 2) + 2 * (1 + 0.1))
+    assert found.nbytes == (6000, 1000, 0, 0) and found.messages == 7 and found.looked_at == 8
+
+
+def test_ranks_of_a_node_share_its_link() -> None:
+    """Four messages of 100 us each leave a node at once; by a link for one of them it takes as long as for all four."""
+    lines = [*HOSTS, "message = 0", "rack.latency = 0", "eager = 0"]
+    neighbours = row_of("allreduce", "recursive_doubling")
+    apart, shared = (price(neighbours, Call(8, 500_000, 8), network.read([*lines, *more])) for more in ([], ["node.uplink = 5"]))
+    assert shared.us == pytest.approx(apart.us + 3 * 100)
+    assert shared.nbytes == apart.nbytes == (8_000_000, 4_000_000, 0, 0)
+
+
+def test_large_messages_wait_for_their_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager, large = (price(row_of("scan", "chain"), Call(2, nbytes, 8), network.read(["eager = 1000"])) for nbytes in (1000, 1008))
+    assert eager.us == pytest.approx(0.1 + 1 + 0.1 + 0.05) and large.us == pytest.approx(eager.us, rel=0.01)
+
+
+@pytest.mark.parametrize("lines", [HOSTS, SHARED], ids=["apart", "shared"])
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [
+        ("barrier", "dissemination"),
+        ("allreduce", "recursive_doubling"),
+        ("allgather", "bruck"),
+        ("alltoall", "bruck"),
+        ("allreduce", "ring"),
+        ("alltoall", "pairwise"),
+    ],
+)
+def test_ranks_that_stand_for_all_cost_what_all_do(
+    collective: str, name: str, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly, where all of a class are as far apart; else its ways are as long as the longest one, and queues are others."""
+    row, modelled = row_of(collective, name), network.read(lines)
+    call = call_of(row, 64, 64 * 2000)
+    of_all = price(row, call, modelled)
+    monkeypatch.setattr(classes, "_FEW_RANKS", 1)
+    of_few = price(row, call, modelled)
+    assert (of_all.looked_at, of_few.looked_at) == (64, 4) and of_few.messages == of_all.messages
+    assert sum(of_few.nbytes) == sum(of_all.nbytes)
+    if name == "recursive_doubling":
+        assert of_few == of_all._replace(looked_at=4)
+    assert 0.8 * of_all.us <= of_few.us <= 3 * of_all.us
+
+
+def test_plans_without_ranks_that_do_the_same_are_looked_at_one_by_one() -> None:
+    found = price(row_of("bcast", "binomial"), Call(200, 8), network.read(HOSTS))
+    assert found.looked_at == 200 and found.messages == 199
+
+
+@pytest.mark.parametrize(("collective", "name"), [("allreduce", "recursive_doubling"), ("barrier", "dissemination")])
+def test_131072_ranks_are_priced_by_their_classes(collective: str, name: str) -> None:
+    row = row_of(collective, name)
+    found = price(row, call_of(row, 131_072, 1 << 20), network.read(SHARED))
+    assert found.looked_at == 4 and found.messages == 17 * 131_072
+
+
+def test_more_steps_than_can_be_looked_at_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classes, "MOST_STEPS", 500)
+    with pytest.raises(ValueError, match=r"steps, and no ranks that do the same"):
+        price(row_of("allreduce", "reduce_scatter_allgather"), Call(60, 480, 8), network.read(HOSTS))
+    with pytest.raises(ValueError, match=r"steps for the ranks of one node"):
+        price(row_of("allreduce", "ring"), Call(400, 3200, 8), network.read(HOSTS))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("rack.speed = 3", "line 1: 'rack.speed = 3' says nothing about a network; keys are node.ranks"),
+        ("node.ranks", "says nothing"),
+        ("node.ranks = 2.5", "node.ranks has to be a whole number, not '2.5'"),
+        ("message = -1", "message has to be a number from 0 on"),
+        ("rack.bandwidth = 0", "rack.bandwidth has to be a number above 0"),
+        ("copy = inf", "copy has to be a number above 0"),
+    ],
+)
+def test_a_line_that_says_nothing_is_named(line: str, said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        network.read([line])
+    assert said in str(caught.value)
+
+
+def test_how_far_it_is() -> None:
+    hosts = network.read(HOSTS)
+    assert [hosts.level(0, other) for other in (3, 4, 7, 8, 31, 32)] == [0, 1, 1, 2, 2, 3]
+    assert network.read(["node.ranks = 2"]).level(0, 99) == 1 and network.read().level(0, 99) == 0
+
+
+@pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collective}-{row.name}")
+def test_plans_are_read_back_from_goal_text(row: Algorithm) -> None:
+    """All of them, places included, so that what was read is proved, or refuted."""
+    call = call_of(row, 5, 5 * 800)._replace(root=2, in_place=True)
+    written = goal.Schedule(row, call, proof.plans_of(row, call))
+    lines = list(goal.text(written, network.read()))
+    found = goal.read(lines)
+    assert found.row is row and found.call == call
+    for plan, original in zip(found.plans, written.plans, strict=True):
+        assert plan.temp == original.temp and (plan.steps == original.steps).all()
+    assert not proof.faults(found.row, found.call, found.plans)
+    without = [line for line in lines if not line.startswith("//")]
+    assert without[:2] == ["num_ranks 5", "rank 0 {"] and without[-1] == "}"
+
+
+def test_a_file_that_was_changed_is_refuted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plans.goal"
+    arguments = ["allreduce", "--ranks", "4", "--bytes", "1K", "--algorithm", "ring", "--goal", str(path), "--prove"]
+    assert simulate.main(arguments) == 0 and "ring: proved" in capsys.readouterr().out
+    text = path.read_text()
+    assert simulate.main(["--read", str(path)]) == 0
+    path.write_text(re.sub(r"l\d+ requires l\d+\n", "", text))
+    assert simulate.main(["--read", str(path)]) == 1
+    assert "race: rank 0, step" in capsys.readouterr().out
+    path.write_text(text.replace("calc", "think", 1))
+    with pytest.raises(SystemExit):
+        simulate.main(["--read", str(path)])
+    assert "is no line of a schedule that ncclx simulate has written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, -1])
+def test_a_file_that_ends_early_is_named(cut: int) -> None:
+    row, call = row_of("scan", "chain"), Call(3, 80, 8)
+    lines = list(goal.text(goal.Schedule(row, call, proof.plans_of(row, call)), network.read()))
+    with pytest.raises(ValueError, match=r"the file ends with"):
+        goal.read(lines[:cut])
+    with pytest.raises(ValueError, match=r"is no call that goes by a plan"):
+        goal.read([lines[0].replace("size=3", "size=0"), *lines[1:]])
+
+
+def test_the_command_prices_every_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "network"
+    path.write_text("\n".join(SHARED))
+    assert simulate.main(["allreduce", "--ranks", "16", "--bytes", "64K", "--topology", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[2:].split()[0] for line in lines[3:]] == [row.name for row in PLANS if row.collective == "allreduce"]
+    assert all(float(line[2:].split()[1].replace(",", "")) > 0 for line in lines[3:])
+    assert [line[2:].split()[0] for line in lines[3:] if line[0] == "+"] == ["reduce_scatter_allgather"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "which collective?"),
+        (["bcast", "--algorithm", "ring"], "bcast has no plan ring"),
+        (["bcast", "--ranks", "0"], "there is at least one rank"),
+        (["bcast", "--bytes", "many"], "'many' is no size"),
+        (["bcast", "--topology", "/nowhere"], "No such file"),
+        (["alltoall", "--goal", "x"], "say --algorithm pairwise, or bruck"),
+    ],
+)
+def test_the_command_says_what_is_wrong(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        simulate.main(arguments)
+    assert caught.value.code == 2 and said in capsys.readouterr().err
