@@ -178,15 +178,13 @@ def split(groups: Intergroup, color: int, key: int) -> tuple[Contexts, list[int]
     None for color UNDEFINED, and where one of the sides has no ranks of a color. Collective over both groups.
     """
     native, sides = groups.native, groups.sides
-    table = communicator.gather_pairs(native, color, key)
-    mine, theirs = (
-        sorted((rank for rank in side if table[rank, 0] == color), key=lambda rank: int(table[rank, 1])) for side in sides
-    )
+    table = communicator.gather_words(native, color, key)
+    mine, theirs = (sorted((rank for rank in side if table[rank][0] == color), key=lambda rank: table[rank][1]) for side in sides)
     leader = min([*mine, *theirs]) if color != UNDEFINED and mine and theirs else -1
-    contexts = communicator.gather_pairs(native, *(new_contexts(native.engine) if leader == native.rank else (0, 0)))
+    contexts = communicator.gather_words(native, *(new_contexts(native.engine) if leader == native.rank else (0, 0)))
     if leader < 0:
         return None
-    first, second = contexts[leader].tolist()
+    first, second = contexts[leader]
     ranks = native.world_ranks
     return (first, second), [ranks[rank] for rank in mine], [ranks[rank] for rank in theirs]
 
@@ -200,16 +198,16 @@ def merge(groups: Intergroup, high: bool) -> NativeComm:
         ERR_ARG, on all ranks: those of one group do not say the same.
     """
     native = groups.native
-    highs = communicator.gather_pairs(native, int(high), 0)[:, 0]
+    highs = [row[0] for row in communicator.gather_words(native, int(high))]
     sides = sorted(groups.sides, key=lambda side: side.start)
     for side in sides:
-        if len({int(highs[rank]) for rank in side}) > 1:
+        if len({highs[rank] for rank in side}) > 1:
             errors.fail(
                 errors.ERR_ARG,
                 f"rank {groups.sides.place(native.rank)}: Merge: the ranks of one group do not all pass the same value of high: "
                 f"{[bool(highs[rank]) for rank in side]}",
             )
-    order = [rank for side in sorted(sides, key=lambda side: int(highs[side.start])) for rank in side]
+    order = [rank for side in sorted(sides, key=lambda side: highs[side.start]) for rank in side]
     made = communicator.agree(native, order)
     assert made is not None
     return made

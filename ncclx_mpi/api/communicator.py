@@ -8,6 +8,7 @@ collective *slot*, and the creating collective brings both to the members.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import secrets
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.attributes import Table
+from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.collectives import Pending, prepare
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
@@ -43,6 +45,7 @@ _STEP = 4
 _RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
 Words = npt.NDArray[np.int64]
+_Pair = ctypes.c_int64 * 2
 
 _counter = itertools.count(1)
 
@@ -231,7 +234,7 @@ def own(engine: Engine) -> NativeComm:
 def lead(engine: Engine, world_ranks: Sequence[int]) -> tuple[int, int]:
     """Return context and slot (-1: none is left, or it is of several nodes) of a new communicator of these ranks. Its leader calls it."""
     slot, size = -1, len(world_ranks)
-    if size > 1 and all(map(engine.is_near, world_ranks)):
+    if size > 1 and engine.are_near(world_ranks):
         arena = engine.arena
         slots, stride = arena.base + arena.plan.slot(0), arena.plan.slot_stride
         slot = entry(lease)(slots, stride, SLOTS, size)
@@ -267,11 +270,9 @@ def return_slot(native: NativeComm) -> None:
 
 def duplicate(parent: NativeComm) -> NativeComm:
     """Make a communicator of the same ranks. Collective over `parent`."""
-    pair = np.empty(2, dtype=np.int64)
-    if parent.rank == 0:
-        pair[:] = lead(parent.engine, parent.world_ranks)
-    collectives.bcast(parent, pair.ctypes.data, pair.nbytes, 0)
-    return parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1]))
+    pair = _Pair(*lead(parent.engine, parent.world_ranks)) if parent.rank == 0 else _Pair()
+    collectives.bcast(parent, ctypes.addressof(pair), ctypes.sizeof(pair), 0)
+    return parent.engine.new_comm(pair[0], parent.world_ranks, pair[1])
 
 
 def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> tuple[collectives.Collective, Callable[[], None]]:
@@ -290,9 +291,17 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
 
 def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
     """Make one communicator for each color, ranks in the order of (key, old rank); None for color UNDEFINED."""
-    table = gather_pairs(parent, color, key)
-    mine = [rank for rank in range(parent.size) if table[rank, 0] == color]
-    mine.sort(key=lambda rank: int(table[rank, 1]))
+    engine, leads = parent.engine, parent.rank == 0
+    context, slot = (
+        lead(engine, parent.world_ranks) if leads else (0, -1)
+    )  # rank 0 leads if all are of one color, as they often are
+    table = gather_words(parent, color, key, context, slot)
+    mine = [rank for rank in range(parent.size) if table[rank][0] == color]
+    mine.sort(key=lambda rank: table[rank][1])
+    if color != UNDEFINED and len(mine) == parent.size:
+        return engine.new_comm(table[0][2], [parent.world_ranks[rank] for rank in mine], table[0][3])
+    if slot >= 0:
+        engine.arena.set_word(engine.arena.plan.slot(slot) + SLOT.leased, 0)
     return agree(parent, mine if color != UNDEFINED else [])
 
 
@@ -322,19 +331,19 @@ def agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
     engine = parent.engine
     leads = bool(members) and members[0] == parent.rank
     world_ranks = [parent.world_ranks[rank] for rank in members]
-    table = gather_pairs(parent, *(lead(engine, world_ranks) if leads else (0, -1)))
+    table = gather_words(parent, *(lead(engine, world_ranks) if leads else (0, -1)))
     if not members:
         return None
-    context, slot = table[members[0]].tolist()
+    context, slot = table[members[0]]
     return engine.new_comm(context, world_ranks, slot)
 
 
-def gather_pairs(parent: NativeComm, first: int, second: int) -> Words:
-    """Return the pairs that all ranks contribute, one row a rank."""
-    pair = np.array([first, second], dtype=np.int64)
-    table = np.empty((parent.size, 2), dtype=np.int64)
-    collectives.allgather(parent, pair.ctypes.data, pair.nbytes, table.ctypes.data)
-    return table
+def gather_words(parent: NativeComm, *given: int) -> list[list[int]]:
+    """Return the words that all ranks contribute, as many each, one row a rank."""
+    own, table = np.array(given, dtype=np.int64), np.empty((parent.size, len(given)), dtype=np.int64)
+    collectives.allgather(parent, array_words(own)[0], own.nbytes, array_words(table)[0])
+    rows: list[list[int]] = table.tolist()
+    return rows
 
 
 def check_members(state: CommState, ranks: Iterable[int]) -> None:

@@ -35,6 +35,7 @@ from ncclx_mpi.operations.transfer import Ticket, Transfer
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
+from ncclx_mpi.rma import fast as windows
 from numba_kernels import pickling, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 
@@ -163,6 +164,19 @@ iallgather_arrays = _at_first_call(starts.iallgather_arrays, _nothing)
 ialltoall_arrays = _at_first_call(starts.ialltoall_arrays, _nothing)
 igather_arrays = _at_first_call(starts.igather_arrays, _nothing)
 iscatter_arrays = _at_first_call(starts.iscatter_arrays, _nothing)
+put = _at_first_call(windows.put)
+get = _at_first_call(windows.get)
+accumulate = _at_first_call(windows.accumulate)
+get_accumulate = _at_first_call(windows.get_accumulate)
+fetch_and_op = _at_first_call(windows.fetch_and_op)
+compare_and_swap = _at_first_call(windows.compare_and_swap)
+fence = _at_first_call(windows.fence)
+lock_target = _at_first_call(windows.lock_target)
+unlock_target = _at_first_call(windows.unlock_target)
+lock_all = _at_first_call(windows.lock_all)
+unlock_all = _at_first_call(windows.unlock_all)
+flush = _at_first_call(windows.flush)
+flush_all = _at_first_call(windows.flush_all)
 
 _NONE = NO_WORDS.ctypes.data
 

@@ -8,12 +8,13 @@ the next synchronisation. A dynamic window (:meth:`Win.Create_dynamic`) has the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from ncclx_mpi import arguments, buffers, errors, runtime
+from ncclx_mpi import arguments, collectives, errors, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
@@ -22,16 +23,14 @@ from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
 from ncclx_mpi.api.memory import buffer
-from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, native, number_of, numbered
+from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, numbered
 from ncclx_mpi.api.request import Request
+from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
 from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
-from ncclx_mpi.buffers.source import Source
 from ncclx_mpi.constants import PROC_NULL
 from ncclx_mpi.operations.operation import Operation
-from ncclx_mpi.rma import accumulate
-from ncclx_mpi.rma.accumulate import Reduction
 from ncclx_mpi.rma.attached import TABLE_BYTES, Regions
 from ncclx_mpi.rma.far import Fetch
 from ncclx_mpi.rma.reach import Landing, Place
@@ -40,13 +39,21 @@ from ncclx_mpi.rma.window import Part, Window
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
 
-_ASSERTIONS = mpi.MODE_NOCHECK | mpi.MODE_NOSTORE | mpi.MODE_NOPUT | mpi.MODE_NOPRECEDE | mpi.MODE_NOSUCCEED
+_NOT_REDUCTIONS = fast.table_of(REPLACE), fast.table_of(NO_OP)
 
 
 class WinState(State):
-    """A window of this process."""
+    """A window of this process.
 
-    __slots__ = ("attached", "attributes", "errhandler", "flavor", "info", "name", "window")
+    Attributes
+    ----------
+    address : int
+        Of what compiled code knows of it (:mod:`ncclx_mpi.rma.layout`).
+    retired : Window
+        What it was until it was freed: another thread may be inside a call that was given the address, and holds this state meanwhile.
+    """
+
+    __slots__ = ("address", "attached", "attributes", "errhandler", "flavor", "info", "name", "retired", "window")
     WHAT = "window"
     ERROR = errors.ERR_WIN
     attached: dict[int, Any]
@@ -57,11 +64,23 @@ class WinState(State):
     info: dict[str, str]
     name: str
     window: Window
+    address: int
+    retired: Window
 
 
 _NULL = WinState()
 _open: set[WinState] = set()
 """Windows that were not freed: peers may reach their memory, whatever became of the handles."""
+
+
+def _close_all() -> None:
+    """Let no compiled call access a window any more: this process has left the job, or is the fork of a rank."""
+    for state in _open:
+        state.window.words.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
+runtime.after_leaving(_close_all)
 
 
 class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
@@ -85,10 +104,10 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Make a window of memory that each rank has, perhaps none (`BOTTOM`)."""
 
         def prepare() -> Part:
-            unit = _unit(disp_unit)
+            unit = checked_unit(disp_unit)
             if is_bottom(memory):
                 return Part(0, 0, unit)
-            found = _host_memory(memory, "Win.Create")
+            found = host_memory(memory, "Win.Create")
             return Part(found.address, found.nbytes, unit, (memory, found.owner))
 
         return cls._make(comm, prepare, mpi.WIN_FLAVOR_CREATE, info)
@@ -98,7 +117,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Make a window of new memory, `size` bytes on each rank, that all ranks reach without a system call."""
 
         def prepare() -> Part:
-            unit, nbytes = _unit(disp_unit), _size(size, "Win.Allocate")
+            unit, nbytes = checked_unit(disp_unit), checked_size(size, "Win.Allocate")
             engine = comm._state.native.engine
             heap = engine.arena.open_heap(engine.local_rank)
             try:
@@ -122,7 +141,9 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """
 
         def prepare() -> Part:
-            return shared_part(comm._state.native, lambda: _size(size, "Win.Allocate_shared"), lambda: _unit(disp_unit))
+            return shared_part(
+                comm._state.native, lambda: checked_size(size, "Win.Allocate_shared"), lambda: checked_unit(disp_unit)
+            )
 
         return cls._make(comm, prepare, mpi.WIN_FLAVOR_SHARED, info)
 
@@ -146,7 +167,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         Exception
             ERR_RMA_FLAVOR: the window is not dynamic. ERR_RMA_ATTACH: the memory overlaps what is attached.
         """
-        regions, found = self._regions("Attach"), _host_memory(memory, "Win.Attach")
+        regions, found = self._regions("Attach"), host_memory(memory, "Win.Attach")
         regions.add(found.address, found.nbytes)
         self._state.attached[found.address] = memory, found.owner
 
@@ -158,7 +179,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         Exception
             ERR_RMA_FLAVOR: the window is not dynamic. ERR_RMA_ATTACH: the memory is not attached.
         """
-        address = _host_memory(memory, "Win.Detach").address
+        address = host_memory(memory, "Win.Detach").address
         self._regions("Detach").remove(address)
         del self._state.attached[address]
 
@@ -196,10 +217,11 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         own = communicator.duplicate(comm._state.native)
         state = WinState()
         try:
-            state.window = Window(own, prepare, numbered)
+            state.window = Window(own, prepare, numbered, _NOT_REDUCTIONS)
         except BaseException:
             communicator.return_slot(own)
             raise
+        state.address = state.window.words.address
         state.attached = {}
         state.flavor = flavor
         state.name = ""
@@ -218,6 +240,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         communicator.return_slot(window.comm)
         _open.discard(state)
         state.empty()
+        state.retired = window
         self._become_null()
 
     # What it is
@@ -272,6 +295,12 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Put data into a memory window on a remote process."""
+        state = self._state
+        if fast.put(state.address, origin, target_rank, target) != 0:
+            self._put(origin, target_rank, target)
+
+    def _put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None) -> None:
+        """Put what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
@@ -287,6 +316,9 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def _get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None) -> Fetch | None:
         """Start getting data; None if it is here."""
+        state = self._state
+        if fast.get(state.address, origin, target_rank, target) == 0:
+            return None
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return None
@@ -296,9 +328,16 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
         """Accumulate data into a memory window on a remote process."""
+        state = self._state
+        if fast.accumulate(state.address, origin, target_rank, target, fast.table_of(op)) != 0:
+            self._accumulate(origin, target_rank, target, op)
+
+    def _accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None, op: Op) -> None:
+        """Accumulate what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
+        fast.learn_from(op, origin)
         sent = arguments.send(origin)
         place, datatype = self._place(rank, target, sent)
         self._combine(rank, place, datatype, op, sent)
@@ -313,30 +352,47 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None, op: Op
     ) -> Fetch | None:
         """Start fetching and accumulating; None if the result is here."""
+        state = self._state
+        if fast.get_accumulate(state.address, origin, result, target_rank, target, fast.table_of(op)) == 0:
+            return None
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return None
+        fast.learn_from(op, origin)
         sent, received = arguments.send(origin), arguments.recv(result)
         place, datatype = self._place(rank, target, received if op == NO_OP else sent)
         return self._fetch(rank, place, datatype, op, sent, received)
 
     def Fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
         """Perform one-sided read-modify-write of a single element."""
+        state = self._state
+        if fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, fast.table_of(op)) != 0:
+            self._fetch_and_op(origin, result, target_rank, target_disp, op)
+
+    def _fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int, op: Op) -> None:
+        """Read, modify and write what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
+        fast.learn_from(op, origin)
         sent, received = arguments.send(origin), arguments.recv(result)
-        _check_single(origin=sent, result=received)
+        check_single(origin=sent, result=received)
         place, datatype = self._place(rank, integer(target_disp, "target_disp"), sent)
         _wait(self._fetch(rank, place, datatype, op, sent, received))
 
     def Compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0) -> None:
         """Perform one-sided atomic compare-and-swap of a single element."""
+        state = self._state
+        if fast.compare_and_swap(state.address, origin, compare, result, target_rank, target_disp) != 0:
+            self._compare_and_swap(origin, compare, result, target_rank, target_disp)
+
+    def _compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int) -> None:
+        """Compare and swap what is not usual, or not valid."""
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
         sent, expected, received = arguments.send(origin), arguments.send(compare), arguments.recv(result)
-        _check_single(origin=sent, compare=expected, result=received)
+        check_single(origin=sent, compare=expected, result=received)
         place, _ = self._place(rank, integer(target_disp, "target_disp"), sent)
         (address, _a), (other, _b) = sent.packed(), expected.packed()
         _wait(self._window.target(rank).swap_if_same(place, address, other, received.landing()))
@@ -414,7 +470,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     ) -> Fetch | None:
         """Combine a buffer into a target; what the target held before goes to another buffer, if there is one."""
         nbytes = place.nbytes
-        reduction = None if op in (REPLACE, NO_OP) else _reduction(op, datatype, sent.datatype, nbytes)
+        reduction = None if op in (REPLACE, NO_OP) else reduction_of(op, datatype, sent.datatype, nbytes)
         if not nbytes or (reduction is None and received is None and op == NO_OP):
             return None
         (address, _owner), target = sent.packed(), self._window.target(rank)
@@ -427,12 +483,17 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization on a window."""
-        self._window.fence(bool(_assertion(assertion) & mpi.MODE_NOSUCCEED))
+        state = self._state
+        code = fast.fence(state.address, assertion)
+        if code > 0:
+            collectives.check(state.window.comm, code, "barrier")
+        if code != 0:
+            self._window.fence(bool(checked_assertion(assertion) & mpi.MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA access epoch."""
-        _assertion(assertion)
-        self._window.epochs.start(self._members(group))
+        checked_assertion(assertion)
+        self._window.start(self._members(group))
 
     def Complete(self) -> None:
         """Complete an RMA operation begun after an `Start`."""
@@ -440,7 +501,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Post(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
-        _assertion(assertion)
+        checked_assertion(assertion)
         self._window.epochs.post(self._members(group))
 
     def Wait(self) -> Literal[True]:
@@ -463,7 +524,13 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""
-        _assertion(assertion)
+        state = self._state
+        if fast.lock_target(state.address, rank, lock_type, assertion) != 0:
+            self._lock(rank, lock_type, assertion)
+
+    def _lock(self, rank: int, lock_type: int, assertion: int) -> None:
+        """Lock what is waited for, not usual, or not valid."""
+        checked_assertion(assertion)
         if lock_type not in (mpi.LOCK_EXCLUSIVE, mpi.LOCK_SHARED):
             errors.fail(errors.ERR_LOCKTYPE, f"{lock_type} is no lock type; MPI.LOCK_EXCLUSIVE and MPI.LOCK_SHARED are")
         target = self._target_rank(rank, must_be_open=False)
@@ -472,28 +539,38 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Unlock(self, rank: int) -> None:
         """Complete an RMA access epoch at the target process."""
-        target = self._target_rank(rank, must_be_open=False)
-        if target != PROC_NULL:
-            self._window.unlock(target)
+        state = self._state
+        if fast.unlock_target(state.address, rank) != 0:
+            target = self._target_rank(rank, must_be_open=False)
+            if target != PROC_NULL:
+                self._window.unlock(target)
 
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
-        _assertion(assertion)
-        self._window.lock_all()
+        state = self._state
+        if fast.lock_all(state.address, assertion) != 0:
+            checked_assertion(assertion)
+            self._window.lock_all()
 
     def Unlock_all(self) -> None:
         """Complete an RMA access epoch at all processes."""
-        self._window.unlock_all()
+        state = self._state
+        if fast.unlock_all(state.address) != 0:
+            self._window.unlock_all()
 
     def Flush(self, rank: int) -> None:
         """Complete all outstanding RMA operations at a target."""
-        target = self._target_rank(rank, must_be_open=False)
-        if target != PROC_NULL:
-            self._window.flush(target)
+        state = self._state
+        if fast.flush(state.address, rank) != 0:
+            target = self._target_rank(rank, must_be_open=False)
+            if target != PROC_NULL:
+                self._window.flush(target)
 
     def Flush_all(self) -> None:
         """Complete all outstanding RMA operations at all targets."""
-        self._window.flush(None)
+        state = self._state
+        if fast.flush_all(state.address) != 0:
+            self._window.flush(None)
 
     def Flush_local(self, rank: int) -> None:
         """Complete locally all outstanding RMA operations at a target."""
@@ -501,7 +578,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Flush_local_all(self) -> None:
         """Complete locally all outstanding RMA operations at all targets."""
-        self._window.flush(None)
+        self.Flush_all()
 
     def Sync(self) -> None:
         """Synchronize public and private copies of the window."""
@@ -551,76 +628,6 @@ def _wait(fetch: Fetch | None) -> None:
 def _request(fetch: Fetch | None) -> Request:
     """Return the request for what was started, None if it is here already."""
     return Request._refer(Operation() if fetch is None else Fetching(fetch))
-
-
-def _host_memory(memory: Buffer, what: str) -> Source:
-    """Return memory of the host that ranks may write to."""
-    found = buffers.open_source(memory, writable=True, with_format=False)
-    if found.lent is not None:
-        errors.fail(
-            errors.ERR_ARG,
-            f"{what}: the memory is GPU {found.lent.device}'s, and windows are of host memory; take a host array for "
-            "the window (device arrays can be put from and got into)",
-        )
-    return found
-
-
-def _size(size: int, what: str) -> int:
-    """Return bytes of a window, once they are found to be so many."""
-    nbytes = integer(size, "size")
-    if nbytes < 0:
-        errors.fail(errors.ERR_SIZE, f"{what}: the size is negative: {nbytes}")
-    return nbytes
-
-
-def _unit(disp_unit: int) -> int:
-    """Return a unit of displacements, once it is found to be one."""
-    unit = integer(disp_unit, "disp_unit")
-    if unit <= 0:
-        errors.fail(errors.ERR_DISP, f"the unit of displacements in a window must be positive, not {unit}")
-    return unit
-
-
-def _assertion(assertion: int) -> int:
-    """Return what a program asserts, once it is found to be a sum of constants."""
-    asserted = integer(assertion, "assertion")
-    if asserted & ~_ASSERTIONS:
-        errors.fail(errors.ERR_ASSERT, f"{asserted} asserts nothing about a window; MPI.MODE_NOCHECK ... MODE_NOSUCCEED do")
-    return asserted
-
-
-def _check_single(**given: arguments.Buffer) -> None:
-    """Raise unless each buffer has one element, all of one type."""
-    origin = given["origin"]
-    for name, each in given.items():
-        if each.count != 1:
-            raise ValueError(f"{name}: expecting a single element, got {each.count}")
-        if each.datatype != origin.datatype:
-            raise ValueError(f"mismatch in origin and {name} MPI datatypes")
-
-
-def _reduction(op: Op, target: Datatype, origin: Datatype, nbytes: int) -> Reduction | None:
-    """What combines elements of two datatypes, `nbytes` of them; None if there are none, of no type.
-
-    Raises
-    ------
-    Exception
-        ERR_OP: the operation is user-defined, or not defined for these elements. ERR_TYPE: the elements differ.
-    """
-    if not isinstance(op, Op):
-        raise TypeError(f"op must be an MPI.Op, not {type(op).__name__}")
-    if op._state.user:
-        errors.fail(errors.ERR_OP, "windows accumulate with predefined operations only, not with one made by Op.Create")
-    there = accumulate.element_of(committed(target._state, "target"))
-    here = accumulate.element_of(committed(origin._state, "origin"))
-    if not nbytes and there is None:  # a type of no elements, as a program that computes its indices may make one
-        return None
-    if there is None or here is None or there.kind != here.kind:
-        errors.fail(errors.ERR_TYPE, "an accumulation needs elements of one predefined type, the same at origin and target")
-    if not nbytes:  # then it need not be one for these elements: programs give none of MPI.BYTE, and leave the operation at SUM
-        return None
-    datatype = Datatype._refer(there)
-    return Reduction(native(op, datatype), there.size, number_of(op, datatype))
 
 
 _PREDEFINED: dict[int, Callable[[Win], int]] = {

@@ -81,6 +81,9 @@ class Described:
         return at
 
 
+_NO_ENTRIES, _NO_CHUNKS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
+
+
 class Pending:
     """The non-blocking collectives of one communicator that need no plan.
 
@@ -113,9 +116,9 @@ class Pending:
     def __init__(self, comm: NativeComm) -> None:
         self.comm = comm
         self.owners: dict[int, Any] = {}
-        self._entries = np.empty(0, dtype=np.int64)
+        self._entries = _NO_ENTRIES
         self._drop_at = _FEW_OWNERS
-        self._chunks = np.empty(0, dtype=np.uint8)
+        self._chunks = _NO_CHUNKS
         self._landings: dict[int, list[Callable[[], Any]]] = {}
         self._holders: set[int] = set()
         self._is_left = self._has_left = False

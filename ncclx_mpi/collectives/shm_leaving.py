@@ -13,8 +13,8 @@ from ncclx_mpi import errors
 from ncclx_mpi.collectives import shm_oneshot
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import COMM, PEER_LEFT
-from numba_kernels.atomics import load64, load_relaxed
-from numba_kernels.jit import c_address, kernel
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, store_release
+from numba_kernels.jit import c_address, entry, kernel
 from transports.shm.slots import PARTED, PARTED_COUNT_SHIFT, PARTED_OFFSET, SLOT, SUSPECTED, done_of, parted_of
 
 _PAST_SHIFT = 56
@@ -36,13 +36,32 @@ def watch(engine: Engine) -> None:
     engine.set_word("peer_left", c_address(peer_left))
 
 
-def part(comm: NativeComm) -> None:
-    """Publish what this rank has called on a communicator, which calls no more on it: those who wait for more give up."""
-    if comm.slot >= 0:
-        past = ctypes.c_int64.from_address(comm.address + shm_oneshot.SCRATCH.next_past).value >> _PAST_SHIFT
-        word_of(comm, comm.rank).value = PARTED | comm.word("sequence") << PARTED_COUNT_SHIFT | past
+@kernel("int64(int64)", is_entry=True, nogil=False)
+def part_with_slot(comm):  # type: ignore[no-untyped-def]
+    """Publish what this rank has called on a communicator with a slot. Returns 1 + the first rank that said other things before, or 0."""
+    slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
+    past = load64(comm + shm_oneshot.SCRATCH.next_past) >> _PAST_SHIFT
+    own = PARTED | (load64(comm + COMM.sequence) << PARTED_COUNT_SHIFT) | past
+    store_release(parted_of(slot, size, rank), own)
+    for other in range(size):
+        its = load_acquire(parted_of(slot, size, other))
+        if its != 0 and its != own:
+            return 1 + other
+    return 0
+
+
+def part(comm: NativeComm) -> int:
+    """Publish what this rank has called on a communicator, which calls no more on it: those who wait for more give up.
+
+    Returns
+    -------
+    int
+        A rank that has called other things on it, and said so before; -1 if there is none.
+    """
+    other = entry(part_with_slot)(comm.address) - 1 if comm.slot >= 0 else -1
     if comm.size > 1:
         comm.engine.note_left(comm, comm.word("plans"), is_given_up=False)
+    return other
 
 
 def parted(comm: NativeComm, name: str) -> errors.Exception:

@@ -27,21 +27,17 @@ def disagreement(comm: NativeComm) -> errors.Exception | None:
     """
     if comm.word("broken") or comm.engine.arena.dead_ranks():
         return None
-    part(comm)
-    return left_over(comm) or (_other_past(comm) if comm.slot >= 0 else None)
+    other = part(comm)
+    return left_over(comm) or (None if other < 0 else _other_past(comm, other))
 
 
-def _other_past(comm: NativeComm) -> errors.Exception | None:
-    rank, own = comm.rank, word_of(comm, comm.rank).value
-    for other in range(comm.size):
-        its = word_of(comm, other).value
-        if its not in (0, own):
-            return errors.error(
-                errors.ERR_OTHER,
-                f"rank {rank}: called {_calls(comm, rank, count_of(own))} on the communicator that it frees, but rank {other} "
-                f"{_calls(comm, other, count_of(its))}; all ranks must call the same collectives in the same order, with the same root",
-            )
-    return None
+def _other_past(comm: NativeComm, other: int) -> errors.Exception:
+    own, its = (count_of(word_of(comm, rank).value) for rank in (comm.rank, other))
+    return errors.error(
+        errors.ERR_OTHER,
+        f"rank {comm.rank}: called {_calls(comm, comm.rank, own)} on the communicator that it frees, but rank {other} "
+        f"{_calls(comm, other, its)}; all ranks must call the same collectives in the same order, with the same root",
+    )
 
 
 def _calls(comm: NativeComm, rank: int, count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,7 @@ from ncclx_mpi.p2p.layout import (
     TRACE_RECORDS,
 )
 from ncclx_mpi.p2p.leaving import MOST_LEFT, note_left, say_goodbye
+from ncclx_mpi.p2p.numbering import numbering
 from ncclx_mpi.p2p.progress import move_on, progress, trouble
 from ncclx_mpi.p2p.rendezvous import clear_to_send, finish
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
@@ -80,6 +82,11 @@ class Result(NamedTuple):
     nbytes: int
     error: int
     cancelled: bool
+
+
+_FIRST_WORDS = struct.Struct("7q")
+assert (COMM.engine, COMM.context, COMM.rank, COMM.size, COMM.world, COMM.local, COMM.slot) == tuple(range(0, 7 * WORD, WORD))
+_FORCED = COMM.forced // WORD
 
 
 class NativeComm:
@@ -120,25 +127,15 @@ class NativeComm:
         self.slot = slot
         self.forced = engine.forced
         self.reduction_order = engine.reduction_order
-        self._world = np.array(self.world_ranks, dtype=np.int64)
-        self._local = np.full(engine.known, -1, dtype=np.int64)
-        self._local[self._world] = np.arange(self.size)
+        self._numbering = numbering(self.world_ranks, engine.known)
         self._block, self.address = block(COMM.total)
-        self._block[COMM.handle // WORD] = id(self)
         self._words: memoryview[int] = self._block.data
         arena = engine.arena
-        for field, value in (
-            ("engine", engine.address),
-            ("context", context),
-            ("rank", self.rank),
-            ("size", self.size),
-            ("world", self._world.ctypes.data),
-            ("local", self._local.ctypes.data),
-            ("slot", arena.base + arena.plan.slot(slot) if slot >= 0 else self._lone_slot()),
-        ):
-            self._block[getattr(COMM, field) // WORD] = value
-        first = COMM.forced // WORD
-        self._block[first : first + len(self.forced)] = self.forced
+        at = arena.base + arena.plan.slot(slot) if slot >= 0 else self._lone_slot()
+        numbers = (self._numbering.world_at, self._numbering.local_at)
+        _FIRST_WORDS.pack_into(self._words, 0, engine.address, context, self.rank, self.size, *numbers, at)
+        self._words[COMM.handle // WORD] = id(self)
+        self._block[_FORCED : _FORCED + len(self.forced)] = engine.forced_words
         engine.ended.know(self)
 
     def _lone_slot(self) -> int:
@@ -206,6 +203,7 @@ class Engine:
         self.near = arena.near
         self.local_rank = self.near.index(rank)
         self.forced = tuple(forced)
+        self.forced_words = np.array(self.forced, dtype=np.int64)
         self.reduction_order = reduction_order
         self.pid = os.getpid()
         self.size = arena.plan.world_size
@@ -322,6 +320,10 @@ class Engine:
     def is_near(self, rank: int) -> bool:
         """Whether a world rank is on this node."""
         return self.near[0] <= rank <= self.near[-1]
+
+    def are_near(self, ranks: Sequence[int]) -> bool:
+        """Whether all of some world ranks are on this node."""
+        return self.near[0] <= min(ranks) and max(ranks) <= self.near[-1]
 
     @property
     def has_dead_ranks(self) -> bool:

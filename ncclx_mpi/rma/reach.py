@@ -78,10 +78,19 @@ class Private:
         A number that the process holds at an address: in another PID namespace `pid` may be a stranger.
     is_alive
         Whether the rank has neither finalized nor died: later `pid` may be a stranger's (:mod:`transports.shm.cma`).
+    on_known
+        Called when the process was found to be the right one.
     """
 
     def __init__(
-        self, rank: int, pid: int, address: int, token: int, token_at: int, is_alive: Callable[[], bool] = lambda: True
+        self,
+        rank: int,
+        pid: int,
+        address: int,
+        token: int,
+        token_at: int,
+        is_alive: Callable[[], bool] = lambda: True,
+        on_known: Callable[[], None] = lambda: None,
     ) -> None:
         self.rank = rank
         self.pid = pid
@@ -89,6 +98,7 @@ class Private:
         self._token = token
         self._token_at = token_at
         self._is_alive = is_alive
+        self._on_known = on_known
         self._is_known = False
 
     def read(self, place: Place, packed: int) -> None:
@@ -110,6 +120,7 @@ class Private:
         if found[0] != self._token:
             self._refuse(f"process {self.pid} is another one there")
         self._is_known = True
+        self._on_known()
 
     def _move(self, call: Any, place: Place, packed: int) -> None:
         """Copy between elements and packed bytes, so many elements at a time that the list of their blocks stays small."""

@@ -9,31 +9,28 @@ serves (:mod:`ncclx_mpi.rma.service`).
 
 from __future__ import annotations
 
-import os
+import functools
 import secrets
 from collections.abc import Callable, Collection
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.rma import far, locks, requests, service
+from ncclx_mpi.rma import far, fast, locks, requests, service
 from ncclx_mpi.rma.accumulate import Near
 from ncclx_mpi.rma.attached import Attached, Regions
 from ncclx_mpi.rma.epochs import Epochs
 from ncclx_mpi.rma.far import Far
+from ncclx_mpi.rma.layout import CONTROL, EXCLUSIVE, FREE, PRIVATE, ROW, SHARED, Words
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
-from numba_kernels.layout import words
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
-
-CONTROL = words("WindowControl", "lock | guard | end")
-_ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
 
 
 class Part(NamedTuple):
@@ -50,6 +47,16 @@ class Part(NamedTuple):
     regions: int = 0
 
 
+@functools.cache
+def _token(pid: int) -> tuple[int, int]:
+    """A number by which others find out whether a process is this one, and where it stands for good: drawn here, as forks share memory."""
+    _tokens.append(np.array([secrets.randbits(62)], np.int64))
+    return int(_tokens[-1][0]), array_words(_tokens[-1])[0]
+
+
+_tokens: list[npt.NDArray[np.int64]] = []
+
+
 class Window:
     """One rank's side of a window over the ranks of `comm`, which is its alone. Collective.
 
@@ -61,25 +68,35 @@ class Window:
         Makes this rank's part. If it fails on one rank, the window fails on all.
     function_of
         Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`).
+    not_reductions
+        Addresses of the tables of REPLACE and NO_OP, for calls that never leave compiled code.
+
+    Attributes
+    ----------
+    words
+        Which epochs are open, and what is reached how.
     """
 
-    def __init__(self, comm: NativeComm, prepare: Callable[[], Part], function_of: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        comm: NativeComm,
+        prepare: Callable[[], Part],
+        function_of: Callable[[int], int],
+        not_reductions: tuple[int, int] = (0, 0),
+    ) -> None:
         self.comm = comm
         self.engine = comm.engine
         self.part = Part(0, 0, 1)
-        self.is_fenced = False
-        self.holds_all = False
-        self.held: dict[int, bool] = {}
+        self.words = Words(comm.address, comm.size, not_reductions)
         self.epochs = Epochs(comm)
         self._control = 0
-        self._token = np.array([secrets.randbits(62)], np.int64)
         self._rows = self._exchange(prepare)
-        mine = Near(self._attached(comm.rank, Mapped(self.part.address)), self._guard(comm.rank))
-        self._far = {rank: Far(comm, rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)}
-        self._targets: dict[int, Near | Far] = {comm.rank: mine, **self._far}
+        self._far: dict[int, Far] = {}
+        self._near: dict[int, Near] = {}
         self._serving: Serving | None = None
-        if self._far:
-            self._serving = Serving(comm, mine, self._word(comm.rank, CONTROL.lock), function_of)
+        if self.words.get("far"):
+            self._far = {rank: Far(comm, rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)}
+            self._serving = Serving(comm, self._near_target(comm.rank), self._word(comm.rank, CONTROL.lock), function_of)
             service.add(self._serving)
 
     def _exchange(self, prepare: Callable[[], Part]) -> list[list[int]]:
@@ -92,14 +109,16 @@ class Window:
             row = [exception.Get_error_class() if isinstance(exception, errors.Exception) else errors.ERR_OTHER] + [0] * 9
         mine, table = np.array(row, np.int64), np.empty((self.comm.size, len(row)), np.int64)
         collectives.allgather(self.comm, array_words(mine)[0], mine.nbytes, array_words(table)[0])
-        bad = np.flatnonzero(table[:, 0])
-        if failure is not None or len(bad):
+        rows: list[list[int]] = table.tolist()
+        bad = next((rank for rank, row in enumerate(rows) if row[0]), -1)
+        if failure is not None or bad >= 0:
             self._release()
             if failure is not None:
                 raise failure
-            errors.fail(int(table[bad[0], 0]), f"rank {bad[0]} could not make its part of the window; its own error says why")
-        found: list[list[int]] = table.tolist()
-        return found
+            errors.fail(rows[bad][0], f"rank {bad} could not make its part of the window; its own error says why")
+        arena, near = self.engine.arena, self.engine.near
+        entry(fast.fill_targets)(self.words.address, array_words(table)[0], arena.base, near[0], near[-1], self.part.address)
+        return rows
 
     def _join(self, prepare: Callable[[], Part]) -> list[int]:
         """Make this rank's part and the row that tells the others of it."""
@@ -111,13 +130,13 @@ class Window:
         if not is_mapped and (part.nbytes or part.regions) and self.comm.size > 1:
             allow_peers()
         where = part.address - arena.base if is_mapped else part.address
-        token = int(self._token[0]), array_words(self._token)[0]
         regions = part.regions - arena.base if part.regions else 0
-        return [0, int(is_mapped), where, part.nbytes, part.unit, self._control - arena.base, os.getpid(), regions, *token]
+        pid = self.engine.pid
+        return [0, int(is_mapped), where, part.nbytes, part.unit, self._control - arena.base, pid, regions, *_token(pid)]
 
     def close(self) -> None:
         """Give everything back when all ranks have come here. Collective."""
-        if self.held or self.holds_all:
+        if self.words.get("held") or self.words.get("all"):
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
         if self.epochs.is_open:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
@@ -125,6 +144,7 @@ class Window:
         for target in self._far.values():
             target.close()
         collectives.barrier(self.comm)  # then nobody asks this rank for anything any more
+        self.words.close()
         if self._serving is not None:
             service.remove(self._serving)
         self._release()
@@ -142,45 +162,57 @@ class Window:
         """Wait for all ranks; opens access to all, unless it `is_last`."""
         self._complete(self._far)
         collectives.barrier(self.comm)
-        self.is_fenced = not is_last
+        self.words.set("fenced", int(not is_last))
 
     def lock(self, rank: int, exclusive: bool) -> None:
         """Take the lock of a rank."""
-        if self.holds_all or rank in self.held:
-            errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked target {rank} already: unlock it first")
+        if self.words.get("all") or self.words.of(rank, "held"):
+            self._refuse_lock(rank)
         if rank in self._far:
             self._far[rank].lock(exclusive)
         else:
             locks.acquire(self.comm, [self._word(rank, CONTROL.lock)], exclusive, f"Win.Lock of rank {rank}")
-        self.held[rank] = exclusive
+        held = EXCLUSIVE if exclusive else SHARED
+        if entry(fast.note_lock)(self.words.address, self.words.target(rank), held):  # another thread was faster
+            if rank in self._far:
+                self._far[rank].forget_lock()
+            self._refuse_lock(rank)
+
+    def _refuse_lock(self, rank: int) -> NoReturn:
+        errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked target {rank} already: unlock it first")
 
     def unlock(self, rank: int) -> None:
         """Give the lock of a rank back."""
-        if rank not in self.held:
+        held = entry(fast.forget_lock)(self.words.address, self.words.target(rank))
+        if held == FREE:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not locked target {rank}: there is nothing to unlock")
-        exclusive = self.held.pop(rank)
         if rank in self._far:
             self._unlock_far([rank])
         else:
-            locks.release([self._word(rank, CONTROL.lock)], exclusive)
+            locks.release([self._word(rank, CONTROL.lock)], held == EXCLUSIVE)
 
     def lock_all(self) -> None:
         """Take the locks of all ranks, shared."""
-        if self.holds_all or self.held:
-            errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked targets of the window already: unlock them first")
-        also = partial(far.take_locks, self._far.values())
+        if self.words.get("all") or self.words.get("held"):
+            self._refuse_lock_all()
+        also = functools.partial(far.take_locks, self._far.values())
         try:
             locks.acquire(self.comm, self._near_locks(), False, "Win.Lock_all", also if self._far else None)
         except BaseException:
             far.forget_locks(self._far.values())
             raise
-        self.holds_all = True
+        if entry(fast.note_all)(self.words.address):  # another thread was faster
+            far.forget_locks(self._far.values())
+            locks.release(self._near_locks(), False)
+            self._refuse_lock_all()
+
+    def _refuse_lock_all(self) -> NoReturn:
+        errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked targets of the window already: unlock them first")
 
     def unlock_all(self) -> None:
         """Give the locks of all ranks back."""
-        if not self.holds_all:
+        if not entry(fast.forget_all)(self.words.address):
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has not called Lock_all: there is nothing to unlock")
-        self.holds_all = False
         try:
             self._unlock_far(self._far)
         finally:  # whatever failed at a far target
@@ -196,16 +228,23 @@ class Window:
 
     def flush(self, rank: int | None) -> None:
         """Complete accesses to a locked rank, or to all (None). Those to near ranks are complete: their memory is only ordered."""
-        if not self.holds_all and (not self.held if rank is None else rank not in self.held):
+        if not self.words.get("all") and not (self.words.get("held") if rank is None else self.words.of(rank, "held")):
             whom = "no target" if rank is None else f"not target {rank}"
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked {whom}: Flush is for between Lock and Unlock")
         if self._far:
             self._complete(self._far if rank is None else [rank])
         self.order_memory()
 
+    def start(self, targets: list[int]) -> None:
+        """Begin an access epoch for some ranks when these have posted."""
+        self.epochs.start(targets)
+        self.words.set_started(targets, 1)
+
     def complete(self) -> None:
         """End the access epoch that Start began."""
-        self._complete(self.epochs.started or [])
+        targets = self.epochs.started or []
+        self._complete(targets)
+        self.words.set_started(targets, 0)
         self.epochs.complete()
 
     def _complete(self, ranks: Collection[int], action: int = requests.FLUSH) -> None:
@@ -217,7 +256,7 @@ class Window:
         entry(locks.order_memory)()
 
     def _word(self, rank: int, field: int) -> int:
-        control = self._rows[rank][_ROW.control // 8]
+        control = self._rows[rank][ROW.control // 8]
         return int(self.engine.arena.base + control + field)
 
     def _near_locks(self) -> list[int]:
@@ -227,8 +266,8 @@ class Window:
 
     def check_open(self, rank: int) -> None:
         """Raise unless this rank may access the memory of `rank` now."""
-        started = self.epochs.started
-        if not (self.is_fenced or self.holds_all or rank in self.held or (started is not None and rank in started)):
+        words = self.words
+        if not (words.get("fenced") or words.get("all") or words.of(rank, "held") or words.of(rank, "started")):
             errors.fail(
                 errors.ERR_RMA_SYNC,
                 f"rank {self.comm.rank} accesses the window of rank {rank} outside of an epoch: call Fence, Lock, Lock_all or Start first",
@@ -236,35 +275,47 @@ class Window:
 
     def target(self, rank: int) -> Near | Far:
         """The memory of a rank."""
-        found = self._targets.get(rank)
-        if found is None:
-            found = self._targets[rank] = Near(self._reach(rank), self._guard(rank))
+        return self._far.get(rank) or self._near.get(rank) or self._near_target(rank)
+
+    def _near_target(self, rank: int) -> Near:
+        found = self._near[rank] = Near(self._reach(rank), self._guard(rank))
         return found
 
     def segment(self, rank: int) -> tuple[int, int, int]:
         """Address in this process of the memory of a rank, its bytes, and its unit; no bytes where it is not mapped here."""
         row = self._rows[rank]
-        if rank in self._far or not row[_ROW.is_mapped // 8]:
-            return (self.part.address, self.part.nbytes, self.part.unit) if rank == self.comm.rank else (0, 0, row[_ROW.unit // 8])
-        return self.engine.arena.base + row[_ROW.where // 8], row[_ROW.size // 8], row[_ROW.unit // 8]
+        if rank in self._far or not row[ROW.is_mapped // 8]:
+            return (self.part.address, self.part.nbytes, self.part.unit) if rank == self.comm.rank else (0, 0, row[ROW.unit // 8])
+        return self.engine.arena.base + row[ROW.where // 8], row[ROW.size // 8], row[ROW.unit // 8]
 
     def _reach(self, rank: int) -> Reach:
         """The way to the memory of a near rank."""
         _, is_mapped, where, _, _, _, pid, _, token, token_at = self._rows[rank]
         arena, world = self.engine.arena, self.comm.world_ranks[rank]
+        if rank == self.comm.rank:
+            return self._attached(rank, Mapped(self.part.address))
         if is_mapped:
             return Mapped(arena.base + where)
-        return self._attached(rank, Private(rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE))
+        private = Private(
+            rank, pid, where, token, token_at, lambda: arena.world_state(world) == ALIVE, functools.partial(self._know, rank)
+        )
+        return self._attached(rank, private)
+
+    def _know(self, rank: int) -> None:
+        """Let compiled code reach private memory, whose process has been found to be the right one."""
+        if not self.part.regions:
+            self.words.set_of(rank, "base", self._rows[rank][ROW.where // 8])
+            self.words.set_of(rank, "kind", PRIVATE)
 
     def _attached(self, rank: int, reach: Reach) -> Reach:
         """That way; in a dynamic window to what the rank has attached only."""
-        regions = self._rows[rank][_ROW.regions // 8]
+        regions = self._rows[rank][ROW.regions // 8]
         return Attached(reach, Regions(rank, self.engine.arena.base + regions)) if regions else reach
 
     def place(self, rank: int, place: Place) -> Place:
         """Turn a displacement in the target's units into one in bytes, within the target's memory."""
         layout, count, displacement = place
-        nbytes, unit = self._rows[rank][_ROW.size // 8], self._rows[rank][_ROW.unit // 8]
+        nbytes, unit = self._rows[rank][ROW.size // 8], self._rows[rank][ROW.unit // 8]
         start = displacement * unit
         if self.part.regions:  # looked up when it is accessed
             return Place(layout, count, start)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, runtime
+from transports.shm.layout import SLOTS
 
 
 @pytest.mark.ranks(1, 2, 3)
@@ -55,6 +56,26 @@ def test_split(comm: Any) -> None:
     node.Free()
     with pytest.raises(MPI.Exception, match="negative"):
         comm.Split(-5)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_split_of_one_color_has_the_order_of_the_keys(comm: Any) -> None:
+    turned, found = comm.Split(7, -comm.rank), np.zeros(1, np.int64)
+    assert turned.rank == comm.size - 1 - comm.rank and turned.Compare(comm) == MPI.SIMILAR
+    turned.Allreduce(np.array([comm.rank]), found)
+    assert found[0] == sum(range(comm.size)) and turned.allgather(comm.rank) == list(reversed(range(comm.size)))
+    turned.Free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_splits_leave_no_slot_behind(comm: Any) -> None:
+    for turn in range(2 * SLOTS):
+        made = comm.Split(comm.rank % 2 if turn % 2 else MPI.UNDEFINED if comm.rank == 0 else 1)
+        assert made == MPI.COMM_NULL or made._state.native.slot >= 0 or made.size == 1
+        made.free()
+    made = comm.Split()
+    assert made._state.native.slot >= 0
+    made.Free()
 
 
 @pytest.mark.ranks(2, 3, 4)

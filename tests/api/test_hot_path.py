@@ -52,6 +52,17 @@ KERNELS = {
     "collectives.fast_nonblocking.iallreduce_arrays": "Iallreduce",
     "collectives.fast_nonblocking.ireduce_scatter_block_arrays": "Ireduce_scatter_block",
     "collectives.fast_nonblocking.iscan_arrays": "Iscan Iexscan",
+    "rma.fast.put": "Put",
+    "rma.fast.accumulate": "Accumulate",
+    "rma.fast.fetch_and_op": "Fetch_and_op",
+    "rma.fast.compare_and_swap": "Compare_and_swap",
+    "rma.fast.fence": "Fence",
+    "rma.fast.lock_target": "Lock",
+    "rma.fast.unlock_target": "Unlock",
+    "rma.fast.lock_all": "Lock_all",
+    "rma.fast.unlock_all": "Unlock_all",
+    "rma.fast.flush": "Flush",
+    "rma.fast.flush_all": "Flush_all",
 }
 """The first kernel that each method reaches, of those that have one of their own."""
 

@@ -10,6 +10,8 @@ import threading
 ALIGNMENT = 64
 _PAGE = 4096
 _MADV_REMOVE = 9
+_TRUSTED_SHARE = 256
+"""Of the memory that the machine has, the part that is handed out without asking again: asking costs as much as making a window."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -32,6 +34,7 @@ class Heap:
         self._holes: list[tuple[int, int]] = [(self.first, nbytes)]
         self._sizes: dict[int, int] = {}
         self._guard = threading.Lock()
+        self._trusted = 0
 
     def __contains__(self, address: int) -> bool:
         return self.first <= address < self.last
@@ -45,9 +48,8 @@ class Heap:
             The range, or the machine's memory, has no room left.
         """
         need = max(ALIGNMENT, (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
-        if need > _available():
-            raise MemoryError(f"{nbytes} bytes of shared memory asked for, the machine has {_available()} available")
         with self._guard:
+            self._check_available(need, nbytes)
             for index, (address, size) in enumerate(self._holes):
                 if size >= need:
                     self._take(index, address, size, need)
@@ -66,8 +68,18 @@ class Heap:
             size = self._sizes.pop(address, 0)
             if not size:
                 raise ValueError(f"address {address:#x} is not memory of this allocator (freed twice?)")
+            self._trusted += size
             self._return_pages(address, size)
             self._insert(address, size)
+
+    def _check_available(self, need: int, nbytes: int) -> None:
+        """Raise if the machine has no room for so much. It is asked again once a small share of what it had last is used up."""
+        if need > self._trusted:
+            available = _available()
+            if need > available:
+                raise MemoryError(f"{nbytes} bytes of shared memory asked for, the machine has {available} available")
+            self._trusted = max(available // _TRUSTED_SHARE, need)
+        self._trusted -= need
 
     def _take(self, index: int, address: int, size: int, need: int) -> None:
         self._sizes[address] = need

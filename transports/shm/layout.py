@@ -31,6 +31,7 @@ Control words (writer: the rank; ``state`` also whoever declares it dead; ``worl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from numba_kernels.layout import WORD, words
 from transports.shm.slots import slot_bytes
@@ -120,11 +121,11 @@ class ArenaPlan:
         """A bulk pipe of the pool of `owner`, who reads it."""
         return self.bulks + (owner * BULK_SLOTS + index) * self.bulk_stride
 
-    @property
+    @cached_property
     def slots(self) -> int:
         return _page_up(self.bulk(self.nranks, 0))
 
-    @property
+    @cached_property
     def slot_stride(self) -> int:
         return _page_up(slot_bytes(self.nranks))
 
@@ -134,14 +135,14 @@ class ArenaPlan:
     def end_elsewhere(self, world_rank: int) -> int:
         return self.slot(SLOTS) + world_rank * WORD
 
-    @property
+    @cached_property
     def heaps(self) -> int:
         return _page_up(self.end_elsewhere(self.world_size))
 
     def heap(self, rank: int) -> int:
         return self.heaps + rank * self.heap_bytes
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return self.heap(self.nranks)
 

@@ -1,0 +1,122 @@
+"""Accesses to windows, and making windows and communicators, ours beside mpi4py over other MPIs, in turns.
+
+python benchmarks/windows.py [--peer NAME PYTHON MPIEXEC]... [--before PYTHON] [-n 2] [--rounds 5] [--json FILE]
+
+`PYTHON` and `MPIEXEC` are of an environment with mpi4py and the other MPI, such as one made by ``pip install mpich mpi4py numpy``;
+``--before`` is a Python of another version of ours. A round starts each side once. In it, a case is a block of calls, again and again, and
+its time is the least of the blocks of all rounds, per call: what others do on the machine can only add. Rank 0 accesses the last rank, which
+waits in a barrier, but for fences and what is collective.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BLOCKS = 15
+LARGE = 1 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", nargs=3, action="append", default=[], metavar=("NAME", "PYTHON", "MPIEXEC"))
+    parser.add_argument("--before", metavar="PYTHON")
+    parser.add_argument("-n", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    run = ["-m", "ncclx_mpi", "run", "-n", str(options.n)]
+    sides = {"ours": [sys.executable, *run]}
+    if options.before:
+        sides["before"] = [options.before, *run]
+    sides |= {name: [mpiexec, "-n", str(options.n), python] for name, python, mpiexec in options.peer}
+    rows = measure(sides, options.rounds)
+    for case, row in rows.items():
+        print(f"{case:32s}", *(f"{name} {value:8.2f}" for name, value in row.items()))
+    if options.json:
+        options.json.write_text(json.dumps({"n": options.n, "rounds": options.rounds, "us": rows}, indent=1) + "\n")
+
+
+def measure(sides: dict[str, list[str]], rounds: int) -> dict[str, dict[str, float]]:
+    """Microseconds of a call on each side, and ours over the others'."""
+    times: dict[str, dict[str, list[float]]] = {}
+    for _ in range(rounds):
+        for side, launcher in sides.items():
+            done = subprocess.run([*launcher, __file__, "--worker"], stdout=subprocess.PIPE, text=True, check=True)
+            for case, us in json.loads(done.stdout).items():
+                times.setdefault(case, {}).setdefault(side, []).append(us)
+    found = {}
+    for case, by_side in times.items():
+        least = {side: round(min(each), 2) for side, each in by_side.items()}
+        ratios = {f"ours/{side}": round(least["ours"] / us, 2) for side, us in least.items() if side != "ours"}
+        found[case] = least | ratios
+    return found
+
+
+def cases(comm: Any, win: Any, mpi: Any) -> dict[str, tuple[Callable[[], Any], int, bool]]:
+    """What to call, how often in a block, and whether all ranks call it."""
+    import numpy as np
+
+    target, one, result, large = comm.size - 1, np.ones(1, np.int64), np.zeros(1, np.int64), np.ones(LARGE, np.uint8)
+    group, memory = comm.Get_group(), np.zeros(100, np.uint8)
+
+    def locked(*access: Any) -> Callable[[], None]:
+        method, *arguments = access
+
+        def call() -> None:
+            win.Lock(target)
+            method(*arguments)
+            win.Unlock(target)
+
+        return call
+
+    def fenced() -> None:
+        win.Fence()
+        win.Put(one, target)
+        win.Fence()
+
+    return {
+        "Lock, Put of 8 B, Unlock": (locked(win.Put, one, target), 200, False),
+        "Lock, Get of 8 B, Unlock": (locked(win.Get, result, target), 200, False),
+        "Lock, Accumulate of 8 B, Unlock": (locked(win.Accumulate, one, target), 200, False),
+        "Lock, Fetch_and_op, Unlock": (locked(win.Fetch_and_op, one, result, target), 200, False),
+        "Lock, Compare_and_swap, Unlock": (locked(win.Compare_and_swap, one, one, result, target), 200, False),
+        "Lock, Put of 1 MiB, Unlock": (locked(win.Put, large, target), 20, False),
+        "Fence, Put of 8 B, Fence": (fenced, 200, True),
+        "Dup, Free": (lambda: comm.Dup().Free(), 20, True),
+        "Split, Free": (lambda: comm.Split(0, comm.rank).Free(), 20, True),
+        "Create_group, Free": (lambda: comm.Create_group(group).Free(), 20, True),
+        "Win.Create, Free": (lambda: mpi.Win.Create(memory, 1, comm=comm).Free(), 20, True),
+        "Win.Allocate, Free": (lambda: mpi.Win.Allocate(100, 1, comm=comm).Free(), 20, True),
+    }
+
+
+def worker() -> None:
+    """Measure all cases on this rank, and print them on the first."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    win, found = MPI.Win.Allocate(LARGE, 1, comm=comm), {}
+    for case, (call, loops, is_collective) in cases(comm, win, MPI).items():
+        times = []
+        for _ in range(BLOCKS):
+            comm.Barrier()
+            begun = time.perf_counter()
+            for _ in range(loops if is_collective or comm.rank == 0 else 0):
+                call()
+            times.append((time.perf_counter() - begun) / loops)
+            comm.Barrier()
+        found[case] = min(times) * 1e6
+    win.Free()
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    worker() if sys.argv[1:] == ["--worker"] else main()
