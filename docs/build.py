@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pictures
+import textbook
 
 from ncclx_mpi import algorithms, rc
 
@@ -18,6 +19,7 @@ OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
 DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: end -->)", re.DOTALL)
+PUBLISHED = re.compile(r"(<!-- published: begin -->\n).*?(<!-- published: end -->)", re.DOTALL)
 FIGURES = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
 REDUCES = {
     algorithms.RANK: "((0 op 1) op 2) ...",
@@ -68,23 +70,13 @@ def rows(match: re.Match[str]) -> str:
 
 
 def figures(match: re.Match[str]) -> str:
-    """Return the table of what plans need."""
-    sizes = (8, 12, 64)
-    lines = ["| collective | algorithm |" + "".join(f" {n} ranks: rounds | bytes | reduced | memory |" for n in sizes)]
-    lines.append("|---" * (2 + 4 * len(sizes)) + "|")
-    for row in algorithms.ROWS:
-        if row.kind == algorithms.PLAN:
-            cells = []
-            for n in sizes:
-                m = 0 if row.collective == "barrier" else 64 * n * 9
-                needs = row.figures(n, m)
-                cells += [str(needs.steps), *(_times(part, m) for part in needs[1:])]
-            lines.append(f"| {row.collective} | `{row.name}` | " + " | ".join(cells) + " |")
-    return match[1] + "\n".join(lines) + "\n" + match[2]
+    """Return the table of what plans need, as it is said and as it is counted."""
+    return match[1] + "\n".join(textbook.needs_table()) + "\n" + match[2]
 
 
-def _times(nbytes: int, m: int) -> str:
-    return f"{nbytes / m:.4g} m" if nbytes else "0"
+def published(match: re.Match[str]) -> str:
+    """Return the table of times that others have published, and of prices."""
+    return match[1] + "\n".join(textbook.published_table()) + "\n" + match[2]
 
 
 def _chosen(row: algorithms.Algorithm) -> str:
@@ -107,6 +99,7 @@ def filled(page: Path) -> str:
         TABLE: settings,
         ALGORITHMS: rows,
         FIGURES: figures,
+        PUBLISHED: published,
     }
     for pattern, function in parts.items():
         text = pattern.sub(function, text)

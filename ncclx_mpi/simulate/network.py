@@ -1,13 +1,14 @@
-"""A modelled network: nodes in racks in zones, and what a message costs by how far it goes.
+"""A modelled network: nodes in racks in zones in data centres, and what a message costs by how far it goes.
 
-The file is lines of ``key = value``, with ``#`` before comments. Ranks fill nodes in their order, nodes racks, racks zones::
+The file is lines of ``key = value``, with ``#`` before comments. Ranks fill nodes in their order, nodes racks, and so on::
 
-    node.ranks = 8            # 0, as for all three: there is one that holds everything
+    node.ranks = 8            # 0, as for all four: there is one that holds everything
     rack.nodes = 16
     zone.racks = 32
-    node.latency = 0.5        # us, within a node; also rack, zone and world: between nodes, racks and zones
-    node.bandwidth = 20       # GB/s of one message
-    node.uplink = 50          # GB/s that all ranks of a node share to the outside, each way; also rack and zone; 0: no limit
+    dc.zones = 4
+    node.latency = 0.5        # us, within a node; also rack, zone, dc and world: between nodes, racks, zones and data centres
+    node.bandwidth = 20       # GB/s of one message; also rack, zone, dc and world
+    node.uplink = 50          # GB/s that all ranks of a node share, each way; also rack, zone and dc; 0: no limit
     message = 1               # us that a message takes from the rank that sends it, and from the one that receives it
     eager = 8K                # bytes up to which a message does not wait for its receive
     copy = 10                 # GB/s of a rank that copies
@@ -19,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-LEVELS = ("node", "rack", "zone", "world")
-"""How far a message goes: to the same node, rack, zone, or beyond."""
-_PARTS = ("node.ranks", "rack.nodes", "zone.racks")
+LEVELS = ("node", "rack", "zone", "dc", "world")
+"""How far a message goes: to the same node, rack, zone, data centre, or beyond."""
+_PARTS = ("node.ranks", "rack.nodes", "zone.racks", "dc.zones")
 _SIZES = (*_PARTS, "eager")
 _DEFAULTS = {
     **dict.fromkeys(_PARTS, 0.0),
@@ -44,11 +45,11 @@ class Network(NamedTuple):
     Attributes
     ----------
     ranks
-        Of a node, a rack and a zone; 0 where it holds all.
+        Of a node, a rack, a zone and a data centre; 0 where it holds all.
     latency, byte
         Of a message by how far it goes: us until it arrives, and us a byte.
     uplink
-        us a byte out of a node, a rack, a zone, and into it; 0 where there is no limit.
+        us a byte out of each of them, and into it; 0 where there is no limit.
     message, eager, copy, reduce
         us of a rank for a message; bytes up to which one is eager; us a byte that is copied, and reduced.
     """

@@ -1,14 +1,14 @@
 """What plans cost on a modelled network: each step takes its time as soon as it may and what it needs is free.
 
-A rank sends one message at a time, receives one, and computes beside. A message that leaves a node, a rack or a zone takes its part of
-what all ranks of that share, on both sides. Of its first messages that are ready a rank sends one whose receiver and links are free. A
-large one is ready when its receiver awaits it, too, a small one when the rank that sends it comes to it.
+A message is put through by the rank that sends it, by each link that it shares, out of a node, a rack, a zone and a data centre and into
+others, and by the rank that receives it. Each of them puts through one at a time, in the order in which they come, and the next one begins
+as soon as the first byte is there; what waits does not hold up others that go elsewhere. A large message starts when its receiver awaits
+it, too, a small one when the rank that sends it comes to it. Beside that a rank computes.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -20,14 +20,11 @@ from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.classes import Classes
 from ncclx_mpi.simulate.network import LEVELS, Network
 
-_FIRST = 8
-"""Messages of a rank that are looked at for one that can go."""
-_BEGIN, _TRY, _FREED = range(3)
-"""Events: a step begins; a rank may be able to send; a rank has received. Of those at one time, in this order."""
-
-
-_Link = tuple[int, int, int]
-"""Which kind of unit, 0 for out of it and 1 for into it, and its number."""
+_BEGIN, _PASS = range(2)
+"""Events: a step begins; a message comes to what it needs next. Of those at one time, in this order."""
+_RANK = -1
+_Port = tuple[int, int, int]
+"""Which kind of unit, `_RANK` or an index of `LEVELS`, 0 for out of it and 1 for into it, and its number."""
 
 
 class Price(NamedTuple):
@@ -38,7 +35,7 @@ class Price(NamedTuple):
     us
         Until the last rank is through.
     nbytes
-        That all ranks together send, by how far they go: within a node, a rack, a zone, beyond.
+        That all ranks together send, by how far they go: one number for each of `LEVELS`.
     messages
         Of all ranks.
     looked_at
@@ -81,26 +78,21 @@ class _Run:
     def __init__(self, found: Classes, network: Network) -> None:
         self._found, self._network = found, network
         self._load(found)
-        ranks = range(len(found.plans))
-        self._sending, self._receiving, self._computing = ([0.0] * len(ranks) for _ in range(3))
-        self._links: dict[_Link, float] = {}
-        self._tries: dict[int, float] = {}
-        """When a rank that waits for a link looks again."""
+        self._computing = [0.0] * len(found.plans)
+        self._free: dict[_Port, float] = {}
+        self._ways: dict[int, list[tuple[_Port, float]]] = {}
+        """Of a message that is under way, what it still needs, the last one first, with us that its bytes take there."""
+        self._through: dict[int, float] = {}
         self._begun: dict[int, float] = {}
         self._arrived: dict[int, float] = {}
-        self._pending: list[list[int]] = [[] for _ in ranks]
-        self._held_up: list[set[int]] = [set() for _ in ranks]
-        """Of each rank, those that could not send to it."""
         self._events = [(0.0, _BEGIN, index) for index, missing in enumerate(self._missing) if not missing]
         self.last = 0.0
         while self._events:
-            now, event, which = heapq.heappop(self._events)
+            now, event, index = heapq.heappop(self._events)
             if event == _BEGIN:
-                self._begin(now, which)
-            elif event == _TRY:
-                self._send_next(now, which)
+                self._begin(now, index)
             else:
-                self._freed(now, which)
+                self._pass(now, index)
 
     def _load(self, found: Classes) -> None:
         """Columns of all steps as lists, with dependencies counted through."""
@@ -125,7 +117,7 @@ class _Run:
         kind, partner = self._kind[index], self._found.partner[index]
         if kind == SEND:
             if self._nbytes[index] <= self._network.eager or partner in self._begun:
-                self._offer(now, index)
+                self._start(now, index)
             else:
                 self._begun[index] = now
         elif kind == RECV:
@@ -133,7 +125,7 @@ class _Run:
             if index in self._arrived:
                 self._end(max(now, self._arrived[index]), index)
             elif partner in self._begun:
-                self._offer(now, partner)
+                self._start(now, partner)
         else:
             self._compute(now, index)
 
@@ -147,70 +139,54 @@ class _Run:
         self._computing[rank] = done
         self._end(done, index)
 
-    def _offer(self, now: float, index: int) -> None:
-        self._pending[self._rank[index]].append(index)
-        heapq.heappush(self._events, (now, _TRY, self._rank[index]))
+    def _start(self, now: float, index: int) -> None:
+        """A message sets out."""
+        source, target, level = self._rank[index], self._rank[self._found.partner[index]], self._found.levels[index]
+        nbytes, bare = self._nbytes[index], self._network.byte[level]
+        links = [(port, nbytes * byte) for port, byte in self._links(source, target, level) if byte]
+        self._ways[index] = [((_RANK, 1, target), nbytes * bare), *reversed(links), ((_RANK, 0, source), nbytes * bare)]
+        self._through[index] = now
+        heapq.heappush(self._events, (now, _PASS, index))
 
-    def _freed(self, now: float, rank: int) -> None:
-        """Let those try again that could not send to a rank."""
-        sources, self._held_up[rank] = sorted(self._held_up[rank]), set()
-        for source in sources:
-            self._send_next(now, source)
+    def _pass(self, now: float, index: int) -> None:
+        """A message goes through the next thing that it needs, and to the one behind it with its first byte."""
+        message, way = self._network.message, self._ways[index]
+        port, us = way.pop()
+        begin = max(now, self._free.get(port, 0.0))
+        done = begin + message + us
+        self._free[port] = done if port[0] == _RANK else begin + us
+        self._through[index] = max(self._through[index], done)
+        if port[:2] == (_RANK, 0) and self._nbytes[index] <= self._network.eager:
+            self._end(done, index)
+        if way:
+            heapq.heappush(self._events, (begin, _PASS, index))
+        else:
+            self._arrive(index)
 
-    def _send_next(self, now: float, source: int) -> None:
-        if self._tries.get(source, math.inf) <= now:
-            del self._tries[source]
-        if self._sending[source] > now:
-            return
-        for index in self._pending[source][:_FIRST]:
-            partner = self._found.partner[index]
-            target = self._rank[partner]
-            if self._receiving[target] > now:
-                self._held_up[target].add(source)
-                continue
-            links = [link for link in self._way(source, target, self._found.levels[index]) if link[1]]
-            free = max((self._links.get(link, 0.0) for link, _ in links), default=0.0)
-            if free > now:
-                self._try_again(free, source)
-                continue
-            self._pending[source].remove(index)
-            self._transfer(now, index, links)
-            return
-
-    def _try_again(self, at: float, source: int) -> None:
-        """Unless the rank does so before."""
-        if at < self._tries.get(source, math.inf):
-            self._tries[source] = at
-            heapq.heappush(self._events, (at, _TRY, source))
-
-    def _transfer(self, now: float, index: int, links: list[tuple[_Link, float]]) -> None:
-        """A message goes now: all that it needs is free."""
-        network, nbytes, partner = self._network, self._nbytes[index], self._found.partner[index]
-        source, target, level = self._rank[index], self._rank[partner], self._found.levels[index]
-        done = now + network.message + nbytes * max(network.byte[level], *(byte for _, byte in links), 0.0)
-        self._sending[source] = self._receiving[target] = done
-        for link, byte in links:
-            self._links[link] = now + nbytes * byte
-        heapq.heappush(self._events, (done, _TRY, source))
-        heapq.heappush(self._events, (done, _FREED, target))
-        self._end(done, index)
-        arrives = done + network.latency[level]
+    def _arrive(self, index: int) -> None:
+        """A message is through; if it is a large one, what sent it is complete with that."""
+        del self._ways[index]
+        done, partner = self._through.pop(index), self._found.partner[index]
+        if self._nbytes[index] > self._network.eager:
+            self._end(done, index)
+        arrives = done + self._network.latency[self._found.levels[index]]
         if partner in self._begun:
             self._end(arrives, partner)
         else:
             self._arrived[partner] = arrives
 
-    def _way(self, source: int, target: int, level: int) -> list[tuple[_Link, float]]:
+    def _links(self, source: int, target: int, level: int) -> list[tuple[_Port, float]]:
         """The links that a message shares, out of what its sender is in, and into what its receiver is in, with their us a byte.
 
         Where few ranks stand for all, those of a rack are as busy as these, so each has its part of the link.
         """
-        way, here = [], len(self._found.plans)
+        out, into, here = [], [], len(self._found.plans)
         for unit in range(level):
             ranks, byte = self._network.ranks[unit], self._network.uplink[unit]
             share = byte * max(1.0, ranks / here)
-            way += [((unit, 0, source // ranks), share), ((unit, 1, target // ranks), share)]
-        return way
+            out.append(((unit, 0, source // ranks), share))
+            into.append(((unit, 1, target // ranks), share))
+        return [*out, *reversed(into)]
 
     def _end(self, time: float, index: int) -> None:
         self.last = max(self.last, time)

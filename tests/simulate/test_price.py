@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from ncclx_mpi.algorithms import PLAN, ROWS, SHARED_MEMORY, Algorithm, row_of
+from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, row_of
 from ncclx_mpi.cli import simulate
 from ncclx_mpi.simulate import classes, goal, network, proof
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.price import price
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import textbook
 
 PLANS = [row for row in ROWS if row.kind == PLAN]
 HOSTS = """
@@ -20,10 +24,10 @@ rack.nodes = 2
 zone.racks = 4
 rack.latency = 2
 zone.latency = 5
-world.latency = 20
+dc.latency = 20
 rack.bandwidth = 5
 zone.bandwidth = 5
-world.bandwidth = 5
+dc.bandwidth = 5
 eager = 8K
 """.splitlines()
 SHARED = [*HOSTS, "node.uplink = 10"]
@@ -34,14 +38,34 @@ def call_of(row: Algorithm, size: int, nbytes: int) -> Call:
 
 
 @pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collective}-{row.name}")
-def test_on_one_machine_prices_are_near_the_formulas(row: Algorithm) -> None:
-    """A formula has no copies and no waiting for a port; a simulated step never takes less than the rank that needs most."""
-    size, nbytes = 16, 16 * 64 * 1024
-    found = price(row, call_of(row, size, nbytes), network.read())
-    needs, link = row.figures(size, found.nbytes[0] and nbytes), SHARED_MEMORY
-    least = needs.moved * link.byte
-    assert least <= found.us <= 3 * row.cost(size, nbytes if found.nbytes[0] else 0, link) + size * link.message
-    assert found.nbytes[1:] == (0, 0, 0)
+@pytest.mark.parametrize(("size", "nbytes"), [(16, 1024), (16, 128 << 10), (12, 12 * 640)])
+def test_on_an_even_network_prices_are_those_of_the_textbook(row: Algorithm, size: int, nbytes: int) -> None:
+    """Alpha a round, beta a byte, gamma a byte reduced, if copies take no time. A scan does all of it in every round; a root reduces what
+    has come while more comes."""
+    call, even = call_of(row, size, nbytes), network.read(["copy = 1000000"])
+    formulas = textbook.NEEDS[row.collective, row.name].of(size)
+    rounds, moved, reduced = formulas.values(size, call.nbytes)
+    repeated = rounds if row.collective == "scan" else 1
+    said = rounds * even.message + repeated * (moved * even.byte[0] + reduced * even.reduce)
+    found = price(row, call, even)
+    assert found.nbytes[1:] == (0, 0, 0, 0)
+    if row.collective == "reduce":
+        assert 0.65 * said < found.us <= said
+    else:
+        is_bound = formulas is textbook.NEEDS[row.collective, row.name].otherwise
+        assert found.us == pytest.approx(said, rel=0.1 if is_bound else 1e-4)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in textbook.PUBLISHED if row.ranks != 128], ids=lambda row: f"{row.source}-{row.ranks}"
+)
+def test_prices_are_near_what_others_have_published(row: textbook.Published) -> None:
+    """A simulation of the same model to the last digit; what was measured by about half, since how it was done is not ours. The page has
+    128 ranks, too, which are looked at one by one."""
+    if row.network == "loggopsim.txt":
+        assert row.priced() == pytest.approx(row.us)
+    else:
+        assert row.us / 2 < row.priced() < 1.5 * row.us
 
 
 def test_what_a_tree_costs() -> None:
@@ -49,7 +73,7 @@ def test_what_a_tree_costs() -> None:
     hosts = network.read(HOSTS)
     found = price(row_of("bcast", "binomial"), Call(8, 1000), hosts)
     assert found.us == pytest.approx((1 + 0.2 + 2) + 2 * (1 + 0.1))
-    assert found.nbytes == (6000, 1000, 0, 0) and found.messages == 7 and found.looked_at == 8
+    assert found.nbytes == (6000, 1000, 0, 0, 0) and found.messages == 7 and found.looked_at == 8
 
 
 def test_ranks_of_a_node_share_its_link() -> None:
@@ -58,7 +82,7 @@ def test_ranks_of_a_node_share_its_link() -> None:
     neighbours = row_of("allreduce", "recursive_doubling")
     apart, shared = (price(neighbours, Call(8, 500_000, 8), network.read([*lines, *more])) for more in ([], ["node.uplink = 5"]))
     assert shared.us == pytest.approx(apart.us + 3 * 100)
-    assert shared.nbytes == apart.nbytes == (8_000_000, 4_000_000, 0, 0)
+    assert shared.nbytes == apart.nbytes == (8_000_000, 4_000_000, 0, 0, 0)
 
 
 def test_large_messages_wait_for_their_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +105,7 @@ def test_large_messages_wait_for_their_receiver(monkeypatch: pytest.MonkeyPatch)
 def test_ranks_that_stand_for_all_cost_what_all_do(
     collective: str, name: str, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exactly, where all of a class are as far apart; else its ways are as long as the longest one, and queues are others."""
+    """Exactly, where all of a class are as far apart; else its ways are as long as the longest one."""
     row, modelled = row_of(collective, name), network.read(lines)
     call = call_of(row, 64, 64 * 2000)
     of_all = price(row, call, modelled)
@@ -89,9 +113,9 @@ def test_ranks_that_stand_for_all_cost_what_all_do(
     of_few = price(row, call, modelled)
     assert (of_all.looked_at, of_few.looked_at) == (64, 4) and of_few.messages == of_all.messages
     assert sum(of_few.nbytes) == sum(of_all.nbytes)
-    if name == "recursive_doubling":
-        assert of_few == of_all._replace(looked_at=4)
-    assert 0.8 * of_all.us <= of_few.us <= 3 * of_all.us
+    if name in ("recursive_doubling", "pairwise"):
+        assert of_few == of_all._replace(looked_at=4, nbytes=of_few.nbytes)
+    assert of_all.us * 0.9999 <= of_few.us <= 3 * of_all.us
 
 
 def test_plans_without_ranks_that_do_the_same_are_looked_at_one_by_one() -> None:
@@ -135,6 +159,8 @@ def test_how_far_it_is() -> None:
     hosts = network.read(HOSTS)
     assert [hosts.level(0, other) for other in (3, 4, 7, 8, 31, 32)] == [0, 1, 1, 2, 2, 3]
     assert network.read(["node.ranks = 2"]).level(0, 99) == 1 and network.read().level(0, 99) == 0
+    far = network.read([*HOSTS, "dc.zones = 2"])
+    assert [far.level(0, other) for other in (31, 32, 63, 64)] == [2, 3, 3, 4]
 
 
 @pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collective}-{row.name}")

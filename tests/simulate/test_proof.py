@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,9 @@ from ncclx_mpi.simulate import figures, proof
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.program import DEADLOCK, RACE, Program
 from tests.simulate.mutants import KINDS, Mutant, mutants, proved_equivalent
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import textbook
 
 PLANS = [row for row in ROWS if row.kind == PLAN]
 EVERY_PLAN = pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collective}-{row.name}")
@@ -50,10 +55,18 @@ def test_every_plan_is_proved(row: Algorithm, full: bool) -> None:
 
 
 @EVERY_PLAN
-def test_every_plan_needs_what_its_row_says(row: Algorithm, full: bool) -> None:
+def test_every_plan_needs_what_its_row_and_the_textbook_say(row: Algorithm, full: bool) -> None:
+    """As many bytes, or where n is no power of two at most as many, if there is a formula of its own for that."""
+    needs = textbook.NEEDS[row.collective, row.name]
     for size in ALL if full else (*SMALL, *LARGER, 64):
         call = Call(size, 0 if row.collective == "barrier" else 64 * size)
-        assert figures.count(proof.plans_of(row, call)) == row.figures(size, call.nbytes), size
+        found = figures.count(proof.plans_of(row, call))
+        assert found == row.figures(size, call.nbytes), size
+        if size > 1:
+            rounds, *most = needs.of(size).values(size, call.nbytes)
+            counted = [found.moved, found.reduced]
+            assert found.steps == rounds, size
+            assert counted == most or (needs.of(size) is needs.otherwise and counted <= most), size
 
 
 @EVERY_PLAN
