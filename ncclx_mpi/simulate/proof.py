@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ncclx_mpi.algorithms import Algorithm
+from ncclx_mpi.algorithms import ANY, Algorithm
 from ncclx_mpi.collectives.plan import COPY, INPUT, NAMES_OF_BUFFERS, OUTPUT, REDUCE, SEND, TEMP, Plan
 from ncclx_mpi.simulate import races
 from ncclx_mpi.simulate.calls import Call, plan_of
@@ -38,18 +38,35 @@ def faults(row: Algorithm, call: Call, plans: Sequence[Plan] | None = None) -> l
     """
     plans = plans_of(row, call) if plans is None else plans
     promises = [promise_of(row.collective, call, rank) for rank in range(call.size)]
+    return check(plans, promises, row.order, call.itemsize, is_barrier=row.collective == "barrier")
+
+
+def check(
+    plans: Sequence[Plan], promises: Sequence[Promise], order: str = ANY, itemsize: int = 1, is_barrier: bool = False
+) -> list[Fault]:
+    """Return what is wrong with the plans of all ranks, held against what each is promised.
+
+    Parameters
+    ----------
+    plans, promises
+        Of all ranks.
+    order, itemsize
+        How is to be reduced, and the bytes of an element.
+    is_barrier
+        Whether nobody may leave before all have come.
+    """
     program = Program(plans)
     found = program.faults or _out_of_bounds(program, plans, promises)
     if found:
         return found
-    order = program.order()
-    found = program.stuck(order) + races.find(program, order, [promise.is_shared for promise in promises])
+    events = program.order()
+    found = program.stuck(events) + races.find(program, events, [promise.is_shared for promise in promises])
     if any(fault.kind == DEADLOCK for fault in found):
         return found
-    run = _Run(program, plans, promises, call.itemsize)
-    run.carry_out(order)
-    found += run.faults or run.unkept(row.order)
-    return found + _unheard(program, order) if row.collective == "barrier" else found
+    run = _Run(program, plans, promises, itemsize)
+    run.carry_out(events)
+    found += run.faults or run.unkept(order)
+    return found + _unheard(program, events) if is_barrier else found
 
 
 def _out_of_bounds(program: Program, plans: Sequence[Plan], promises: Sequence[Promise]) -> list[Fault]:

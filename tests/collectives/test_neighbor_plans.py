@@ -1,4 +1,4 @@
-"""Plans of neighbourhood collectives on random graphs and on grids, run symbolically in adversarial orders."""
+"""Plans of neighbourhood collectives on random graphs and on grids, proved, and run symbolically in adversarial orders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from ncclx_mpi.api.topology import Cartesian
 from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.collectives.neighbor_alltoall import linear
+from ncclx_mpi.collectives.plan import INPUT
 from ncclx_mpi.constants import PROC_NULL
+from ncclx_mpi.simulate import proof
+from ncclx_mpi.simulate.promises import Given, Promise, Promised
 from tests.collectives.simulator import Cells, Simulation
 
 Edge = tuple[int, int, int, int]
@@ -34,7 +37,10 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[Edge]]:
 
 def exchanged(size: int, sent: list[list[Edge]], received: list[list[Edge]], seed: int) -> None:
     """Check that every rank gets the cells of all edges into it, where each is in its list `received`."""
-    plans, buffers = [], []
+    plans, buffers, promises = [], [], []
+    starts_of = [
+        dict(zip(map(_name, out_of), accumulate((edge[3] for edge in out_of), initial=0), strict=False)) for out_of in sent
+    ]
     for rank in range(size):
         out_of, into = sent[rank], received[rank]
         lengths, expected = [edge[3] for edge in out_of], [edge[3] for edge in into]
@@ -43,8 +49,18 @@ def exchanged(size: int, sent: list[list[Edge]], received: list[list[Edge]], see
         starts, places = list(accumulate(lengths, initial=0)), list(accumulate(expected, initial=0))
         plans.append(linear.plan(rank, neighborhood, lengths, starts[:-1], expected, places[:-1]))
         buffers.append((cells_of(out_of), [None] * places[-1]))
+        promised = [
+            Promised(place, edge[3], range(edge[0], edge[0] + 1), starts_of[edge[0]][_name(edge)])
+            for edge, place in zip(into, places, strict=False)
+        ]
+        promises.append(Promise([Given(INPUT, 0, starts[-1], 0)], promised, (starts[-1], places[-1])))
+    assert not proof.check(plans, promises)
     Simulation(plans, buffers, seed).run()
     assert [output for _, output in buffers] == [cells_of(into) for into in received]
+
+
+def _name(edge: Edge) -> tuple[int, int, int]:
+    return edge[:3]
 
 
 def cells_of(edges: list[Edge]) -> Cells:
@@ -74,7 +90,7 @@ def test_what_goes_to_the_rank_before_comes_from_the_rank_behind(shape: list[tup
     dims, periods = tuple(extent for extent, _ in shape), tuple(circle for _, circle in shape)
     size = Cartesian(dims, periods, 0).size
     grids = [Cartesian(dims, periods, rank) for rank in range(size)]
-    plans, buffers, wanted = [], [], []
+    plans, buffers, wanted, promises = [], [], [], []
     for rank, grid in enumerate(grids):
         edges = grid.neighborhood
         counts = [0 if peer == PROC_NULL else 2 for peer in edges.sources]
@@ -88,5 +104,10 @@ def test_what_goes_to_the_rank_before_comes_from_the_rank_behind(shape: list[tup
                 for cell in range(2)
             ]
         )
+        length = 2 * len(counts)
+        came = [(2 * edge, peer) for edge, peer in enumerate(edges.sources) if peer != PROC_NULL]
+        promised = [Promised(place, 2, range(peer, peer + 1), place ^ 2) for place, peer in came]
+        promises.append(Promise([Given(INPUT, 0, length, 0)], promised, (length, length)))
+    assert not proof.check(plans, promises)
     Simulation(plans, buffers, seed).run()
     assert [output for _, output in buffers] == wanted

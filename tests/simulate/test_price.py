@@ -10,6 +10,7 @@ import pytest
 
 from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, row_of
 from ncclx_mpi.cli import simulate
+from ncclx_mpi.collectives.plan import FIELDS, SEND
 from ncclx_mpi.simulate import classes, goal, network, proof
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.price import price
@@ -116,6 +117,28 @@ def test_ranks_that_stand_for_all_cost_what_all_do(
     if name in ("recursive_doubling", "pairwise"):
         assert of_few == of_all._replace(looked_at=4, nbytes=of_few.nbytes)
     assert of_all.us * 0.9999 <= of_few.us <= 3 * of_all.us
+
+
+@pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collective}-{row.name}")
+def test_on_several_nodes_no_price_is_less_than_what_ranks_and_links_need(row: Algorithm, full: bool) -> None:
+    """Bytes are counted in the plans themselves, by who is on which node; nodes are filled, so that the last one may have fewer ranks."""
+    layouts = [(size, nodes) for size in range(1, 65) for nodes in range(1, 9)] if full else [(5, 2), (9, 8), (16, 3), (24, 4)]
+    for size, nodes in layouts:
+        each = -(-size // nodes)
+        call = call_of(row, size, size * 4096)
+        modelled = network.read([f"node.ranks = {each}", "node.uplink = 2", "rack.bandwidth = 5"])
+        moved, out = [0, 0], [0] * nodes
+        for rank, plan in enumerate(proof.plans_of(row, call)):
+            for step in plan.steps[plan.steps["kind"] == SEND].tolist():
+                peer, nbytes = step[FIELDS.index("peer")], step[FIELDS.index("nbytes")]
+                is_far = rank // each != peer // each
+                moved[is_far] += nbytes
+                out[rank // each] += nbytes * is_far
+        found = price(row, call, modelled)
+        assert list(found.nbytes[:2]) == moved and sum(found.nbytes[2:]) == 0, (size, nodes)
+        needs = row.figures(size, call.nbytes)
+        least = max(max(out) * modelled.uplink[0], needs.moved * min(modelled.byte[:2]), needs.reduced * modelled.reduce)
+        assert found.us >= least * 0.9999, (size, nodes)
 
 
 def test_plans_without_ranks_that_do_the_same_are_looked_at_one_by_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 
 from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, WINDOW, Builder, Plan
+from ncclx_mpi.collectives.select import function_of
 from ncclx_mpi.simulate import figures, proof
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.program import DEADLOCK, RACE, Program
@@ -25,6 +27,9 @@ EVERY_PLAN = pytest.mark.parametrize("row", PLANS, ids=lambda row: f"{row.collec
 SMALL, LARGER, ALL = range(1, 17), (24,), range(1, 65)
 WITH_BLOCKS = ("gather", "scatter", "allgather", "alltoall", "reduce_scatter")
 ITEMSIZE = 8
+LINE = 64
+"""Bytes at whose multiples blocks of temporary memory begin."""
+INTEGERS = ("rank", "size", "root", "nbytes", "count", "itemsize")
 PIECES = 3 * (256 << 10)
 """More bytes than a piece has, by whichever algorithm cuts messages."""
 
@@ -50,8 +55,27 @@ def calls(row: Algorithm, size: int) -> Iterator[Call]:
 def test_every_plan_is_proved(row: Algorithm, full: bool) -> None:
     for size in ALL if full else (*SMALL, *LARGER):
         for call in calls(row, size):
-            found = proof.faults(row, call)
+            plans = proof.plans_of(row, call)
+            found = proof.faults(row, call, plans)
             assert not found, f"{call}:\n" + "\n".join(map(str, found[:5]))
+            assert max(plan.temp for plan in plans) <= most_memory(row, call), call
+
+
+def most_memory(row: Algorithm, call: Call) -> int:
+    """What the row says of blocks that are all as large as the largest one, and two lines for each rank that are begun and not filled. In
+    place, an alltoall puts aside what is sent; an exscan passes on what it does not give out."""
+    is_of_one = row.collective in ("gather", "allgather")
+    nbytes = max(call.counts) * (1 if is_of_one else call.size) if call.counts else call.nbytes
+    is_kept = call.is_exclusive or (row.collective == "alltoall" and call.in_place)
+    aside = nbytes + call.gap * call.size if is_kept else 0
+    return row.figures(call.size, nbytes).memory + aside + 2 * LINE * (call.size + 1)
+
+
+@EVERY_PLAN
+def test_plans_know_nothing_of_nodes(row: Algorithm) -> None:
+    """What is proved for so many ranks holds wherever they are. A plan that is told where would have to be proved for every placement."""
+    known = {*INTEGERS, "in_place", "is_exclusive", "counts", "offsets", "send_counts", "send_offsets"}
+    assert set(inspect.signature(function_of(row)).parameters) <= known
 
 
 @EVERY_PLAN
