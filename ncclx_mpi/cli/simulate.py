@@ -14,7 +14,7 @@ from ncclx_mpi.cli.main import program_name
 from ncclx_mpi.simulate import goal, network, proof
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.network import LEVELS, Network
-from ncclx_mpi.simulate.price import price
+from ncclx_mpi.simulate.price import estimate, price
 
 _ITEMSIZE = 4
 """Bytes of an element of a reduction: a float32."""
@@ -66,16 +66,18 @@ def _prices(rows: list[Algorithm], call: Call, modelled: Network) -> list[str]:
     """A line for each algorithm."""
     chosen = choose(rows[0].collective, Case(call.size, call.nbytes, call.itemsize))
     lines = [f"{rows[0].collective} of {size_text(call.nbytes)} from each of {call.size} ranks; + runs where there is no slot", ""]
-    columns = "".join(f"{'GB, ' + level:>14}" for level in LEVELS)
+    levels = LEVELS[: modelled.level(0, call.size - 1) + 1]
+    columns = "".join(f"{'GB, ' + level:>14}" for level in levels)
     lines.append(f"{'':2}{'algorithm':26}{'us':>14}{'messages':>14}{columns}  ranks looked at")
     for row in rows:
         mark = "+" if row is chosen else ""
         try:
             found = price(row, call, modelled)
         except ValueError as error:
-            lines.append(f"{mark:2}{row.name:26}{'-':>14}  {error}")
+            about = f"~ {estimate(row, call, modelled):,.1f}"
+            lines.append(f"{mark:2}{row.name:26}{about:>14}  as formulas have it: {error}")
             continue
-        far = "".join(f"{nbytes / 1e9:>14.6g}" for nbytes in found.nbytes)
+        far = "".join(f"{nbytes / 1e9:>14.6g}" for nbytes in found.nbytes[: len(levels)])
         lines.append(f"{mark:2}{row.name:26}{found.us:>14,.1f}{found.messages:>14,}{far}  {found.looked_at:,}")
     return lines
 

@@ -66,6 +66,17 @@ def price(row: Algorithm, call: Call, network: Network) -> Price:
     return Price(_Run(found, network).last, tuple(nbytes), messages, len(found.plans))
 
 
+def estimate(row: Algorithm, call: Call, network: Network) -> float:
+    """Return what the formulas of a row charge, in us, if every message goes as far as one can: where there are too many steps.
+
+    Every byte then goes by the slowest of a rank's own links and of its part of those that are shared.
+    """
+    needs, far = row.figures(call.size, call.nbytes), network.level(0, call.size - 1)
+    shared = (ranks * byte for ranks, byte in zip(network.ranks[:far], network.uplink[:far], strict=True))
+    rounds = needs.steps * (network.message + network.latency[far])
+    return rounds + needs.moved * max(network.byte[far], *shared, 0.0) + needs.reduced * network.reduce
+
+
 class _Run:
     """Lets steps happen in the order of time.
 

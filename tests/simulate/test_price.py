@@ -13,7 +13,7 @@ from ncclx_mpi.cli import simulate
 from ncclx_mpi.collectives.plan import FIELDS, SEND
 from ncclx_mpi.simulate import classes, goal, network, proof
 from ncclx_mpi.simulate.calls import Call
-from ncclx_mpi.simulate.price import price
+from ncclx_mpi.simulate.price import estimate, price
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import textbook
@@ -234,6 +234,26 @@ def test_the_command_prices_every_plan(tmp_path: Path, capsys: pytest.CaptureFix
     assert [line[2:].split()[0] for line in lines[3:]] == [row.name for row in PLANS if row.collective == "allreduce"]
     assert all(float(line[2:].split()[1].replace(",", "")) > 0 for line in lines[3:])
     assert [line[2:].split()[0] for line in lines[3:] if line[0] == "+"] == ["reduce_scatter_allgather"]
+
+
+@pytest.mark.parametrize(("collective", "name"), [("allreduce", "reduce_scatter_allgather"), ("alltoall", "pairwise")])
+@pytest.mark.parametrize("nbytes", [64 * 64, 64 << 14])
+def test_formulas_charge_what_plans_cost_if_all_are_far(collective: str, name: str, nbytes: int) -> None:
+    """On nodes of one rank they are nearly the price; on larger ones, where some messages are near, more."""
+    row, call = row_of(collective, name), Call(16, nbytes, 8)
+    lines = ["copy = 1000000", "node.uplink = 5", "rack.bandwidth = 8"]
+    alone, together = (network.read([*lines, f"node.ranks = {ranks}"]) for ranks in (1, 4))
+    assert price(row, call, alone).us <= estimate(row, call, alone) < 1.1 * price(row, call, alone).us
+    assert price(row, call, together).us < estimate(row, call, together) < 1.5 * price(row, call, together).us
+
+
+def test_the_command_says_what_is_no_price(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(classes, "MOST_STEPS", 100)
+    assert simulate.main(["alltoall", "--ranks", "200", "--bytes", "200K", "--algorithm", "pairwise"]) == 0
+    header, line = capsys.readouterr().out.splitlines()[2:]
+    assert header.split()[:4] == ["algorithm", "us", "messages", "GB,"] and header.count("GB") == 1
+    us = 199 * 1.0 + 199 / 200 * 200 * 1024 * 1e-4
+    assert line.split()[:4] == ["+", "pairwise", "~", f"{us:,.1f}"] and "as formulas have it: some" in line
 
 
 @pytest.mark.parametrize(
