@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import house
 import plots
+import timeline
 from svg import ARROW, DOT, INK, LINE, picture, text
 
 from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm
@@ -45,6 +47,8 @@ def all_of_them() -> Iterator[tuple[str, str]]:
         if row.kind == PLAN:
             yield f"{row.collective}-{row.name}.svg", plan_picture(row)
     yield from plots.all_of_them()
+    yield "house.svg", house.house_picture()
+    yield "overlap.svg", timeline.timeline_picture(SNIPPETS / "overlap_timeline.json")
     yield "heat.svg", field_picture(json.loads((SNIPPETS / "heat.out").read_text()))
 
 
@@ -120,7 +124,7 @@ def field_picture(found: dict[str, list[list[float]]]) -> str:
     for rank in sorted({int(owner) for row in owners for owner in row}):
         places = [(x, y) for y, row in enumerate(owners) for x, owner in enumerate(row) if owner == rank]
         body.append(text(26 + places[0][0] * cell, 36 + places[0][1] * cell, f"rank {rank}"))
-    return picture(width, height, "the plate, and the blocks of the ranks", body)
+    return picture(width, height, "the plate, and the blocks of the ranks", body, is_plate=True)
 
 
 def _heat(part: float) -> str:

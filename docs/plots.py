@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from svg import ARROW, DOT, LINE, picture, text
+from svg import ARROW, DOT, GREEN, LINE, VIOLET, picture, text
 
 from ncclx_mpi.bench.points import size_text
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
-COLOURS = {"ncclx_mpi": DOT, "mpich": ARROW, "openmpi": "#2b8a3e", "impi": "#7048a8"}
+COLOURS = {"ncclx_mpi": DOT, "mpich": ARROW, "openmpi": GREEN, "impi": VIOLET}
 SWEPT = (("allreduce", 2), ("allreduce", 8), ("bcast", 2), ("alltoall", 2))
 """Which curves of the sweep are drawn: case and ranks."""
 LEFT, WIDTH = 260, 420

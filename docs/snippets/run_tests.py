@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-folder = Path(__file__).parent
-options = ["-p", "ncclx_mpi.testing.plugin", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder), "-v"]
+folder = Path(__file__).parent  # with `conftest.py` in it
+options = ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder), "-v"]
 done = subprocess.run(
     [sys.executable, "-m", "pytest", *options, "test_ring.py"], cwd=folder, capture_output=True, text=True, timeout=80
 )

@@ -8,6 +8,7 @@ import pytest
 from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, row_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import house
 import pictures
 
 PLANS = pytest.mark.parametrize("row", [row for row in ROWS if row.kind == PLAN], ids=lambda row: f"{row.collective}-{row.name}")
@@ -37,3 +38,19 @@ def test_a_ring_takes_a_turn_for_each_step() -> None:
     ]
     assert all((m.source + 1) % n == m.target for m in drawing.messages)
     assert len(drawing.reductions) == n * (n - 1)
+
+
+def test_every_import_of_the_house_leads_down() -> None:
+    graph = house.imports()
+    rows = house.rows(graph)
+    level = {part: number for number, row in enumerate(rows) for part in row}
+    assert level.keys() == graph.keys() >= {"MPI", "api", "p2p", "cli", "transports", "numba_kernels"}
+    assert "bootstrap" in graph["runtime"], "runtime imports it inside functions, too"
+    assert all(level[part] < level[used] for part in graph for used in graph[part])
+
+
+def test_a_line_that_is_left_out_follows_from_others() -> None:
+    graph = house.imports()
+    drawn = house.without_shortcuts(graph)
+    assert sum(map(len, drawn.values())) < sum(map(len, graph.values()))
+    assert all(house.reached(drawn, part) == house.reached(graph, part) for part in graph)

@@ -1,0 +1,116 @@
+"""Every block of every page is a program that ran, or commands that ran, or is in ``docs/commands.toml`` with the reason why not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SNIPPETS = DOCS / "snippets"
+SITE = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+PAGES = [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+LISTED: dict[str, dict[str, str]] = tomllib.loads((DOCS / "commands.toml").read_text())
+CI = (ROOT / ".ci" / "run").read_text()
+OF_COMMANDS = ("run", "tested", "elsewhere")
+FENCE = re.compile(r"^(?:<!-- (.*?) -->\n)?(`{3,})([^\n]*)\n(.*?)^\2$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """What stands between two fences of a page, and in the comment above them."""
+
+    page: Path
+    mark: str
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}: {self.language}, {self.first_line}"
+
+    @property
+    def first_line(self) -> str:
+        return self.text.strip().splitlines()[0].strip()
+
+    @property
+    def commands(self) -> list[str]:
+        """Its lines, if they are for a shell and from no file, without what is said about them."""
+        if self.language != "bash" or self.mark.startswith(("file: ", "ci: ")):
+            return []
+        lines = [re.sub(r"(^|\s+)#\s.*", "", line).strip() for line in self.text.replace("\\\n", " ").splitlines()]
+        return [re.sub(r"\s+", " ", line) for line in lines if line]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = [Block(page, match[1] or "", match[3], match[4]) for match in FENCE.finditer(page.read_text())]
+    return [block for block in found if not block.language.startswith("{")]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def ran_as_a_program(command: str) -> bool:
+    """``ncclx run -n 4 hello.py``, where tests/docs/test_docs.py runs that file on as many ranks."""
+    match = re.fullmatch(r"ncclx run -n (\d+) (\w+\.py)", command)
+    return match is not None and (SNIPPETS / match[2]).read_text().startswith(f"# ranks: {match[1]}\n")
+
+
+def is_program(name: str) -> bool:
+    """Which tests/docs/test_docs.py runs."""
+    return name.startswith("snippets/") and name.endswith(".py")
+
+
+def is_proved(block: Block) -> bool:
+    kind, _, what = block.mark.partition(": ")
+    if kind == "file":
+        return is_program(what) or what in LISTED["files"]
+    if kind == "output":
+        return (DOCS / what).with_suffix(".py").exists()
+    if kind == "ci":
+        return f'"$tree" {what}' in CI or f'"$work/tree-$1" {what}' in CI
+    if block.language == "bash":
+        return all(ran_as_a_program(line) or any(line in LISTED[table] for table in OF_COMMANDS) for line in block.commands)
+    return block.language == "text" and block.first_line in LISTED["shown"]
+
+
+def test_every_block_is_proved() -> None:
+    assert len(BLOCKS) > 80
+    assert [str(block) for block in BLOCKS if not is_proved(block)] == []
+
+
+def test_nothing_is_listed_twice_or_on_no_page() -> None:
+    listed = [line for table in OF_COMMANDS for line in LISTED[table]]
+    assert sorted(listed) == sorted({line for block in BLOCKS for line in block.commands if not ran_as_a_program(line)})
+    from_files = {block.mark.removeprefix("file: ") for block in BLOCKS if block.mark.startswith("file: ")}
+    assert LISTED["files"].keys() == {name for name in from_files if not is_program(name)}
+    assert LISTED["shown"].keys() == {block.first_line for block in BLOCKS if block.language == "text" and not block.mark}
+
+
+def test_tests_that_are_named_exist() -> None:
+    for where in [*LISTED["tested"].values(), *(each for each in LISTED["files"].values() if "::" in each)]:
+        path, *_, name = where.split("::")
+        assert re.search(rf"def {name}\(", (ROOT / path).read_text()), where
+
+
+def first_page_with(line: str) -> Path:
+    return next(block.page for block in BLOCKS if line in block.commands)
+
+
+@pytest.mark.parametrize("page", sorted({first_page_with(line) for line in LISTED["run"]}), ids=lambda page: page.stem)
+def test_commands_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
+    """In a folder with the programs of the pages; each prints what the list says."""
+    for program in SNIPPETS.glob("*.py"):
+        shutil.copy(program, tmp_path)
+    env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    for line in (line for line in LISTED["run"] if first_page_with(line) == page):
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+        printed = done.stdout + done.stderr
+        assert done.returncode == 0, f"{line}\n{printed}"
+        assert re.search(LISTED["run"][line], printed, re.MULTILINE), f"{line}\n{printed}"
