@@ -14,7 +14,7 @@ import textbook
 from ncclx_mpi import algorithms, rc
 
 DOCS = Path(__file__).parent
-BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash)\n.*?```\n", re.DOTALL)
+BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash|docker|yaml|text)\n.*?```\n", re.DOTALL)
 OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)

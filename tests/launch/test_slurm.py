@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -111,6 +112,13 @@ def test_every_example_and_the_program_of_the_readme(slurm, tmp_path, full):
         assert line in stdout
 
 
+def test_what_a_task_may_run_on(slurm):
+    """The line of the page on pinning, word for word."""
+    (line,) = re.findall(r"^srun .*sched_getaffinity.*$", (Path(HOME) / "docs" / "how_to" / "pinning.md").read_text(), re.MULTILINE)
+    done = slurm(*shlex.split(line))
+    assert [int(words.split()[0]) for words in sorted(done.stdout.splitlines())] == [0, 1, 2, 3], done.stderr
+
+
 def test_a_rank_that_is_killed_is_dead_for_the_others(slurm):
     done = slurm("srun", "-N2", "--ntasks-per-node=2", *PROGRAM, "-c", DIE)
     assert sorted(done.stdout.splitlines()) == ["0 True", "2 True", "3 True"], done.stderr
@@ -119,15 +127,16 @@ def test_a_rank_that_is_killed_is_dead_for_the_others(slurm):
 
 @pytest.mark.parametrize("script", sorted(path.name for path in (EXAMPLES / "slurm").glob("*.sbatch")))
 def test_batch_scripts(slurm, tmp_path, script):
-    """As they are, but that the nodes' names mean nothing here."""
+    """As they are, but that the nodes' names mean nothing here, and that an array has its second element only: that of 200 steps."""
     output = tmp_path / "output"
     arguments = ["127.0.0.1"] if script == "hosts.sbatch" else []
-    done = slurm("sbatch", "--wait", f"--output={output}", str(EXAMPLES / "slurm" / script), *arguments)
+    options = ["--array=2"] if script == "array.sbatch" else []
+    done = slurm("sbatch", "--wait", f"--output={output}", *options, str(EXAMPLES / "slurm" / script), *arguments)
     text = output.read_text()
     assert done.returncode == 0, text
     assert "warmest cell 79.343411, mean 10.170955, difference to one process 0.0e+00" in text
-    if script == "heat2d.sbatch":
-        assert re.search(r"^ +0 .* self +shm +ucx +ucx$", text, re.MULTILINE), text
+    reached = {"heat2d.sbatch": "self +shm +ucx +ucx", "heterogeneous.sbatch": "self +ucx +ucx +ucx"}
+    assert re.search(rf"^ +0 .* {reached.get(script, '')}$" if script in reached else "", text, re.MULTILINE), text
 
 
 def test_from_one_place_inside_an_allocation(slurm):
