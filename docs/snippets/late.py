@@ -14,6 +14,6 @@ for _ in range(5):
     middle = MPI.Wtime()
     comm.Allreduce(mine, total)
     late, call = late + middle - start, call + MPI.Wtime() - middle
-lates = comm.gather(late)
-if lates is not None:
-    print("ranks that others waited for:", [rank for rank, seconds in enumerate(lates) if seconds < max(lates) / 2])
+waited = comm.gather(late)
+if waited is not None:
+    print("ranks that others waited for:", [rank for rank, seconds in enumerate(waited) if seconds < max(waited) / 2])
