@@ -14,6 +14,7 @@ from ncclx_mpi.bench.points import size_text
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 COLOURS = {"ncclx_mpi": DOT, "mpich": ARROW, "openmpi": GREEN, "impi": VIOLET}
+PLACED = {"near": DOT, "far": ARROW}
 SWEPT = (("allreduce", 2), ("allreduce", 8), ("bcast", 2), ("alltoall", 2))
 """Which curves of the sweep are drawn: case and ranks."""
 LEFT, WIDTH = 260, 420
@@ -23,6 +24,7 @@ Row = dict[str, Any]
 def all_of_them() -> Iterator[tuple[str, str]]:
     """Name and text of each plot."""
     yield "speed.svg", ratios(_newest("standard"))
+    yield "near-and-far.svg", placements(_newest("standard-near-and-far"))
     sweep = _newest("sweep")
     for case, ranks in SWEPT:
         yield (
@@ -40,24 +42,40 @@ def _newest(kind: str) -> list[Row]:
 def ratios(rows: list[Row]) -> str:
     """A line for each case; a dot for the time on each engine, in times of that on the fastest of the others."""
     rows = [row for row in rows if row["ratio"] is not None]
+    times = [{side: row["us"][side] / row["us"][row["fastest"]] for side in COLOURS if row["us"].get(side)} for row in rows]
+    return _lines("times in those of the fastest of three MPIs", list(map(_name, rows)), times, COLOURS)
+
+
+def placements(rows: list[Row]) -> str:
+    """A line for each case; a dot for each placement of the cores: our time in times of the fastest of the others, placed alike."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row["ratio"] is not None and row["placement"] in PLACED:
+            found.setdefault(_name(row), {})[row["placement"]] = row["ratio"]
+    return _lines("near and far cores: our time in that of the fastest of three MPIs", list(found), list(found.values()), PLACED)
+
+
+def _name(row: Row) -> str:
+    size = f" {size_text(row['bytes'])}" if row["bytes"] else ""
+    return f"{row['case'].replace('_', ' ')}{size}, {row['ranks']} ranks"
+
+
+def _lines(title: str, names: list[str], times: list[dict[str, float]], colours: dict[str, str]) -> str:
+    """A line for each name, with a dot for each of its times, in powers; the first colour's are the largest, and on top."""
     low, high = 0.04, 8.0
-    height = 70 + 22 * len(rows)
+    height = 70 + 22 * len(names)
 
     def x(ratio: float) -> float:
         return LEFT + WIDTH * math.log(min(max(ratio, low), high) / low) / math.log(high / low)
 
-    body = _legend(height - 14)
+    body = _legend(height - 14, colours)
     for ratio in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8):
         body += [_line(x(ratio), 30, x(ratio), height - 36, 2 if ratio == 1 else 0.7), text(x(ratio), 22, f"{ratio:g}", "middle")]
-    for number, row in enumerate(rows):
+    for number, (name, found) in enumerate(zip(names, times, strict=True)):
         y = 44 + 22 * number
-        size = f" {size_text(row['bytes'])}" if row["bytes"] else ""
-        body.append(text(LEFT - 12, y + 4, f"{row['case'].replace('_', ' ')}{size}, {row['ranks']} ranks", "end"))
-        fastest = row["us"][row["fastest"]]
-        for side in reversed(COLOURS):
-            if row["us"].get(side):
-                body.append(_dot(x(row["us"][side] / fastest), y, side))
-    return picture(LEFT + WIDTH + 30, height, "times in those of the fastest of three MPIs", body)
+        body.append(text(LEFT - 12, y + 4, name, "end"))
+        body += [_dot(x(found[kind]), y, kind, colours) for kind in reversed(colours) if kind in found]
+    return picture(LEFT + WIDTH + 30, height, title, body)
 
 
 def curves(case: str, ranks: int, rows: list[Row]) -> str:
@@ -74,7 +92,7 @@ def curves(case: str, ranks: int, rows: list[Row]) -> str:
     def y(time: float) -> float:
         return bottom - (bottom - top) * (math.log10(time) - low) / (high - low)
 
-    body = [text(20, 22, f"{case} on {ranks} ranks: us over bytes of one rank"), *_legend(bottom + 46)]
+    body = [text(20, 22, f"{case} on {ranks} ranks: us over bytes of one rank"), *_legend(bottom + 46, COLOURS)]
     for power in range(low, high + 1):
         body += [
             _line(left, y(10.0**power), left + 540, y(10.0**power), 0.7),
@@ -91,16 +109,17 @@ def curves(case: str, ranks: int, rows: list[Row]) -> str:
     return picture(left + 570, bottom + 62, f"{case} on {ranks} ranks", body)
 
 
-def _legend(y: int) -> list[str]:
+def _legend(y: int, colours: dict[str, str]) -> list[str]:
     return [
         part
-        for number, side in enumerate(COLOURS)
-        for part in (_dot(100 + 130 * number, y - 4, side), text(110 + 130 * number, y, side))
+        for number, kind in enumerate(colours)
+        for part in (_dot(100 + 130 * number, y - 4, kind, colours), text(110 + 130 * number, y, kind))
     ]
 
 
-def _dot(x: float, y: float, side: str) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5.5 if side == "ncclx_mpi" else 4}" fill="{COLOURS[side]}"/>'
+def _dot(x: float, y: float, kind: str, colours: dict[str, str]) -> str:
+    radius = 5.5 if kind == next(iter(colours)) else 4
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colours[kind]}"/>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, width: float) -> str:

@@ -1,5 +1,6 @@
 """Pictures show what they are said to: the messages of a plan, in an order in which they can be sent."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from ncclx_mpi.algorithms import PLAN, ROWS, Algorithm, row_of
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import house
 import pictures
+import plots
+import svg
 
 PLANS = pytest.mark.parametrize("row", [row for row in ROWS if row.kind == PLAN], ids=lambda row: f"{row.collective}-{row.name}")
 
@@ -54,3 +57,18 @@ def test_a_line_that_is_left_out_follows_from_others() -> None:
     drawn = house.without_shortcuts(graph)
     assert sum(map(len, drawn.values())) < sum(map(len, graph.values()))
     assert all(house.reached(drawn, part) == house.reached(graph, part) for part in graph)
+
+
+def test_a_case_has_a_dot_for_each_placement_that_came_up() -> None:
+    row = {"case": "bcast", "bytes": 8, "ranks": 2, "ratio": 0.5, "placement": "near"}
+    rows = [row, {**row, "placement": "far"}, {**row, "case": "barrier"}, {**row, "case": "startup", "placement": "any"}]
+    drawn = plots.placements(rows)
+    assert "startup" not in drawn
+    assert drawn.count("<circle") == 3 + len(plots.PLACED)
+
+
+def test_every_colour_of_a_picture_has_one_for_dark_pages() -> None:
+    """But those of the plate, whose colours mean something."""
+    for name, drawn in pictures.all_of_them():
+        used = set(re.findall(r'(?:fill|stroke)="(#\w+)"', drawn))
+        assert used <= svg.DARK.keys() or "prefers-color-scheme" not in drawn, name
