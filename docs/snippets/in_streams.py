@@ -8,16 +8,16 @@ try:
     mine = xp.cuda.Stream(non_blocking=True)
     mine.use()
     comm.prepare(heap=1 << 20, reductions=[(MPI.SUM, MPI.DOUBLE)])
-    options = {"stream": mine}
+    enqueued = comm.in_stream(mine)
 except ImportError:
     import numpy as xp
 
-    options = {}  # the same calls, blocking
+    enqueued = comm  # the same calls, blocking
 
 gradient = xp.arange(4.0) + comm.rank
-comm.Allreduce(MPI.IN_PLACE, gradient, **options)  # enqueued, behind what computes the gradient
+enqueued.Allreduce(MPI.IN_PLACE, gradient)  # behind what computes the gradient
 weights = 10 - gradient / comm.size  # enqueued behind the call
 if comm.rank == 0:
     print(weights)  # CuPy waits for its stream here
-if options:
+if enqueued is not comm:
     comm.check()

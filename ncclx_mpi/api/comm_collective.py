@@ -1,8 +1,4 @@
-"""Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.collective_arguments`.
-
-With ``stream=`` a collective on GPU arrays is enqueued and returns at once; see :mod:`ncclx_mpi.api.comm_streams`. It is meant as a
-keyword, but not declared as one: CPython calls functions with keyword-only parameters 20 to 40 ns slower, whoever gives them.
-"""
+"""Blocking collectives on buffers. What each means, and when its arguments matter, is in :mod:`ncclx_mpi.api.collective_arguments`."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.collectives.fast_vector import TYPED
 from ncclx_mpi.collectives.shm_oneshot import ALLTOALL, GATHER, SCATTER
-from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace, Stream
+from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
 
 class Collectives:
@@ -23,11 +19,9 @@ class Collectives:
     __slots__ = ()
     _state: CommState
 
-    def Barrier(self, stream: Stream = None) -> None:
+    def Barrier(self) -> None:
         """Barrier synchronization."""
         state = self._state
-        if stream is not None:
-            return collective_arguments.enqueue(state, stream, collective_arguments.barrier)
         code = fast.barrier_now(state.address)
         if code and fast.settle(state, code, "barrier"):
             collective_arguments.carry_out(state, collective_arguments.barrier)
@@ -36,11 +30,9 @@ class Collectives:
         """Barrier synchronization."""
         self.Barrier()
 
-    def Bcast(self, buf: BufSpec, root: int = 0, stream: Stream = None) -> None:
+    def Bcast(self, buf: BufSpec, root: int = 0) -> None:
         """Broadcast data from one member to all members of a group."""
         state = self._state
-        if stream is not None:
-            return collective_arguments.enqueue(state, stream, collective_arguments.bcast, buf, root)
         code = fast.bcast_array(state.address, buf, root)
         if code and fast.settle(state, code, "bcast"):
             collective_arguments.carry_out(state, collective_arguments.bcast, buf, root)
@@ -73,11 +65,9 @@ class Collectives:
         if code and fast.settle(state, code, "scatterv"):
             collective_arguments.carry_out(state, collective_arguments.scatterv, sendbuf, recvbuf, root)
 
-    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB, stream: Stream = None) -> None:
+    def Allgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> None:
         """Gather data to all members of a group."""
         state = self._state
-        if stream is not None:
-            return collective_arguments.enqueue(state, stream, collective_arguments.allgather, sendbuf, recvbuf)
         code = fast.allgather_arrays(state.address, sendbuf, recvbuf)
         if code and fast.settle(state, code, "allgather"):
             collective_arguments.carry_out(state, collective_arguments.allgather, sendbuf, recvbuf)
@@ -89,11 +79,9 @@ class Collectives:
         if code and fast.settle(state, code, "allgatherv"):
             collective_arguments.carry_out(state, collective_arguments.allgatherv, sendbuf, recvbuf)
 
-    def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB, stream: Stream = None) -> None:
+    def Alltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> None:
         """Exchange a block of data between all members of a group."""
         state = self._state
-        if stream is not None:
-            return collective_arguments.enqueue(state, stream, collective_arguments.alltoall, sendbuf, recvbuf)
         code = fast.alltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
         if code and fast.settle(state, code, "alltoall"):
             collective_arguments.carry_out(state, collective_arguments.alltoall, sendbuf, recvbuf)
@@ -119,23 +107,17 @@ class Collectives:
         if code and fast.settle(state, code, "reduce", op, sendbuf):
             collective_arguments.carry_out(state, collective_arguments.reduce, sendbuf, recvbuf, op, root)
 
-    def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM, stream: Stream = None) -> None:
+    def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
         """Reduce to all members of a group."""
         state = self._state
-        if stream is not None:
-            return collective_arguments.enqueue(state, stream, collective_arguments.allreduce, sendbuf, recvbuf, op)
         given = recvbuf if sendbuf is IN_PLACE else sendbuf
         code = fast.allreduce_arrays(state.address, given, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "allreduce", op, recvbuf):
             collective_arguments.carry_out(state, collective_arguments.allreduce, sendbuf, recvbuf, op)
 
-    def Reduce_scatter_block(
-        self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM, stream: Stream = None
-    ) -> None:
+    def Reduce_scatter_block(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM) -> None:
         """Reduce and scatter equal blocks of the result."""
         state = self._state
-        if stream is not None:
-            return collective_arguments.enqueue(state, stream, collective_arguments.reduce_scatter_block, sendbuf, recvbuf, op)
         code = fast.reduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
         if code and fast.settle(state, code, "reduce_scatter_block", op, recvbuf):
             collective_arguments.carry_out(state, collective_arguments.reduce_scatter_block, sendbuf, recvbuf, op)

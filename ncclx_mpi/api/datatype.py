@@ -140,16 +140,6 @@ class Datatype(Named, Attributed, Handle):
         """Offset after the last byte that is really there."""
         return self._need("true_ub").true_ub
 
-    @property
-    def kind(self) -> str | None:
-        """Name of the element type for reductions, None where they are not defined."""
-        return self._need("kind").kind
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether consecutive elements cover one run of bytes."""
-        return self._need("contiguous").contiguous
-
     # constructors
 
     def Dup(self) -> Self:
@@ -455,6 +445,11 @@ def _datatype_create(datatype: Datatype, combiner: str, params: dict[str, Any], 
     """Make and commit a datatype from what :func:`_datatype_decode` returned."""
     made: Datatype = getattr(datatype, f"Create_{combiner.lower()}")(**params)
     return made.Commit()
+
+
+def kind_of(datatype: Datatype) -> str | None:
+    """Name of the element type for reductions, None where they are not defined."""
+    return usable(datatype._state, "reduction").kind
 
 
 def _typecode(datatype: Datatype) -> str | None:

@@ -17,7 +17,7 @@ from ncclx_mpi.api.errhandler import default_errhandler
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import Info
 from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm
-from ncclx_mpi.api.pickle import pickle
+from ncclx_mpi.api.pickle import heed_environment
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.p2p.engine import Engine
 
@@ -49,7 +49,7 @@ _environment = _Environment()
 def bootstrap() -> None:
     """Initialize at import, unless ``rc.initialize`` says not to, and arrange for finalization at exit."""
     options = rc.resolve()
-    pickle.heed_environment()
+    heed_environment()
     rc.warn_unknown()
     runtime.at_exit(_at_exit)
     if options.initialize and not _environment.is_initialized and not runtime.is_finalized():

@@ -1,8 +1,7 @@
 """MPI.buffer, Alloc_mem, and the names of the singletons that stand in the place of a buffer.
 
-`buffer` is an array type underneath: that is the one way for a class written in Python to export memory that it does not own
-through the buffer protocol on every supported version. It is a view over the whole address space, so that it costs no copy and
-no ctypes type for each length; what keeps the memory alive is held beside it.
+`buffer` is an array type underneath, of which nothing but the memory shows (:mod:`ncclx_mpi.api.bare_array`). It is a view over the
+whole address space, so that it costs no copy and no ctypes type for each length; what keeps the memory alive is held beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any, Self, SupportsIndex
 import numpy as np
 
 from ncclx_mpi import runtime
+from ncclx_mpi.api.bare_array import BareArray
 from ncclx_mpi.api.handle import PUBLIC, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_HOST
@@ -47,12 +47,11 @@ _BYTE = np.dtype(np.uint8)
 _Base: Any = np.ndarray
 
 
-class buffer(_Base):  # type: ignore[misc]
+class buffer(BareArray):
     """A piece of memory: bytes at an address, and what keeps them alive."""
 
     __module__ = PUBLIC
     __slots__ = ("_device", "_obj", "_owner")
-    __array_ufunc__ = None
     _obj: Any
     _owner: Any
     _device: int
@@ -202,12 +201,6 @@ class buffer(_Base):  # type: ignore[misc]
     def __iter__(self) -> Any:
         """Go through the bytes as integers."""
         return iter(memoryview(self))
-
-    __eq__ = object.__eq__
-    __ne__ = object.__ne__
-    __hash__ = object.__hash__
-    __repr__ = object.__repr__
-    __str__ = object.__str__
 
     def __bool__(self) -> bool:
         """Whether it has any bytes."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import arguments, errors, runtime
-from ncclx_mpi.api.datatype import Datatype
+from ncclx_mpi.api.datatype import Datatype, kind_of
 from ncclx_mpi.api.handle import Handle, constant
 from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.buffers import packing
@@ -47,6 +47,9 @@ _WHY_NOT = {
     "in [array, MPI.BFLOAT16_T], or convert them before the reduction"
 }
 """What is added to the error about an operation, by element type."""
+
+_IN_WINDOWS_ONLY = ("replace", "no_op")
+"""They say whether a target's memory is written to; no function combines elements so."""
 
 _User = Callable[[Any, Any, Datatype], None]
 _REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -202,7 +205,7 @@ def native(op: Op, datatype: Datatype) -> int:
     if not isinstance(op, Op):
         raise TypeError(f"op must be an MPI.Op, not {type(op).__name__}")
     state = op._state
-    key = datatype.handle if state.user else datatype.kind
+    key = datatype.handle if state.user else kind_of(datatype)
     found = state.natives.get(key)
     if found is None:
         found = _user_function(state, datatype) if state.user else _predefined_function(state, datatype)
@@ -212,7 +215,7 @@ def native(op: Op, datatype: Datatype) -> int:
 
 def number_of(op: Op, datatype: Datatype) -> int:
     """Return by what all ranks know a predefined operation on packed elements of a datatype, for which it is defined."""
-    return _NUMBERS[op._state] + _TYPE_NUMBERS[datatype.kind]
+    return _NUMBERS[op._state] + _TYPE_NUMBERS[kind_of(datatype)]
 
 
 def numbered(number: int) -> int:
@@ -236,7 +239,9 @@ def learn(op: Op, element: int) -> None:
 
 
 def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
-    operation, kind = state.name.lower(), datatype.kind
+    operation, kind = state.name.lower(), kind_of(datatype)
+    if operation in _IN_WINDOWS_ONLY:
+        errors.fail(errors.ERR_OP, f"MPI.{state.name} is for windows only: it reduces nothing")
     if kind is None or not reduce.defined(operation, kind):
         errors.fail(
             errors.ERR_OP, f"MPI.{state.name} is not defined for elements of type {datatype.name}{_WHY_NOT.get(kind or '', '')}"

@@ -85,13 +85,14 @@ class Pickle:
     def THRESHOLD(self, threshold: int | None) -> None:
         self._threshold = int(os.environ.get("MPI4PY_PICKLE_THRESHOLD", _THRESHOLD)) if threshold is None else threshold
 
-    def heed_environment(self) -> None:
-        """Take the protocol and the threshold that the environment asks for: the program may have set it since this was made."""
-        self.PROTOCOL = self.THRESHOLD = None
-
 
 def _default_protocol() -> int:
     return int(os.environ.get("MPI4PY_PICKLE_PROTOCOL", _pickle.HIGHEST_PROTOCOL))
+
+
+def heed_environment() -> None:
+    """Take the protocol and the threshold that the environment asks for: the program may have set it since `pickle` was made."""
+    pickle.PROTOCOL = pickle.THRESHOLD = None
 
 
 pickle = Pickle()

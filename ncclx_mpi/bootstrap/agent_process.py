@@ -6,6 +6,7 @@ processes, and ends with the last of them. Signals are for the ranks.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
@@ -22,6 +23,9 @@ from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.compile_cache import warm
 
 _SLICE_SECONDS = 0.5
+_RETRY_SECONDS = 0.01
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Why there is no descriptor for a process now, but may be one soon."""
 _REFUSING_SECONDS = 10.0
 """For ranks that come late to hear why there is no job."""
 
@@ -114,16 +118,29 @@ class AgentProcess:
             self._agent.close()
 
     def _welcome(self, selector: selectors.BaseSelector, _: int) -> None:
+        """Let a rank in whose end will be noticed; where descriptors have run out it is turned away, and tries again."""
         try:
             connection, _address = self._server.accept()
         except OSError:
+            time.sleep(_RETRY_SECONDS)  # it is still there for the selector
             return
         pid = handover.peer_of(connection)[0]
+        fd: int | None = None
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            pass  # it may have been let in already, as far as it knew
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                connection.close()
+                return
+            self._refusal = f"the agent of this host cannot watch over its ranks: pidfd_open: {error.strerror}"
         rank = handover.answer(connection, self._order.local_token, self._order.size, self._fds_of, self._reason_against)
-        if rank is None:
-            return
-        self._missing.discard(rank)
-        self._watch(selector, rank, pid)
+        if rank is not None:
+            self._missing.discard(rank)
+            self._watch(selector, rank, pid, fd)
+        elif fd is not None:
+            os.close(fd)
 
     def _reason_against(self, rank: int) -> str:
         if not self._order.first <= rank < self._order.first + self._order.nranks:
@@ -138,10 +155,8 @@ class AgentProcess:
         assert self._nodes is not None
         return self._nodes.fds_of(rank)
 
-    def _watch(self, selector: selectors.BaseSelector, rank: int, pid: int) -> None:
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
+    def _watch(self, selector: selectors.BaseSelector, rank: int, pid: int, fd: int | None) -> None:
+        if fd is None:
             self._ended(rank, pid)
             return
         self._watched[fd] = (rank, pid)

@@ -73,7 +73,7 @@ def task_of(prepared: Prepared, name: str, sent: Operand, received: Operand, roo
     for operand in (sent, received):
         if operand is not None and operand.nbytes and not operand.contiguous:
             where = f"rank {prepared.comm.rank}: {name} in a stream"
-            errors.fail(errors.ERR_TYPE, f"{where}: elements with gaps are not supported; leave stream= out")
+            errors.fail(errors.ERR_TYPE, f"{where}: elements with gaps are not supported; call it on the communicator itself")
     return make(prepared, given)
 
 
@@ -88,17 +88,17 @@ def open_stream(prepared: Prepared, name: str, stream: Any) -> tuple[Stream, boo
         It is no stream.
     """
     handle, driver = handle_of(stream), prepared.driver
-    about = f"rank {prepared.comm.rank}: {name} in a stream: stream="
+    about = f"rank {prepared.comm.rank}: {name} in a stream"
     if handle == LEGACY_STREAM:
         errors.fail(
             errors.ERR_ARG,
-            f"{about} is the legacy default stream (NULL), which holds up other streams of the GPU while it waits for a peer, and cannot "
-            "be captured; pass a stream of your own (cupy.cuda.Stream(non_blocking=True), torch.cuda.Stream())",
+            f"{about}: this is the legacy default stream (NULL), which holds up other streams of the GPU while it waits for a peer, and "
+            "cannot be captured; pass a stream of your own (cupy.cuda.Stream(non_blocking=True), torch.cuda.Stream())",
         )
     if handle == PER_THREAD_STREAM:
         errors.fail(
             errors.ERR_ARG,
-            f"{about} is the per-thread default stream, which is another one in each thread; pass a stream of your own",
+            f"{about}: this is the per-thread default stream, which is another one in each thread; pass a stream of your own",
         )
     with current(driver, prepared.device):
         state = driver.examine(handle, prepared.context)
@@ -107,8 +107,8 @@ def open_stream(prepared: Prepared, name: str, stream: Any) -> tuple[Stream, boo
             where = f"GPU {found}" if found != prepared.device else f"another context of GPU {found}"
             errors.fail(
                 errors.ERR_ARG,
-                f"{about}{handle:#x} belongs to {where}, and the communicator was prepared on GPU {prepared.device}, in the context that "
-                f"was current; pass a stream that was made there (with cupy.cuda.Device({prepared.device}): cupy.cuda.Stream("
+                f"{about}: stream {handle:#x} belongs to {where}, and the communicator was prepared on GPU {prepared.device}, in the context "
+                f"that was current; pass a stream that was made there (with cupy.cuda.Device({prepared.device}): cupy.cuda.Stream("
                 f"non_blocking=True), torch.cuda.Stream({prepared.device})), or prepare the communicator while GPU {found} is current",
             )
     return Stream(handle, stream), bool(state & CAPTURED)
@@ -123,7 +123,7 @@ def _check_place(prepared: Prepared, name: str, operand: Buffer | None) -> None:
         errors.fail(
             errors.ERR_BUFFER,
             f"rank {rank}: {name} in a stream: the array at {operand.address:#x} is in the host's memory; all arrays must be a GPU's. "
-            "Leave stream= out, or copy it to the GPU",
+            "Call it on the communicator itself, or copy it to the GPU",
         )
     if memory.device != prepared.device:
         errors.fail(
@@ -252,11 +252,11 @@ def _copy(
 def _check_operation(prepared: Prepared, name: str, given: _Operands) -> None:
     """Raise unless there is a kernel for a reduction."""
     op, datatype = given.op, given.any.datatype
-    if op is None or not is_supported(op, datatype.kind or ""):
+    if op is None or not is_supported(op, given.any.layout.kind or ""):
         errors.fail(
             errors.ERR_OP,
             f"rank {prepared.comm.rank}: {name} in a stream: there is no kernel for {op or 'an operation of the program'} on elements of "
-            f"type {datatype.name}; leave stream= out",
+            f"type {datatype.name}; call it on the communicator itself",
         )
 
 
@@ -264,7 +264,7 @@ def _reduction(
     prepared: Prepared, name: str, given: _Operands, make: Callable[[str, str, int], Kernel]
 ) -> tuple[Kernel | None, int]:
     """The kernel of a reduction, None if there is nothing to reduce, and its digest. A kernel is loaded when it is first asked for."""
-    op, element, rank = given.op or "", given.any.datatype.kind or "", prepared.comm.rank
+    op, element, rank = given.op or "", given.any.layout.kind or "", prepared.comm.rank
     kernel = prepared.kernel(make, op, element)
     if kernel is None and prepared.comm.size > 1:
         if given.is_captured:

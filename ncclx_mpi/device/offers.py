@@ -119,7 +119,7 @@ def _blocks(operand: Buffer | VBuffer, size: int) -> list[tuple[int, int]]:
 def _reduction(size: int, kind: int, sent: Operands, received: Operands, root: int, op: str) -> Task | None:
     source = sent if sent is not None else received
     assert source is not None
-    operation, got = (op, source.datatype.kind or ""), received.nbytes if received is not None else 0
+    operation, got = (op, source.layout.kind or ""), received.nbytes if received is not None else 0
     is_overwritten = sent is None and kind == shm_oneshot.REDUCE_SCATTER
     if is_overwritten or not source.nbytes or not is_supported(*operation):
         return None

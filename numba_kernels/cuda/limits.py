@@ -9,7 +9,7 @@ GROUP = 512
 TINY_FLOATS = ("e4m3", "e5m2")
 """Floats of 8 bits: 4 bits of exponent and 3 of mantissa without infinity, or 5 and 2."""
 
-_ON_THE_CPU_ONLY = ("f80", "c160", "replace", "no_op", "minloc", "maxloc")
+_ON_THE_CPU_ONLY = ("f80", "c160", "minloc", "maxloc")
 _TINY_OPERATIONS = ("sum", "min", "max")
 
 

@@ -13,7 +13,6 @@ fine. Where a choice is left open, MPICH's is taken:
 - Integers wrap. float16 and bfloat16 are computed in float32 and rounded to nearest even. Complex products are the plain formula, as
   in NumPy, without the search for infinities in a NaN result that C compilers add (Annex G).
 - Logical operations give 0 or 1 of the operand's type; every nonzero operand is true, NaN too.
-- ``replace`` gives ``low`` (the operand that comes in), ``no_op`` gives ``high`` (what is there).
 
 Files: ``elements`` (operations on one element, for any loop), ``dtypes`` (element types in NumPy), ``narrow`` (floats of 8 and 16
 bits), ``native`` (compiling and caching), ``twins`` (the same in NumPy: for tests and for long double); in :mod:`numba_kernels.emit`

@@ -72,26 +72,6 @@ def greatest_located(low: Any, low_index: Any, high: Any, high_index: Any) -> An
     return (low if low > high else high), index
 
 
-def incoming(low: Any, high: Any) -> Any:
-    """The operand that comes in, whatever is there."""
-    return low
-
-
-def resident(low: Any, high: Any) -> Any:
-    """What is there, whatever comes in."""
-    return high
-
-
-def incoming_pair(low: Any, low_index: Any, high: Any, high_index: Any) -> Any:
-    """The pair that comes in, whatever is there."""
-    return low, low_index
-
-
-def resident_pair(low: Any, low_index: Any, high: Any, high_index: Any) -> Any:
-    """The pair that is there, whatever comes in."""
-    return high, high_index
-
-
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "sum": add,
     "prod": multiply,
@@ -105,10 +85,5 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "bxor": bitwise_xor,
     "minloc": least_located,
     "maxloc": greatest_located,
-    "replace": incoming,
-    "no_op": resident,
 }
 """Operation name -> what it does to one element."""
-
-ON_PAIRS = {"replace": incoming_pair, "no_op": resident_pair}
-"""What operations for elements of all types do to a pair."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from numba_kernels import digests, jit
 from numba_kernels.deferred import emitted
-from numba_kernels.reduce.dtypes import dtype
-from numba_kernels.reduce.elements import ON_PAIRS, OPERATIONS
-from numba_kernels.reduce.table import BOOLEAN, BYTES, COPIES, PAIRS, SIGNED, TYPES, defined
+from numba_kernels.reduce.elements import OPERATIONS
+from numba_kernels.reduce.table import BOOLEAN, BYTES, SIGNED, TYPES, defined
 
 COMMON = tuple(product(("sum", "prod", "min", "max"), ("i32", "i64", "f32", "f64")))
 """What nearly every program uses: compiled before the ranks start."""
@@ -20,7 +19,6 @@ SIGNATURE = "void(int64, int64, int64, int64)"
 """What every reduction looks like to C: out, low, high, count."""
 
 _WITHOUT_KERNEL = ("f80", "c160", "f80,i32")
-_COPIED_AS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "c128"}
 
 
 @functools.cache
@@ -53,9 +51,7 @@ def natives(common_only: bool = True) -> list[jit.Native]:
 
 
 def same_machine_code(op: str, kind: str) -> str:
-    """The type to compile `op` for: signs matter to order alone, and copies see nothing but the size, where a number has it."""
-    if op in COPIES:
-        return _COPIED_AS.get(dtype(kind).itemsize, kind)
+    """The type to compile `op` for: signs matter to order alone."""
     if op in ("min", "max"):
         return kind
     if kind in BOOLEAN + BYTES:
@@ -65,8 +61,7 @@ def same_machine_code(op: str, kind: str) -> str:
 
 @functools.cache
 def _compiled(op: str, kind: str) -> jit.Native:
-    element = ON_PAIRS.get(op, OPERATIONS[op]) if kind in PAIRS else OPERATIONS[op]
-    return declare(f"{op}_{kind.replace(',', '_')}", element, lambda: emitted("cells", "cell", kind).real)
+    return declare(f"{op}_{kind.replace(',', '_')}", OPERATIONS[op], lambda: emitted("cells", "cell", kind).real)
 
 
 def declare(name: str, element: Callable[..., Any], layout: Callable[[], Any]) -> jit.Native:

@@ -17,15 +17,14 @@ _ARITHMETIC = ("sum", "prod")
 _ORDER = ("min", "max")
 LOGICAL = ("land", "lor", "lxor")
 _BITWISE = ("band", "bor", "bxor")
-COPIES = ("replace", "no_op")
 _DEFINED = {
-    BOOLEAN: LOGICAL + _BITWISE + COPIES,
-    BYTES: _BITWISE + COPIES,
-    SIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE + COPIES,
-    UNSIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE + COPIES,
-    FLOATS: _ARITHMETIC + _ORDER + LOGICAL + COPIES,
-    COMPLEX: _ARITHMETIC + LOGICAL + COPIES,
-    PAIRS: ("minloc", "maxloc", *COPIES),
+    BOOLEAN: LOGICAL + _BITWISE,
+    BYTES: _BITWISE,
+    SIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE,
+    UNSIGNED: _ARITHMETIC + _ORDER + LOGICAL + _BITWISE,
+    FLOATS: _ARITHMETIC + _ORDER + LOGICAL,
+    COMPLEX: _ARITHMETIC + LOGICAL,
+    PAIRS: ("minloc", "maxloc"),
 }
 
 

@@ -53,8 +53,6 @@ _TWINS: dict[str, Callable[[Array, Array], Array]] = {
     "bxor": np.bitwise_xor,
     "minloc": _least_located,
     "maxloc": _greatest_located,
-    "replace": lambda low, high: low,
-    "no_op": lambda low, high: high,
 }
 
 

@@ -219,3 +219,30 @@ def test_an_operation_can_be_freed_while_a_reduction_needs_it(comm: Any, count: 
         persistent.Wait()
         assert (received == total).all()
     persistent.Free()
+
+
+@pytest.mark.ranks(1, 2)
+@pytest.mark.parametrize("op", [MPI.REPLACE, MPI.NO_OP], ids=["REPLACE", "NO_OP"])
+def test_operations_of_windows_reduce_nothing(comm: Any, op: Any) -> None:
+    """A collective refuses them, a second time too, and a window still does what they say: to a plain array, and to a pair."""
+    data, result = np.arange(3.0), np.full(3, 7.0)
+    pair = np.zeros(1, "d,i"), np.ones(1, "d,i")
+    for call in (
+        lambda: comm.Allreduce(data, result, op),
+        lambda: comm.Allreduce(data, result, op),
+        lambda: comm.Reduce([data, 3, MPI.DOUBLE], [result, 3, MPI.DOUBLE], op),
+        lambda: comm.Iscan(data, result, op),
+        lambda: op.Reduce_local(data, result),
+        lambda: op.Reduce_local([pair[0], 1, MPI.DOUBLE_INT], [pair[1], 1, MPI.DOUBLE_INT]),
+    ):
+        with pytest.raises(MPI.Exception, match="windows only") as caught:
+            call()
+        assert caught.value.Get_error_class() == MPI.ERR_OP
+    assert (result == 7).all() and op(1, 2) == (2 if op == MPI.REPLACE else 1)
+    win = MPI.Win.Create(result, result.itemsize, comm=comm)
+    win.Fence()
+    if comm.rank == 0:
+        win.Accumulate(data, comm.size - 1, op=op)
+    win.Fence()
+    assert (result == (data if comm.rank == comm.size - 1 and op == MPI.REPLACE else 7)).all()
+    win.Free()

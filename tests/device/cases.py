@@ -43,7 +43,7 @@ def enqueuing(comm: Any, stream: Any) -> Do:
     """What enqueues a collective in a stream."""
 
     def do(name: str, *arguments: Any, **named: Any) -> None:
-        getattr(comm, name)(*arguments, **named, stream=stream)
+        getattr(comm.in_stream(stream), name)(*arguments, **named)
 
     return do
 

@@ -58,7 +58,7 @@ def prepared(comm: Any, count: int = 1) -> Iterator[tuple[Any, Double, list[int]
 
 def collective(name: str, comm: Any, make: Make, length: int) -> list[Any]:
     with prepared(comm) as (duplicate, _, (stream,)), using(stream):
-        duplicate.Barrier(stream=stream)
+        duplicate.in_stream(stream).Barrier()
         return CASES[name](duplicate, then_spoil(enqueuing(duplicate, stream)), make, length)
 
 

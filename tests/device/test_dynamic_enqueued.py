@@ -338,7 +338,7 @@ def test_requests_beside_other_calls_in_streams(comm: Any) -> None:
             for turn in range(5):
                 where = (stream, other)[turn % 2]
                 request.Start(stream=where)
-                own.Allreduce(recv, total, stream=where)
+                own.in_stream(where).Allreduce(recv, total)
                 if turn == 2:
                     driver.drain()
                     request.Start()

@@ -123,7 +123,7 @@ def test_bytes_are_not_added(comm: Any, make: type[DeviceArray], kind: str) -> N
         send, recv = (make.from_host(np.full(300, 56, np.uint8), kind=kind) for _ in range(2))
         comm.prepare(1 << 20)
         stream = driver.create_stream()
-        for call in (*_calls(comm, send, recv), lambda: comm.Allreduce(send, recv, stream=stream)):
+        for call in (*_calls(comm, send, recv), lambda: comm.in_stream(stream).Allreduce(send, recv)):
             with pytest.raises(MPI.Exception, match="of type MPI_BYTE") as caught:
                 call()
             assert caught.value.Get_error_class() == MPI.ERR_OP
@@ -131,7 +131,7 @@ def test_bytes_are_not_added(comm: Any, make: type[DeviceArray], kind: str) -> N
             comm.Dup().prepare(1 << 20, [(MPI.SUM, MPI.BYTE)])
         np.testing.assert_array_equal(recv.get(), 56)
         comm.Allreduce(send, recv, MPI.BOR)
-        comm.Allreduce(MPI.IN_PLACE, recv, MPI.BAND, stream=stream)
+        comm.in_stream(stream).Allreduce(MPI.IN_PLACE, recv, MPI.BAND)
         driver.finish(stream)
         comm.check()
         np.testing.assert_array_equal(recv.get(), 56)

@@ -49,7 +49,7 @@ def test_collectives(comm: Any, sharing: str) -> None:
                         found = values_of(CASES[name](comm, enqueuing(comm, stream), make, length))
                     for one, other in zip(found, wanted, strict=True):
                         np.testing.assert_equal(one, other, err_msg=f"{name} of {length}")
-        comm.Barrier(stream=stream)
+        comm.in_stream(stream).Barrier()
         comm.check()
 
 
@@ -73,8 +73,8 @@ def test_operations_and_types(comm: Any) -> None:
             comm.Reduce_scatter_block(values, blocks, op)
             with using(stream):
                 sent, all_, block = DeviceArray.from_host(values), DeviceArray(len(values), dtype), DeviceArray(333, dtype)
-                comm.Allreduce(sent, all_, op, stream=stream)
-                comm.Reduce_scatter_block(sent, block, op, stream=stream)
+                comm.in_stream(stream).Allreduce(sent, all_, op)
+                comm.in_stream(stream).Reduce_scatter_block(sent, block, op)
                 np.testing.assert_array_equal(all_.get(), sums)
                 np.testing.assert_array_equal(block.get(), blocks)
 
@@ -89,14 +89,14 @@ def test_driver_calls(comm: Any, sharing: str) -> None:
         comm.prepare(HEAP)
         one, same, all_, every = (DeviceArray(1024 * count, np.float32) for count in (1, 1, comm.size, comm.size))
         calls: dict[str, tuple[int, Callable[[], None]]] = {
-            "Barrier": (0, lambda: comm.Barrier(stream=stream)),
-            "Bcast": (1, lambda: comm.Bcast(one, stream=stream)),
-            "Allgather": (2, lambda: comm.Allgather(one, all_, stream=stream)),
-            "Alltoall": (2, lambda: comm.Alltoall(all_, every, stream=stream)),
-            "Allreduce": (2, lambda: comm.Allreduce(one, same, stream=stream)),
-            "Reduce_scatter_block": (2, lambda: comm.Reduce_scatter_block(all_, one, stream=stream)),
+            "Barrier": (0, lambda: comm.in_stream(stream).Barrier()),
+            "Bcast": (1, lambda: comm.in_stream(stream).Bcast(one)),
+            "Allgather": (2, lambda: comm.in_stream(stream).Allgather(one, all_)),
+            "Alltoall": (2, lambda: comm.in_stream(stream).Alltoall(all_, every)),
+            "Allreduce": (2, lambda: comm.in_stream(stream).Allreduce(one, same)),
+            "Reduce_scatter_block": (2, lambda: comm.in_stream(stream).Reduce_scatter_block(all_, one)),
         }
-        comm.Allreduce(one, same, stream=stream)
+        comm.in_stream(stream).Allreduce(one, same)
         is_executor = comm.rank == 0 or sharing == "each"
         asked = {"memory", "examine", "current_device"}
         for name, (copies, call) in calls.items():
@@ -120,7 +120,7 @@ def test_the_same_call_again_resolves_nothing(comm: Any) -> None:
                 with using(stream):
                     array.later(lambda values, rank=comm.rank: np.copyto(values, np.arange(6) + 10 * rank))
                 driver.calls.clear()
-                comm.Allreduce(MPI.IN_PLACE, view, op, stream=stream)
+                comm.in_stream(stream).Allreduce(MPI.IN_PLACE, view, op)
                 assert driver.calls["memory"] == (turn == 0), (turn, op)
                 low, high = np.arange(6), np.arange(6) + 10
                 wanted = high if op is MPI.MAX else low + high
@@ -144,12 +144,12 @@ def test_graphs_are_replayed(comm: Any, sharing: str) -> None:
         given, gathered, turned = (DeviceArray(length * size, np.int64) for _ in range(3))
         total, part, eager = DeviceArray(length * size, np.int64), DeviceArray(length, np.int64), DeviceArray(50, np.int64)
         driver.begin_capture(stream)
-        comm.Barrier(stream=stream)
-        comm.Allreduce(given, total, stream=stream)
-        comm.Alltoall(given, turned, stream=stream)
-        comm.Reduce_scatter_block(turned, part, stream=stream)
-        comm.Allgather(part, gathered, stream=stream)
-        comm.Bcast(total[:5], root=size - 1, stream=stream)
+        comm.in_stream(stream).Barrier()
+        comm.in_stream(stream).Allreduce(given, total)
+        comm.in_stream(stream).Alltoall(given, turned)
+        comm.in_stream(stream).Reduce_scatter_block(turned, part)
+        comm.in_stream(stream).Allgather(part, gathered)
+        comm.in_stream(stream).Bcast(total[:5], root=size - 1)
         graph = driver.end_capture(stream)
         ranks = np.arange(size)[:, None] * 1000
         for turn in range(3):
@@ -160,7 +160,7 @@ def test_graphs_are_replayed(comm: Any, sharing: str) -> None:
                 spoil(given)
             with using(other):
                 eager.fill_later(turn + comm.rank)
-                comm.Allreduce(MPI.IN_PLACE, eager, stream=other)
+                comm.in_stream(other).Allreduce(MPI.IN_PLACE, eager)
             blocks = whole.reshape(size, size, length)
             with using(stream):
                 np.testing.assert_array_equal(total.get(), whole.sum(axis=0))
@@ -184,18 +184,19 @@ class Step:
         self.found: list[npt.NDArray[Any]] = []
         self.wanted: list[npt.NDArray[Any]] = []
 
-    def call(self, given: Any, got: Any, **stream: Any) -> None:
+    def call(self, where: Any, given: Any, got: Any) -> None:
+        """Make it on the communicator, or in a stream of it."""
         if self.name == "Bcast":
-            self.comm.Bcast(given, root=self.root, **stream)
+            where.Bcast(given, root=self.root)
         else:
-            getattr(self.comm, self.name)(given, got, **stream)
+            getattr(where, self.name)(given, got)
 
     def give(self, salt: int) -> None:
         """New values in the current stream, and what shall come of them."""
         values = np.arange(self.given.size) + 1000 * self.comm.rank + 10**6 * salt
         self.given.later(lambda target: np.copyto(target, values))
         on_host = values.copy(), np.empty(self.got.size, np.int64)
-        self.call(*on_host)
+        self.call(self.comm, *on_host)
         self.wanted.append(on_host[0 if self.name == "Bcast" else 1])
 
     def take(self) -> None:
@@ -216,7 +217,7 @@ def run_program(comm: Any, driver: Double, seed: int) -> None:
         stream, inside = mine.choice(streams), [Step(comm, common) for _ in range(common.randrange(1, 4))]
         driver.begin_capture(stream)
         for step in inside:
-            step.call(step.given, step.got, stream=stream)
+            step.call(comm.in_stream(stream), step.given, step.got)
         graphs.append((driver.end_capture(stream), stream, inside))
         steps += inside
     for salt in range(8):
@@ -228,7 +229,7 @@ def run_program(comm: Any, driver: Double, seed: int) -> None:
             for step in inside:
                 step.give(salt)
             if graph is None:
-                inside[0].call(inside[0].given, inside[0].got, stream=stream)
+                inside[0].call(comm.in_stream(stream), inside[0].given, inside[0].got)
             else:
                 driver.replay(graph, stream)
             for step in inside:
@@ -272,7 +273,7 @@ def test_what_is_refused(comm: Any) -> None:
         driver.use(0)
         array, other = DeviceArray.from_host(np.arange(10.0)), DeviceArray(10)
         stream, large = driver.create_stream(), DeviceArray(2000)
-        refused(lambda: comm.Barrier(stream=stream), MPI.ERR_COMM, "not prepared")
+        refused(lambda: comm.in_stream(stream).Barrier(), MPI.ERR_COMM, "not prepared")
         refused(comm.check, MPI.ERR_COMM, "not prepared")
         refused(lambda: comm.prepare(0), MPI.ERR_ARG, "heap of 0 bytes")
         refused(lambda: comm.prepare(1, [(MPI.MAXLOC, MPI.DOUBLE_INT)]), MPI.ERR_OP, "no kernel")
@@ -281,33 +282,39 @@ def test_what_is_refused(comm: Any) -> None:
         me = f"rank {comm.rank}: "
         for null in (0, 1, SimpleNamespace(ptr=0)):
             refused(
-                lambda null=null: comm.Barrier(stream=null), MPI.ERR_ARG, me + "barrier.*legacy default stream.*pass a stream of"
+                lambda null=null: comm.in_stream(null).Barrier(),
+                MPI.ERR_ARG,
+                me + "barrier.*legacy default stream.*pass a stream of",
             )
-        refused(lambda: comm.Barrier(stream=2), MPI.ERR_ARG, me + "barrier.*per-thread default stream.*pass a stream of your own")
+        refused(
+            lambda: comm.in_stream(2).Barrier(), MPI.ERR_ARG, me + "barrier.*per-thread default stream.*pass a stream of your own"
+        )
         for given in (foreign, SimpleNamespace(ptr=foreign)):
             refused(
-                lambda given=given: comm.Allreduce(array, other, stream=given),
+                lambda given=given: comm.in_stream(given).Allreduce(array, other),
                 MPI.ERR_ARG,
                 me
-                + f"allreduce.*stream={foreign:#x} belongs to GPU 1, and the communicator was prepared on GPU 0.*pass a stream that",
+                + f"allreduce.*stream {foreign:#x} belongs to GPU 1, and the communicator was prepared on GPU 0.*pass a stream that",
             )
         with pytest.raises(TypeError, match="__cuda_stream__"):
-            comm.Barrier(stream="stream")
-        refused(lambda: comm.Bcast(np.zeros(10), stream=stream), MPI.ERR_BUFFER, "in the host's memory")
-        refused(lambda: comm.Allreduce(array, np.zeros(10), stream=stream), MPI.ERR_BUFFER, "in the host's memory")
+            comm.in_stream("stream").Barrier()
+        refused(lambda: comm.in_stream(stream).Bcast(np.zeros(10)), MPI.ERR_BUFFER, "in the host's memory")
+        refused(lambda: comm.in_stream(stream).Allreduce(array, np.zeros(10)), MPI.ERR_BUFFER, "in the host's memory")
         refused(
-            lambda: comm.Bcast(elsewhere, stream=stream), MPI.ERR_BUFFER, "on GPU 1, and the communicator was prepared on GPU 0"
+            lambda: comm.in_stream(stream).Bcast(elsewhere), MPI.ERR_BUFFER, "on GPU 1, and the communicator was prepared on GPU 0"
         )
         gaps = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
-        refused(lambda: comm.Bcast([array, 1, gaps], stream=stream), MPI.ERR_TYPE, "gaps")
+        refused(lambda: comm.in_stream(stream).Bcast([array, 1, gaps]), MPI.ERR_TYPE, "gaps")
         own = MPI.Op.Create(lambda low, high, datatype: None)
-        refused(lambda: comm.Allreduce(array, other, own, stream=stream), MPI.ERR_OP, "an operation of the program")
+        refused(lambda: comm.in_stream(stream).Allreduce(array, other, own), MPI.ERR_OP, "an operation of the program")
         pairs = [array, 5, MPI.DOUBLE_INT], [other, 5, MPI.DOUBLE_INT]
-        refused(lambda: comm.Allreduce(*pairs, MPI.MAXLOC, stream=stream), MPI.ERR_OP, "no kernel for maxloc")
+        refused(lambda: comm.in_stream(stream).Allreduce(*pairs, MPI.MAXLOC), MPI.ERR_OP, "no kernel for maxloc")
         wide = [array, 5, MPI.LONG_DOUBLE], [other, 5, MPI.LONG_DOUBLE]
-        refused(lambda: comm.Allreduce(*wide, stream=stream), MPI.ERR_OP, "no kernel for sum")
-        refused(lambda: comm.Bcast(large, stream=stream), MPI.ERR_NO_MEM, "needs 32128 bytes of the heap, which has 8192 of 8192")
-        comm.Allreduce(array, other, stream=stream)
+        refused(lambda: comm.in_stream(stream).Allreduce(*wide), MPI.ERR_OP, "no kernel for sum")
+        refused(
+            lambda: comm.in_stream(stream).Bcast(large), MPI.ERR_NO_MEM, "needs 32128 bytes of the heap, which has 8192 of 8192"
+        )
+        comm.in_stream(stream).Allreduce(array, other)
         with using(stream):
             np.testing.assert_array_equal(other.get(), comm.size * np.arange(10.0))
         comm.check()
@@ -324,7 +331,7 @@ def test_the_gpu_of_a_stream_is_looked_at_each_time(comm: Any) -> None:
         for turn in range(3):
             driver.use(turn % 2)
             driver.calls.clear()
-            comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+            comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
             assert driver.current_device() == turn % 2
         driver.use(0)
         driver.synchronize(stream)
@@ -335,7 +342,7 @@ def test_the_gpu_of_a_stream_is_looked_at_each_time(comm: Any) -> None:
         driver.calls.clear()
         for device in (1, 0):
             driver.use(device)
-            refused(lambda: comm.Allreduce(MPI.IN_PLACE, array, stream=stream), MPI.ERR_ARG, "belongs to GPU 1")
+            refused(lambda: comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array), MPI.ERR_ARG, "belongs to GPU 1")
         assert not driver.calls.keys() & {"copy", "batch", "launch"}
         driver.use(0)
         assert (array.get() == float(comm.size) ** 3).all()
@@ -349,18 +356,18 @@ def test_what_is_refused_under_capture(comm: Any) -> None:
         stream, other = driver.create_stream(), driver.create_stream()
         array = DeviceArray.from_host(np.full(100, 1.0 + comm.rank))
         comm.prepare(4096)
-        comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+        comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
         driver.begin_capture(stream, is_global=False)
         if comm.size > 1:
             refused(
-                lambda: comm.Allreduce(MPI.IN_PLACE, array, MPI.MAX, stream=stream),
+                lambda: comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array, MPI.MAX),
                 MPI.ERR_UNSUPPORTED_OPERATION,
                 "kernels cannot be loaded",
             )
-        refused(lambda: comm.Barrier(stream=other), MPI.ERR_OTHER, "which is being captured now")
+        refused(lambda: comm.in_stream(other).Barrier(), MPI.ERR_OTHER, "which is being captured now")
         for _ in range(3):
-            comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
-        refused(lambda: comm.Allreduce(MPI.IN_PLACE, array, stream=stream), MPI.ERR_NO_MEM, "has 224 of 4096 left")
+            comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
+        refused(lambda: comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array), MPI.ERR_NO_MEM, "has 224 of 4096 left")
         graph = driver.end_capture(stream)
         driver.replay(graph, stream)
         with using(stream):
@@ -377,11 +384,11 @@ def test_ranks_that_differ_are_told(comm: Any) -> None:
         array, more = DeviceArray.from_host(np.zeros(100)), DeviceArray.from_host(np.zeros(50))
         is_odd = comm.rank == 1
         calls: list[Callable[[Any], Any]] = [
-            lambda own: own.Bcast(more if is_odd else array, stream=stream),
-            lambda own: own.Bcast(array, root=int(is_odd), stream=stream),
-            lambda own: own.Allreduce(MPI.IN_PLACE, array, MPI.MIN if is_odd else MPI.MAX, stream=stream),
-            lambda own: own.Barrier(stream=stream) if is_odd else own.Bcast(array, stream=stream),
-            lambda own: own.Bcast(array[:0] if is_odd else array, stream=stream),
+            lambda own: own.in_stream(stream).Bcast(more if is_odd else array),
+            lambda own: own.in_stream(stream).Bcast(array, root=int(is_odd)),
+            lambda own: own.in_stream(stream).Allreduce(MPI.IN_PLACE, array, MPI.MIN if is_odd else MPI.MAX),
+            lambda own: own.in_stream(stream).Barrier() if is_odd else own.in_stream(stream).Bcast(array),
+            lambda own: own.in_stream(stream).Bcast(array[:0] if is_odd else array),
         ]
         errors = [
             (MPI.ERR_TRUNCATE, "bcast of .00 bytes .* bcast of .00 bytes"),
@@ -393,13 +400,13 @@ def test_ranks_that_differ_are_told(comm: Any) -> None:
         for call, (error_class, text) in zip(calls, errors, strict=True):
             own = comm.Dup()
             own.prepare(1 << 16, [(MPI.MIN, MPI.DOUBLE), (MPI.MAX, MPI.DOUBLE)])
-            own.Barrier(stream=stream)
+            own.in_stream(stream).Barrier()
             with contextlib.suppress(MPI.Exception):  # the rank that comes later hears of it at once
                 call(own)
             driver.synchronize(stream)
             comm.Barrier()
             refused(own.check, error_class, text)
-            refused(lambda own=own: own.Barrier(stream=stream), error_class, text)
+            refused(lambda own=own: own.in_stream(stream).Barrier(), error_class, text)
             own.Free()
 
 
@@ -428,8 +435,10 @@ def test_what_one_rank_cannot_none_does(comm: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(driver, "launch", failing)
             array = DeviceArray.from_host(np.zeros(10))
-            refused(lambda: comm.Allreduce(MPI.IN_PLACE, array, stream=stream), MPI.ERR_OTHER, "rank 0 of the communicator cannot")
-        comm.Barrier(stream=stream)
+            refused(
+                lambda: comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array), MPI.ERR_OTHER, "rank 0 of the communicator cannot"
+            )
+        comm.in_stream(stream).Barrier()
         driver.synchronize(stream)
         comm.check()
 
@@ -450,17 +459,17 @@ def test_a_driver_that_fails_in_a_call(comm: Any) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(driver, "batch", failing)
                 refused(
-                    lambda: own.Bcast(array, stream=stream),
+                    lambda: own.in_stream(stream).Bcast(array),
                     MPI.ERR_OTHER,
                     "rank 1: bcast in a stream failed: it does not work today",
                 )
         else:
             with contextlib.suppress(MPI.Exception):  # it may have failed already
-                own.Bcast(array, stream=stream)
+                own.in_stream(stream).Bcast(array)
             driver.synchronize(stream)
         comm.Barrier()
         refused(own.check, MPI.ERR_OTHER, "failed on rank 1")
-        refused(lambda: own.Barrier(stream=stream), MPI.ERR_OTHER, "failed on rank 1")
+        refused(lambda: own.in_stream(stream).Barrier(), MPI.ERR_OTHER, "failed on rank 1")
         own.Free()
 
 
@@ -476,12 +485,12 @@ def test_free_waits_for_what_is_under_way(comm: Any) -> None:
             graph = None
             if seed % 2:
                 driver.begin_capture(stream)
-                own.Allreduce(MPI.IN_PLACE, array, stream=stream)
+                own.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
                 graph = driver.end_capture(stream)
             with using(stream):
                 array.later(lambda values: values.fill(1.0))
                 for _ in range(3):
-                    driver.replay(graph, stream) if graph else own.Allreduce(MPI.IN_PLACE, array, stream=stream)
+                    driver.replay(graph, stream) if graph else own.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
                 own.Free()
                 np.testing.assert_array_equal(array.get(), np.full(1000, float(comm.size) ** 3))
             driver.destroy_stream(stream)
@@ -503,9 +512,9 @@ with Double(comm.rank, patience=60) as driver:
     stream, array = driver.create_stream(), DeviceArray.from_host(np.arange(1000.0))
     comm.prepare(1 << 20, [(MPI.SUM, MPI.DOUBLE)])
     driver.begin_capture(stream)
-    comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+    comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
     graph = driver.end_capture(stream)
-    comm.Barrier(stream=stream)
+    comm.in_stream(stream).Barrier()
     driver.synchronize(stream)
     if comm.rank == VICTIM:
         for other in {0, 1, 2} - {VICTIM}:
@@ -514,12 +523,12 @@ with Double(comm.rank, patience=60) as driver:
         print("died", time.time(), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     for _ in range(3):
-        comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+        comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
         driver.replay(graph, stream)
     comm.send(None, VICTIM)
     driver.synchronize(stream)
     print("released", time.time(), flush=True)
-    for touch in (comm.check, lambda: comm.Barrier(stream=stream)):
+    for touch in (comm.check, lambda: comm.in_stream(stream).Barrier()):
         try:
             touch()
         except MPI.Exception as error:
@@ -552,15 +561,15 @@ with Double(comm.rank, patience=60) as driver:
     driver.use(0)
     stream = driver.create_stream()
     comm.prepare(1024)
-    comm.Barrier(stream=stream)
+    comm.in_stream(stream).Barrier()
     driver.synchronize(stream)
     comm.check()
     if comm.rank == 0:
-        comm.Barrier(stream=stream)
+        comm.in_stream(stream).Barrier()
         driver.synchronize(stream)
         comm.check()
         try:
-            comm.Barrier(stream=stream)
+            comm.in_stream(stream).Barrier()
         except MPI.Exception as error:
             print(error.Get_error_class() == MPI.ERR_PROC_FAILED, error)
 """

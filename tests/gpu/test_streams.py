@@ -42,8 +42,8 @@ def test_graphs(comm: Any) -> None:
     with stream:
         given, total, gathered = cupy.zeros(1000), cupy.zeros(1000), cupy.zeros(1000 * comm.size)
         stream.begin_capture()
-        comm.Allreduce(given, total, stream=stream)
-        comm.Allgather(total, gathered, stream=stream)
+        comm.in_stream(stream).Allreduce(given, total)
+        comm.in_stream(stream).Allgather(total, gathered)
         graph = stream.end_capture()
     with other:
         eager = cupy.ones(10)
@@ -51,7 +51,7 @@ def test_graphs(comm: Any) -> None:
         with stream:
             given[...] = turn + comm.rank
             graph.launch(stream)
-        comm.Allreduce(MPI.IN_PLACE, eager, stream=other)
+        comm.in_stream(other).Allreduce(MPI.IN_PLACE, eager)
         with stream:
             expected = comm.size * turn + sum(range(comm.size))
             np.testing.assert_array_equal(cupy.asnumpy(gathered), np.full(1000 * comm.size, expected))
@@ -70,11 +70,11 @@ comm.prepare(1 << 20, [(MPI.SUM, MPI.DOUBLE)])
 stream = cupy.cuda.Stream(non_blocking=True)
 with stream:
     array = cupy.zeros(1000)
-    comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+    comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
     stream.synchronize()
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    comm.Allreduce(MPI.IN_PLACE, array, stream=stream)
+    comm.in_stream(stream).Allreduce(MPI.IN_PLACE, array)
     begun = time.monotonic()
     stream.synchronize()
     try:

@@ -129,7 +129,7 @@ class Draw:
         comm = MPI.COMM_SELF.Dup()
         comm.prepare(1 << 12, [(MPI.SUM, MPI.DOUBLE)])
         request = comm.Alltoallv_dynamic_init(*[DeviceArray.from_host(np.ones(4, kind)) for kind in (float, float, int)])
-        return [comm, comm, comm, request]
+        return [comm, comm.in_stream(self.stream), comm.in_stream(self.stream), comm.in_stream("stream"), request]
 
     def keep(self, thing):
         """Have what a call returned among the handles: of the same kind on all ranks, unless it failed on some."""
