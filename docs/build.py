@@ -19,6 +19,7 @@ OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
 DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: end -->)", re.DOTALL)
+SIMULATED = re.compile(r"(<!-- simulated: begin -->\n).*?(<!-- simulated: end -->)", re.DOTALL)
 PUBLISHED = re.compile(r"(<!-- published: begin -->\n).*?(<!-- published: end -->)", re.DOTALL)
 FIGURES = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
 REDUCES = {
@@ -79,6 +80,11 @@ def published(match: re.Match[str]) -> str:
     return match[1] + "\n".join(textbook.published_table()) + "\n" + match[2]
 
 
+def simulated(match: re.Match[str]) -> str:
+    """Return the table of what another simulator says."""
+    return match[1] + "\n".join(textbook.simulated_table()) + "\n" + match[2]
+
+
 def _chosen(row: algorithms.Algorithm) -> str:
     """Say when an algorithm is chosen, as a search over sizes finds it."""
     if row.kind == algorithms.ONESHOT:
@@ -100,6 +106,7 @@ def filled(page: Path) -> str:
         ALGORITHMS: rows,
         FIGURES: figures,
         PUBLISHED: published,
+        SIMULATED: simulated,
     }
     for pattern, function in parts.items():
         text = pattern.sub(function, text)

@@ -5,6 +5,7 @@ Formulas are Python, so that the tests hold them against what is counted in the 
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.price import price
 
 SNIPPETS = Path(__file__).parent / "snippets"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 COUNTED = (12, 64)
 """Numbers of ranks for which the page says what is counted."""
 
@@ -88,9 +90,10 @@ class Published(NamedTuple):
     def priced(self) -> float:
         """What the call costs here, in us."""
         lines = (SNIPPETS / self.network).read_text().splitlines()
-        return price(row_of(self.collective, self.algorithm), Call(self.ranks, self.nbytes), network.read(lines)).us
+        return price(row_of(self.collective, self.algorithm), Call(self.ranks, self.nbytes, _ITEMSIZE), network.read(lines)).us
 
 
+_ITEMSIZE = 4
 _TOKENS = 128 * 8
 """That a rank sends: 128, to 8 experts each."""
 _DISPATCHED, _COMBINED = 7168 + 7168 // 128 * 4 + 16, 7168 * 2
@@ -105,6 +108,11 @@ PUBLISHED = [
         for ranks, latencies in _LATENCIES.items()
     ),
 ]
+SIMULATED = [
+    Published("LogGOPSim", row["collective"], row["algorithm"], row["ranks"], row["bytes"], row["us"], "loggopsim.txt")
+    for row in json.loads((RESULTS / "2026-11-25-loggopsim.json").read_text())
+]
+"""What another simulator says of the same plans, which it has read as GOAL text."""
 
 
 def needs_table() -> list[str]:
@@ -143,4 +151,16 @@ def published_table() -> list[str]:
         us = row.priced()
         here = f"{row.collective} by `{row.algorithm}`"
         lines.append(f"| {row.source} | {row.ranks} | {row.nbytes:,} | {row.us:g} | {here} | {us:.1f} | {us / row.us:.2f} |")
+    return lines
+
+
+def simulated_table() -> list[str]:
+    """Lines: what each plan costs of 16 ranks there and here."""
+    lines = ["| collective | algorithm | bytes of each | LogGOPSim, us | here, us | ratio |", "|---|---|---|---|---|---|"]
+    for row in SIMULATED:
+        if row.ranks == 16:
+            us = row.priced()
+            lines.append(
+                f"| {row.collective} | `{row.algorithm}` | {row.nbytes:,} | {row.us:,.1f} | {us:,.1f} | {us / row.us:.2f} |"
+            )
     return lines
