@@ -1,8 +1,15 @@
 """The site of the documentation, as a reader gets it: built without a warning, every link leads somewhere, every public name is in it."""
 
+import functools
+import http.server
+import json
+import re
+import shutil
 import subprocess
 import sys
+import threading
 import zlib
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -12,6 +19,28 @@ import pytest
 pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install '.[docs]'")
 
 DOCS = Path(__file__).parents[2] / "docs"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DESKTOP, PHONE = 1280, 390
+LOOK = """<body><pre id="seen"></pre><script>
+const look = async () => {
+    const seen = [];
+    for (const [width, page] of %s) {
+        const frame = document.createElement("iframe");
+        frame.style.width = width + "px";
+        frame.style.height = "800px";
+        frame.src = page;
+        document.body.append(frame);
+        await new Promise(done => frame.onload = done);
+        const its = frame.contentDocument;
+        const broken = [...its.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src);
+        seen.push([width, page, its.documentElement.scrollWidth, broken]);
+        frame.remove();
+    }
+    document.getElementById("seen").textContent = JSON.stringify(seen);
+};
+look();
+</script></body>"""
+"""Opens pages in frames of a width, and writes how wide each becomes, and which pictures it cannot show."""
 
 
 class Page(HTMLParser):
@@ -92,3 +121,44 @@ def test_every_public_name_of_mpi_is_in_the_reference(site: Path) -> None:
 def test_nothing_of_a_page_comes_from_elsewhere(pages: dict[Path, Page]) -> None:
     for page in pages.values():
         assert [link for link in page.links if link.startswith("//")] == []
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Tells nobody what is asked for."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_no_page_is_wider_than_its_window(site: Path, address: str, pages: dict[Path, Page]) -> None:
+    """On a phone none, on a desktop those that are made differently."""
+    names = sorted(str(path.relative_to(site.resolve())) for path in pages if path.name not in ("genindex.html", "search.html"))
+    wide = ["index.html", "tutorials/halo_exchange.html", "reference/mpi/communicators.html", "reference/settings.html"]
+    wanted = [*((DESKTOP, name) for name in wide), *((PHONE, name) for name in names)]
+    (site / "look.html").write_text(LOOK % json.dumps(wanted))
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1400,1000",
+        "--virtual-time-budget=600000",
+        "--dump-dom",
+    ]
+    done = subprocess.run(
+        [str(CHROMIUM), *options, f"{address}/look.html"], capture_output=True, text=True, timeout=120, check=False
+    )
+    found = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout)
+    assert found, done.stderr
+    seen = json.loads(found[1].replace("&amp;", "&"))
+    assert [tuple(each[:2]) for each in seen] == wanted
+    assert [(page, is_now) for width, page, is_now, _ in seen if is_now > width] == []
+    assert [(page, broken) for _, page, _, broken in seen if broken] == []
