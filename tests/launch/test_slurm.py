@@ -20,6 +20,8 @@ from numba_kernels import cache_files
 REASON = why_not()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 EXAMPLES = Path(HOME) / "examples"
+PAGES = Path(HOME) / "docs"
+SNIPPETS = PAGES / "snippets"
 PROGRAM = [sys.executable, "-m", "ncclx_mpi"]
 SAY = (
     "from mpi4py import MPI; from ncclx_mpi import runtime; comm = MPI.COMM_WORLD\n"
@@ -89,7 +91,7 @@ def test_ranks_that_are_not_counted_node_by_node_are_told_how(slurm):
 
 def test_every_example_and_the_program_of_the_readme(slurm, tmp_path, full):
     """In one step, one after the other; at full length each in its own."""
-    programs = [*sorted(EXAMPLES.glob("*.py")), Path(HOME) / "docs" / "snippets" / "first.py"]
+    programs = [*sorted(EXAMPLES.glob("*.py")), SNIPPETS / "first.py"]
     all_of_them = tmp_path / "all.py"
     all_of_them.write_text(
         "import runpy, sys\n"
@@ -112,11 +114,26 @@ def test_every_example_and_the_program_of_the_readme(slurm, tmp_path, full):
         assert line in stdout
 
 
-def test_what_a_task_may_run_on(slurm):
-    """The line of the page on pinning, word for word."""
-    (line,) = re.findall(r"^srun .*sched_getaffinity.*$", (Path(HOME) / "docs" / "how_to" / "pinning.md").read_text(), re.MULTILINE)
-    done = slurm(*shlex.split(line))
-    assert [int(words.split()[0]) for words in sorted(done.stdout.splitlines())] == [0, 1, 2, 3], done.stderr
+def lines_of_pages() -> list[str]:
+    """Command lines of the documentation that are for srun and a program of ours, or of Python's."""
+    found = {line for page in PAGES.rglob("*.md") for line in re.findall(r"^srun -N 2 .*$", page.read_text(), re.MULTILINE)}
+    return sorted(line for line in found if "apptainer" not in line)
+
+
+@pytest.mark.parametrize("line", lines_of_pages())
+def test_lines_of_the_pages(slurm, line):
+    """Word for word, in the folder with the programs of the pages."""
+    done = slurm(*shlex.split(line), cwd=SNIPPETS)
+    assert done.returncode == 0, done.stderr
+    expected = {
+        "hosts.py": (SNIPPETS / "hosts.out").read_text(),
+        "who_is_near.py": (SNIPPETS / "two_nodes.out").read_text().split("\n\n")[0],
+        "--peers": "on different hosts: UCX",
+        "sched_getaffinity": "",
+    }
+    (text,) = [text for word, text in expected.items() if word in line]
+    assert text in done.stdout, done.stdout
+    assert len(done.stdout.splitlines()) >= (1 if "hosts.py" in line else 4)
 
 
 def test_a_rank_that_is_killed_is_dead_for_the_others(slurm):
