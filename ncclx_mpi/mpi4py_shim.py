@@ -7,13 +7,15 @@ import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
 _NAME = "mpi4py.MPI"
 _POOLS = "mpi4py.futures._core"
+_RUNNER = "mpi4py.run"
 _QUIET = {
     "initialize": False,
     "threads": False,
@@ -76,22 +78,58 @@ def _failing_futures(manager: Callable[..., None], broken: type[Exception]) -> C
     return manage
 
 
+class _RunnerLoader(importlib.machinery.SourceFileLoader):
+    """Loads ``mpi4py.run``, which looks for the C library behind the module when it is asked for that."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """What ``python -m mpi4py.run`` executes: the module itself is loaded below."""
+        return compile(f"from {_RUNNER} import main\nmain()", self.path, "exec")
+
+    def exec_module(self, module: ModuleType) -> None:
+        code = super().get_code(module.__name__)
+        assert code is not None
+        exec(code, module.__dict__)
+        runner: Any = module
+        runner.main = _naming_us(runner.main)
+
+
+def _naming_us(main: Callable[[], None]) -> Callable[[], None]:
+    """``main`` of the runner, which says where our package is where it would say where the library is."""
+
+    def run() -> None:
+        if not _is_asked_for_library(sys.argv[1:]):
+            return main()
+        print(os.path.dirname(os.path.abspath(__file__)))
+        sys.exit(0)
+
+    return run
+
+
+def _is_asked_for_library(words: list[str]) -> bool:
+    """Whether the first option of the runner, settings left out, asks for the path of the library."""
+    while words and words[0].startswith(("-rc", "--rc")):
+        words = words[1 if "=" in words[0] else 2 :]
+    return bool(words) and words[0] in ("-mpi-library", "--mpi-library")
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     """Answers for ``mpi4py.MPI``, and for what works on it in part."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname == _POOLS:
+        if fullname in _LOADERS:
             found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
             if found is not None and found.origin is not None:
-                found.loader = _PoolsLoader(fullname, found.origin)
+                found.loader = _LOADERS[fullname](fullname, found.origin)
             return found
         if fullname != _NAME:
             return None
         return importlib.machinery.ModuleSpec(_NAME, _Loader(), origin="ncclx_mpi.MPI")
 
 
+_LOADERS = {_POOLS: _PoolsLoader, _RUNNER: _RunnerLoader}
+"""Of modules of mpi4py that are its own, but for what these change."""
 _finder = _Finder()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -82,3 +84,15 @@ def test_who_said_goodbye_is_not_asked(asked: Asked) -> None:
     assert entry(arrive)(engine.address, peer, GOODBYE, 0, 0, 0, 0, 0, 0) == 1
     assert ctypes.c_int64.from_address(peer + PEER.gone).value == 1
     assert entry(ask)(engine.address, 0, 4, 1) == GONE
+
+
+def test_forgotten_send_arrives_although_its_rank_has_ended() -> None:
+    """A rank must not leave while a peer still needs what it announced."""
+    program = (
+        "import time; import numpy as np; from mpi4py import MPI; c = MPI.COMM_WORLD\n"
+        "if c.rank == 0: c.Isend(np.full(3_000_000, 7.0), 1)\n"
+        "else: time.sleep(0.5); x = np.zeros(3_000_000); c.Recv(x, 0); assert (x == 7).all(); print('all of it')\n"
+    )
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "60", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stdout) == (0, "all of it\n"), done.stderr
