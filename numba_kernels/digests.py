@@ -145,13 +145,14 @@ def _source(path: str) -> Source | None:
 
 def _scan(path: str, content: bytes) -> Source:
     root, text = _package_root(path), content.decode()
+    home = root if root != os.path.dirname(path) else _package_root(__file__)  # a module that is none of ours imports ours
     files: list[str] = []
     for match in _IMPORT.finditer(text):
         module = match.group(1) or match.group(3)
         names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
-        files.extend(_module_files(root, module, names))
+        files.extend(_module_files(home, module, names))
     for name in sorted(set(_EMITTED.findall(text))):
-        files.extend(_module_files(root, f"numba_kernels.emit.{name}", []))
+        files.extend(_module_files(home, f"numba_kernels.emit.{name}", []))
     return Source(os.path.relpath(path, root), hashlib.sha256(content).digest(), tuple(files))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numba_kernels import cache_files, digests, jit
+from numba_kernels import atomics, cache_files, digests, jit, memory
 from numba_kernels.atomics import load64, store64
 
 ROOT = Path(jit.__file__).parents[1]
@@ -91,6 +91,13 @@ def test_a_changed_callee_changes_the_cache_folder(tmp_path, changed):
     edited.write_text("VALUE = 2\n")
     digests.forget()
     assert digests.module_digest(str(package / "caller.py")) != before
+
+
+def test_what_a_module_that_is_none_of_ours_imports_of_ours_counts(tmp_path):
+    """A transport of somebody else, a benchmark: what it has compiled holds code of ours, which changes with our version."""
+    module = tmp_path / "loops.py"
+    module.write_text("import numba_kernels.memory\nfrom numba_kernels.atomics import load64\n")
+    assert {str(memory.__file__), str(atomics.__file__)} <= set(digests._scan(str(module), module.read_bytes()).imported)
 
 
 REMOVED = """
