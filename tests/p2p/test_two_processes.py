@@ -13,9 +13,11 @@ import pytest
 
 from ncclx_mpi import errors
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.p2p.layout import SYNCHRONOUS
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
 from transports.ucx import library
+from transports.ucx.layout import LARGEST_PIECE
 from transports.ucx.transport import Ucx
 
 LARGE = 40_000_000
@@ -105,6 +107,18 @@ def test_who_waits_for_one_that_is_killed_learns_of_its_death(pair: Pair, is_und
     data = pattern(LARGE)
     assert not engine.done(engine.start_send(pair.comm, data.ctypes.data, data.size, 1, 5))
     assert not engine.transports[1].is_busy
+
+
+@pytest.mark.parametrize("pair", ["be_killed"], indirect=True)
+def test_nothing_comes_to_a_buffer_that_was_given_up(pair: Pair) -> None:
+    engine, room = pair.comm.engine, np.zeros(LARGE, np.uint8)
+    request = engine.start_recv(pair.comm, room.ctypes.data, room.size, 1, 2)
+    while not room[1::LARGEST_PIECE].any():
+        engine.progress()
+    engine.withdraw(request)
+    before = room.copy()
+    engine.wait(engine.start_send(pair.comm, before.ctypes.data, 10, 1, 3, SYNCHRONOUS))  # received when the other one is sent
+    assert (room == before).all() and np.count_nonzero(room) < LARGE // 2
 
 
 def test_where_there_is_no_way_to_a_peer_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ STATE = words(
     "is_open listed_first sending "
     # large messages: those that are sent, and those that are complete, first and last of each; how many are not; pieces that wait for room
     "active_first active_last active_count done_first waiting_first "
-    # when the network was looked at, and when it last had something to do
-    "polled used ticks_per_us",
+    # when the network was looked at, and when it last had something to do; when pieces under way were last waited for in vain
+    "polled used ticks_per_us in_vain",
 )
 LINK = words(
     "Link",

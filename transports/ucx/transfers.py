@@ -13,8 +13,9 @@ A piece is an active message whose payload is the sender's buffer itself. Whethe
 by its size and by what the network can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where
 they are that there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
 
-:data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). Of a receive that is given up, pieces that are under
-way end in its buffer, which stays its owner's concern until then; those that come later are dropped.
+:data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). A receive that is given up waits for pieces that UCX
+is writing to its buffer, as it cannot be told to stop; those that come later are dropped. Where their sender makes no progress, the buffer is
+kept until they have come.
 
 T = 3 alpha + m * beta.
 """
@@ -55,6 +56,8 @@ _MOST_AHEAD = 63
 _BUSY_US, _QUIET_SHARE, _MOST_QUIET_US = 1000, 50, 100
 """A network that nothing has come from or gone to for the first is looked at once in a share of that time only, and in the last at most:
 a look is a system call, and ranks of one node wait by the same loop."""
+_PATIENCE_US = 1_000_000
+"""For how long a receive that is given up waits for what is being written to its buffer."""
 _AWAY_US = 20
 """Who has not looked for so long computes or dozes between two looks, and takes all that has come at once. Another one sees what comes in
 the first look, and does not look again to find nothing before it goes on."""
@@ -134,8 +137,20 @@ def serve(engine, link, request):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def revoke(engine, link, receive):  # type: ignore[no-untyped-def]
-    """1 if UCX writes no piece to the buffer of a receive now: those that come later are dropped, as the receive has no bytes."""
-    return 1 if load64(receive + TRANSFER.flying) == 0 else 0
+    """Wait for the pieces that UCX is writing to the buffer of a receive: those that come later are dropped, as the receive has no bytes.
+
+    Returns 1 if there are none any more; 0 if their sender has sent nothing for a second, or another one did so less than a second ago.
+    """
+    state, begun = load64(link + LINK.state), ticks()
+    patience = _PATIENCE_US * load64(state + STATE.ticks_per_us)
+    if begun - load64(state + STATE.in_vain) < patience:
+        patience = 0
+    while load64(receive + TRANSFER.flying) != 0:
+        if ticks() - begun > patience:
+            store64(state + STATE.in_vain, ticks())
+            return 0
+        make_progress(state, 1)
+    return 1
 
 
 @kernel("void(int64, int64, int64, int64)")
