@@ -21,7 +21,7 @@ PAGES = [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 LISTED: dict[str, dict[str, str]] = tomllib.loads((DOCS / "commands.toml").read_text())
 CI = (ROOT / ".ci" / "run").read_text()
 OF_COMMANDS = ("run", "tested", "elsewhere")
-FENCE = re.compile(r"^(?:<!-- (.*?) -->\n)?(`{3,})([^\n]*)\n(.*?)^\2$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?(`{3,})([^\n]*)\n(.*?)^\2$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -62,17 +62,15 @@ def ran_as_a_program(command: str) -> bool:
     return match is not None and (SNIPPETS / match[2]).read_text().startswith(f"# ranks: {match[1]}\n")
 
 
-def is_program(name: str) -> bool:
-    """Which tests/docs/test_docs.py runs."""
-    return name.startswith("snippets/") and name.endswith(".py")
+def is_of_a_program(name: str) -> bool:
+    """A program that tests/docs/test_docs.py runs, or what it prints."""
+    return name.startswith("snippets/") and (DOCS / name).with_suffix(".py").exists()
 
 
 def is_proved(block: Block) -> bool:
     kind, _, what = block.mark.partition(": ")
-    if kind == "file":
-        return is_program(what) or what in LISTED["files"]
-    if kind == "output":
-        return (DOCS / what).with_suffix(".py").exists()
+    if kind in ("file", "output"):
+        return is_of_a_program(what) or what in LISTED["files"]
     if kind == "ci":
         return f'"$tree" {what}' in CI or f'"$work/tree-$1" {what}' in CI
     if block.language == "bash":
@@ -88,8 +86,8 @@ def test_every_block_is_proved() -> None:
 def test_nothing_is_listed_twice_or_on_no_page() -> None:
     listed = [line for table in OF_COMMANDS for line in LISTED[table]]
     assert sorted(listed) == sorted({line for block in BLOCKS for line in block.commands if not ran_as_a_program(line)})
-    from_files = {block.mark.removeprefix("file: ") for block in BLOCKS if block.mark.startswith("file: ")}
-    assert LISTED["files"].keys() == {name for name in from_files if not is_program(name)}
+    from_files = {block.mark.partition(": ")[2] for block in BLOCKS if block.mark.startswith(("file: ", "output: "))}
+    assert LISTED["files"].keys() == {name for name in from_files if not is_of_a_program(name)}
     assert LISTED["shown"].keys() == {block.first_line for block in BLOCKS if block.language == "text" and not block.mark}
 
 
