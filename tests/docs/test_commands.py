@@ -103,11 +103,11 @@ def first_page_with(line: str) -> Path:
 
 @pytest.mark.parametrize("page", sorted({first_page_with(line) for line in LISTED["run"]}), ids=lambda page: page.stem)
 def test_commands_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
-    """In a folder with the programs of the pages; each prints what the list says."""
+    """In a folder with the programs and inputs of the pages; each prints what the list says."""
     if page.stem == "pinning" and not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("its lines name processors 0 and 1, which these tests may not use")
-    for program in SNIPPETS.glob("*.py"):
-        shutil.copy(program, tmp_path)
+    for path in [*SNIPPETS.glob("*.py"), *SNIPPETS.glob("*.txt")]:
+        shutil.copy(path, tmp_path)
     env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     for line in (line for line in LISTED["run"] if first_page_with(line) == page):
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
