@@ -115,7 +115,7 @@ class Calls(NamedTuple):
 
 
 class DeathNotice(NamedTuple):
-    """What a transport calls that finds a peer dead: ``int64(deaths, words + 8 * peer, peer)``.
+    """What a transport calls that finds a peer dead: ``int64(deaths, words + 8 * peer, peer)``; -1 if that one has left the job in order.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class DeathNotice(NamedTuple):
     deaths
         Its first argument.
     words
-        Address of a word for each world rank.
+        Address of a word for each world rank, 0 until its end is known.
     """
 
     function: int

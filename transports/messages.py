@@ -18,7 +18,8 @@ CANCELLED  any                   request of the sender: no receive had met it
 CREDIT     any                   eager bytes that found their receive so far; of transports that have no word for it in shared memory
 ASK        any                   context, number: has the peer left that communicator before its collective of that number?
 ANSWER     any                   context and number as asked, and the answer, which is the engine's (:mod:`ncclx_mpi.p2p.leaving`)
-GOODBYE    any                   (nothing) the peer leaves the job; no message comes after this one
+GOODBYE    any                   (nothing) the peer leaves the job; no message comes after this one. A transport may keep it from a peer that
+                                 neither has sent to this rank nor was sent to
 REVOKE     any                   context: nobody uses that communicator any more (:mod:`ncclx_mpi.p2p.revoking`)
 =========  ====================  ==========================================================================================
 

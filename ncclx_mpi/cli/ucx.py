@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ncclx_mpi import rc
 from transports.ucx.library import Worker, find, settings
 
-_RESOURCE = re.compile(r"resource \d+ .*-- (\w+)/(\S+)")
 _VERBS = ("rc_", "ud_", "dc_")
 _DEVICE_MEMORY = ("cuda", "rocm", "ze_")
 
@@ -26,10 +24,9 @@ def facts() -> dict[str, Any]:
     library = find(getattr(rc, "ucx_library"))  # noqa: B009 - rc answers by its class
     worker = Worker(library)
     try:
-        lines = worker.describe()
+        found = worker.resources()
     finally:
         worker.close()
-    found = [match.groups() for line in lines if (match := _RESOURCE.search(line))]
     devices: dict[str, list[str]] = {}
     for transport, device in found:
         devices.setdefault(device, []).append(transport)

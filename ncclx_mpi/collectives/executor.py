@@ -26,7 +26,7 @@ from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, 
 from ncclx_mpi.collectives.shm_leaving import is_death_suspected, parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, OPERATIONS, PEER_DEAD, PEER_LEFT, PENDING, REQUEST
-from ncclx_mpi.p2p.leaving import GONE, ask
+from ncclx_mpi.p2p.leaving import GONE, ask, has_left
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.requests import post_receive, post_send, withdraw
@@ -189,12 +189,19 @@ def _look_for_stranger(engine, plan):  # type: ignore[no-untyped-def]
         seen += 1
 
 
+@kernel("int64(int64, int64)")
+def _world_rank_of(plan, peer):  # type: ignore[no-untyped-def]
+    return load64(load64(load64(plan + PLAN.comm) + COMM.world) + 8 * peer)
+
+
 @kernel("void(int64, int64)")
 def _ask_who_left(engine, plan):  # type: ignore[no-untyped-def]
     """Once a slice, ask the rank that the first open step waits for whether it takes part at all."""
     now, first = ticks(), load64(plan + PLAN.first_open)
     if load64(plan + PLAN.asked) == 0:
         store64(plan + PLAN.asked, now)
+    if load64(plan + PLAN.is_asking) != 0 and has_left(engine, _world_rank_of(plan, load64(plan + PLAN.asked_peer))) != 0:
+        store64(plan + PLAN.is_asking, 0)  # it answers no more
     if load64(plan + PLAN.is_asking) != 0 or now - load64(plan + PLAN.asked) < load64(engine + ENGINE.slice_ticks):
         return
     step = plan + PLAN.total + first * STEP.total
@@ -203,7 +210,7 @@ def _ask_who_left(engine, plan):  # type: ignore[no-untyped-def]
     comm, peer = load64(plan + PLAN.comm), load64(step + STEP.peer)
     store64(plan + PLAN.is_asking, 1)
     store64(plan + PLAN.asked_peer, peer)
-    world_rank, context = load64(load64(comm + COMM.world) + 8 * peer), load64(comm + COMM.context)
+    world_rank, context = _world_rank_of(plan, peer), load64(comm + COMM.context)
     store64(plan + PLAN.left, ask(engine, world_rank, context, load64(plan + PLAN.number)))
     _look_for_stranger(engine, plan)  # which says more than that a rank has left the job
 
@@ -215,7 +222,7 @@ def take_answer(engine, source, context, number, word):  # type: ignore[no-untyp
     while plan != 0:
         comm = load64(plan + PLAN.comm)
         is_it = load64(comm + COMM.context) == context and load64(plan + PLAN.number) == number
-        if is_it and load64(load64(comm + COMM.world) + 8 * load64(plan + PLAN.asked_peer)) == source:
+        if is_it and _world_rank_of(plan, load64(plan + PLAN.asked_peer)) == source:
             store64(plan + PLAN.is_asking, 0)
             store64(plan + PLAN.asked, ticks())
             store64(plan + PLAN.left, word)
@@ -274,7 +281,8 @@ def step_plans(engine):  # type: ignore[no-untyped-def]
         was_unlocked = 0
         if load64(plan + PLAN.busy) == 0:
             was_unlocked = _advance(engine, plan)
-            _look_around(engine, plan)
+            if was_unlocked == 0:  # else what it waits for may have come meanwhile, and its sender have left
+                _look_around(engine, plan)
         following = load64(plan + PLAN.next)
         if load64(plan + PLAN.busy) == 0 and _is_over(plan) != 0:
             _unlink(engine, plan)

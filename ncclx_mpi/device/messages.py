@@ -373,7 +373,7 @@ def start_send(comm: NativeComm, array: Array, dest: int, tag: int) -> Outgoing 
         ERR_BUFFER: the array was freed. ERR_OTHER: its stream is being captured, or the driver failed. ERR_NO_MEM: no pinned memory.
     """
     engine = comm.engine
-    if array.nbytes <= engine.word("eager_max") or not engine.is_near(comm.world_ranks[dest]):
+    if array.nbytes <= engine.near_eager_max or not engine.is_near(comm.world_ranks[dest]):
         return None
     description = _lease(array.memory, _DESCRIPTION.total)
     if not engine.arena.is_shared(description.address):
@@ -386,7 +386,7 @@ def start_receive(comm: NativeComm, array: Array, source: int, tag: int) -> Inco
 
     The array is borrowed until the message is over; the message comes after what its stream holds now. Raises as :func:`start_send`.
     """
-    if array.nbytes <= comm.engine.word("eager_max"):
+    if array.nbytes <= comm.engine.near_eager_max:
         return None
     post = entry(landing.start_asking)
     return Incoming(comm, array, lambda room: post(comm.address, 0, room, array.nbytes, source, tag))
@@ -394,7 +394,7 @@ def start_receive(comm: NativeComm, array: Array, source: int, tag: int) -> Inco
 
 def start_matched(comm: NativeComm, array: Array, take: Callable[[], int]) -> Incoming | None:
     """As :func:`start_receive`, for a message that a probe has taken out of matching: `take` is called for its handle."""
-    if array.nbytes <= comm.engine.word("eager_max"):
+    if array.nbytes <= comm.engine.near_eager_max:
         return None
     post = entry(landing.ask_matched)
     return Incoming(comm, array, lambda room: post(comm.address, take(), room, array.nbytes))

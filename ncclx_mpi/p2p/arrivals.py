@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.alarm import wake
 from ncclx_mpi.p2p.inlined import credit
-from ncclx_mpi.p2p.layout import COMM, ENGINE, ERR_TRUNCATE, PEER, REQUEST, UNEXPECTED
+from ncclx_mpi.p2p.layout import COMM, EAGER_COST, ENGINE, ERR_TRUNCATE, PEER, REQUEST, UNEXPECTED
 from ncclx_mpi.p2p.leaving import arrive_of_leaving
 from ncclx_mpi.p2p.matching import (
     complete,
@@ -99,8 +99,8 @@ def set_status(receive, source, tag, nbytes):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64)")
 def _release_credit(engine, peer, nbytes):  # type: ignore[no-untyped-def]
-    """Eager bytes found their receive: the sender may send as many again."""
-    released = load64(peer + PEER.released) + nbytes
+    """An eager message found its receive: the sender may send as much again."""
+    released = load64(peer + PEER.released) + nbytes + EAGER_COST
     store64(peer + PEER.released, released)
     credit(engine, peer, released)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ncclx_mpi.p2p.fast import POLLS, SLOW
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMPLETE, ENGINE, FREE, RECEIVE, REQUEST
-from ncclx_mpi.p2p.progress import idle, progress, trace_end, trouble
+from ncclx_mpi.p2p.progress import idle, is_spinning, progress, spin, trace_end, trouble
 from ncclx_mpi.p2p.request_pool import ARRAY_ITEMS, DONE, HANDLES, NOT_YET, keep_ticket, look
 from ncclx_mpi.p2p.requests import is_pending, trace_request
 from numba_kernels import types
@@ -240,8 +240,8 @@ def wait_slice(rows, count, waits, is_one_enough):  # type: ignore[no-untyped-de
         return 1 if index == count else 0
     record = trace_request(engine, request)
     turn, started, most = 0, ticks(), load64(engine + ENGINE.slice_ticks) >> GIL_SHIFT
-    while index < count and turn < min(POLLS, load64(engine + ENGINE.spins)) and ticks() - started < most:
-        idle(engine, turn, started)
+    while index < count and turn < POLLS and is_spinning(engine, turn, started) != 0 and ticks() - started < most:
+        spin(engine, turn)
         turn += 1
         index = _next(rows, count, index, is_one_enough)
     if index < count:

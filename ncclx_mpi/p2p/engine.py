@@ -186,6 +186,8 @@ class Engine:
         World ranks of this node, in the order in which the arena knows them.
     transport : Transport
         The one that is compiled in.
+    near_eager_max : int
+        The most bytes of an eager message to a rank of this node; ``eager_max`` of the block is that to any rank.
     """
 
     def __init__(
@@ -209,6 +211,7 @@ class Engine:
         self.size = arena.plan.world_size
         self.transports = tuple(transports)
         (self.transport,) = (transport for transport in self.transports if transport.is_inlined)
+        self.near_eager_max = self.transport.caps.max_eager
         self.timeout = timeout
         self._block, self.address = block(ENGINE.total)
         self._words: memoryview[int] = self._block.data

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.inlined import send_eager
 from ncclx_mpi.p2p.keeping import give_up_kept
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, PEER, PENDING, REQUEST, STANDARD
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER_COST, PEER, PENDING, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
-from ncclx_mpi.p2p.progress import idle, lock, progress_locked, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.progress import is_spinning, lock, progress_locked, spin, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import is_eager_allowed, post_receive, post_send
 from ncclx_mpi.p2p.waiting import keep_waiting
@@ -49,7 +49,7 @@ def push_eager(engine, peer, context, address, nbytes, tag, mode):  # type: igno
         return 0
     if send_eager(engine, peer, context, tag, nbytes, address) == 0:
         return 0
-    store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
+    store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes + EAGER_COST)
     return 1
 
 
@@ -57,8 +57,8 @@ def push_eager(engine, peer, context, address, nbytes, tag, mode):  # type: igno
 def wait_complete(engine, request, owner):  # type: ignore[no-untyped-def]
     """Wait for a request: 0; or GIVEN_UP less a code, and the request is given up, `owner` kept as long as its memory may be touched."""
     turn, started = 0, ticks()
-    while turn < min(POLLS, load64(engine + ENGINE.spins)) and load_acquire(request + REQUEST.state) == PENDING:
-        idle(engine, turn, started)
+    while turn < POLLS and is_spinning(engine, turn, started) != 0 and load_acquire(request + REQUEST.state) == PENDING:
+        spin(engine, turn)
         turn += 1
     if load_acquire(request + REQUEST.state) != PENDING:
         return 0

@@ -54,7 +54,8 @@ PEER = words(
     "Peer",
     # those of the transport that reaches it
     f"own*{PEER_WORDS} | "
-    # messages that wait for room; eager bytes sent, and of those the ones that found a receive; likewise of the peer's
+    # messages that wait for room; eager bytes that are sent, or wait for room, with EAGER_COST for each message, and of those the ones that
+    # found a receive; likewise of the peer's
     "queue_first queue_last sent seen_released released world "
     # the most bytes of an eager message; functions of the transport by C address, 0 for the one that is compiled in (inlined.py)
     "max_eager send credit offer fetch serve revoke "
@@ -113,6 +114,8 @@ some of a buffer for a peer, and not the rest; PEER_LEFT: a rank has finalized, 
 From FAILED on, the value less FAILED is an MPI error class."""
 
 ERR_TRUNCATE = 14
+EAGER_COST = 64
+"""What an eager message counts beside its payload, where bytes are counted that a receiver may hold unasked: its record takes some, too."""
 AS_POSTED, ASKING, ASKED = 0, 1, 2
 """A receive: goes where it was posted; will ask where to when its message is announced; has asked, and waits for the answer."""
 

@@ -6,7 +6,7 @@
       ASK {context, number} --------------------> looks into its table
       <------------------ ANSWER {context, number, what the table says: 0 as long as it may take part}
                                                   who leaves the job
-      <------------------ GOODBYE                 to every peer, behind all else that it has sent
+      <------------------ GOODBYE                 to every peer that it was in touch with, behind all else that it has sent
 
 Questions take messages only where somebody waits, for a whole slice, where announcing each end of a communicator would take one to every rank
 of it. A wait has one question under way at a time, so a peer that computes for an hour has one of it to answer.
@@ -55,13 +55,18 @@ def _said_of(engine, context, number):  # type: ignore[no-untyped-def]
     return 0
 
 
+@kernel("int64(int64, int64)")
+def has_left(engine, world_rank):  # type: ignore[no-untyped-def]
+    """Whether a rank has left the job: it answers no more."""
+    return load64(peer_of(engine, world_rank) + PEER.gone)
+
+
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
 def ask(engine, world_rank, context, number):  # type: ignore[no-untyped-def]
     """Ask a rank whether it has left a communicator before collective `number`: 0, the answer will come, or GONE: it has left the job."""
-    peer = peer_of(engine, world_rank)
-    if load64(peer + PEER.gone) != 0:
+    if has_left(engine, world_rank) != 0:
         return GONE
-    tell(engine, peer, ASK, context, number, 0)
+    tell(engine, peer_of(engine, world_rank), ASK, context, number, 0)
     return 0
 
 

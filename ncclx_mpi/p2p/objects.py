@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_complete
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
+from ncclx_mpi.p2p.layout import COMM, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.partial_results import MATCHED, note, note_word, opened
 from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
-from ncclx_mpi.p2p.progress import idle, lock, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.progress import idle, is_spinning, lock, spin, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import find_message, post_send, read_status, receive_matched
 from numba_kernels import types
@@ -97,12 +97,11 @@ def send_plain(comm, argument, peer_rank, message_tag, mode, offset):  # type: i
 def _take_message(engine, comm, offset, source, tag):  # type: ignore[no-untyped-def]
     """Wait a slice for a message, and take it out of matching; 0 if none has come."""
     turn, started = 0, ticks()
-    polls = min(_POLLS, load64(engine + ENGINE.spins))
-    while turn < polls:
+    while turn < _POLLS and is_spinning(engine, turn, started) != 0:
         message = find_message(comm, offset, source, tag, 1)
         if message != 0:
             return message
-        idle(engine, turn, started)
+        spin(engine, turn)
         turn += 1
     state = leave_gil()
     message, code = 0, 0

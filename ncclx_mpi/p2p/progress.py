@@ -4,8 +4,9 @@
 steps non-blocking collectives. Every blocking call comes by here while it waits, so whatever is outstanding
 moves on whoever waits for what (MPI's progress rule).
 
-``idle`` is one turn of waiting: it progresses, then pauses, yields or dozes, and says when to stop waiting. A wait with
-more ranks than cores yields at once (a spinning rank would hold the core that its peer needs).
+``idle`` is one turn of waiting: it progresses and pauses, or, after some of these, progresses and yields or dozes in turn, so that a wait
+never gives its core away before it has looked at what progress has brought; and it says when to stop waiting. A wait with more ranks than
+cores yields at once (a spinning rank would hold the core that its peer needs).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ usleep = types.external("usleep", types.int32(types.uint32))
 
 _DOZE_SHIFT, _LEAST_DOZE_US, _MOST_DOZE_US = 6, 50, 1000
 """A rank dozes a 64th of the time it has waited: many waiting ranks must not take the core from the one that computes."""
+_SPIN_US = 20
+"""With a network, a wait yields the core at each turn from then on: another job, or more ranks than were counted, may need it."""
 _LOOK_AT_CLOCK = 64
 _LOCK_POLLS = 100
 
@@ -106,30 +109,31 @@ def trouble(engine):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def idle(engine, turn, started):  # type: ignore[no-untyped-def]
-    """One turn of waiting: progress, then give the core away as far as that is wise.
+def is_spinning(engine, turn, started):  # type: ignore[no-untyped-def]
+    """Whether a wait is still to keep the core: not for as many turns where each is a system call, as it is with a network."""
+    if turn >= load64(engine + ENGINE.spins):
+        return 0
+    if load64(engine + ENGINE.poll_other) == 0:
+        return 1
+    return 1 if ticks() - started < _SPIN_US * load64(engine + ENGINE.ticks_per_us) else 0
 
-    Parameters
-    ----------
-    engine
-        Address of the engine.
-    turn
-        How many turns this slice has waited.
-    started
-        ``ticks()`` at the entry of this slice.
 
-    Returns
-    -------
-    int
-        0: go on. AGAIN: return to Python for its signals, then call again. PEER_DEAD, ABORTED, DEADLINE: give up.
-    """
+@kernel("int64(int64, int64)")
+def spin(engine, turn):  # type: ignore[no-untyped-def]
+    """One turn of a wait that keeps the core; returns as :func:`idle`."""
     progress(engine)
-    spins = load64(engine + ENGINE.spins)
-    if turn < spins:
-        pause()
-        if turn & (_LOOK_AT_CLOCK - 1) != 0:
-            return 0
-        return trouble(engine)
+    pause()
+    if turn & (_LOOK_AT_CLOCK - 1) != 0:
+        return 0
+    return trouble(engine)
+
+
+@kernel("int64(int64, int64, int64)")
+def give_away(engine, turn, started):  # type: ignore[no-untyped-def]
+    """One turn of a wait that does not keep the core, as :func:`idle`."""
+    if turn & 1 == 0:
+        progress(engine)
+        return 0
     code = trouble(engine)
     if code != 0:
         return code
@@ -146,6 +150,29 @@ def idle(engine, turn, started):  # type: ignore[no-untyped-def]
         waited_us = waited // load64(engine + ENGINE.ticks_per_us)
         usleep(types.uint32(min(max(waited_us >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US)))
     return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def idle(engine, turn, started):  # type: ignore[no-untyped-def]
+    """One turn of waiting: progress, or give the core away as far as that is wise.
+
+    Parameters
+    ----------
+    engine
+        Address of the engine.
+    turn
+        How many turns this slice has waited.
+    started
+        ``ticks()`` at the entry of this slice.
+
+    Returns
+    -------
+    int
+        0: go on. AGAIN: return to Python for its signals, then call again. PEER_DEAD, ABORTED, DEADLINE: give up.
+    """
+    if is_spinning(engine, turn, started) != 0:
+        return spin(engine, turn)
+    return give_away(engine, turn, started)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")

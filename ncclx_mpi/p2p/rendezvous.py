@@ -48,7 +48,6 @@ def _try_send(engine, peer, request):  # type: ignore[no-untyped-def]
         return 0
     store64(request + REQUEST.action, 0)
     if action == EAGER:
-        store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes)
         complete(request, 0)
     elif action == RTS:
         store64(request + REQUEST.announced, 1)

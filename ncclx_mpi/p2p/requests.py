@@ -15,6 +15,7 @@ from ncclx_mpi.p2p.layout import (
     COMM,
     COMPLETE,
     DONE,
+    EAGER_COST,
     ENGINE,
     FREE,
     PEER,
@@ -23,13 +24,17 @@ from ncclx_mpi.p2p.layout import (
     REQUEST,
     SEND,
     SYNCHRONOUS,
+    TRACE,
 )
 from ncclx_mpi.p2p.matching import complete, drop_unexpected, find_unexpected, new_request, release_request, unpost
 from ncclx_mpi.p2p.progress import (
+    give_away,
     idle,
+    is_spinning,
     lock,
     progress,
     progress_locked,
+    spin,
     trace_begin,
     trace_end,
     trouble,
@@ -48,15 +53,15 @@ STATUS_WORDS = 5
 
 @kernel("int64(int64, int64, int64, int64)")
 def is_eager_allowed(engine, peer, nbytes, mode):  # type: ignore[no-untyped-def]
-    """Small enough, and the receiver does not already hold too many bytes that nobody asked for."""
+    """Small enough, and the receiver does not already hold too much that nobody asked for."""
     if mode == SYNCHRONOUS or nbytes > load64(peer + PEER.max_eager):
         return 0
-    credit, sent = load64(engine + ENGINE.eager_credit), load64(peer + PEER.sent)
-    if sent + nbytes - load64(peer + PEER.seen_released) <= credit:
+    credit, sent = load64(engine + ENGINE.eager_credit), load64(peer + PEER.sent) + nbytes + EAGER_COST
+    if sent - load64(peer + PEER.seen_released) <= credit:
         return 1
     released = credited(peer)
     store64(peer + PEER.seen_released, released)
-    return 1 if sent + nbytes - released <= credit else 0
+    return 1 if sent - released <= credit else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
@@ -92,6 +97,9 @@ def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # t
     peer = peer_of(engine, load64(request + REQUEST.peer))
     if is_eager_allowed(engine, peer, nbytes, mode) != 0:
         store64(request + REQUEST.action, EAGER)
+        store64(
+            peer + PEER.sent, load64(peer + PEER.sent) + nbytes + EAGER_COST
+        )  # in the queue, too, or there were no bound on those
     else:
         store64(request + REQUEST.action, RTS)
         call_three(load64(peer + PEER.offer), engine, peer, request)
@@ -223,8 +231,10 @@ def test_request(engine, request):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)", is_entry=True)
 def wait_turn(engine, turn):  # type: ignore[no-untyped-def]
-    """One turn of a wait whose condition is checked in Python."""
-    return idle(engine, turn, ticks())
+    """One turn of a wait whose condition is checked in Python, and whose trace record is open."""
+    if is_spinning(engine, turn, load64(load64(engine + ENGINE.current) + TRACE.start)) != 0:
+        return spin(engine, turn)
+    return give_away(engine, turn, ticks())
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)

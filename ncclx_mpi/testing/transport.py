@@ -46,7 +46,7 @@ HALF = words("Half", f"{REQUEST_FIELDS} remote finished")
 """One end of a large message: a request as a transport sees it, the request of the other end, and whether it is over."""
 RECORD = words("Record", "peer kind context tag nbytes first second third")
 _MOST = 4096
-_ROOM = 8 << 20
+_ROOM = 64 << 20
 _ARRIVES_WITHIN = 60.0
 """Seconds, for what was sent."""
 
@@ -306,6 +306,8 @@ class TransportTests:
     @pytest.mark.parametrize("kind", [RTS, CTS, ATS, CANCEL, ASK, ANSWER, GOODBYE])
     def test_words_arrive_as_they_are(self, ends: tuple[End, End], kind: int) -> None:
         given = (1 << 62, -5, 0)
+        assert ends[0].send(1, b"in touch")  # a farewell goes to those only who are
+        assert ends[1].received() == [Seen(0, EAGER, 4, 0, 8, (0, 0, 0), b"in touch")]
         assert ends[0].tell(1, kind, 1 << 40, *given)
         assert ends[1].received() == [Seen(0, kind, 4, 7, 1 << 40, given, b"")]
 

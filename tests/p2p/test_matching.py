@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, ERR_TRUNCATE, SYNCHRONOUS
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, EAGER_COST, ERR_TRUNCATE, SYNCHRONOUS
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
 
@@ -213,6 +213,26 @@ def test_flood_of_sends_without_receives(engine: Engine) -> None:
         np.testing.assert_array_equal(buffer, data[k])
     for request in sent:
         engine.wait(request)
+
+
+def test_messages_count_where_they_have_no_bytes(engine: Engine) -> None:
+    """What a receiver holds unasked is bounded in empty messages, too: behind the bound, one waits for its receive."""
+    comm, most = engine.new_comm(88, [0]), 20
+    before = engine.word("eager_credit")
+    engine.set_word("eager_credit", most * EAGER_COST)
+    try:
+        sent = [engine.start_send(comm, 0, 0, 0, 1) for _ in range(most + 1)]
+        assert [engine.done(request) for request in sent] == [True] * most + [False]
+        for _ in sent:
+            request = engine.start_recv(comm, 0, 0, 0, 1)
+            engine.wait(request)
+            engine.free(request)
+        engine.wait_all(sent, "the messages")
+        again = engine.start_send(comm, 0, 0, 0, 1)
+        assert engine.done(again), "what has found its receive counts no more"
+        engine.wait(engine.start_recv(comm, 0, 0, 0, 1))
+    finally:
+        engine.set_word("eager_credit", before)
 
 
 def test_opposite_order_is_not_quadratic(engine: Engine) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ncclx_mpi import errors
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, ERR_TRUNCATE, SYNCHRONOUS
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, EAGER_COST, ERR_TRUNCATE, SYNCHRONOUS
 from transports.base import Calls, Capabilities, Functions, Transport
 from transports.messages import ATS, CANCEL, CANCELLED, CREDIT, CTS, EAGER, REQUEST, RTS
 from transports.shm.arena import Arena
@@ -213,7 +213,7 @@ def test_receives_from_anybody_take_what_comes_first(world: World) -> None:
         result = ended(world, start_recv(world, room, ANY_SOURCE, ANY_TAG))
         assert (result.source, result.tag, result.nbytes) == (source, tag, 4 + tag)
         assert (room[: result.nbytes] == pattern(result.nbytes, tag)).all()
-    assert world.network.credit == 6
+    assert world.network.credit == 6 + EAGER_COST
 
 
 def test_a_posted_receive_is_met_and_truncated(world: World) -> None:
@@ -319,17 +319,29 @@ def test_cancellations(world: World) -> None:
 
 
 def test_credit_bounds_what_is_sent_unasked(world: World) -> None:
-    data, most = pattern(1000), (4 << 20) // 1000
+    data, most = pattern(1000), (4 << 20) // (1000 + EAGER_COST)
     world.network.room = 10_000
     for _ in range(most):
         ended(world, start_send(world, data, 1, 0))
     announced = start_send(world, data, 1, 0)
     assert [message.kind for message in world.network.sent] == [EAGER] * most + [RTS]
-    world.network.coming.append(Message(CREDIT, 0, 0, 0, (1000, 0, 0)))
+    world.network.coming.append(Message(CREDIT, 0, 0, 0, (1000 + EAGER_COST, 0, 0)))
     world.engine.progress()
     ended(world, start_send(world, data, 1, 0))
     world.network.coming.append(Message(ATS, 0, 0, 0, (announced, 0, 0)))
     ended(world, announced)
+
+
+def test_what_waits_for_room_counts(world: World) -> None:
+    data, most = pattern(1000), (4 << 20) // (1000 + EAGER_COST)
+    world.network.room = 0
+    started = [start_send(world, data, 1, 0) for _ in range(most + 1)]
+    world.network.room = 10_000
+    for request in started[:-1]:
+        ended(world, request)
+    assert [message.kind for message in world.network.sent] == [EAGER] * most + [RTS]
+    world.network.coming.append(Message(ATS, 0, 0, 0, (started[-1], 0, 0)))
+    ended(world, started[-1])
 
 
 def test_a_peer_that_no_transport_reaches_is_named(world: World) -> None:

@@ -174,7 +174,7 @@ def test_both_ways_at_once(nodes: Nodes) -> None:
 
 def test_a_send_that_nobody_has_met_is_cancelled(nodes: Nodes) -> None:
     engine = nodes.comms[0].engine
-    request = nodes.send(0, 1, pattern(100_000), 3)
+    request = nodes.send(0, 1, pattern(200_000), 3)
     nodes.progress()
     engine.cancel(request, engine.serial(request))
     assert nodes.ended(0, request).cancelled

@@ -12,9 +12,9 @@ import pytest
 from ncclx_mpi.testing.transport import End, Half, TransportTests
 from numba_kernels.jit import c_address
 from transports.base import Transport
-from transports.messages import CREDIT, EAGER, RTS
+from transports.messages import CREDIT, EAGER, GOODBYE, RTS
 from transports.ucx import channel, transport
-from transports.ucx.layout import HEADER, LINK, OK, WINDOW
+from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, WINDOW
 from transports.ucx.library import Library, LibraryError, find
 from transports.ucx.transport import Ucx
 
@@ -61,6 +61,25 @@ class TestUcx(TransportTests):
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         pytest.skip("a fork of a process that uses UCX cannot use it")
+
+    def test_without_rdma_more_goes_out_unasked(self, pair: tuple[Transport, Transport]) -> None:
+        assert [end.caps.max_eager for end in pair] == [MAX_EAGER_BY_SOCKETS] * 2
+
+    def test_a_farewell_to_a_stranger_makes_no_connection(self, pair: tuple[Transport, Transport]) -> None:
+        endpoints = [transport.endpoint() for transport in pair]
+        zero, one = (End(transport, endpoints) for transport in pair)
+        endpoint = ctypes.c_int64.from_address(zero.peers[1] + LINK.endpoint)
+        assert zero.tell(1, GOODBYE, 0, 0, 0, 0)
+        assert [zero.received(50), one.received(50), endpoint.value] == [[], [], 0]
+        assert one.send(0, b"heard")
+        seen = []
+        while not seen:
+            one.received(1)
+            seen = zero.received(1)
+        assert endpoint.value == 0
+        assert zero.tell(1, GOODBYE, 0, 0, 0, 0) and endpoint.value != 0, "one that knows of this rank is told"
+        for each in pair:
+            each.close()
 
     def test_numbers_restore_the_order_and_what_no_peer_sends_is_dropped(self, ends: tuple[End, End]) -> None:
         one = ends[1]

@@ -241,7 +241,7 @@ class Arena:
     def declare_dead(self, rank: int, why: str = "") -> bool:
         """Mark `rank` as dead, unless it finalized, and wake all who wait. Returns whether it was marked now."""
         state = self.base + self.plan.control(rank) + CONTROL.state
-        return bool(entry(_mark_dead)(self.base, state, self.near[rank]))
+        return bool(entry(_mark_dead)(self.base, state, self.near[rank]) > 0)
 
     def ended_elsewhere(self, world_rank: int, state: int) -> None:
         """Note that a rank of another node is DEAD, which wakes all who wait, or FINALIZED; the first call counts."""
@@ -407,7 +407,7 @@ def _mark_dead(base, state, world_rank):  # type: ignore[no-untyped-def]
     while True:
         seen = load_acquire(state)
         if seen in (FINALIZED, DEAD):
-            return 0
+            return 0 if seen == DEAD else -1
         if compare_exchange(state, seen, DEAD) == seen:
             break
     compare_exchange(base + HEADER.death, 0, world_rank + 1)

@@ -14,7 +14,9 @@ NOTE says it.
 A message is handed up where UCX delivers it, out of UCX's memory. But UCX may also deliver while something is sent, to this rank itself;
 what comes then is kept until :func:`transports.ucx.transfers.poll` looks again, as the engine is in the middle of something else.
 
-Endpoints are made when the first message is sent. One that fails is never used again; whoever waits for the peer is told of its death.
+Endpoints are made when the first message is sent, which a farewell is not: one to each rank of a large job would take connections that nobody
+uses. One that fails is never used again; whoever waits for the peer is told of its death. Only where nothing was ever heard of the peer, it
+may have left without a word to this rank: that is believed when the hosts have had time to tell each other of it.
 
 Cost: alpha a message, one copy into a frame and one out of UCX's memory.
 """
@@ -53,8 +55,10 @@ from transports.ucx.layout import (
     status_of,
 )
 
-CREDIT_BYTES = 64 << 10
+CREDIT_BYTES = 1 << 20
 """Eager bytes of a peer that found their receive, from which it is told at once; fewer wait for a message to ride on."""
+UNHEARD_US = 1_000_000
+"""For how long a peer that failed, and of which nothing was heard, may turn out to have left in order."""
 CREDIT_PATIENCE = 64
 """Looks at the network that fewer wait."""
 _THREE_WORDS = 3 * WORD
@@ -176,6 +180,12 @@ def make_progress(state, most):  # type: ignore[no-untyped-def]
             return
 
 
+@kernel("int64(int64)")
+def _is_unheard(link):  # type: ignore[no-untyped-def]
+    """Whether nothing ever came from a peer."""
+    return 1 if load64(link + LINK.next) == 0 and load64(link + LINK.kept) == 0 else 0
+
+
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def send(engine, link, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
     """Send a message (:mod:`transports.messages`); 1, or 0 if the peer has not taken enough of those before.
@@ -184,6 +194,8 @@ def send(engine, link, kind, context, tag, nbytes, first, second, third):  # typ
     """
     if kind == GOODBYE:
         make_progress(load64(link + LINK.state), MOST_PROGRESS)
+        if load64(link + LINK.endpoint) == 0 and _is_unheard(link) != 0:
+            return 1
     flags, sent = load64(link + LINK.flags), load64(link + LINK.sent)
     if flags & FAILED != 0:
         return 1 if flags & GONE != 0 else 0
@@ -345,6 +357,27 @@ def on_message(state, header, header_bytes, message, nbytes, how):  # type: igno
     return keep(link, sequence, message, nbytes, 1 if load64(how) & DATA_MAY_BE_HELD != 0 else 0)
 
 
+@kernel("int64(int64, int64)")
+def _is_end_known(state, link):  # type: ignore[no-untyped-def]
+    """Whether a peer that has failed is to be taken for dead, unless the hosts know better."""
+    words, rank = load64(state + STATE.death_words), load64(link + LINK.rank)
+    if words == 0 or load64(link + LINK.flags) & UNREACHED != 0 or _is_unheard(link) == 0 or load64(words + WORD * rank) != 0:
+        return 1
+    if load64(link + LINK.patience) == 0:
+        store64(link + LINK.patience, ticks())
+    return 1 if ticks() - load64(link + LINK.patience) > UNHEARD_US * load64(state + STATE.ticks_per_us) else 0
+
+
+@kernel("void(int64, int64)")
+def _note_death(state, link):  # type: ignore[no-untyped-def]
+    """Note that a peer is dead; or, if it has left in order, tell the engine what it would have said."""
+    rank, words = load64(link + LINK.rank), load64(state + STATE.death_words)
+    if call_three(load64(state + STATE.note_death), load64(state + STATE.deaths), words + WORD * rank, rank) >= 0:
+        store64(link + LINK.flags, load64(link + LINK.flags) | NOTED)
+    elif call_message(load64(state + STATE.arrive), load64(state + STATE.engine), link, GOODBYE, 0, 0, 0, 0, 0, 0) != 0:
+        store64(link + LINK.flags, load64(link + LINK.flags) | NOTED | GONE)
+
+
 @kernel("void(int64, int64)")
 def _report(state, link):  # type: ignore[no-untyped-def]
     """Tell the engine of credit that a peer has given, and who waits for a peer that has failed of its death."""
@@ -352,11 +385,8 @@ def _report(state, link):  # type: ignore[no-untyped-def]
     is_news = 1 if heard > load64(link + LINK.reported) else 0
     if is_news != 0 and call_message(load64(state + STATE.arrive), engine, link, CREDIT, 0, 0, 0, heard, 0, 0) != 0:
         store64(link + LINK.reported, heard)
-    if flags & (FAILED | NOTED | GONE) == FAILED:
-        store64(link + LINK.flags, flags | NOTED)
-        if load64(state + STATE.note_death) != 0:
-            rank, words = load64(link + LINK.rank), load64(state + STATE.death_words)
-            call_three(load64(state + STATE.note_death), load64(state + STATE.deaths), words + WORD * rank, rank)
+    if flags & (FAILED | NOTED | GONE) == FAILED and load64(state + STATE.note_death) != 0 and _is_end_known(state, link) != 0:
+        _note_death(state, link)
 
 
 @kernel("int64(int64)")
@@ -373,6 +403,8 @@ def _is_overdue(link):  # type: ignore[no-untyped-def]
 def _is_left(link):  # type: ignore[no-untyped-def]
     """Whether a peer has to be looked after again."""
     is_failed = load64(link + LINK.flags) & FAILED
+    if load64(link + LINK.flags) & (FAILED | NOTED | GONE) == FAILED and load64(load64(link + LINK.state) + STATE.note_death) != 0:
+        return 1
     if is_failed == 0 and load64(link + LINK.released) > load64(link + LINK.announced):
         return 1
     if is_failed == 0 and load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2:

@@ -37,8 +37,8 @@ LINK = words(
     "released announced heard reported "
     # messages that cannot be handed up yet (KEPT); the link behind this one in the list, itself in the last
     "kept listed "
-    # how often a credit has waited for a message; 1: the endpoint has failed, 2: that was noted, 4: the peer has said goodbye,
-    # 8: no endpoint could be made, and nothing ever came
+    # how often a credit has waited for a message, or when a peer failed that was never heard; 1: the endpoint has failed, 2: that was
+    # noted, 4: the peer has said goodbye, 8: no endpoint could be made, and nothing ever came
     "patience flags",
 )
 assert LINK.total <= PEER_WORDS * WORD
@@ -54,7 +54,8 @@ HEADER = words("Header", "kind sender sequence taken released context tag nbytes
 other way, ``LINK.next`` and ``LINK.released`` of the sender."""
 FRAME = words("Frame", f"state link | message*{HEADER.total // WORD}")
 """A message as long as UCX has not sent it."""
-MAX_EAGER = 32 << 10
+MAX_EAGER, MAX_EAGER_BY_SOCKETS = 32 << 10, 128 << 10
+"""Through sockets all is copied anyway, and each message of a handshake is some system calls: up to the second, to ask first takes longer."""
 
 TRANSFER = words("Transfer", "link remote wanted begun flying piece early next flags")
 """Of a large message, at the beginning of its request. ``begun``: bytes that have been given to UCX; ``flying``: pieces that are under way;

@@ -48,6 +48,7 @@ _FUNCTIONS = (
     "ucp_ep_print_info",
 )  # fmt: skip
 _ROOM = 256
+_RESOURCE = re.compile(r"resource \d+ .*-- (\w+)/(\S+)")
 _LANE = re.compile(r"lane\[\d+\]: +\d+:(\w+)/([^.\s]+)")
 _FEATURE_AM = 64
 _AM_ID, _AM_FLAGS, _AM_CALL, _AM_ARGUMENT = 1, 2, 4, 8
@@ -338,6 +339,10 @@ class Worker:
         """What UCX says of its context: devices and transports, one in a line."""
         text = _printed(lambda file: self._ucp.ucp_context_print_info(self._context, file))
         return [line.lstrip("# ").rstrip() for line in text.splitlines() if line.strip("# ")]
+
+    def resources(self) -> list[tuple[str, str]]:
+        """Each transport with a device that it may use, as UCX names them."""
+        return [(found[1], found[2]) for line in self.describe() if (found := _RESOURCE.search(line))]
 
     def ways_of(self, endpoint: int) -> str:
         """The transports and devices by which an endpoint goes, as UCX names them: ``tcp/eth0``."""

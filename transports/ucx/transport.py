@@ -14,7 +14,7 @@ from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
 from transports.base import Calls, Capabilities, DeathNotice, Functions, Transport
 from transports.ucx import channel, transfers
-from transports.ucx.layout import FAILED, LINK, MAX_EAGER, MESSAGES, PIECES, STATE, UNREACHED
+from transports.ucx.layout import FAILED, LINK, MAX_EAGER, MAX_EAGER_BY_SOCKETS, MESSAGES, PIECES, STATE, UNREACHED
 from transports.ucx.library import Library, Worker
 
 _FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
@@ -68,9 +68,10 @@ class Ucx(Transport):
         self._links = np.zeros(size, dtype=np.int64)
         self._addresses: dict[int, Any] = {}
 
-    @property
+    @functools.cached_property
     def caps(self) -> Capabilities:
-        return Capabilities(max_eager=MAX_EAGER)
+        has_only_sockets = {transport for transport, _ in self._worker.resources()} <= {"tcp", "self"}
+        return Capabilities(max_eager=MAX_EAGER_BY_SOCKETS if has_only_sockets else MAX_EAGER)
 
     @functools.cached_property
     def functions(self) -> Functions:

@@ -1,0 +1,82 @@
+"""When a wait looks at the network, and when it gives its core away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from ncclx_mpi.p2p import requests
+from ncclx_mpi.p2p.engine import Engine
+from ncclx_mpi.p2p.layout import OPERATIONS
+from ncclx_mpi.p2p.progress import idle
+from numba_kernels.atomics import load64, store64, ticks
+from numba_kernels.jit import c_address, entry, kernel
+from transports.shm.arena import Arena
+from transports.shm.transport import SharedMemory
+
+LONG = 1_000
+
+
+@kernel("void(int64)", is_entry=True)
+def look(count):  # type: ignore[no-untyped-def]
+    """A network that nothing comes from."""
+    store64(count, load64(count) + 1)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def turn_of(engine, turn, waited_us):  # type: ignore[no-untyped-def]
+    """A turn of a wait that has begun so long ago."""
+    return idle(engine, turn, ticks() - waited_us * 3000)
+
+
+@pytest.fixture
+def network() -> Iterator[tuple[Engine, np.ndarray]]:
+    """An engine with a network, and how often that was looked at."""
+    arena = Arena.create(1)
+    arena.join(0)
+    engine, count = Engine(arena, [SharedMemory(arena, 0)], 0, timeout=20), np.zeros(1, np.int64)
+    engine.set_word("other_state", count.ctypes.data)
+    engine.set_word("poll_other", c_address(look))
+    engine.set_word("deadline_ticks", 0)
+    engine.set_word("slice_ticks", 1 << 60)  # a yield may take as long as a slice where others want the core
+    yield engine, count
+    engine.set_word("poll_other", 0)
+    arena.close()
+
+
+def looks_of(count: np.ndarray, turn: Callable[[int], int]) -> list[int]:
+    """How often the network has been looked at after each of six turns."""
+    seen = []
+    for number in range(6):
+        assert turn(number) == 0
+        seen.append(int(count[0]))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("spins", "waited_us", "looks"),
+    [
+        pytest.param(4000, 0, [1, 2, 3, 4, 5, 6], id="spinning"),
+        pytest.param(1, 0, [1, 1, 2, 2, 3, 3], id="more ranks than cores"),
+        pytest.param(4000, LONG, [1, 1, 2, 2, 3, 3], id="after a while: each look is a system call"),
+    ],
+)
+def test_a_core_is_given_away_after_a_look_that_the_caller_has_seen(
+    network: tuple[Engine, np.ndarray], spins: int, waited_us: int, looks: list[int]
+) -> None:
+    """A message that a look has brought would wait for the core otherwise, for as long as others take it."""
+    engine, count = network
+    engine.set_word("spins", spins)
+    assert looks_of(count, lambda turn: entry(turn_of)(engine.address, turn, waited_us)) == looks
+
+
+def test_so_does_a_wait_whose_condition_python_checks(network: tuple[Engine, np.ndarray]) -> None:
+    """It has waited since its record was opened, not since Python called again."""
+    engine, count = network
+    engine.set_word("spins", 4000)
+    entry(requests.trace_open)(engine.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
+    time.sleep(LONG / 1e6)
+    assert looks_of(count, lambda turn: entry(requests.wait_turn)(engine.address, turn)) == [1, 1, 2, 2, 3, 3]
