@@ -4,14 +4,16 @@ python benchmarks/windows.py [--peer NAME PYTHON MPIEXEC]... [--before PYTHON] [
 
 `PYTHON` and `MPIEXEC` are of an environment with mpi4py and the other MPI, such as one made by ``pip install mpich mpi4py numpy``;
 ``--before`` is a Python of another version of ours. A round starts each side once. In it, a case is a block of calls, again and again, and
-its time is the least of the blocks of all rounds, per call: what others do on the machine can only add. Rank 0 accesses the last rank, which
-waits in a barrier, but for fences and what is collective.
+its time is the least of the blocks of all rounds, per call: what others do on the machine can only add. Each rank keeps to a core of its own,
+as far as there are enough. Rank 0 accesses the last rank, which waits in a barrier, but for fences and what is collective. "NumPy copy of
+1 MiB" is what a put of as much can cost at the least: to memory of the last rank that rank 0 has mapped.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -59,12 +61,13 @@ def measure(sides: dict[str, list[str]], rounds: int) -> dict[str, dict[str, flo
     return found
 
 
-def cases(comm: Any, win: Any, mpi: Any) -> dict[str, tuple[Callable[[], Any], int, bool]]:
+def cases(comm: Any, win: Any, shared: Any, mpi: Any) -> dict[str, tuple[Callable[[], Any], int, bool]]:
     """What to call, how often in a block, and whether all ranks call it."""
     import numpy as np
 
     target, one, result, large = comm.size - 1, np.ones(1, np.int64), np.zeros(1, np.int64), np.ones(LARGE, np.uint8)
     group, memory = comm.Get_group(), np.zeros(100, np.uint8)
+    mapped = np.frombuffer(shared.Shared_query(target)[0], np.uint8)
 
     def locked(*access: Any) -> Callable[[], None]:
         method, *arguments = access
@@ -88,6 +91,7 @@ def cases(comm: Any, win: Any, mpi: Any) -> dict[str, tuple[Callable[[], Any], i
         "Lock, Fetch_and_op, Unlock": (locked(win.Fetch_and_op, one, result, target), 200, False),
         "Lock, Compare_and_swap, Unlock": (locked(win.Compare_and_swap, one, one, result, target), 200, False),
         "Lock, Put of 1 MiB, Unlock": (locked(win.Put, large, target), 20, False),
+        "NumPy copy of 1 MiB": (lambda: np.copyto(mapped, large), 20, False),
         "Fence, Put of 8 B, Fence": (fenced, 200, True),
         "Dup, Free": (lambda: comm.Dup().Free(), 20, True),
         "Split, Free": (lambda: comm.Split(0, comm.rank).Free(), 20, True),
@@ -102,8 +106,10 @@ def worker() -> None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    win, found = MPI.Win.Allocate(LARGE, 1, comm=comm), {}
-    for case, (call, loops, is_collective) in cases(comm, win, MPI).items():
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+    win, shared, found = MPI.Win.Allocate(LARGE, 1, comm=comm), MPI.Win.Allocate_shared(LARGE, 1, comm=comm), {}
+    for case, (call, loops, is_collective) in cases(comm, win, shared, MPI).items():
         times = []
         for _ in range(BLOCKS):
             comm.Barrier()
@@ -114,6 +120,7 @@ def worker() -> None:
             comm.Barrier()
         found[case] = min(times) * 1e6
     win.Free()
+    shared.Free()
     if comm.rank == 0:
         print(json.dumps(found))
 

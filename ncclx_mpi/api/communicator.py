@@ -14,6 +14,7 @@ import itertools
 import secrets
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,12 +23,13 @@ import numpy.typing as npt
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.attributes import Table
-from ncclx_mpi.buffers.memory import array_words
-from ncclx_mpi.collectives import Pending, prepare
+from ncclx_mpi.collectives import Pending, prepare, shm_schedule
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.p2p.living import Living
 from ncclx_mpi.state import State
 from numba_kernels.jit import entry
+from numba_kernels.layout import WORD
 from transports.shm.layout import SLOTS
 from transports.shm.slots import SLOT, lease
 
@@ -97,6 +99,7 @@ class CommState(State):
     )
     WHAT = "communicator"
     ERROR = errors.ERR_COMM
+    LATE = ("retired",)
     native: NativeComm
     everyone: NativeComm
     intergroup: Intergroup | None
@@ -142,7 +145,7 @@ class CommState(State):
         self.prepared = None
         self.repeats = None
         self.topology = None
-        _living.add(self)
+        _living.add(next(_filled), self)
         if self.of_all.is_revoked:
             self.revoke()
         return self
@@ -202,12 +205,13 @@ class CommState(State):
         self.retired = retired
 
 
-_living: weakref.WeakSet[CommState] = weakref.WeakSet()
+_living: Living[CommState] = Living()
+_filled = itertools.count()
 
 
 def retire_all() -> None:
     """Make all communicators invalid that were not freed: communication has ended."""
-    for state in list(_living):
+    for state in _living:
         if state.is_valid:
             collectives.part(state.of_all)
             state.retire()
@@ -261,8 +265,9 @@ def check_own_job(engine: Engine, ranks: Iterable[int]) -> None:
 
 
 def return_slot(native: NativeComm) -> None:
-    """Say that this rank is done with the slot of `native`."""
-    Pending(native).leave()
+    """Say that this rank is done with the slot of `native`, on which nothing is pending."""
+    if native.slot >= 0:
+        entry(shm_schedule.leave)(native.address)
 
 
 # Agreement --------------------------------------------------------------------------------------------------------
@@ -292,9 +297,8 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
 def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
     """Make one communicator for each color, ranks in the order of (key, old rank); None for color UNDEFINED."""
     engine, leads = parent.engine, parent.rank == 0
-    context, slot = (
-        lead(engine, parent.world_ranks) if leads else (0, -1)
-    )  # rank 0 leads if all are of one color, as they often are
+    # rank 0 leads if all are of one color, as they often are
+    context, slot = lead(engine, parent.world_ranks) if leads else (0, -1)
     table = gather_words(parent, color, key, context, slot)
     mine = [rank for rank in range(parent.size) if table[rank][0] == color]
     mine.sort(key=lambda rank: table[rank][1])
@@ -316,14 +320,15 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     """Make a communicator of these ranks, which alone take part: the leader tells the others one by one."""
     engine = parent.engine
     members = [parent.world_ranks.index(rank) for rank in world_ranks]
-    pair = np.empty(2, dtype=np.int64)
-    if members[0] == parent.rank:
-        pair[:] = lead(engine, world_ranks)
-        requests = [engine.start_send(parent, pair.ctypes.data, pair.nbytes, rank, tag, 0, offset) for rank in members[1:]]
+    leads = members[0] == parent.rank
+    pair = _Pair(*lead(engine, world_ranks)) if leads else _Pair()
+    address, nbytes = ctypes.addressof(pair), ctypes.sizeof(pair)
+    if leads:
+        requests = [engine.start_send(parent, address, nbytes, rank, tag, 0, offset) for rank in members[1:]]
     else:
-        requests = [engine.start_recv(parent, pair.ctypes.data, pair.nbytes, members[0], tag, offset)]
+        requests = [engine.start_recv(parent, address, nbytes, members[0], tag, offset)]
     engine.wait_all(requests, "Create_group", pair)
-    return engine.new_comm(int(pair[0]), world_ranks, int(pair[1]))
+    return engine.new_comm(pair[0], world_ranks, pair[1])
 
 
 def agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
@@ -340,10 +345,11 @@ def agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
 
 def gather_words(parent: NativeComm, *given: int) -> list[list[int]]:
     """Return the words that all ranks contribute, as many each, one row a rank."""
-    own, table = np.array(given, dtype=np.int64), np.empty((parent.size, len(given)), dtype=np.int64)
-    collectives.allgather(parent, array_words(own)[0], own.nbytes, array_words(table)[0])
-    rows: list[list[int]] = table.tolist()
-    return rows
+    count = len(given)
+    own, table = array("q", given), array("q", bytes(WORD * count * parent.size))
+    collectives.allgather(parent, own.buffer_info()[0], WORD * count, table.buffer_info()[0])
+    found = table.tolist()
+    return [found[at : at + count] for at in range(0, len(found), count)]
 
 
 def check_members(state: CommState, ranks: Iterable[int]) -> None:

@@ -56,6 +56,7 @@ class WinState(State):
     __slots__ = ("address", "attached", "attributes", "errhandler", "flavor", "info", "name", "retired", "window")
     WHAT = "window"
     ERROR = errors.ERR_WIN
+    LATE = ("retired",)
     attached: dict[int, Any]
     """What keeps attached memory alive, by its address."""
     attributes: attributes.Table

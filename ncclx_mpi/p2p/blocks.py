@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from array import array
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,14 @@ def block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
     address = ctypes.addressof(ctypes.c_char.from_buffer(raw.data))  # a third of the time of raw.ctypes.data
     skip = (-address) % LINE // WORD
     return raw[skip : skip + nbytes // WORD], address + skip * WORD
+
+
+def words_block(nbytes: int) -> tuple[memoryview[int], int]:
+    """As :func:`block`, made and let go of in a third of the time: NumPy notes each view of an array's memory."""
+    raw = array("q", bytes(nbytes + LINE))
+    address = raw.buffer_info()[0]
+    skip = -address % LINE
+    return memoryview(raw)[skip // WORD : (skip + nbytes) // WORD], address + skip
 
 
 def untouched_block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:

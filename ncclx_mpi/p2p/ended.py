@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import numpy as np
 from ncclx_mpi import errors
 from ncclx_mpi.p2p import revoking
 from ncclx_mpi.p2p.layout import COMM, PEER_DEAD, REQUEST
+from ncclx_mpi.p2p.living import Living
 from numba_kernels.jit import entry
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class EndedComms:
         self._engine = engine
         self._revoked = np.zeros(revoking.MOST_REVOKED, dtype=np.int64)
         self.address = int(self._revoked.ctypes.data)
-        self._comms: weakref.WeakValueDictionary[int, NativeComm] = weakref.WeakValueDictionary()
+        self._comms: Living[NativeComm] = Living()
         self._early: set[int] = set()
         self._acknowledged: frozenset[int] = frozenset()
         self.callback = self.heed
 
     def know(self, comm: NativeComm) -> None:
         """Be told of a communicator that has been made: it may have been revoked elsewhere already, or have ranks that died."""
-        self._comms[comm.context] = comm
+        self._comms.add(comm.context, comm)
         if comm.context in self._early:
             self.revoke(comm)
         elif comm.size > 1 and (self._acknowledged or self._engine.guests.dead):
@@ -85,7 +85,7 @@ class EndedComms:
         dead = self._engine.dead_ranks()
         if count > self._engine.word("acknowledged"):
             self._acknowledged = frozenset(dead)
-            for comm in list(self._comms.values()):
+            for comm in self._comms:
                 self._raise_for_dead(comm)
             self._engine.set_word("acknowledged", count)
             self._engine.arena.acknowledge(count)
@@ -96,7 +96,7 @@ class EndedComms:
             self.raise_for(comm)
 
     def _guest_died(self, number: int) -> None:
-        for comm in list(self._comms.values()):
+        for comm in self._comms:
             if number in comm.world_ranks:
                 self.raise_for(comm)
 

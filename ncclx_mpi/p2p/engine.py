@@ -7,6 +7,7 @@ import os
 import struct
 import threading
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -17,7 +18,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
-from ncclx_mpi.p2p.blocks import block, untouched_block
+from ncclx_mpi.p2p.blocks import block, untouched_block, words_block
 from ncclx_mpi.p2p.ended import EndedComms
 from ncclx_mpi.p2p.guests import MOST_GUESTS, Guests
 from ncclx_mpi.p2p.inlined_arrivals import take_in
@@ -128,14 +129,13 @@ class NativeComm:
         self.forced = engine.forced
         self.reduction_order = engine.reduction_order
         self._numbering = numbering(self.world_ranks, engine.known)
-        self._block, self.address = block(COMM.total)
-        self._words: memoryview[int] = self._block.data
+        self._words, self.address = words_block(COMM.total)
         arena = engine.arena
         at = arena.base + arena.plan.slot(slot) if slot >= 0 else self._lone_slot()
         numbers = (self._numbering.world_at, self._numbering.local_at)
         _FIRST_WORDS.pack_into(self._words, 0, engine.address, context, self.rank, self.size, *numbers, at)
         self._words[COMM.handle // WORD] = id(self)
-        self._block[_FORCED : _FORCED + len(self.forced)] = engine.forced_words
+        self._words[_FORCED : _FORCED + len(self.forced)] = engine.forced_words
         engine.ended.know(self)
 
     def _lone_slot(self) -> int:
@@ -205,7 +205,7 @@ class Engine:
         self.near = arena.near
         self.local_rank = self.near.index(rank)
         self.forced = tuple(forced)
-        self.forced_words = np.array(self.forced, dtype=np.int64)
+        self.forced_words = memoryview(array("q", self.forced))
         self.reduction_order = reduction_order
         self.pid = os.getpid()
         self.size = arena.plan.world_size

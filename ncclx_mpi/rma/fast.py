@@ -154,10 +154,24 @@ def _fits(target, place):  # type: ignore[no-untyped-def]
     return 1 if start + nbytes <= load64(target + TARGET.nbytes) else 0
 
 
-@kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+@kernel("int64(int64, int64)")
+def _first_bad(rows, size):  # type: ignore[no-untyped-def]
+    """1 + the first rank that could not make its part of a window, 0 if all could."""
+    for rank in range(size):
+        if load64(rows + rank * ROW.total + ROW.error) != 0:
+            return 1 + rank
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def fill_targets(window, rows, arena, first, last, own_address):  # type: ignore[no-untyped-def]
-    """Note what rows say of all targets. World ranks from `first` to `last` share the memory at `arena` with this one."""
-    comm, far = load64(window + WINDOW.comm), 0
+    """Note what rows say of all targets. World ranks from `first` to `last` share the memory at `arena` with this one.
+
+    Returns 1 + the first rank that could not make its part, with nothing noted; 0 if all could.
+    """
+    comm, far, bad = load64(window + WINDOW.comm), 0, _first_bad(rows, load64(window + WINDOW.size))
+    if bad != 0:
+        return bad
     for rank in range(load64(window + WINDOW.size)):
         row, target = rows + rank * ROW.total, target_of(window, rank)
         world = load64(load64(comm + COMM.world) + 8 * rank)
@@ -173,6 +187,7 @@ def fill_targets(window, rows, arena, first, last, own_address):  # type: ignore
             store64(target + TARGET.base, own_address if is_own else arena + load64(row + ROW.where))
             store64(target + TARGET.kind, MAPPED)
     store64(window + WINDOW.far, far)
+    return 0
 
 
 # Copies -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from ncclx_mpi.p2p.blocks import block
+from ncclx_mpi.p2p.blocks import words_block
 from numba_kernels.layout import WORD, words
 
 WINDOW = words(
@@ -34,7 +34,8 @@ GENERAL, MAPPED, PRIVATE = 0, 1, 2
 FREE, SHARED, EXCLUSIVE = 0, 1, 2
 """``TARGET.held``."""
 
-_HEADER = struct.Struct("8q")
+_HEADER, _EPOCHS = struct.Struct("8q"), struct.Struct("4q")
+assert (WINDOW.size, WINDOW.fenced, WINDOW.all, WINDOW.held) == tuple(range(WINDOW.size, WINDOW.size + 4 * WORD, WORD))
 
 
 class Words:
@@ -56,16 +57,14 @@ class Words:
     """
 
     def __init__(self, comm: int, size: int, not_reductions: tuple[int, int]) -> None:
-        found, self.address = block(WINDOW.total + size * TARGET.total)
-        self._words: memoryview[int] = found.data
+        self._words, self.address = words_block(WINDOW.total + size * TARGET.total)
         self._size = size
         replace, no_op = not_reductions
         _HEADER.pack_into(self._words, 0, comm, size, 0, 0, 0, 0, replace, no_op)
 
     def close(self) -> None:
         """Leave everything to Python from now on, which says why nothing can be accessed."""
-        for field in ("size", "fenced", "all", "held"):
-            self.set(field, 0)
+        _EPOCHS.pack_into(self._words, WINDOW.size, 0, 0, 0, 0)
 
     def get(self, field: str) -> int:
         """A word of :data:`WINDOW`."""

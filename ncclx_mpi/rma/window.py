@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+from array import array
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, NoReturn
 
@@ -29,8 +30,11 @@ from ncclx_mpi.rma.layout import CONTROL, EXCLUSIVE, FREE, PRIVATE, ROW, SHARED,
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
+from numba_kernels.layout import WORD
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
+
+_FIELDS = ROW.total // WORD
 
 
 class Part(NamedTuple):
@@ -90,7 +94,7 @@ class Window:
         self.words = Words(comm.address, comm.size, not_reductions)
         self.epochs = Epochs(comm)
         self._control = 0
-        self._rows = self._exchange(prepare)
+        self._table = self._exchange(prepare)
         self._far: dict[int, Far] = {}
         self._near: dict[int, Near] = {}
         self._serving: Serving | None = None
@@ -99,26 +103,33 @@ class Window:
             self._serving = Serving(comm, self._near_target(comm.rank), self._word(comm.rank, CONTROL.lock), function_of)
             service.add(self._serving)
 
-    def _exchange(self, prepare: Callable[[], Part]) -> list[list[int]]:
-        """Return the row of each rank; a failure of one is raised on all."""
+    def _exchange(self, prepare: Callable[[], Part]) -> array[int]:
+        """Return the rows of all ranks, one behind the other; a failure of one is raised on all."""
         failure = None
         try:
             row = self._join(prepare)
         except Exception as exception:
             failure = exception
-            row = [exception.Get_error_class() if isinstance(exception, errors.Exception) else errors.ERR_OTHER] + [0] * 9
-        mine, table = np.array(row, np.int64), np.empty((self.comm.size, len(row)), np.int64)
-        collectives.allgather(self.comm, array_words(mine)[0], mine.nbytes, array_words(table)[0])
-        rows: list[list[int]] = table.tolist()
-        bad = next((rank for rank, row in enumerate(rows) if row[0]), -1)
-        if failure is not None or bad >= 0:
+            row = [exception.Get_error_class() if isinstance(exception, errors.Exception) else errors.ERR_OTHER] + [0] * (
+                _FIELDS - 1
+            )
+        mine, table = array("q", row), array("q", bytes(ROW.total * self.comm.size))
+        collectives.allgather(self.comm, mine.buffer_info()[0], ROW.total, table.buffer_info()[0])
+        arena, near = self.engine.arena, self.engine.near
+        bad = entry(fast.fill_targets)(self.words.address, table.buffer_info()[0], arena.base, near[0], near[-1], self.part.address)
+        if bad:
             self._release()
             if failure is not None:
                 raise failure
-            errors.fail(rows[bad][0], f"rank {bad} could not make its part of the window; its own error says why")
-        arena, near = self.engine.arena, self.engine.near
-        entry(fast.fill_targets)(self.words.address, array_words(table)[0], arena.base, near[0], near[-1], self.part.address)
-        return rows
+            rank = bad - 1
+            errors.fail(table[rank * _FIELDS], f"rank {rank} could not make its part of the window; its own error says why")
+        return table
+
+    @functools.cached_property
+    def _rows(self) -> list[list[int]]:
+        """The row of each rank."""
+        table = self._table.tolist()
+        return [table[at : at + _FIELDS] for at in range(0, len(table), _FIELDS)]
 
     def _join(self, prepare: Callable[[], Part]) -> list[int]:
         """Make this rank's part and the row that tells the others of it."""
