@@ -7,6 +7,7 @@ above it, so codes differ from classes, as they do in real MPI libraries: client
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any, NoReturn
 
 _strings: dict[int, str] = {}
@@ -108,7 +109,7 @@ class Exception(RuntimeError):
 
     def __init__(self, ierr: int = SUCCESS, /) -> None:
         """Make the error with this code."""
-        code = ierr.__index__()
+        code = operator.index(ierr)
         super().__init__(code if code >= SUCCESS else ERR_UNKNOWN)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -244,7 +245,7 @@ def last_used_code() -> int:
 
 def Get_error_class(errorcode: int) -> int:
     """The class to which an error code belongs."""
-    code = errorcode.__index__()
+    code = operator.index(errorcode)
     if code in _user.classes:
         return _user.classes[code]
     if code in _strings:
@@ -255,7 +256,7 @@ def Get_error_class(errorcode: int) -> int:
 
 def Get_error_string(errorcode: int) -> str:
     """The text of an error code or class."""
-    code = errorcode.__index__()
+    code = operator.index(errorcode)
     if code in _user.strings:
         return _user.strings[code]
     text = _messages.get(code)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi import constants as mpi
@@ -329,14 +329,10 @@ class Comm(
         errhandler_dispatch.use_in_waits(errhandler, Request, Comm._handle_of)
 
 
-def _true(comm: Comm) -> Literal[True]:
-    return True
-
-
 _PREDEFINED: dict[int, Callable[[Comm], Any]] = {
     mpi.TAG_UB: lambda comm: LARGEST_TAG,
     mpi.IO: lambda comm: comm._state.rank,
-    mpi.WTIME_IS_GLOBAL: _true,
+    mpi.WTIME_IS_GLOBAL: lambda comm: 1,
     mpi.UNIVERSE_SIZE: lambda comm: runtime.engine().size,
     mpi.APPNUM: lambda comm: int(os.environ.get(launcher.NUMBER, "0")),
     mpi.LASTUSEDCODE: lambda comm: errors.last_used_code(),

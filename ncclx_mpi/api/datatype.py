@@ -32,7 +32,7 @@ class Datatype(Named, Attributed, Handle):
     _NULL_NAME = "MPI_DATATYPE_NULL"
     _KIND = "datatype"
 
-    def __new__(cls, datatype: Datatype | None = None, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, datatype: Datatype | None = None) -> Self:
         """Make a null handle, or a copy of another handle."""
         return cls._copy(datatype, "datatype")
 
@@ -58,9 +58,10 @@ class Datatype(Named, Attributed, Handle):
     @classmethod
     def fromhandle(cls, handle: int) -> Datatype:
         """Make the handle that :attr:`handle` gave."""
-        layout = find(handle)
-        if layout is None and handle:
-            fail(ERR_TYPE, f"{handle:#x} is not the handle of a live datatype")
+        number = integer(handle, "handle")
+        layout = find(number)
+        if layout is None and number:
+            fail(ERR_TYPE, f"{number:#x} is not the handle of a live datatype")
         if layout is None or layout.is_named:
             return _constant(layout)
         return cls._refer(layout)

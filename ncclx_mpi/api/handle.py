@@ -111,6 +111,7 @@ class Handle:
     @classmethod
     def _find(cls, number: int) -> Any:
         """Return the state with this number."""
+        number = integer(number, "handle")
         if number == 0:
             return cls._NULL
         state = find(number)

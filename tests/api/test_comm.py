@@ -351,3 +351,8 @@ def test_a_class_in_place_of_an_object_stays_as_it_is() -> None:
                 with contextlib.suppress(TypeError, AttributeError):
                     free(other)
     assert not any("_state" in vars(kind) for kind in kinds)
+
+
+def test_predefined_attributes_are_numbers() -> None:
+    for name in ("TAG_UB", "IO", "WTIME_IS_GLOBAL", "UNIVERSE_SIZE", "APPNUM", "LASTUSEDCODE"):
+        assert type(MPI.COMM_WORLD.Get_attr(getattr(MPI, name))) is int, name

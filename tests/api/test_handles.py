@@ -42,6 +42,27 @@ def test_integers_of_what_was_freed() -> None:
     assert caught.value.Get_error_class() == MPI.ERR_GROUP
 
 
+@pytest.mark.parametrize("handle", HANDLES, ids=lambda handle: type(handle).__name__)
+def test_what_is_no_number_and_no_handle_is_refused_by_its_type(handle: Any) -> None:
+    kind = type(handle)
+    for call in (
+        lambda: kind.fromhandle("1"),
+        lambda: kind.fromint(None),
+        lambda: kind.f2py([]),
+        lambda: kind(3),
+        lambda: kind(handle, handle),
+        lambda: kind(name=1),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_errors_are_made_of_numbers() -> None:
+    for call in (MPI.Exception, MPI.Get_error_class, MPI.Get_error_string):
+        with pytest.raises(TypeError):
+            call("1")
+
+
 @pytest.mark.parametrize("place", [MPI.BOTTOM, MPI.IN_PLACE, MPI.BUFFER_AUTOMATIC], ids=repr)
 def test_places_have_memory_that_is_nobodys(place: Any) -> None:
     view = memoryview(place)
