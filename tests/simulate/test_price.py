@@ -32,6 +32,7 @@ dc.bandwidth = 5
 eager = 8K
 """.splitlines()
 SHARED = [*HOSTS, "node.uplink = 10"]
+NETWORKS = sorted((Path(__file__).parents[2] / "docs" / "snippets").glob("*.txt"))
 
 
 def call_of(row: Algorithm, size: int, nbytes: int) -> Call:
@@ -191,6 +192,12 @@ def test_a_line_that_says_nothing_is_named(line: str, said: str) -> None:
     with pytest.raises(ValueError) as caught:
         network.read([line])
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("path", NETWORKS, ids=lambda path: path.stem)
+def test_networks_of_the_page_are_read(path: Path) -> None:
+    found = network.read(path.read_text().splitlines())
+    assert price(row_of("allreduce", "ring"), Call(16, 1 << 20, 8), found).us > 0
 
 
 def test_how_far_it_is() -> None:
