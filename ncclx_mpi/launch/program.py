@@ -14,6 +14,7 @@ from types import CodeType, FrameType, ModuleType, TracebackType
 from ncclx_mpi import process
 
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
+_LONGEST_LINE = 4096
 
 
 class UsageError(Exception):
@@ -75,8 +76,8 @@ def parse(words: list[str]) -> Program:
 def parse_any(words: list[str]) -> tuple[Program, list[str]]:
     """As :func:`parse`, for programs of any kind; also returns the flags of a ``python -X ... script`` line.
 
-    A file is a Python program if its name ends in ``.py``, ``.pyz`` or ``.pyw``, or if it is a folder, or a file that is not
-    executable.
+    A file is a Python program if its name ends in ``.py``, ``.pyz`` or ``.pyw``, if it is a folder, or a file that is not executable, or if
+    its first line names this very interpreter, as that of a command which pip has installed does.
     ``python script`` with this very interpreter means the script, so that it can be forked.
     """
     if words and words[0] not in ("-m", "-c", "-") and is_this_interpreter(words[0]):
@@ -84,7 +85,10 @@ def parse_any(words: list[str]) -> tuple[Program, list[str]]:
         return parse(rest or ["-"]), flags
     program = parse(words)
     if program.kind == SCRIPT and not _looks_like_python(program.target):
-        return Program(EXECUTABLE, program.target, program.args), []
+        found = shutil.which(program.target)
+        if found is None or not _is_script_of_this_interpreter(found):
+            return Program(EXECUTABLE, program.target, program.args), []
+        program.target = found
     return program, []
 
 
@@ -92,6 +96,19 @@ def _looks_like_python(path: str) -> bool:
     if path.endswith((".py", ".pyz", ".pyw")) or os.path.isdir(path):
         return True
     return os.path.isfile(path) and not os.access(path, os.X_OK)
+
+
+def _is_script_of_this_interpreter(path: str) -> bool:
+    """Does a file begin with ``#!``, this Python and no flag, and is it source text?"""
+    try:
+        with open(path, "rb") as file:
+            words, is_archive = os.fsdecode(file.readline(_LONGEST_LINE)).split(), file.read(2) == b"PK"
+    except OSError:
+        return False
+    if is_archive or not words or not words[0].startswith("#!"):
+        return False
+    interpreter = [word for word in [words[0].removeprefix("#!"), *words[1:]] if word and os.path.basename(word) != "env"]
+    return len(interpreter) == 1 and is_this_interpreter(interpreter[0])
 
 
 def is_this_interpreter(word: str) -> bool:

@@ -82,6 +82,26 @@ def test_word_python_means_this_interpreter(tmp_path):
     assert parse_any([sys.executable, "-W", "error", str(script), "x"])[1] == ["-W", "error"]
 
 
+@pytest.mark.parametrize("line", ["#!{}", "#! {}", "#!/usr/bin/env python"])
+def test_a_script_that_names_this_interpreter_is_a_program_of_ours(tmp_path, monkeypatch, line):
+    """As commands that pip installs, whose ``mpi4py`` is to be ours, too."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{tmp_path}:{os.environ['PATH']}")
+    script = tmp_path / "tool"
+    script.write_text(f"{line.format(sys.executable)}\nfrom mpi4py import MPI; import sys\nprint(MPI.COMM_WORLD.size, sys.argv)\n")
+    script.chmod(0o755)
+    for name in (str(script), "tool"):
+        result = run("run", "-n", "2", name, "a", PATH=os.environ["PATH"])
+        assert result.stdout == f"2 ['{script}', 'a']\n" * 2, result.stderr
+
+
+@pytest.mark.parametrize("content", ["#!{} -u\n", "#!/bin/sh\n", "", "#!{}\nPK\3\4", "#!\n", "\x7fELF"])
+def test_other_files_run_by_themselves(tmp_path, content):
+    script = tmp_path / "tool"
+    script.write_text(content.format(sys.executable))
+    script.chmod(0o755)
+    assert parse_any([str(script)])[0].kind == "executable"
+
+
 def test_variables_are_set_before_numpy_is_imported():
     code = "import numpy, os; print(os.environ['OMP_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
     result = run("run", "-n", "1", "-x", "OMP_NUM_THREADS=1", "-x", "OPENBLAS_NUM_THREADS=1", "-c", code)
