@@ -26,6 +26,10 @@ _LINE_SECONDS = 1.0
 """For a peer to send its line; who is slower tries again."""
 _HOLDER_SECONDS = 1.0
 _MOST_FDS = 2
+_OTHER_NAMESPACE = (
+    "it is in another process namespace (container) than who started the memory of this node, so neither sees whether the other lives; have "
+    "all ranks of a node in one container, or give it the processes of the host (--pid=host)"
+)
 _NOT_YET = (ConnectionRefusedError, ConnectionResetError, BrokenPipeError, TimeoutError, BlockingIOError)
 """Rank 0 is not there, or has more ranks waiting than its queue holds: that is EAGAIN."""
 
@@ -106,7 +110,7 @@ def answer(
             if peer_of(connection)[1] != os.getuid():
                 return None
             word, rank, peers = connection.recv(_MAX_LINE).decode().split()
-            reason = _reason_against(word, int(rank), int(peers), token, size) or reason_against(int(rank))
+            reason = _reason_against(word, int(rank), int(peers), token, size) or _unseen(connection) or reason_against(int(rank))
             if reason:
                 connection.sendall(b"-" + reason.encode())
                 return None
@@ -122,6 +126,11 @@ def _reason_against(word: str, rank: int, peers: int, token: str, size: int) -> 
     if peers != size or not 0 <= rank < size:
         return f"rank {rank} believes in {peers} ranks, rank 0 in {size}: they were not started by one command"
     return ""
+
+
+def _unseen(connection: socket.socket) -> str:
+    """Why ranks cannot share memory if the other end, which has just spoken, is a process that this one cannot see."""
+    return "" if peer_of(connection)[0] else _OTHER_NAMESPACE
 
 
 def hand_out(server: socket.socket, token: str, size: int, fds_of: FdsOf) -> None:
@@ -185,10 +194,13 @@ def _ask(client: socket.socket, token: str, rank: int, size: int) -> list[int]:
     reply, fds, _, _ = socket.recv_fds(client, _MAX_LINE, _MOST_FDS)
     if not reply:
         raise ConnectionResetError
-    if reply[:1] != b"+" or not fds:
-        raise RuntimeError(f"rank {rank} of {size} cannot join: {reply[1:].decode(errors='replace')}")
     for fd in fds:
         os.set_inheritable(fd, False)
+    reason = _unseen(client) if reply[:1] == b"+" and fds else reply[1:].decode(errors="replace")
+    if reason:
+        for fd in fds:
+            os.close(fd)
+        raise RuntimeError(f"rank {rank} of {size} cannot join: {reason}")
     return list(fds)
 
 
