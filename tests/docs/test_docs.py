@@ -66,7 +66,7 @@ def test_pages_are_up_to_date() -> None:
 def test_python_in_the_docs_comes_from_files(page: Path) -> None:
     text = page.read_text()
     blocks = len(re.findall(r"^```python$", text, re.MULTILINE))
-    from_files = len(re.findall(r"<!-- file: snippets/", text))
+    from_files = len(re.findall(r"<!-- file: snippets/\S+\.py -->", text))
     assert blocks == from_files
 
 
