@@ -53,12 +53,12 @@ def constants_of(kind: str) -> list[str]:
 
 def groups_of(cls: type) -> Iterable[tuple[str, list[str]]]:
     """The public members of a class that no public base of it has, by the class of ours that defines them: its title, and their names."""
-    static = inspect.getattr_static
+    static, listed = inspect.getattr_static, set(dir(cls))
     bases = [base for base in cls.__mro__[1:] if base in CLASSES]
     seen: set[str] = {name for base in bases for name in dir(base) if static(base, name) is static(cls, name)}
     for each in cls.__mro__:
         if each.__module__.startswith("ncclx_mpi"):
-            names = [name for name in vars(each) if not name.startswith("_") and name not in seen]
+            names = [name for name in vars(each) if not name.startswith("_") and name in listed - seen]
             seen.update(names)
             if names:
                 words = " ".join(re.findall("[A-Z][a-z]+", each.__name__)).lower()
