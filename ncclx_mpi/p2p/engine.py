@@ -204,8 +204,7 @@ class Engine:
         self.rank = rank
         self.near = arena.near
         self.local_rank = self.near.index(rank)
-        self.forced = tuple(forced)
-        self.forced_words = memoryview(array("q", self.forced))
+        self.force(forced)
         self.reduction_order = reduction_order
         self.pid = os.getpid()
         self.size = arena.plan.world_size
@@ -537,6 +536,11 @@ class Engine:
         return int(found[0])
 
     # Waiting ----------------------------------------------------------------------------------------------------
+
+    def force(self, numbers: Sequence[int]) -> None:
+        """Have these algorithms, one number for each operation, serve communicators that are made from now on."""
+        self.forced = tuple(numbers)
+        self.forced_words = memoryview(array("q", self.forced))
 
     def progress(self) -> None:
         """Move on everything that is outstanding."""

@@ -99,11 +99,11 @@ def noted_rows() -> Iterator[set[Algorithm]]:
 
 def forcing(comm: NativeComm, collective: str, name: str) -> NativeComm:
     """A communicator of the same ranks on which one algorithm is forced."""
-    comm.engine.forced = numbers(collective, name)
+    comm.engine.force(numbers(collective, name))
     try:
         return duplicate(comm)
     finally:
-        comm.engine.forced = (0,) * len(OPERATIONS)
+        comm.engine.force((0,) * len(OPERATIONS))
 
 
 def blocking(name: str) -> Callable[..., None]:
@@ -203,9 +203,9 @@ def arbitrary(comm: NativeComm, seed: int) -> None:
     made = []
     names = {name: [row.name for row in rows_of(name) if row.order == RANK and not row.equal_blocks] for name in ALGORITHMS}
     for _ in range(4):
-        comm.engine.forced = tuple(map(max, *(numbers(name, dice.choice(names[name])) for name in names)))
+        comm.engine.force(tuple(map(max, *(numbers(name, dice.choice(names[name])) for name in names))))
         made.append(duplicate(comm))
-    comm.engine.forced = (0,) * len(OPERATIONS)
+    comm.engine.force((0,) * len(OPERATIONS))
     for _ in range(60):
         mine, case, length = dice.choice(made), dice.choice(CASES), int(2 ** dice.uniform(0, 15)) - 1
         case(mine, blocking, length)

@@ -14,6 +14,7 @@ from ncclx_mpi.collectives import Pending, shm_oneshot
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import PEER
 from numba_kernels import reduce as reductions
+from numba_kernels.layout import WORD
 from tests.collectives.cases import CASES
 from tests.collectives.forked import Signals, give_up_in_the_middle, run_ranks
 from tests.collectives.test_failures import raises
@@ -35,8 +36,7 @@ def run_cases(comm: NativeComm, way: int) -> None:
         without_plan.clear()
         for case in large:
             case(comm, start, length)
-    ahead = int.from_bytes(comm._block.tobytes()[shm_oneshot.SCRATCH.ahead :][:8], "little")
-    assert ahead == (way if comm.size > 1 else shm_oneshot.UNASKED)
+    assert comm._words[shm_oneshot.SCRATCH.ahead // WORD] == (way if comm.size > 1 else shm_oneshot.UNASKED)
     assert without_plan == (LARGE if way == shm_oneshot.AGREED and comm.size > 1 else set())
 
 
