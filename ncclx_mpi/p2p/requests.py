@@ -97,9 +97,8 @@ def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # t
     peer = peer_of(engine, load64(request + REQUEST.peer))
     if is_eager_allowed(engine, peer, nbytes, mode) != 0:
         store64(request + REQUEST.action, EAGER)
-        store64(
-            peer + PEER.sent, load64(peer + PEER.sent) + nbytes + EAGER_COST
-        )  # in the queue, too, or there were no bound on those
+        # While it waits for room, too: there were no bound on those that do.
+        store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes + EAGER_COST)
     else:
         store64(request + REQUEST.action, RTS)
         call_three(load64(peer + PEER.offer), engine, peer, request)
