@@ -193,8 +193,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Shared_query(self, rank: int) -> tuple[buffer, int]:
         """Query the process-local address for remote memory segments.
 
-        Returns the memory of a rank, and its displacement unit; for `PROC_NULL` of the first rank that has any. It has no bytes if it
-        cannot be loaded from and stored to here.
+        Returns the memory of a rank, and its displacement unit; for `PROC_NULL` of the first rank that has any, wherever that is. It
+        has no bytes if it cannot be loaded from and stored to here.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
                 errors.ERR_RMA_FLAVOR, "Win.Shared_query: a dynamic window has no segments; Allocate_shared makes one that has"
             )
         every = range(window.comm.size)
-        chosen = next((other for other in every if window.segment(other)[1]), 0) if target == PROC_NULL else target
+        chosen = next((other for other in every if window.size_of(other)), 0) if target == PROC_NULL else target
         address, nbytes, unit = window.segment(chosen)
         return buffer._over(address, nbytes, False, None, window.part), unit
 

@@ -299,6 +299,10 @@ class Window:
             return (self.part.address, self.part.nbytes, self.part.unit) if rank == self.comm.rank else (0, 0, row[ROW.unit // 8])
         return self.engine.arena.base + row[ROW.where // 8], row[ROW.size // 8], row[ROW.unit // 8]
 
+    def size_of(self, rank: int) -> int:
+        """Bytes of the memory of a rank, wherever it is."""
+        return int(self._rows[rank][ROW.size // 8])
+
     def _reach(self, rank: int) -> Reach:
         """The way to the memory of a near rank."""
         _, is_mapped, where, _, _, _, pid, _, token, token_at = self._rows[rank]

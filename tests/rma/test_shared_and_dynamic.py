@@ -68,6 +68,8 @@ def test_ranks_of_other_nodes_share_nothing(comm: Any) -> None:
     win.Free()
     far = MPI.Win.Allocate(16, comm=comm)
     assert len(far.Shared_query(comm.rank)[0]) == 16 and len(far.Shared_query(1 - comm.rank)[0]) == 0
+    # Of the first rank that has any, which is on another node for the other one.
+    assert len(far.Shared_query(MPI.PROC_NULL)[0]) == (16 if comm.rank == 0 else 0)
     far.Free()
 
 
