@@ -280,9 +280,8 @@ def idle_rank() -> None:
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     if comm.rank < node.size:
         engine, data, total = runtime.engine(), np.zeros(1), np.zeros(1)
-        nothing = np.zeros(
-            1, np.int64
-        )  # a list of no transports: a thread of this process polls, too, so there has to be something
+        # A list of no transports: a thread of this process polls, too, so there has to be something.
+        nothing = np.zeros(1, np.int64)
         network = (engine.word("poll_other"), engine.word("other_state"))
         ways = {True: network, False: (c_address(poll_all), nothing.ctypes.data)}
         times: dict[tuple[str, bool], list[float]] = {}

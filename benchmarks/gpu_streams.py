@@ -69,9 +69,9 @@ def measure(comm: Any, driver: Driver, stream: int, name: str, nbytes: int, call
 
 def enqueuing(comm: Any, stream: int, name: str, sent: Block, received: Block) -> Callable[[], None]:
     """What enqueues the call."""
-    method = getattr(comm.in_stream(stream), name)
+    method: Callable[..., None] = getattr(comm.in_stream(stream), name)
     if name == "Barrier":
-        return method  # type: ignore[no-any-return]
+        return method
     if name == "Bcast":
         return lambda: method(sent)
     return lambda: method(sent, received)
