@@ -11,7 +11,7 @@ from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.collectives import Described, Pending
-from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Operation, blame, write_status
+from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Operation, on_behalf, write_status
 from ncclx_mpi.operations.transfer import Bound, Ticket
 from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.layout import COLLECTIVE
@@ -33,11 +33,11 @@ class Started(Operation):
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        return _test(self.pending, self.number, self.name)
+        return on_behalf(self.pending.comm, self.pending.test, self.number, self.name)
 
     def wait(self) -> None:
         """Return when it is done."""
-        _wait(self.pending, self.number, self.name)
+        on_behalf(self.pending.comm, self.pending.wait, self.number, self.name)
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""
@@ -71,11 +71,12 @@ class Turn(Ticket):
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        return _test(self.comm, *self.comm.describe_request(self.request))
+        pending: Pending = self.comm
+        return on_behalf(pending.comm, pending.test, *pending.describe_request(self.request))
 
     def wait(self) -> None:
         """Return when it is done."""
-        _wait(self.comm, *self.comm.describe_request(self.request))
+        on_behalf(self.comm.comm, self.comm.wait, *self.comm.describe_request(self.request))
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -117,16 +118,14 @@ class Repeated(Bound):
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        return not self.is_active or _test(self.pending, *self.pending.describe_request(self.request))
+        if not self.is_active:
+            return True
+        return on_behalf(self.pending.comm, self.pending.test, *self.pending.describe_request(self.request))
 
     def wait(self) -> None:
         """Return when it is done."""
         if self.is_active:
-            try:
-                _wait(self.pending, *self.pending.describe_request(self.request))
-            except BaseException:
-                self.abandon()
-                raise
+            on_behalf(self.pending.comm, self.pending.wait, *self.pending.describe_request(self.request))
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -167,22 +166,6 @@ def request(state: CommState, number: int, name: str, after: Callable[[], None] 
     """Return the request of collective `number`. The next one of plain arrays finds a ticket."""
     fast.add_ticket(state, Turn)
     return Request._refer(Started(state.pending, number, name, after))
-
-
-def _test(pending: Pending, number: int, name: str) -> bool:
-    try:
-        return pending.test(number, name)
-    except errors.Exception as error:
-        blame(error, pending.comm)
-        raise
-
-
-def _wait(pending: Pending, number: int, name: str) -> None:
-    try:
-        pending.wait(number, name)
-    except BaseException as error:
-        blame(error, pending.comm)
-        raise
 
 
 def _refuse_to_cancel(is_valid: Any) -> None:

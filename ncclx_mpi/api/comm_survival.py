@@ -15,6 +15,7 @@ from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.collectives import Agreement
 from ncclx_mpi.operations.agreed import Agreed
+from ncclx_mpi.operations.operation import wait_for
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.comm import Comm
@@ -66,7 +67,7 @@ class Survival:
     def Agree(self, flag: int) -> int:
         """Blocking agreement: the bitwise *and* of what all living processes pass, the same on all of them, whoever dies meanwhile."""
         agreed = self._start_agreement(_checked_flag(flag))
-        agreed.wait()
+        wait_for(agreed)
         return agreed.agreement.flag
 
     def Iagree(self, flag: Buffer) -> Request:
@@ -83,7 +84,7 @@ class Survival:
     def Shrink(self) -> Comm:
         """Shrink a communicator to the processes that live, in the same order, whoever dies meanwhile."""
         made, agreed = self._start_shrink()
-        agreed.wait()
+        wait_for(agreed)
         agreed.finish()
         return made
 

@@ -30,7 +30,7 @@ from ncclx_mpi.collectives.bcast import shm_object as bcast_blob
 from ncclx_mpi.collectives.gather import shm_object as gather_blob
 from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
 from ncclx_mpi.gpu_memory.streams import are_quickly_told
-from ncclx_mpi.operations.operation import Operation, Together, blame
+from ncclx_mpi.operations.operation import Operation, Together, blame, wait_for
 from ncclx_mpi.operations.transfer import Ticket, Transfer
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
@@ -248,7 +248,7 @@ def raise_given_up(comm: NativeComm, code: int, what: str) -> NoReturn:
 
 def finish_waiting(operation: Operation, status: Status | None) -> None:
     """Wait for an operation and finish it."""
-    operation.wait()
+    wait_for(operation)
     if status is not None:
         operation.fill(status)
     operation.finish()

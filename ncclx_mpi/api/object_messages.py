@@ -34,7 +34,7 @@ from ncclx_mpi.api import fast
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.operations import background_progress
-from ncclx_mpi.operations.operation import Operation, Together, blame, write_status
+from ncclx_mpi.operations.operation import Operation, Together, on_behalf, wait_for, write_status
 from ncclx_mpi.operations.transfer import Ticket, Transfer, raise_error
 from ncclx_mpi.p2p import object_requests, request_pool
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result, from_whom
@@ -227,7 +227,7 @@ def complete(comm: NativeComm, operation: Operation) -> None:
     if isinstance(operation, Together):
         wait_stepping(comm, operation, "send of an object")
     else:
-        operation.wait()
+        wait_for(operation)
     operation.finish()
 
 
@@ -269,7 +269,7 @@ def receive_noted(comm: NativeComm, noted: bytearray, source: int, tag: int, off
     if message == 0:
         message = comm.engine.wait_match(comm, source, tag, offset, f"recv of an object {from_whom(source, tag)}")
     operation = ObjectRequest(_receive_matched(comm, message))
-    operation.wait()
+    wait_for(operation)
     if status is not None:
         operation.fill(status)
     return operation.finish()
@@ -398,11 +398,7 @@ class ObjectReceive:
                 engine.progress()
                 continue
             request, serial, what = awaited
-            try:
-                engine.await_request(request, what, serial)
-            except BaseException as error:
-                blame(error, self._comm)
-                raise
+            on_behalf(self._comm, engine.await_request, request, what, serial)
 
     def _advance(self) -> bool:
         if self._result is None:
@@ -543,11 +539,7 @@ class _Receiving(Operation):
 
     def wait(self) -> None:
         """Return when it is done."""
-        try:
-            self.general().wait()
-        except BaseException:
-            self.abandon()
-            raise
+        self.general().wait()
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""

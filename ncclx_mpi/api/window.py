@@ -30,7 +30,7 @@ from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
 from ncclx_mpi.constants import PROC_NULL
-from ncclx_mpi.operations.operation import Operation
+from ncclx_mpi.operations.operation import Operation, wait_for
 from ncclx_mpi.rma.attached import TABLE_BYTES, Regions
 from ncclx_mpi.rma.far import Fetch
 from ncclx_mpi.rma.reach import Landing, Place
@@ -601,11 +601,7 @@ class Fetching(Operation):
 
     def wait(self) -> None:
         """Return when it is done."""
-        try:
-            self.fetch.wait()
-        except BaseException:
-            self.abandon()
-            raise
+        self.fetch.wait()
 
     def finish(self) -> None:
         """Put what it brought where it belongs, and empty it."""
@@ -623,7 +619,7 @@ class Fetching(Operation):
 def _wait(fetch: Fetch | None) -> None:
     """Return when what was started is here, if it is not yet."""
     if fetch is not None:
-        Fetching(fetch).wait()
+        wait_for(Fetching(fetch))
 
 
 def _request(fetch: Fetch | None) -> Request:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import runtime
-from ncclx_mpi.operations.operation import EMPTY, Operation, write_status
+from ncclx_mpi.operations.operation import EMPTY, Operation, wait_for, write_status
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.status import Status
@@ -45,11 +45,7 @@ class Access(Operation):
 
     def wait(self) -> None:
         """Return when it is done."""
-        try:
-            runtime.engine().idle_wait(self.poll, "an access to a file")
-        except BaseException:
-            self.abandon()
-            raise
+        runtime.engine().idle_wait(self.poll, "an access to a file")
 
     def fill(self, status: Status) -> None:
         """Write how many bytes were accessed to `status`."""
@@ -129,4 +125,4 @@ def done(work: Work) -> Operation:
 def settle() -> None:
     """Return when all accesses that were begun are done."""
     if _thread.is_running:
-        start(lambda: 0, None).wait()
+        wait_for(start(lambda: 0, None))

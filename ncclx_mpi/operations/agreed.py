@@ -29,11 +29,7 @@ class Agreed(Operation):
 
     def wait(self) -> None:
         """Return when all have agreed."""
-        try:
-            self.agreement.comm.engine.ended.wait_through_deaths(self.agreement.poll, "agreement")
-        except BaseException:
-            self.abandon()
-            raise
+        self.agreement.comm.engine.ended.wait_through_deaths(self.agreement.poll, "agreement")
 
     def finish(self) -> Any:
         """Do what there is to do, and empty it."""

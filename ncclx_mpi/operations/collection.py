@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import errors
-from ncclx_mpi.operations.operation import Operation, blame
+from ncclx_mpi.operations.operation import Operation, on_behalf
 
 if TYPE_CHECKING:
     from ncclx_mpi.collectives import Collective
@@ -25,19 +25,11 @@ class Collection(Operation):
 
     def poll(self) -> bool:
         """Whether it is done, after some progress."""
-        try:
-            return self.collective.test()
-        except errors.Exception as error:
-            blame(error, self.collective.comm)
-            raise
+        return on_behalf(self.collective.comm, self.collective.test)
 
     def wait(self) -> None:
         """Return when it is done."""
-        try:
-            self.collective.wait()
-        except BaseException as error:
-            blame(error, self.collective.comm)
-            raise
+        on_behalf(self.collective.comm, self.collective.wait)
 
     def finish(self) -> Any:
         """Deliver what it brought, and empty it."""

@@ -9,7 +9,7 @@ from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.device import messages
 from ncclx_mpi.device.messages import Array, Incoming, Message
 from ncclx_mpi.operations import background_progress
-from ncclx_mpi.operations.operation import EMPTY, Operation, blame, write_status
+from ncclx_mpi.operations.operation import EMPTY, Operation, blame, on_behalf, write_status
 from ncclx_mpi.operations.transfer import raise_error
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
 
@@ -37,12 +37,7 @@ class DeviceTransfer(Operation):
 
     def wait(self) -> None:
         """Return when it is done."""
-        try:
-            self.comm.engine.idle_wait(self.poll, self.what)
-        except BaseException as error:
-            blame(error, self.comm)
-            self.abandon()
-            raise
+        on_behalf(self.comm, self.comm.engine.idle_wait, self.poll, self.what)
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`; a send knows only whether it was cancelled."""

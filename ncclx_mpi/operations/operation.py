@@ -1,14 +1,15 @@
 """What a request stands for, and what is made of several or of one again and again.
 
 An operation is used in this order: ``wait()`` or ``poll()`` until it is done, ``fill(status)`` as often as wanted, then
-``finish()`` once, which delivers the result and empties the operation (``settle()`` if a received object is not wanted). Emptied,
-it is invalid for every request that still refers to it.
+``finish()`` once, which delivers the result and empties the operation (``settle()`` if a received object is not wanted). Whoever
+called a ``wait()`` that failed calls ``abandon()``, as :func:`wait_for` does. Emptied, it is invalid for every request that still refers
+to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ncclx_mpi import errors
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
@@ -17,6 +18,9 @@ from ncclx_mpi.state import State
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.status import Status
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 EMPTY = Result(ANY_SOURCE, ANY_TAG, 0, errors.SUCCESS, False)
 ALREADY_ACTIVE = "the persistent request is active: wait for it before starting it again"
@@ -166,11 +170,7 @@ class Persistent(Operation):
     def wait(self) -> None:
         """Return when it is done."""
         if self.current is not None:
-            try:
-                self.current.wait()
-            except BaseException:
-                self.current = None
-                raise
+            self.current.wait()
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -208,7 +208,27 @@ def write_status(status: Status, result: Result) -> None:
     status._fill(result.source, result.tag, result.nbytes, result.cancelled)
 
 
+def wait_for(operation: Operation) -> None:
+    """Return when an operation is done; if the wait fails, all of it is withdrawn."""
+    try:
+        operation.wait()
+    except BaseException:
+        operation.abandon()
+        raise
+
+
 def blame(error: BaseException, comm: NativeComm) -> None:
     """Note the communicator whose operation ended with an error: its error handler is the one to call."""
     if isinstance(error, errors.Exception):
         error._origin = comm
+
+
+def on_behalf(
+    comm: NativeComm, function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+) -> _Result:
+    """Call a function for an operation of a communicator, which is blamed for an error."""
+    try:
+        return function(*args, **kwargs)
+    except BaseException as error:
+        blame(error, comm)
+        raise

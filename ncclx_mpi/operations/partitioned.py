@@ -23,7 +23,7 @@ import numpy as np
 
 from ncclx_mpi import errors
 from ncclx_mpi.operations import background_progress
-from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, blame, write_status
+from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, on_behalf, write_status
 from ncclx_mpi.operations.transfer import Transfer
 from ncclx_mpi.p2p.engine import NativeComm, Result
 
@@ -109,7 +109,8 @@ class _Sending(Operation):
 
     def wait(self) -> None:
         """Return when all parts are sent; other threads may bring them meanwhile."""
-        _wait(self, self.message.comm, f"partitioned send to rank {self.message.peer}")
+        comm = self.message.comm
+        on_behalf(comm, comm.engine.idle_wait, self.poll, f"partitioned send to rank {self.message.peer}")
 
     def finish(self) -> Any:
         """Let it be started again."""
@@ -249,7 +250,8 @@ class _Receiving(Operation):
 
     def wait(self) -> None:
         """Return when all has come."""
-        _wait(self, self.message.comm, f"partitioned receive from rank {self.message.peer}, tag {self.message.tag}")
+        comm, what = self.message.comm, f"partitioned receive from rank {self.message.peer}, tag {self.message.tag}"
+        on_behalf(comm, comm.engine.idle_wait, self.poll, what)
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
@@ -337,13 +339,3 @@ def _checked(part: int, parts: int) -> int:
     if not 0 <= part < parts:
         errors.fail(errors.ERR_ARG, f"partition {part} is none of a message of {parts}")
     return part
-
-
-def _wait(turn: Operation, comm: NativeComm, what: str) -> None:
-    """Wait for a turn, and withdraw it if that fails."""
-    try:
-        comm.engine.idle_wait(turn.poll, what)
-    except BaseException as error:
-        blame(error, comm)
-        turn.abandon()
-        raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from ncclx_mpi import errors
 from ncclx_mpi.operations import background_progress
-from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Operation, blame, write_status
+from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Operation, blame, on_behalf, write_status
 from ncclx_mpi.p2p import request_pool
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
 from ncclx_mpi.p2p.layout import FREE, REQUEST, STANDARD
@@ -72,12 +72,7 @@ class Transfer(Operation):
 
     def wait(self) -> None:
         """Return when it is done."""
-        try:
-            self.engine.await_request(self.request, self.what)
-        except BaseException as error:
-            blame(error, self.comm)
-            self.abandon()
-            raise
+        on_behalf(self.comm, self.engine.await_request, self.request, self.what)
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`; a send knows only whether it was cancelled."""

@@ -141,6 +141,35 @@ def test_whenever_a_receive_is_interrupted_its_buffer_is_the_callers_again(comm,
 
 
 @pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("call", ["Sendrecv", "Isendrecv", "Waitall"])
+def test_an_exchange_interrupted_in_its_send_receives_nothing_any_more(comm, call):
+    """All halves of what was waited for are withdrawn, not only the one that the wait was in."""
+    from ncclx_mpi import MPI
+
+    if comm.rank == 0:
+        column = MPI.DOUBLE.Create_vector(300_000, 1, 2).Commit()
+        buffer, again, sent = np.zeros(4), np.zeros(4), [np.ones(600_000), 1, column]
+        calls = {
+            "Sendrecv": lambda: comm.Sendrecv(sent, 1, 3, buffer, 1, 5),
+            "Isendrecv": lambda: comm.Isendrecv(sent, 1, 3, buffer, 1, 5).Wait(),
+            "Waitall": lambda: MPI.Request.Waitall([comm.Isendrecv(sent, 1, 3, buffer, 1, 5)]),
+        }
+        with pytest.raises(Alarm):
+            alarm_after(0.2)
+            calls[call]()
+        comm.send("interrupted", dest=1, tag=6)
+        comm.recv(source=1, tag=8)
+        assert comm.Iprobe(1, 5) and not buffer.any(), "the receive was still posted"
+        comm.Recv(again, source=1, tag=5)
+        assert (again == 9).all() and not buffer.any()
+    else:
+        comm.recv(source=0, tag=6)
+        comm.Send(np.full(4, 9.0), dest=0, tag=5)
+        comm.send("sent", dest=0, tag=8)
+        comm.Recv(np.zeros(300_000), source=0, tag=3)
+
+
+@pytest.mark.ranks(2, timeout=60)
 @pytest.mark.parametrize("seconds", [0.001, 0.02, 0.12])
 @pytest.mark.parametrize("call", ["Send", "Ssend", "Sendrecv", "ssend", "send"])
 def test_whenever_a_send_is_interrupted_its_buffer_lives_until_it_is_read(comm, call, seconds):
