@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from ncclx_mpi.buffers.dlpack import open_tensor
 from ncclx_mpi.testing.driver_double import MANAGED, PINNED, POOL, DeviceArray, Double, SendOnlyArray, Violation
 from ncclx_mpi.testing.driver_double.arrays import using
+from ncclx_mpi.testing.driver_double.deadlock import Detector
 from numba_kernels.cuda.driver import WAIT_AT_LEAST, WRITE, DriverError, Step
 
 SEEDS = range(8)
@@ -624,6 +626,20 @@ def test_a_deadlock_of_two_processes_names_both(start: Callable[..., Any]) -> No
         driver.synchronize(0)
     reports = [str(found.value), connection.recv()]
     assert max(report.count("is at least 1, which holds 0") for report in reports) == 2, reports
+
+
+def test_a_process_is_seen_while_its_descriptors_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not seen counts as none: others would declare a deadlock that is none, or leave it out of the report."""
+    detector, really = Detector(f"{JOB}-seen", 1.0), os.readlink
+
+    def vanishing(link: Path) -> str:
+        if link.name == "0":
+            raise FileNotFoundError(link)
+        return really(link)
+
+    monkeypatch.setattr(os, "readlink", vanishing)
+    assert detector._states().keys() == {os.getpid()}
+    detector.close()
 
 
 def test_an_operation_that_takes_long_is_no_deadlock(start: Callable[..., Any]) -> None:

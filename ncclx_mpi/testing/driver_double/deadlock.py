@@ -108,7 +108,7 @@ class Detector:
         states = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError):
-                page = next((link for link in (folder / "fd").iterdir() if os.readlink(link) == self._link), None)
+                page = next((link for link in (folder / "fd").iterdir() if _target(link) == self._link), None)
                 if page is not None:
                     states[int(folder.name)] = _read(page, folder)
         return states
@@ -117,6 +117,14 @@ class Detector:
         """Leave the job."""
         self._page.close()
         os.close(self._fd)
+
+
+def _target(link: Path) -> str:
+    """Where a link leads; nowhere if it is gone: processes that look at each other open and close descriptors all the time."""
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
 
 
 def _read(page: Path, process: Path) -> State:
@@ -150,7 +158,8 @@ def _demand(process: Path, looking: int) -> float:
     seconds = 0.0
     for task in (process / "task").iterdir():
         if task.name != str(looking):
-            fields = (task / "stat").read_text().rpartition(")")[2].split()
-            seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            seconds += int((task / "schedstat").read_text().split()[1]) / 1e9
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                fields = (task / "stat").read_text().rpartition(")")[2].split()
+                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                seconds += int((task / "schedstat").read_text().split()[1]) / 1e9
     return seconds
