@@ -391,7 +391,7 @@ def test_the_order_of_ranks_refuses_algorithms_of_another(size: int) -> None:
 
 def test_names_are_those_of_files() -> None:
     """Every file of an algorithm can be forced, and every name is that of a file."""
-    elsewhere = {("gather", "cma"), ("scatter", "cma")}
+    elsewhere = {("gather", "cma"), ("scatter", "cma"), ("allreduce", "cma")}
     with_counts = {("alltoall", name) for name in ("shm_vector", "cma_vector")}
     without_others = {("neighbor_alltoall", "linear")}
     not_for_choice = (

@@ -17,11 +17,12 @@ T = alpha + m * (2 beta + gamma) for two, 2 alpha + 2 (n - 1) / n * m * 2 beta +
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives.allreduce import cma
 from ncclx_mpi.collectives.cma import UNREACHED
 from ncclx_mpi.collectives.cma_tuning import choose_way, note_way
-from ncclx_mpi.collectives.reduce_scatter.shm_pipelined import collect_round, even_firsts, reduce_round
-from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, NO_MEMORY, end, sign, whole_lines, working_memory
+from ncclx_mpi.collectives.reduce import cma
+from ncclx_mpi.collectives.reduce.cma import EVERYONE
+from ncclx_mpi.collectives.reduce.shm_pipelined import stream_reduced
+from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, end, sign
 from ncclx_mpi.collectives.shm_pipelined import (
     LEAST_ADDRESS,
     begin_streams,
@@ -35,18 +36,16 @@ from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, ticks
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
-from numba_kernels.memory import release
 from transports.shm.shared import DIRECT
 
 SWAP_BELOW = 128 << 10
 """Bytes below which two ranks swap their elements."""
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64)")
-def _swap(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _swap(comm, signature, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
     """Two ranks."""
     rank, chunk = load64(comm + COMM.rank), chunk_items(comm, count * itemsize, itemsize)
-    signature = sign(ALLREDUCE, 0, count * itemsize)
     number = begin_streams(comm, signature)
     if number < 0:
         return -number
@@ -79,38 +78,9 @@ def allreduce(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped
         return -way
     began, code = ticks(), UNREACHED
     if way == DIRECT:
-        code = cma.allreduce(comm, signature, send, recv, count, itemsize, fn)
-    if code == UNREACHED:
-        code = _stream(comm, send, recv, count, itemsize, fn)
+        code = cma.reduce(comm, signature, send, recv, count, itemsize, fn, EVERYONE)
+    if code == UNREACHED and nbytes < SWAP_BELOW and load64(comm + COMM.size) == 2:
+        code = _swap(comm, signature, send, recv, count, itemsize, fn)
+    elif code == UNREACHED:
+        code = stream_reduced(comm, signature, send, recv, count, itemsize, fn, EVERYONE)
     return note_way(comm, signature, nbytes, way, began, code)
-
-
-@kernel("int64(int64, int64, int64, int64, int64, int64)")
-def _stream(comm, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    if size == 2 and count * itemsize < SWAP_BELOW:
-        return _swap(comm, send, recv, count, itemsize, fn)
-    signature = sign(ALLREDUCE, 0, count * itemsize)
-    number = begin_streams(comm, signature)
-    if number < 0:
-        return -number
-    chunk = chunk_items(comm, count * itemsize, itemsize)
-    room = whole_lines(chunk * itemsize)
-    temp = working_memory(comm, room + (size + 1) * 8)
-    if temp == 0:
-        return NO_MEMORY
-    firsts = temp + room
-    even_firsts(firsts, count, size)
-    own, rounds, code = recv + load64(firsts + 8 * rank) * itemsize, chunks_of((count + size - 1) // size, chunk), 0
-    for turn in range(rounds + 2):
-        out = own + (turn - 1) * chunk * itemsize
-        reduced = reduce_round(comm, signature, send, out, firsts, itemsize, fn, chunk, turn, temp)
-        code = -min(reduced, 0)
-        if reduced > 0:
-            code = put_shared(comm, out, reduced * itemsize, signature)
-        if code == 0 and turn > 1:
-            code = collect_round(comm, signature, recv, firsts, itemsize, chunk, turn - 2, True)
-        if code != 0:
-            break
-    release(temp)
-    return end(comm, number, code)
