@@ -33,6 +33,7 @@ from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import Operation, Together, on_behalf, wait_for, write_status
 from ncclx_mpi.operations.transfer import Ticket, Transfer, raise_error
@@ -133,14 +134,14 @@ def room(nbytes: int) -> tuple[Any, int]:
         data = bytes(max(nbytes, 2))
         return (data if nbytes >= 2 else memoryview(data)[:nbytes]), id(data) + _BYTES_OFFSET
     array = np.empty(nbytes, dtype=np.uint8)
-    return array, array.ctypes.data
+    return array, array_words(array)[0]
 
 
 def address_of(data: bytes | memoryview) -> int:
     """Address of the first byte of `data`."""
     if type(data) is bytes:
         return id(data) + _BYTES_OFFSET
-    return int(np.frombuffer(data, dtype=np.uint8).ctypes.data)
+    return array_words(np.frombuffer(data, dtype=np.uint8))[0]
 
 
 # Sending ----------------------------------------------------------------------------------------------------------
@@ -164,10 +165,16 @@ class _Framed(Together):
     So the lead alone decides whether it is cancelled: nobody else asks for the frames.
     """
 
-    __slots__ = ()
+    __slots__ = ("is_given_up",)
+
+    def __init__(self, parts: Sequence[Operation]) -> None:
+        super().__init__(parts)
+        self.is_given_up = False
+        """Whether its cancellation was asked for, so that it may have come about."""
 
     def cancel(self) -> None:
         """Ask for its cancellation."""
+        self.is_given_up = True
         self.parts[-1].cancel()
 
     def poll(self) -> bool:
@@ -175,14 +182,15 @@ class _Framed(Together):
         lead = self.parts[-1]
         if not lead.poll():
             return False
-        if isinstance(lead, Transfer) and lead.engine.result(lead.request).cancelled:
+        if self.is_given_up and isinstance(lead, Transfer) and lead.engine.result(lead.request).cancelled:
             super().cancel()
         return super().poll()
 
     def wait(self) -> None:
         """Return when it is done."""
         self.parts[-1].wait()
-        self.poll()
+        if self.is_given_up:
+            self.poll()
         super().wait()
 
 
@@ -223,23 +231,23 @@ def send_dumped(
 
 
 def complete(comm: NativeComm, operation: Operation) -> None:
-    """Wait for an object to be sent."""
-    if isinstance(operation, Together):
-        wait_stepping(comm, operation, "send of an object")
+    """Wait for an object to be sent: in compiled code, unless there are pending object receives, which have to ask for their frames."""
+    if isinstance(operation, Together) and background_progress.step():
+        _wait_stepping(comm, operation)
     else:
         wait_for(operation)
     operation.finish()
 
 
-def wait_stepping(comm: NativeComm, operation: Operation, what: str) -> None:
-    """Wait for an operation while pending object receives ask for their frames."""
+def _wait_stepping(comm: NativeComm, operation: Operation) -> None:
+    """Wait for an operation while pending object receives are moved on."""
 
     def is_done() -> bool:
         background_progress.step()
         return operation.poll()
 
     try:
-        comm.engine.idle_wait(is_done, what)
+        comm.engine.idle_wait(is_done, "send of an object")
     except BaseException:
         operation.abandon()
         raise
@@ -437,7 +445,6 @@ class ObjectReceive:
         if lead is None:
             return
         self._frame_tag, self._buffers = lead.number, lead.buffers
-        self._result = result._replace(nbytes=lead.head)
         if result.nbytes == _LEAD.size:
             self._head = self._post(lead.head)
         else:
@@ -459,7 +466,7 @@ class ObjectReceive:
         assert self._result is not None
         frame, source = np.empty(nbytes, dtype=np.uint8), self._result.source
         transfer = Transfer(self._comm, frame, what=f"receive of an object from rank {source}")
-        return transfer.receive(frame.ctypes.data, nbytes, source, self._frame_tag, FRAMES)
+        return transfer.receive(array_words(frame)[0], nbytes, source, self._frame_tag, FRAMES)
 
     def fill(self, status: Status) -> None:
         """Write what became of it to `status`."""
