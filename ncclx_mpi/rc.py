@@ -106,6 +106,13 @@ SETTINGS: dict[str, Setting] = dict(
             "nodes of a job: machine: the machine is one; vnode:K: simulated nodes of K ranks; nolocal: of one",
         ),
         _ours(
+            "topology_file",
+            "",
+            str,
+            (),
+            "file that says in which rack, zone and data centre hosts are; empty: what Slurm tells each task",
+        ),
+        _ours(
             "network",
             "",
             str,

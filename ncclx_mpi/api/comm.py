@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, meeting
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, localities, meeting
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm_collective import Collectives
@@ -32,6 +32,7 @@ from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.constants import UNDEFINED
+from ncclx_mpi.locality.levels import number
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.p2p.engine import NativeComm
 
@@ -44,6 +45,9 @@ _CREATE_GROUP_TAG = 1 << 24
 
 _NULL = CommState()
 
+
+_RESOURCE_TYPE, _SHARED_MEMORY, _SET_NAME = "mpi_hw_resource_type", "mpi_shared_memory", "mpi_pset_name"
+_SELF, _WORLD = "mpi://self", "mpi://world"
 
 _RANK_BITS = 20
 """Of a number that tells nodes apart; the others are those of the job."""
@@ -254,18 +258,40 @@ class Comm(
         return self._split(color, key)
 
     def Split_type(self, split_type: int, key: int = 0, info: Info = INFO_NULL) -> Comm:
-        """Split communicator by split type; ranks of a node share memory."""
-        split_type = integer(split_type, "split_type")
+        """Split communicator by split type: by node, or by what the hint ``mpi_hw_resource_type`` names.
+
+        Raises
+        ------
+        Exception
+            ERR_ARG: it is no split type. ERR_OTHER: a rank cannot read what is said of the network.
+        """
+        split_type, key = integer(split_type, "split_type"), integer(key, "key")
+        self._state.native  # noqa: B018  (raises if it is null or was freed)
         if split_type == UNDEFINED:
-            return self.Split(UNDEFINED, key)
+            return self._split(UNDEFINED, key)
+        if split_type == mpi.COMM_TYPE_SHARED:
+            return self._split(self._node(), key)
         if split_type in (mpi.COMM_TYPE_HW_GUIDED, mpi.COMM_TYPE_RESOURCE_GUIDED):
-            shares = bool(info) and info.Get("mpi_hw_resource_type") == "mpi_shared_memory"
-            return self.Split(self._node() if shares else UNDEFINED, key)
-        if split_type == mpi.COMM_TYPE_HW_UNGUIDED:
-            return self.Split(UNDEFINED, key)
-        if split_type != mpi.COMM_TYPE_SHARED:
+            return self._split(self._guided(info, split_type == mpi.COMM_TYPE_RESOURCE_GUIDED), key)
+        if split_type != mpi.COMM_TYPE_HW_UNGUIDED:
             errors.fail(errors.ERR_ARG, f"{split_type} is no split type; the MPI.COMM_TYPE_ constants are")
-        return self.Split(self._node(), key)
+        color, name = localities.color_of_strict_part(self._state)
+        made = self._split(color, key)
+        if name and info and not info._state.frozen:
+            info.Set(_RESOURCE_TYPE, name)
+        return made
+
+    def _guided(self, info: Info, may_be_a_set: bool) -> int:
+        """The color of this rank by what a hint names."""
+        name = info.Get(_RESOURCE_TYPE) if info else None
+        if name == _SHARED_MEMORY:
+            return self._node()
+        if name is not None:
+            return localities.color_of_resource(self._state, name)
+        processes = (info.Get(_SET_NAME) or "").lower() if info and may_be_a_set else ""
+        engine = self._state.native.engine
+        words = {_SELF: (engine.arena.job, engine.rank), _WORLD: (engine.arena.job,)}.get(processes)
+        return UNDEFINED if words is None else number(processes, *words)
 
     def _node(self) -> int:
         """A number that the ranks on the node of this one have, and no others; those of another job share no memory with them."""

@@ -1,19 +1,20 @@
 """Making communicators whose ranks are neighbours. What these can do is in :mod:`ncclx_mpi.api.topocomm`.
 
-Ranks stay as they are, also with ``reorder``, which permits other ones and does not ask for them. Consecutive ranks share a node as a
-rule, so neighbours along the last dimension of a grid do too; within a node all are equally near.
+With ``reorder`` the ranks tell each other where they are, and are numbered anew if neighbours come nearer by it
+(:mod:`ncclx_mpi.locality.placement`); else they stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ncclx_mpi import errors
-from ncclx_mpi.api import communicator, edges, topology
+from ncclx_mpi.api import communicator, edges, localities, topology
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.api.topology import Topology, items
+from ncclx_mpi.api.topology import DistributedGraph, Topology, items
 from ncclx_mpi.constants import CART, DIST_GRAPH, GRAPH, UNDEFINED, UNWEIGHTED, WEIGHTS_EMPTY
 from ncclx_mpi.p2p.engine import NativeComm
 
@@ -32,14 +33,18 @@ class Topologies:
         """Create cartesian communicator; ranks beyond the grid get a null one."""
         native = self._state.native
         grid = topology.cartesian(dims, periods, native.size, native.rank)
-        made: Cartcomm = self._with_topology(CART, self._of_first(grid.size), grid)
+        rows = localities.exchange(self._state, "Create_cart") if reorder else ()
+        created = self._of(grid.seats(rows[: grid.size]))
+        made: Cartcomm = self._with_topology(CART, created, grid if created is None else replace(grid, rank=created.rank))
         return made
 
     def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
         """Create graph communicator; ranks beyond the graph get a null one."""
         native = self._state.native
         graph = topology.graph(index, edges, native.size, native.rank)
-        made: Graphcomm = self._with_topology(GRAPH, self._of_first(graph.size), graph)
+        rows = localities.exchange(self._state, "Create_graph") if reorder else ()
+        created = self._of(graph.seats(rows[: graph.size]))
+        made: Graphcomm = self._with_topology(GRAPH, created, graph if created is None else replace(graph, rank=created.rank))
         return made
 
     def Create_dist_graph_adjacent(
@@ -55,9 +60,7 @@ class Topologies:
         native = self._state.native
         into, out_of = (items([] if ranks is None else ranks, "edges") for ranks in (sources, destinations))
         weights = _pair(_weights(sourceweights, len(into)), _weights(destweights, len(out_of)), native.rank)
-        graph = edges.adjacent(native, into, out_of, weights)
-        made: Distgraphcomm = self._with_topology(DIST_GRAPH, communicator.duplicate(native), graph)
-        return made
+        return self._distributed(edges.adjacent(native, into, out_of, weights), "Create_dist_graph_adjacent", reorder)
 
     def Create_dist_graph(
         self,
@@ -75,23 +78,41 @@ class Topologies:
             errors.fail(errors.ERR_ARG, f"rank {native.rank}: Create_dist_graph: degree {min(counts)} is negative")
         ends = items(destinations, "destinations", sum(counts))
         graph = edges.scattered(native, origins, counts, ends, _weights(weights, len(ends)))
-        made: Distgraphcomm = self._with_topology(DIST_GRAPH, communicator.duplicate(native), graph)
-        return made
+        return self._distributed(graph, "Create_dist_graph", reorder)
 
     def Cart_map(self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None) -> int:
-        """Determine optimal process placement on a cartesian topology."""
-        rank, size = self._state.rank, self._state.size
-        return rank if rank < topology.cartesian(dims, periods, size, rank).size else UNDEFINED
+        """Determine optimal process placement on a cartesian topology, as far as ranks have told each other where they are.
+
+        Nothing is communicated: after a call that does, such as `Create_cart` with `reorder` or a split by resources, it is what those know.
+        """
+        state = self._state
+        grid = topology.cartesian(dims, periods, state.size, state.rank)
+        return _place(state.rank, grid.seats(state.localities[: grid.size]))
 
     def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
-        """Determine optimal process placement on a graph topology."""
-        rank, size = self._state.rank, self._state.size
-        return rank if rank < topology.graph(index, edges, size, rank).size else UNDEFINED
+        """Determine optimal process placement on a graph topology; see `Cart_map`."""
+        state = self._state
+        graph = topology.graph(index, edges, state.size, state.rank)
+        return _place(state.rank, graph.seats(state.localities[: graph.size]))
 
-    def _of_first(self, count: int) -> NativeComm | None:
-        """Make a communicator of the first ranks; None for all others."""
+    def _distributed(self, graph: DistributedGraph, name: str, reorder: bool) -> Distgraphcomm:
+        """Make a communicator with a graph of which each rank knows its own edges."""
         native = self._state.native
-        return communicator.create(native, native.world_ranks[:count])
+        seats: Sequence[int] = ()
+        if reorder:
+            seats = edges.seats(native, graph, localities.exchange(self._state, name))
+        created: NativeComm | None
+        if list(seats) == list(range(len(seats))):
+            created = communicator.duplicate(native)
+        else:
+            graph, created = edges.moved(native, graph, seats), self._of(seats)
+        made: Distgraphcomm = self._with_topology(DIST_GRAPH, created, graph)
+        return made
+
+    def _of(self, ranks: Sequence[int]) -> NativeComm | None:
+        """Make a communicator of these ranks; None for all others."""
+        native = self._state.native
+        return communicator.create(native, [native.world_ranks[rank] for rank in ranks])
 
     def _with_topology(self, kind: int, native: NativeComm | None, found: Topology) -> Any:
         """Return the handle of a communicator with a topology, null for a rank that is not in it."""
@@ -100,6 +121,11 @@ class Topologies:
         state = CommState().fill(native, self._state.errhandler)
         state.topology = found
         return self._WITH_TOPOLOGY[kind]._refer(state)
+
+
+def _place(rank: int, seats: Sequence[int]) -> int:
+    """Which vertex a rank is, UNDEFINED for one that is none."""
+    return seats.index(rank) if rank in seats else UNDEFINED
 
 
 def _weights(given: Any, degree: int) -> list[int] | None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.api.topology import Topology
     from ncclx_mpi.device.prepared import Prepared
     from ncclx_mpi.device.repeats import Repeats
+    from ncclx_mpi.locality.levels import Row
 
 WORLD_CONTEXT = 0
 _STEP = 4
@@ -71,6 +72,8 @@ class CommState(State):
         Address of the native block; own rank; number of ranks, of an intercommunicator those of the own group.
     pending : Pending
         Non-blocking collectives that go by lines.
+    localities : sequence of Row
+        Where its ranks are, once they have told each other.
     """
 
     __slots__ = (
@@ -83,6 +86,7 @@ class CommState(State):
         "hidden",
         "info",
         "intergroup",
+        "localities",
         "locks",
         "name",
         "native",
@@ -117,6 +121,7 @@ class CommState(State):
     prepared: Prepared | None
     repeats: Repeats | None
     topology: Topology | None
+    localities: Sequence[Row]
     retired: tuple[Any, ...]
     of_all: NativeComm
     groups: tuple[tuple[int, ...], ...]
@@ -145,6 +150,7 @@ class CommState(State):
         self.prepared = None
         self.repeats = None
         self.topology = None
+        self.localities = ()
         _living.add(next(_filled), self)
         if self.of_all.is_revoked:
             self.revoke()

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.topology import DistributedGraph, unequal
+from ncclx_mpi.locality import placement
+from ncclx_mpi.locality.levels import Row
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.layout import WORD
 
@@ -56,6 +58,44 @@ def scattered(
     into, out_of = _bring(comm, edges, _TO), _bring(comm, edges, _FROM)
     each = (_column(into, _WEIGHT), _column(out_of, _WEIGHT)) if is_weighted else None
     return DistributedGraph(_column(into, _FROM), _column(out_of, _TO), each, "")
+
+
+def seats(comm: NativeComm, graph: DistributedGraph, rows: Sequence[Row]) -> Sequence[int]:
+    """Which rank should be which of the graph; rank 0 learns of all edges, and tells the others. A weight counts as bytes, at least one."""
+    weights = np.ones(len(graph.destinations), np.int64) if graph.weights is None else np.array(graph.weights[1], np.int64)
+    mine = np.empty((len(graph.destinations), 3), dtype=np.int64)
+    mine[:, _FROM], mine[:, _TO], mine[:, _WEIGHT] = comm.rank, graph.destinations, np.maximum(weights, 1)
+    rest = np.where(np.arange(comm.size) == 0, mine.nbytes, 0)
+    told = _alltoall(comm, rest)
+    found = np.empty(comm.size, dtype=np.int64)
+    if comm.rank == 0:
+        every = np.empty((int(told.sum()) // (3 * WORD), 3), dtype=np.int64)
+        collectives.gatherv(comm, mine.ctypes.data, mine.nbytes, every.ctypes.data, told.tolist(), _starts(told), 0)
+        found[:] = placement.on_graph(
+            placement.edges_of(comm.size, [(one, other, nbytes) for one, other, nbytes in every.tolist()]), rows
+        )
+    else:
+        collectives.gatherv(comm, mine.ctypes.data, mine.nbytes, 0, [], [], 0)
+    collectives.bcast(comm, found.ctypes.data, found.nbytes, 0)
+    return list(found.tolist())
+
+
+def moved(comm: NativeComm, graph: DistributedGraph, seats: Sequence[int]) -> DistributedGraph:
+    """Return the edges of the rank of the graph that this rank becomes: whoever gave them brings them."""
+    into, out_of = ((), ()) if graph.weights is None else graph.weights
+    words = [len(graph.sources), graph.weights is not None, *graph.sources, *graph.destinations, *into, *out_of]
+    given = np.array(words, dtype=np.int64)
+    is_there = np.arange(comm.size) == seats[comm.rank]
+    sizes = np.where(is_there, given.nbytes, 0)
+    told = _alltoall(comm, sizes)
+    brought = np.empty(int(told.sum()) // WORD, dtype=np.int64)
+    collectives.alltoallv(
+        comm, given.ctypes.data, sizes.tolist(), _starts(sizes), brought.ctypes.data, told.tolist(), _starts(told)
+    )
+    count, is_weighted, *rest = brought.tolist()
+    ends = len(rest) // 2 if is_weighted else len(rest)
+    weights = (tuple(rest[ends : ends + count]), tuple(rest[ends + count :])) if is_weighted else None
+    return DistributedGraph(tuple(rest[:count]), tuple(rest[count:ends]), weights, graph.mismatch)
 
 
 def _column(edges: Words, column: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from ncclx_mpi import __version__, collectives, errors, rc, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import buffering, communicator, errhandler_dispatch, spawning
+from ncclx_mpi.api import buffering, communicator, errhandler_dispatch, localities, spawning
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm import Comm
 from ncclx_mpi.api.errhandler import default_errhandler
@@ -197,8 +197,8 @@ def Get_processor_name() -> str:
 
 
 def Get_hw_resource_info() -> Info:
-    """Obtain information about the hardware platform of the calling processor."""
-    return Info.Create({"mpi_shared_memory": "true"})
+    """Obtain information about the hardware platform of the calling processor: to one of which resources it is restricted."""
+    return Info.Create(localities.resource_info())
 
 
 def Wtime() -> float:

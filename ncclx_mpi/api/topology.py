@@ -13,6 +13,8 @@ from ncclx_mpi import errors
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.constants import CART, DIST_GRAPH, GRAPH, PROC_NULL
+from ncclx_mpi.locality import placement
+from ncclx_mpi.locality.levels import Row
 
 
 def items(values: Any, name: str, length: int | None = None) -> list[int]:
@@ -106,6 +108,10 @@ class Cartesian:
         for axis in kept:
             place = place * dims[axis] + coords[axis]
         return number, Cartesian(tuple(dims[axis] for axis in kept), tuple(self.periods[axis] for axis in kept), place)
+
+    def seats(self, rows: Sequence[Row]) -> Sequence[int]:
+        """Which of so many ranks, of which these rows say where they are, should be which of the grid; each its own if nothing is said."""
+        return placement.on_grid(self.dims, self.periods, rows) if rows else range(self.size)
 
     @cached_property
     def neighborhood(self) -> Neighborhood:
@@ -211,6 +217,13 @@ class Graph:
         if not 0 <= rank < self.size:
             errors.fail(errors.ERR_RANK, f"rank {rank} is not in a graph of {self.size} ranks")
         return list(self.edges[self.index[rank - 1] if rank else 0 : self.index[rank]])
+
+    def seats(self, rows: Sequence[Row]) -> Sequence[int]:
+        """Which of so many ranks, of which these rows say where they are, should be which of the graph; each its own if nothing is said."""
+        if not rows:
+            return range(self.size)
+        pairs = [(rank, peer, 1) for rank in range(self.size) for peer in self.neighbors(rank)]
+        return placement.on_graph(placement.edges_of(self.size, pairs), rows)
 
     @cached_property
     def mismatch(self) -> str:

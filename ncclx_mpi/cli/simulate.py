@@ -11,9 +11,10 @@ from pathlib import Path
 from ncclx_mpi.algorithms import ALGORITHMS, PLAN, Algorithm, Case, choose, rows_of
 from ncclx_mpi.bench.points import parse_size, size_text
 from ncclx_mpi.cli.main import program_name
+from ncclx_mpi.locality.keys import LEVELS
 from ncclx_mpi.simulate import goal, network, proof
 from ncclx_mpi.simulate.calls import Call
-from ncclx_mpi.simulate.network import LEVELS, Network
+from ncclx_mpi.simulate.network import Network
 from ncclx_mpi.simulate.price import estimate, price
 
 _ITEMSIZE = 4

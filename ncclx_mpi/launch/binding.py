@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ncclx_mpi.locality import machine
+
 KINDS = ("none", "core", "l3", "numa")
 THREADS = "OMP_NUM_THREADS"
-_SYSTEM = Path("/sys/devices/system")
-_LEVEL = "3"
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class Binding:
     where: str
 
     def __str__(self) -> str:
-        return f"{self.where} (processor{'s' * (len(self.cpus) > 1)} {ranges(self.cpus)})"
+        return f"{self.where} (processor{'s' * (len(self.cpus) > 1)} {machine.ranges(self.cpus)})"
 
 
-def bindings(kind: str, nranks: int, system: Path = _SYSTEM) -> list[Binding]:
+def bindings(kind: str, nranks: int, system: Path = machine.SYSTEM) -> list[Binding]:
     """The binding of each rank of this host: cores one after the other, larger parts filled evenly, neighbours together.
 
     Parameters
@@ -54,7 +53,7 @@ def bindings(kind: str, nranks: int, system: Path = _SYSTEM) -> list[Binding]:
     """
     if kind == "none":
         return []
-    allowed = frozenset(os.sched_getaffinity(0))
+    allowed = machine.allowed_cpus()
     cores = _parts("core", allowed, system)
     parts = cores if kind == "core" else _parts(kind, allowed, system)
     if kind == "core" and nranks > len(cores):
@@ -81,36 +80,7 @@ def _parts(kind: str, allowed: frozenset[int], system: Path) -> list[frozenset[i
 
 
 def _part_of(cpu: int, kind: str, system: Path) -> frozenset[int]:
-    folder = system / "cpu" / f"cpu{cpu}"
-    try:
-        if kind == "core":
-            return _numbers((folder / "topology" / "thread_siblings_list").read_text())
-        if kind == "numa":
-            (node,) = sorted(folder.glob("node[0-9]*"))
-            return _numbers((system / "node" / node.name / "cpulist").read_text())
-        caches = [path for path in sorted(folder.glob("cache/index*")) if (path / "level").read_text().strip() == _LEVEL]
-        return _numbers((caches[0] / "shared_cpu_list").read_text())
-    except (OSError, ValueError, IndexError):
-        raise ValueError(
-            f"--bind {kind}: Linux does not say here which processors are of one {kind} with {cpu}; use another kind"
-        ) from None
-
-
-def _numbers(text: str) -> frozenset[int]:
-    """Those of ``0-3,8``."""
-    found: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return frozenset(found)
-
-
-def ranges(numbers: frozenset[int]) -> str:
-    """The inverse of that: ``0-3,8``."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1][-1] = number
-        else:
-            found.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+    found = machine.part_of(cpu, kind, system)
+    if found is None:
+        raise ValueError(f"--bind {kind}: Linux does not say here which processors are of one {kind} with {cpu}; use another kind")
+    return found

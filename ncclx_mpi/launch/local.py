@@ -17,12 +17,13 @@ from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.bootstrap.handover import join_timeout
 from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.launch import program as programs
-from ncclx_mpi.launch.binding import THREADS, Binding, ranges
+from ncclx_mpi.launch.binding import THREADS, Binding
 from ncclx_mpi.launch.failure import Failure, signal_name
 from ncclx_mpi.launch.files import RankFiles
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.ready import make_ready
 from ncclx_mpi.launch.relay import LineRelay
+from ncclx_mpi.locality.machine import ranges
 from ncclx_mpi.observe.describe import describe
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ The file is lines of ``key = value``, with ``#`` before comments. Ranks fill nod
     eager = 8K                # bytes up to which a message does not wait for its receive
     copy = 10                 # GB/s of a rank that copies
     reduce = 20               # GB/s of a rank that reduces
+
+What such a file says of the host that has it (``rack``, ``zone``, ``dc``; see :mod:`ncclx_mpi.locality.whereabouts`) is of no matter here.
 """
 
 from __future__ import annotations
@@ -20,12 +22,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-LEVELS = ("node", "rack", "zone", "dc", "world")
-"""How far a message goes: to the same node, rack, zone, data centre, or beyond."""
-_PARTS = ("node.ranks", "rack.nodes", "zone.racks", "dc.zones")
-_SIZES = (*_PARTS, "eager")
+from ncclx_mpi.locality.keys import LEVELS, PARTS, Line, lines_of, whole_number
+
+_SIZES = (*PARTS, "eager")
 _DEFAULTS = {
-    **dict.fromkeys(_PARTS, 0.0),
+    **dict.fromkeys(PARTS, 0.0),
     **{f"{level}.latency": 0.0 for level in LEVELS},
     **{f"{level}.bandwidth": 10.0 for level in LEVELS},
     **{f"{level}.uplink": 0.0 for level in LEVELS[:-1]},
@@ -80,16 +81,11 @@ def read(lines: Iterable[str] = ()) -> Network:
         A line says nothing about a network.
     """
     found = dict(_DEFAULTS)
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        key, is_there, value = (word.strip() for word in text.partition("="))
-        if key not in found or not is_there:
-            raise ValueError(f"line {number}: {text!r} says nothing about a network; keys are {', '.join(found)}")
-        found[key] = _value(number, key, value)
+    for line in lines_of(lines):
+        if line.key in found:
+            found[line.key] = float(whole_number(line)) if line.key in _SIZES else _value(line)
     sizes: list[int] = []
-    for part in _PARTS:
+    for part in PARTS:
         inner = sizes[-1] if sizes else 1
         sizes.append(int(found[part]) * inner)
     return Network(
@@ -108,15 +104,14 @@ def _us(gigabytes: float) -> float:
     return 1 / (gigabytes * _BYTES_PER_US) if gigabytes else 0.0
 
 
-def _value(number: int, key: str, text: str) -> float:
-    """A number that is not negative; K after bytes. Bandwidths, and rates, are more than 0."""
-    is_size = key in _SIZES
+def _value(line: Line) -> float:
+    """A number that is not negative. Bandwidths, and rates, are more than 0."""
     try:
-        value = float(text[:-1]) * 1024 if is_size and text[-1:] in ("K", "k") else float(text)
+        value = float(line.value)
     except ValueError:
         value = -1
-    has_to_be = key.endswith("bandwidth") or key in ("copy", "reduce")
-    if not 0 <= value < float("inf") or (is_size and value % 1) or (has_to_be and not value):
-        kind = "whole number" if is_size else "number above 0" if has_to_be else "number from 0 on"
-        raise ValueError(f"line {number}: {key} has to be a {kind}, not {text!r}")
+    has_to_be = line.key.endswith("bandwidth") or line.key in ("copy", "reduce")
+    if not 0 <= value < float("inf") or (has_to_be and not value):
+        kind = "number above 0" if has_to_be else "number from 0 on"
+        raise ValueError(f"line {line.number}: {line.key} has to be a {kind}, not {line.value!r}")
     return value

@@ -15,10 +15,11 @@ import numpy as np
 
 from ncclx_mpi.algorithms import Algorithm
 from ncclx_mpi.collectives.plan import COPY, JOIN, RECV, REDUCE, SEND
+from ncclx_mpi.locality.keys import LEVELS
 from ncclx_mpi.simulate import classes
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.classes import Classes
-from ncclx_mpi.simulate.network import LEVELS, Network
+from ncclx_mpi.simulate.network import Network
 
 _BEGIN, _PASS = range(2)
 """Events: a step begins; a message comes to what it needs next. Of those at one time, in this order."""

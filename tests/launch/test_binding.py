@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from programs import command, environment, run, run_code
 
-from ncclx_mpi.launch.binding import bindings, ranges, threads
+from ncclx_mpi.launch.binding import bindings, threads
 from ncclx_mpi.launch.files import RankFiles
+from ncclx_mpi.locality.machine import ranges
 
 CORES = [{0, 8}, {1, 9}, {2, 10}, {3, 11}, {4, 12}, {5, 13}, {6, 14}, {7, 15}]
 """A machine of eight cores of two threads; four share a cache, and all of a cache a memory, of which there are two."""
