@@ -262,6 +262,14 @@ def _blocks_spread(nodes: NodeMap, m: int) -> Crossing:
     return Crossing(near, far, near * m, most * others * m)
 
 
+def _blocks_reduced(nodes: NodeMap, m: int) -> Crossing:
+    """The blocks of all ranks to columns on each node, and from there to the node of each."""
+    number, lane, mates = nodes.number, m / nodes.fewest, nodes.most - 1
+    part = (number - 1) / number
+    blocks = -(-nodes.most // nodes.fewest)
+    return Crossing(mates * number * blocks, (number - 1) * blocks, mates * lane, part * m, (mates + part) * lane)
+
+
 def _tree(nodes: NodeMap, m: int, reduces: bool = False) -> Crossing:
     """Up, or down, the trees on nodes."""
     rounds = _rounds(nodes.most)
@@ -408,6 +416,13 @@ ROWS: tuple[Algorithm, ...] = (
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
         chosen=_always,
         figures=lambda n, m: _shared(n, m, 1),
+    ),
+    Algorithm(
+        "reduce_scatter", "full_lane", PLAN,
+        lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
+        order=ANY,
+        figures=lambda n, m: _shared(n, m, 1)._replace(memory=(n - 1) * m // n),
+        by_node=lambda nodes, m: _blocks_reduced(nodes, m),
     ),
     *_on_slot("scan", ONESHOT_UPTO, _from_others, _once, reduces=True, has_cma=False),
     Algorithm(
