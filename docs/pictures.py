@@ -65,12 +65,13 @@ def plan_picture(row: Algorithm) -> str:
     body += [_arrow(message) for message in drawing.messages]
     for rank, turn in sorted(drawing.reductions):
         body.append(f'<circle cx="{LEFT + turn * COLUMN}" cy="{_y(rank)}" r="5" fill="{DOT}"/>')
-    return picture(width, height, f"{row.collective} by {row.name} on {RANKS} ranks", body)
+    return picture(width, height, f"{row.collective} by {row.name} on {RANKS} ranks" + " of two nodes" * bool(row.by_node), body)
 
 
 def traced(row: Algorithm) -> Drawing:
     """Let the plans of all ranks take their course, with a message as the unit of time, and nothing else that takes any."""
-    call = Call(RANKS, 0 if row.collective == "barrier" else 4 * RANKS, 4)
+    nodes = tuple(2 * rank // RANKS for rank in range(RANKS)) if row.by_node else ()
+    call = Call(RANKS, 0 if row.collective == "barrier" else 4 * RANKS, 4, nodes=nodes)
     plans = [plan_of(row, call, rank).steps for rank in range(RANKS)]
     sends = {
         (rank, step["peer"], step["number"]): (rank, i)

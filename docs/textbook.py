@@ -50,10 +50,15 @@ class Needs(NamedTuple):
 _MPICH = "Thakur, Rabenseifner, Gropp 2005"
 _BRUCK = "Bruck et al. 1997"
 _PLAIN = "one after the other"
+_LANES = "Träff, Hunold 2020, on one node"
+_LEADERS = "Karonis et al. 2000, on one node"
 _BY_PARTS = Needs(_MPICH, Formulas("2 * (n - 1)", "2 * (n - 1) / n * m", "(n - 1) / n * m"))
 NEEDS: dict[tuple[str, str], Needs] = {
     ("barrier", "dissemination"): Needs("Hensgen, Finkel, Manber 1988", Formulas("ceil(log2(n))", "0")),
+    ("barrier", "leaders"): Needs(_LEADERS, Formulas("2 * ceil(log2(n))", "0")),
     ("bcast", "binomial"): Needs(_MPICH, Formulas("ceil(log2(n))", "ceil(log2(n)) * m")),
+    ("bcast", "leaders"): Needs(_LEADERS, Formulas("ceil(log2(n))", "ceil(log2(n)) * m")),
+    ("bcast", "full_lane"): Needs(_LANES, Formulas("2 * (n - 1)", "2 * (n - 1) / n * m")),
     ("reduce", "reduce_scatter_gather"): _BY_PARTS,
     ("reduce", "gather_reduce"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) * m", "(n - 1) * m")),
     ("allreduce", "reduce_scatter_allgather"): _BY_PARTS,
@@ -64,13 +69,17 @@ NEEDS: dict[tuple[str, str], Needs] = {
         Formulas("floor(log2(n)) + 2", "(floor(log2(n)) + 1) * m", "(floor(log2(n)) + 1) * m"),
     ),
     ("allreduce", "ring"): Needs("Patarasuk, Yuan 2009", _BY_PARTS.formulas),
+    ("allreduce", "full_lane"): Needs(_LANES, _BY_PARTS.formulas),
+    ("allreduce", "leaders"): Needs(_LEADERS, Formulas("2 * ceil(log2(n))", "ceil(log2(n)) * m", "ceil(log2(n)) * m")),
     ("gather", "linear"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) * m")),
     ("scatter", "linear"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) / n * m")),
     ("allgather", "ring"): Needs(_MPICH, Formulas("n - 1", "(n - 1) * m")),
     ("allgather", "bruck"): Needs(_BRUCK, Formulas("ceil(log2(n))", "(n - 1) * m")),
+    ("allgather", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) * m")),
     ("alltoall", "pairwise"): Needs(_MPICH, Formulas("n - 1", "(n - 1) / n * m")),
     ("alltoall", "bruck"): Needs(_BRUCK, Formulas("log2(n)", "log2(n) * m / 2"), Formulas("ceil(log2(n))", "log2(n) * m / 2")),
     ("reduce_scatter", "pairwise"): Needs(_MPICH, Formulas("n - 1", "(n - 1) / n * m", "(n - 1) / n * m")),
+    ("reduce_scatter", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) / n * m", "(n - 1) / n * m")),
     ("scan", "chain"): Needs(_PLAIN, Formulas("n - 1", "m", "m")),
 }
 """Of every plan."""

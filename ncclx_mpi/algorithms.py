@@ -17,6 +17,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from ncclx_mpi.nodes import NodeMap
+
 UNFORCED, ONESHOT, PIPELINED, CMA, PLAN = range(5)
 """Kinds of algorithm, and the numbers of those that are compiled for a communicator's slot; numbers from `PLAN` on are those of plans."""
 KINDS = ("", "oneshot", "pipelined", "cma", "plan")
@@ -50,6 +52,8 @@ class Case(NamedTuple):
         Whether the blocks of the ranks may differ.
     has_slot
         Whether the communicator has a slot in shared memory.
+    nodes
+        Where the ranks are, if they are on several nodes; None if on one, or if not all ranks know.
     """
 
     size: int
@@ -59,6 +63,7 @@ class Case(NamedTuple):
     order: str = "auto"
     has_counts: bool = False
     has_slot: bool = False
+    nodes: NodeMap | None = None
 
 
 class Link(NamedTuple):
@@ -72,6 +77,8 @@ class Link(NamedTuple):
 
 SHARED_MEMORY = Link(message=1.0, line=0.2, byte=1e-4, reduced=5e-5)
 """Ranks of one machine, in round numbers: for comparing algorithms, not for predicting times."""
+NETWORK = Link(message=6.0, line=0.0, byte=6e-4, reduced=5e-5)
+"""Ranks of two hosts, by TCP between namespaces of one machine; a byte is one of all that leave a node."""
 
 Cost = Callable[[int, int, Link], float]
 """From ranks, bytes of each rank and the link to us."""
@@ -98,6 +105,31 @@ class Figures(NamedTuple):
     memory: int = 0
 
 
+class Crossing(NamedTuple):
+    """What a plan needs where ranks are on several nodes.
+
+    Attributes
+    ----------
+    near_messages, far_messages
+        Of the rank that sends, or receives, most, to ranks of its node, and to others.
+    near, far
+        Bytes that a rank sends, or that it receives, on its node; that leave a node, or come to it, of all its ranks.
+    reduced
+        Bytes that a rank reduces.
+    """
+
+    near_messages: float
+    far_messages: float
+    near: float = 0
+    far: float = 0
+    reduced: float = 0
+
+    def cost(self, near: Link = SHARED_MEMORY, far: Link = NETWORK) -> float:
+        """What that takes, in us."""
+        messages = self.near_messages * near.message + self.far_messages * far.message
+        return messages + self.near * near.byte + self.far * far.byte + self.reduced * near.reduced
+
+
 class Algorithm(NamedTuple):
     """One row.
 
@@ -117,6 +149,10 @@ class Algorithm(NamedTuple):
         Whether all blocks have to be of one size.
     figures
         Of a plan: what it needs, from ranks and bytes of each rank. The simulator counts it for every size.
+    is_ring
+        Of a plan: whether a rank sends to its right neighbour only.
+    by_node
+        Of a plan that is told where ranks are: what it needs then, from their nodes and the bytes of each rank.
     """
 
     collective: str
@@ -128,6 +164,21 @@ class Algorithm(NamedTuple):
     order: str = RANK
     equal_blocks: bool = False
     figures: Callable[[int, int], Figures] = lambda n, m: Figures(0)
+    is_ring: bool = False
+    by_node: Callable[[NodeMap, int], Crossing] | None = None
+
+    def crossing(self, nodes: NodeMap, nbytes: int) -> Crossing:
+        """What a plan needs on several nodes; if it knows nothing of them, as if a rank had to do with all others alike, or in a ring."""
+        if self.by_node is not None:
+            return self.by_node(nodes, nbytes)
+        size, most = nodes.size, nodes.most
+        needs = self.figures(size, nbytes)
+        far = (size - nodes.fewest) / (size - 1)
+        if self.is_ring:
+            return Crossing(0, needs.steps, needs.moved, needs.moved * nodes.in_turn, needs.reduced)
+        return Crossing(
+            needs.steps * (1 - far), needs.steps * far, needs.moved * (1 - far), most * needs.moved * far, needs.reduced
+        )
 
     def why_not(self, case: Case) -> str:
         """Why a call cannot go by it; empty if it can."""
@@ -191,6 +242,52 @@ def _shared(n: int, m: int, rounds: int) -> Figures:
     return Figures(rounds * (n - 1), rounds * (n - 1) * m // n, (n - 1) * m // n, (n + 1) * m // n)
 
 
+def _lanes_reduced(nodes: NodeMap, m: int) -> Crossing:
+    """A reduce-scatter on each node, and one in each column."""
+    number, lane = nodes.number, m / nodes.fewest
+    part, mates = (number - 1) / number, nodes.most - 1
+    return Crossing(mates, number - 1, mates * lane, part * m, (mates + part) * lane)
+
+
+def _lanes_shared(nodes: NodeMap, m: int) -> Crossing:
+    """The opposite: all that is in the columns is gathered there, and on each node."""
+    return _lanes_reduced(nodes, m)._replace(reduced=0)
+
+
+def _blocks_spread(nodes: NodeMap, m: int) -> Crossing:
+    """Blocks of m bytes to each column, and from there to each rank."""
+    most, others = nodes.most, nodes.number - 1
+    far = -(-most // nodes.fewest) * others
+    near = nodes.size - 1 - far
+    return Crossing(near, far, near * m, most * others * m)
+
+
+def _blocks_reduced(nodes: NodeMap, m: int) -> Crossing:
+    """The blocks of all ranks to columns on each node, and from there to the node of each."""
+    number, lane, mates = nodes.number, m / nodes.fewest, nodes.most - 1
+    part = (number - 1) / number
+    blocks = -(-nodes.most // nodes.fewest)
+    return Crossing(mates * number * blocks, (number - 1) * blocks, mates * lane, part * m, (mates + part) * lane)
+
+
+def _tree(nodes: NodeMap, m: int, reduces: bool = False) -> Crossing:
+    """Up, or down, the trees on nodes."""
+    rounds = _rounds(nodes.most)
+    return Crossing(rounds, 0, rounds * m, 0, rounds * m * reduces)
+
+
+def _doubled(nodes: NodeMap, m: int) -> Crossing:
+    """Recursive doubling among one rank of each node."""
+    rounds = _rounds(nodes.number) + (nodes.number & (nodes.number - 1) > 0)
+    moved = _doublings(nodes.number) * m
+    return Crossing(0, rounds, 0, moved, moved)
+
+
+def _both(*parts: Crossing) -> Crossing:
+    """One after the other."""
+    return Crossing(*map(sum, zip(*parts, strict=True)))
+
+
 def _on_slot(
     collective: str,
     upto: int,
@@ -229,9 +326,18 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("barrier", "shm_oneshot", ONESHOT, lambda n, m, link: link.line),
     Algorithm("barrier", "dissemination", PLAN, lambda n, m, link: _rounds(n) * link.message, chosen=_always,
               figures=lambda n, m: Figures(_rounds(n))),
+    Algorithm("barrier", "leaders", PLAN, lambda n, m, link: 2 * _rounds(n) * link.message,
+              figures=lambda n, m: Figures(2 * _rounds(n)),
+              by_node=lambda nodes, m: Crossing(2 * _rounds(nodes.most), _rounds(nodes.number))),
     *_on_slot("bcast", ONESHOT_UPTO, _once, _once),
     Algorithm("bcast", "binomial", PLAN, lambda n, m, link: _rounds(n) * (link.message + m * link.byte), chosen=_always,
               figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m)),
+    Algorithm("bcast", "leaders", PLAN, lambda n, m, link: _rounds(n) * (link.message + m * link.byte),
+              figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m),
+              by_node=lambda nodes, m: _both(_tree(nodes, m), Crossing(0, _rounds(nodes.number), 0, _rounds(nodes.number) * m))),
+    Algorithm("bcast", "full_lane", PLAN, lambda n, m, link: 2 * (n - 1) * link.message + 2 * m * link.byte,
+              figures=lambda n, m: Figures(2 * (n - 1), 2 * m * (n - 1) // n),
+              by_node=lambda nodes, m: Crossing(nodes.most + nodes.fewest, _rounds(nodes.number), 2 * m, _rounds(nodes.number) * m)),
     *_on_slot("reduce", ONESHOT_UPTO, _from_others, _once, reduces=True),
     Algorithm(
         "reduce", "reduce_scatter_gather", PLAN,
@@ -265,10 +371,25 @@ ROWS: tuple[Algorithm, ...] = (
         figures=lambda n, m: Figures(_rounds(n) + (n & (n - 1) > 0), _doublings(n) * m, _doublings(n) * m, 4 * m * (n > 1)),
     ),
     Algorithm(
+        "allreduce", "full_lane", PLAN,
+        lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
+        order=ANY,
+        figures=lambda n, m: _shared(n, m, 2)._replace(memory=(n - 1 + (n > 2)) * m // n),
+        by_node=lambda nodes, m: _both(_lanes_reduced(nodes, m), _lanes_shared(nodes, m)),
+    ),
+    Algorithm(
         "allreduce", "ring", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         order=ANY,
         figures=lambda n, m: _shared(n, m, 2)._replace(memory=2 * m // n * (n > 1)),
+        is_ring=True,
+    ),
+    Algorithm(
+        "allreduce", "leaders", PLAN,
+        lambda n, m, link: 2 * _rounds(n) * (link.message + m * link.byte) + _rounds(n) * m * link.reduced,
+        order=ANY,
+        figures=lambda n, m: Figures(2 * _rounds(n), _rounds(n) * m, _rounds(n) * m, (_rounds(n) + 1) * m * (n > 1)),
+        by_node=lambda nodes, m: _both(_tree(nodes, m, reduces=True), _tree(nodes, m), _doubled(nodes, m)),
     ),
     *_on_slot("gather", ONESHOT_UPTO, _from_others, _from_others),
     Algorithm("gather", "linear", PLAN, lambda n, m, link: link.message + (n - 1) * m * link.byte, chosen=_always,
@@ -277,10 +398,13 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("scatter", "linear", PLAN, lambda n, m, link: link.message + (n - 1) / n * m * link.byte, chosen=_always,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
     *_on_slot("allgather", ONESHOT_UPTO, _from_others, _from_others),
-    Algorithm("allgather", "ring", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte), chosen=_always,
+    Algorithm("allgather", "ring", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte), chosen=_always, is_ring=True,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m)),
     Algorithm("allgather", "bruck", PLAN, lambda n, m, link: _rounds(n) * link.message + (n - 1) * m * link.byte,
               figures=lambda n, m: Figures(_rounds(n), (n - 1) * m, memory=n * m)),
+    Algorithm("allgather", "full_lane", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte),
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m),
+              by_node=lambda nodes, m: _blocks_spread(nodes, m)),
     *_on_slot("alltoall", ONESHOT_UPTO, _once, _once),
     Algorithm("alltoall", "pairwise", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), chosen=_always,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
@@ -292,6 +416,13 @@ ROWS: tuple[Algorithm, ...] = (
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
         chosen=_always,
         figures=lambda n, m: _shared(n, m, 1),
+    ),
+    Algorithm(
+        "reduce_scatter", "full_lane", PLAN,
+        lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
+        order=ANY,
+        figures=lambda n, m: _shared(n, m, 1)._replace(memory=(n - 1) * m // n),
+        by_node=lambda nodes, m: _blocks_reduced(nodes, m),
     ),
     *_on_slot("scan", ONESHOT_UPTO, _from_others, _once, reduces=True, has_cma=False),
     Algorithm(
@@ -331,8 +462,22 @@ def row_of(collective: str, name: str) -> Algorithm:
 
 
 def choose(collective: str, case: Case) -> Algorithm:
-    """The algorithm that a call goes by where none is forced."""
-    return next(row for row in rows_of(collective) if row.is_chosen(case))
+    """The algorithm that a call goes by where none is forced: on several nodes the plan that costs least."""
+    if case.nodes is None:
+        return next(row for row in rows_of(collective) if row.is_chosen(case))
+    return min(candidates(collective, case), key=lambda row: cost_of(row, case))
+
+
+def candidates(collective: str, case: Case) -> list[Algorithm]:
+    """The plans by which a call can go."""
+    return [row for row in rows_of(collective) if row.kind == PLAN and not row.why_not(case)]
+
+
+def cost_of(row: Algorithm, case: Case) -> float:
+    """What a call costs, in us: with near and far links, if its ranks are on several nodes."""
+    if case.nodes is None:
+        return row.cost(case.size, case.nbytes, SHARED_MEMORY)
+    return row.crossing(case.nodes, case.nbytes).cost()
 
 
 def variable(name: str) -> str:

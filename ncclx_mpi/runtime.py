@@ -100,7 +100,9 @@ def start() -> Engine:
     shared_memory = SharedMemory(arena, rank)
     transports = [shared_memory, *_to_other_nodes(membership)]
     endpoints = _endpoints(membership, transports)
-    _job.engine = Engine(arena, transports, rank, getattr(rc, "timeout", None), *forced.agreed(arena, local_rank), endpoints)
+    _job.engine = Engine(
+        arena, transports, rank, getattr(rc, "timeout", None), *forced.agreed(arena, local_rank), endpoints, membership.nodes
+    )
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
     shared_memory.choose_copies(getattr(rc, "copies", "auto"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from ncclx_mpi.bootstrap.patience import Patience
 from transports.shm.arena import Arena, start_time
 from transports.virtual.network import Network
 
+_FIRST = struct.Struct("!I")
+"""What travels before an endpoint: the first world rank of the node."""
 _AGENT_SECONDS = 5.0
 """The agent of the host gives up first, as it knows whom it waits for."""
 
@@ -40,6 +43,8 @@ class Membership:
         What joins it to the other nodes of the job, if these are simulated on this machine.
     directory
         Where it learns how ranks of other hosts are reached, if there are any.
+    nodes
+        The first world rank of the node of each; known where nodes are simulated, and on several hosts after the exchange.
     """
 
     rank: int
@@ -49,6 +54,11 @@ class Membership:
     close: Callable[[], None] = _nothing
     network: Network | None = None
     directory: Directory | None = None
+    nodes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.network is not None:
+            self.nodes = self.network.nodes()
 
     @property
     def size(self) -> int:
@@ -73,7 +83,7 @@ class Membership:
             self.network.join(self.rank, os.getpid(), start_time(os.getpid()))
 
     def exchange(self, endpoint: bytes) -> list[bytes]:
-        """Say how this rank is reached from other hosts; returns how every rank is. All ranks of the job take part.
+        """Say how this rank is reached from other hosts, and who shares its node; returns how every rank is. All ranks of the job take part.
 
         Raises
         ------
@@ -81,7 +91,10 @@ class Membership:
             Not all have come; names those that are missing.
         """
         assert self.directory is not None
-        return self.directory.exchange(self.rank, endpoint, Patience(join_timeout() + _AGENT_SECONDS))
+        own = _FIRST.pack(self.arena.near[0]) + endpoint
+        found = self.directory.exchange(self.rank, own, Patience(join_timeout() + _AGENT_SECONDS))
+        self.nodes = tuple(_FIRST.unpack_from(each)[0] for each in found)
+        return [each[_FIRST.size :] for each in found]
 
     def leave(self) -> None:
         """Let the others know that this rank ended its communication in order: its exit is no death."""

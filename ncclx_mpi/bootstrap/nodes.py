@@ -70,7 +70,7 @@ class Nodes:
             for group in groups:
                 self.arenas += (Arena.create(len(group), group, size, job, machine_size=machine_size),)
             if len(groups) > 1:
-                self.network = Network.create(size, topology.network())
+                self.network = Network.create(size, topology.network(), [group[0] for group in groups for _ in group])
         except BaseException:
             self.close()
             raise

@@ -35,6 +35,7 @@ def main(args: list[str]) -> int:
         "--peers", action="store_true", help="instead, under a launcher: by what each rank reaches each other one, and why"
     )
     parser.add_argument("--ranks", type=int, default=8, help="for --plans: ranks (default: 8)")
+    parser.add_argument("--nodes", type=int, default=1, help="for --plans: nodes that the ranks are on, node by node (default: 1)")
     parser.add_argument("--bytes", default="1M", help="for --plans: what each rank gives, such as 8, 64K (default: 1M)")
     options = parser.parse_args(args)
     if options.plans:
@@ -55,8 +56,10 @@ def _print_plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 
     if options.ranks < 1:
         parser.error(f"--ranks {options.ranks}: there is at least one rank")
+    if not 1 <= options.nodes <= options.ranks:
+        parser.error(f"--nodes {options.nodes}: {options.ranks} ranks are on 1 to {options.ranks} nodes")
     try:
-        print(plans.table(options.plans, options.ranks, parse_size(options.bytes)))
+        print(plans.table(options.plans, options.ranks, parse_size(options.bytes), options.nodes))
     except ValueError as error:
         parser.error(str(error))
     return 0

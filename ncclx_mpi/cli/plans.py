@@ -1,21 +1,25 @@
 """``ncclx info --plans``: the algorithms that a call could go by, what they cost, and which one it goes by.
 
-Costs are those of the rows (:mod:`ncclx_mpi.algorithms`) for ranks of one machine: they compare algorithms, and predict no times.
+Costs are those of the rows (:mod:`ncclx_mpi.algorithms`) for ranks of one machine, or of nodes that a network joins: they compare
+algorithms, and predict no times.
 ``ncclx simulate`` prices the steps themselves, on any network.
 """
 
 from __future__ import annotations
 
 from ncclx_mpi import rc
-from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, rows_of, variable
+from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, cost_of, rows_of, variable
 from ncclx_mpi.bench.points import size_text
+from ncclx_mpi.nodes import NodeMap, nodes_of
 
 _ITEMSIZE = 4
 """Bytes of an element of a reduction: a float32."""
 
 
-def table(collective: str, ranks: int, nbytes: int) -> str:
-    """The candidates for a call in which each of `ranks` ranks gives `nbytes`."""
+def table(collective: str, ranks: int, nbytes: int, number: int = 1) -> str:
+    """The candidates for a call in which each of `ranks` ranks, on a number of nodes, gives `nbytes`."""
+    if number > 1:
+        return _between_nodes(collective, nbytes, nodes_of(rank * number // ranks for rank in range(ranks)))
     case = Case(ranks, 0 if collective == "barrier" else nbytes, _ITEMSIZE if collective in _REDUCTIONS else 1, has_slot=True)
     on_slot, as_plan = choose(collective, case), choose(collective, case._replace(has_slot=False))
     lines = [f"{collective} of {size_text(case.nbytes)} from each of {ranks} ranks", ""]
@@ -32,6 +36,26 @@ def table(collective: str, ranks: int, nbytes: int) -> str:
     forced = getattr(rc, f"algo_{collective}")
     if forced != "auto":
         lines.append(f"{variable(collective)}={forced} is set: that runs, unless its line says why not")
+    return "\n".join(lines)
+
+
+def _between_nodes(collective: str, nbytes: int, nodes: NodeMap) -> str:
+    """The plans for ranks on several nodes: what crosses between these, and what all of it costs."""
+    case = Case(nodes.size, 0 if collective == "barrier" else nbytes, _ITEMSIZE if collective in _REDUCTIONS else 1, nodes=nodes)
+    chosen = choose(collective, case)
+    lines = [f"{collective} of {size_text(case.nbytes)} from each of {nodes.size} ranks on {nodes.number} nodes", ""]
+    lines.append(
+        f"{'':2}{'algorithm':26}{'messages: near':>15}{'far':>6}{'bytes: near':>14}{'far':>10}{'cost, us':>12}  if it is forced"
+    )
+    for row in (row for row in rows_of(collective) if row.kind == PLAN):
+        needs, reason = row.crossing(nodes, case.nbytes), row.why_not(case) or "runs"
+        counts = f"{needs.near_messages:>15.0f}{needs.far_messages:>6.0f}{size_text(round(needs.near)):>14}{size_text(round(needs.far)):>10}"
+        lines.append(f"{'*' if row is chosen else '':2}{row.name:26}{counts}{cost_of(row, case):>12.1f}  {reason}")
+    lines += [
+        "",
+        "* runs if none is forced: it costs least; messages, and bytes on a node, are those of the busiest rank, and bytes",
+    ]
+    lines.append("between nodes those out of the busiest node, or into it")
     return "\n".join(lines)
 
 

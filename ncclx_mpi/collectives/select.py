@@ -1,9 +1,9 @@
 """Which algorithm carries out a collective: a function of what all ranks know, so that all choose alike.
 
 What all ranks know: the collective, the number of ranks, the bytes that every rank gave (never one rank's counts of a v-variant),
-whether the communicator has a slot in the arena, and what the settings force. The rows of :mod:`ncclx_mpi.algorithms` say which algorithm is
-chosen for what; :func:`on_lines` and :func:`is_planned` are compiled, so that calls which never leave compiled code
-choose by the very same rows.
+whether the communicator has a slot in the arena, which node each rank is on, and what the settings force. The rows of
+:mod:`ncclx_mpi.algorithms` say which algorithm is chosen for what; :func:`on_lines` and :func:`is_planned` are compiled, so that calls
+which never leave compiled code choose by the very same rows. On several nodes, that plan is chosen which costs least, as the rows have it.
 
 A forced plan runs, or the call is refused with what its row says. A forced algorithm of the slot that cannot serve a call leaves it to
 another one, alike on all ranks (why: ``design/011-plans-and-rows.md``):
@@ -101,7 +101,7 @@ def plan_for(
     Exception
         ERR_UNSUPPORTED_OPERATION: an algorithm is forced that cannot carry the call out. All ranks raise it.
     """
-    case = Case(comm.size, nbytes, itemsize, commutes, comm.reduction_order, has_counts)
+    case = Case(comm.size, nbytes, itemsize, commutes, comm.reduction_order, has_counts, nodes=comm.nodes)
     row = choose_plan(kind, comm.forced[kind], case)
     reason = row.why_not(case)
     if reason:
@@ -111,7 +111,7 @@ def plan_for(
             f"rank {comm.rank}: {OPERATIONS[kind]} cannot go by {row.name}, which {name} asks for: {reason}; set {name} to another one, "
             "or to auto",
         )
-    return function_of(row)
+    return function_of(row) if case.nodes is None or row.by_node is None else functools.partial(function_of(row), nodes=case.nodes)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
+from ncclx_mpi.nodes import several_nodes
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
 from ncclx_mpi.p2p.blocks import block, untouched_block, words_block
@@ -105,6 +106,8 @@ class NativeComm:
         its own.
     forced : tuple of int
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
+    nodes : NodeMap or None
+        Where its ranks are; None if they share a node, or some are of another job, whose nodes only they know.
     reduction_order : str
         The setting of that name.
     owner : weakref
@@ -126,6 +129,7 @@ class NativeComm:
         self.size = len(self.world_ranks)
         self.rank = rank if rank >= 0 else self.world_ranks.index(engine.rank)
         self.slot = slot
+        self.nodes = several_nodes(engine.nodes, self.world_ranks)
         self.forced = engine.forced
         self.reduction_order = engine.reduction_order
         self._numbering = numbering(self.world_ranks, engine.known)
@@ -175,6 +179,8 @@ class Engine:
         The setting of that name.
     endpoints
         What each peer, by world rank, has to be known by, for each transport that has something to be known.
+    nodes
+        The number of the node of each world rank, as all know it; none if nobody says.
 
     Attributes
     ----------
@@ -199,10 +205,12 @@ class Engine:
         forced: Sequence[int] = (UNFORCED,) * len(OPERATIONS),
         reduction_order: str = "auto",
         endpoints: Mapping[str, Sequence[bytes]] | None = None,
+        nodes: Sequence[int] = (),
     ) -> None:
         self.arena = arena
         self.rank = rank
         self.near = arena.near
+        self.nodes = tuple(nodes)
         self.local_rank = self.near.index(rank)
         self.force(forced)
         self.reduction_order = reduction_order

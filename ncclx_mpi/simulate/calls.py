@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ncclx_mpi.algorithms import Algorithm
 from ncclx_mpi.collectives.plan import Plan
 from ncclx_mpi.collectives.select import function_of
+from ncclx_mpi.nodes import nodes_of
 
 Blocks = tuple[tuple[int, ...], tuple[int, ...]]
 """Bytes, and byte offset, of the block of each rank."""
@@ -36,6 +37,8 @@ class Call(NamedTuple):
         place, where both directions have the same, and else ``counts[(i + 2 * j) % size]``. `nbytes` is not looked at then.
     gap
         Bytes between two blocks that are no block's.
+    nodes
+        The number of the node of each rank, for plans that are told; empty: they are on one.
     """
 
     size: int
@@ -46,6 +49,7 @@ class Call(NamedTuple):
     is_exclusive: bool = False
     counts: tuple[int, ...] = ()
     gap: int = 0
+    nodes: tuple[int, ...] = ()
 
     @property
     def share(self) -> int:
@@ -77,7 +81,8 @@ class Call(NamedTuple):
 
 def plan_of(row: Algorithm, call: Call, rank: int) -> Plan:
     """Return the steps of a rank in a call that goes by a plan."""
-    return function_of(row)(rank, call.size, *_ARGUMENTS[row.collective](call, rank))
+    told = {"nodes": nodes_of(call.nodes)} if call.nodes and row.by_node is not None else {}
+    return function_of(row)(rank, call.size, *_ARGUMENTS[row.collective](call, rank), **told)
 
 
 def _elements(call: Call, rank: int) -> tuple[int, int]:

@@ -98,10 +98,10 @@ def _call(number: int, collective: str, name: str, words: str) -> tuple[Algorith
     row = next((row for row in rows_of(collective) if row.name == name and row.kind == PLAN), None)
     values: dict[str, int | tuple[int, ...]] = {}
     for key, _, value in (word.partition("=") for word in words.split()):
-        values[key] = tuple(map(int, value.split(","))) if key == "counts" else int(value)
+        values[key] = tuple(map(int, value.split(","))) if key in ("counts", "nodes") else int(value)
     if row is not None and {"size", "nbytes"} <= set(values) <= set(Call._fields):
         call = Call(**values)  # type: ignore[arg-type]  # by name
-        if 0 <= call.root < call.size and call.itemsize > 0 and len(call.counts) in (0, call.size):
+        if 0 <= call.root < call.size and call.itemsize > 0 and {len(call.counts), len(call.nodes)} <= {0, call.size}:
             return row, call
     raise ValueError(f"line {number}: {collective} {name}{words} is no call that goes by a plan")
 

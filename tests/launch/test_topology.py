@@ -122,6 +122,35 @@ def test_ranks_of_a_node_share_memory_and_others_do_not(comm: Any) -> None:
     assert ways == ["shm" if rank // 2 == comm.rank // 2 else "virtual" for rank in range(comm.size)]
 
 
+@pytest.mark.ranks(1, 4, 5, topology="vnode:2")
+def test_communicators_know_the_node_of_each_rank(comm: Any) -> None:
+    """All ranks the same, whatever their order; none where all are on one node."""
+
+    def known(made: Any) -> tuple[int, ...] | None:
+        nodes = made._state.native.nodes
+        return nodes and nodes.of
+
+    ranks = range(comm.size)
+    wanted = tuple(rank // 2 for rank in ranks) if comm.size > 2 else None
+    assert known(comm) == known(comm.Dup()) == wanted
+    turned = comm.Split(0, -comm.rank)
+    assert known(turned) == _numbered([rank // 2 for rank in ranks[::-1]])
+    near = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    assert known(near) is None and known(MPI.COMM_SELF) is None
+    if comm.size > 2:
+        one_of_each = comm.Create(comm.group.Incl(range(0, comm.size, 2)))
+        if one_of_each != MPI.COMM_NULL:
+            assert known(one_of_each) == tuple(range(one_of_each.size))
+        sides = comm.Split(comm.rank % 2).Create_intercomm(0, comm, 1 - comm.rank % 2)
+        assert sides._state.of_all.nodes.of == _numbered([rank // 2 for rank in [*ranks[::2], *ranks[1::2]]])
+
+
+def _numbered(nodes: list[int]) -> tuple[int, ...] | None:
+    """In the order in which they are met; nothing if there is one."""
+    order = list(dict.fromkeys(nodes))
+    return tuple(map(order.index, nodes)) if len(order) > 1 else None
+
+
 @pytest.mark.ranks(3, 4, topology="nolocal", timeout=60)
 def test_programs_run_between_nodes(comm: Any) -> None:
     left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size

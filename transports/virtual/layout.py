@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from numba_kernels.layout import words
 
 MAGIC = 0x6E63636C782D6E65
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 
 HEADER = words("Header", "magic version nranks credits nbytes delay_us jitter_us shuffled seed")
-MEMBER = words("Member", "pid start_time left silent |")
-"""What the network knows of a rank: its process, whether it finalized, and whether its packets arrive."""
+MEMBER = words("Member", "pid start_time left silent node |")
+"""What the network knows of a rank: its process, whether it finalized, whether its packets arrive, and the number of its node."""
 WIRE = words("Wire", "sent |")
 PACKET = words("Packet", "full sequence kind context tag nbytes first second | third length due | data")
 PACKET_BYTES = PAGE

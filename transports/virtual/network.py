@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,8 +76,8 @@ class Network:
         self.base = ctypes.addressof(self._anchor)
 
     @classmethod
-    def create(cls, nranks: int, settings: Settings | None = None) -> Network:
-        """Make the network of a job of `nranks` ranks.
+    def create(cls, nranks: int, settings: Settings | None = None, nodes: Sequence[int] = ()) -> Network:
+        """Make the network of a job of `nranks` ranks, on the nodes of these numbers if they are said.
 
         Raises
         ------
@@ -104,6 +105,8 @@ class Network:
             ("magic", MAGIC),
         ):
             network._set_word(getattr(HEADER, field), value)
+        for rank, node in enumerate(nodes):
+            network._set_word(plan.member(rank) + MEMBER.node, node)
         return network
 
     @classmethod
@@ -148,6 +151,10 @@ class Network:
     def has_left(self, rank: int) -> bool:
         """Whether `rank` said so."""
         return self._word(self.plan.member(rank) + MEMBER.left) != 0
+
+    def nodes(self) -> tuple[int, ...]:
+        """The number of the node of each rank, as whoever made the network said it."""
+        return tuple(self._word(self.plan.member(rank) + MEMBER.node) for rank in range(self.nranks))
 
     def absent_ranks(self) -> list[int]:
         """Ranks that have not joined yet."""

@@ -15,45 +15,55 @@ where n is no power of two. 4 m bytes of temporary memory.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Plan
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Place, Plan
 
 
 @functools.lru_cache(maxsize=128)
 def plan(rank: int, size: int, count: int, itemsize: int) -> Plan:
     """Steps of `rank`. In place, INPUT is OUTPUT: it is written after everything in it has been sent, or by what is made of it."""
-    steps, nbytes = Builder(), count * itemsize
-    rounds = size.bit_length() - 1
-    folded = size - (1 << rounds)
-    is_pair = rank < 2 * folded
-    if is_pair and rank % 2 == 0:
-        steps.send(rank + 1, (INPUT, 0), nbytes)
-        steps.recv(rank + 1, (OUTPUT, 0), nbytes)
-    elif rounds == 0:
-        steps.copy((OUTPUT, 0), (INPUT, 0), nbytes)
-    else:
-        done = _double(steps, rank, rounds, folded, nbytes)
-        if is_pair:
-            steps.send(rank - 1, (OUTPUT, 0), nbytes, [done])
+    steps = Builder()
+    double(steps, range(size), rank, count * itemsize, (INPUT, 0), -1)
     return steps.build()
 
 
-def _double(steps: Builder, rank: int, rounds: int, folded: int, nbytes: int) -> int:
+def double(steps: Builder, ranks: Sequence[int], index: int, nbytes: int, source: Place, there: int) -> int:
+    """Add the steps of ``ranks[index]`` in an allreduce among `ranks` of what is in `source` after `there`; returns the last one.
+
+    The result is in OUTPUT.
+    """
+    rounds = len(ranks).bit_length() - 1
+    folded = len(ranks) - (1 << rounds)
+    is_pair = index < 2 * folded
+    if is_pair and index % 2 == 0:
+        steps.send(ranks[index + 1], source, nbytes, [there])
+        return steps.recv(ranks[index + 1], (OUTPUT, 0), nbytes)
+    if rounds == 0:
+        return steps.copy((OUTPUT, 0), source, nbytes, [there])
+    done = _in_groups(steps, ranks, index, folded, nbytes, source, there)
+    if is_pair:
+        steps.send(ranks[index - 1], (OUTPUT, 0), nbytes, [done])
+    return done
+
+
+def _in_groups(steps: Builder, ranks: Sequence[int], index: int, folded: int, nbytes: int, source: Place, there: int) -> int:
     """Add the steps of a rank that stands for its group, the last of which is returned.
 
     Two partial results take turns, and so do two places for what comes: what is written over has been reduced, and sent, two rounds ago.
     """
+    rounds = len(ranks).bit_length() - 1
     ours, theirs = ([(TEMP, steps.temp(nbytes)) for _ in range(2)] for _ in range(2))
-    have, sends, reduced = (INPUT, 0), [-1], [-1, -1]
-    group = rank - folded
-    if rank < 2 * folded:
-        group = rank // 2
-        came = steps.recv(rank - 1, theirs[1], nbytes)
-        reduced.append(steps.reduce(ours[0], theirs[1], have, nbytes, [came]))
+    have, sends, reduced = source, [-1], [-1, there]
+    group = index - folded
+    if index < 2 * folded:
+        group = index // 2
+        came = steps.recv(ranks[index - 1], theirs[1], nbytes)
+        reduced.append(steps.reduce(ours[0], theirs[1], have, nbytes, [came, there]))
         have = ours[0]
     for turn in range(rounds):
         other = group ^ 1 << turn
-        partner = 2 * other + 1 if other < folded else other + folded
+        partner = ranks[2 * other + 1 if other < folded else other + folded]
         sends.append(steps.send(partner, have, nbytes, [reduced[-1]]))
         came = steps.recv(partner, theirs[turn % 2], nbytes, [reduced[-2]])
         low, high = (theirs[turn % 2], have) if other < group else (have, theirs[turn % 2])

@@ -25,7 +25,7 @@ def plan(rank: int, size: int, nbytes: int, root: int) -> Plan:
     """Steps of `rank`: OUTPUT holds the message, at the root from the start."""
     steps = Builder()
     relative = (rank - root) % size
-    parent, children = _family(relative, size)
+    parent, children = family(relative, size)
     for start in range(0, nbytes, SEGMENT):
         length = min(SEGMENT, nbytes - start)
         have = -1 if parent < 0 else steps.recv((parent + root) % size, (OUTPUT, start), length)
@@ -34,7 +34,7 @@ def plan(rank: int, size: int, nbytes: int, root: int) -> Plan:
     return steps.build()
 
 
-def _family(relative: int, size: int) -> tuple[int, list[int]]:
+def family(relative: int, size: int) -> tuple[int, list[int]]:
     """Parent (-1 for the root) and children, largest subtree first, counted from the root."""
     below = 1
     while below < size and not relative & below:
