@@ -21,7 +21,7 @@ ALLOWED_OUTSIDE = {
 }
 
 LAYERS = [
-    {"algorithms", "rc", "errors", "typing", "constants", "process", "state", "mpi4py_shim", "compile_cache"},
+    {"algorithms", "rc", "errors", "typing", "constants", "process", "state", "mpi4py_shim", "collector", "compile_cache"},
     {"p2p"},
     {"observe"},
     {"bootstrap"},
