@@ -5,22 +5,25 @@ Importing this module starts the communication, unless :mod:`ncclx_mpi.rc` says 
 
 # ruff: noqa: F401, F403  (names are what this module is for; all of those of the other one are public)
 
-from ncclx_mpi.api.environment import bootstrap as _bootstrap
-from ncclx_mpi.api.public import *
-from ncclx_mpi.api.public import (
-    _comm_lock,
-    _comm_lock_table,
-    _commctx_inter,
-    _commctx_intra,
-    _datatype_create,
-    _datatype_decode,
-    _set_abort_status,
-    _typealign,
-    _typecode,
-    _typedict,
-    _typedict_c,
-    _typedict_f,
-)
+from ncclx_mpi import collector as _collector
 
-_bootstrap()
-del _bootstrap
+with _collector.at_rest():
+    from ncclx_mpi.api.environment import bootstrap as _bootstrap
+    from ncclx_mpi.api.public import *
+    from ncclx_mpi.api.public import (
+        _comm_lock,
+        _comm_lock_table,
+        _commctx_inter,
+        _commctx_intra,
+        _datatype_create,
+        _datatype_decode,
+        _set_abort_status,
+        _typealign,
+        _typecode,
+        _typedict,
+        _typedict_c,
+        _typedict_f,
+    )
+
+    _bootstrap()
+del _bootstrap, _collector

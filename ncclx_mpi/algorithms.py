@@ -13,7 +13,6 @@ NumPy nor Numba.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -502,6 +501,8 @@ def pack(forced: Mapping[str, str]) -> int:
     for index, (collective, names) in enumerate(ALGORITHMS.items()):
         name = str(forced[collective]).strip().lower() or "auto"
         if name != "auto" and name not in names:
+            import difflib
+
             close = difflib.get_close_matches(name, names, 1, 0.5)
             raise ValueError(
                 f"{variable(collective)}={forced[collective]}: {collective} has no such algorithm; it has {', '.join(names)}, and auto"

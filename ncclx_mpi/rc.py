@@ -14,7 +14,6 @@ The module is its own configuration object, as ``mpi4py.rc`` is both.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import warnings
@@ -86,6 +85,13 @@ SETTINGS: dict[str, Setting] = dict(
             str,
             ("auto", "direct", "piped"),
             "how bulk data moves: copied once by the kernel where it may, or through shared memory; auto: by trying both",
+        ),
+        _ours(
+            "report_tuning",
+            False,
+            bool,
+            (),
+            "each rank writes at Finalize which way its bulk data went, since when, and from which times, to its standard error",
         ),
         *(
             _ours(f"algo_{name}", "auto", str, (), f"algorithm of {name}: auto, {', '.join(names)}")
@@ -274,6 +280,10 @@ def _checked(label: str, setting: Setting, value: Any, given: Any) -> Any:
 
 
 def _suggest(name: str, known: Any) -> str:
+    if name.startswith("__"):  # what Python asks every module for
+        return ""
+    import difflib  # for a misspelt name only
+
     close = difflib.get_close_matches(name, list(known), 1, 0.5)
     return f"; did you mean {close[0]}?" if close else ""
 

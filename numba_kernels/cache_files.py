@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import stat
-import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +54,8 @@ def cache_candidates() -> Iterator[tuple[str, Path]]:
         yield _XDG_VARIABLE, Path(os.environ[_XDG_VARIABLE]) / "ncclx_mpi"
     else:
         yield "the home", Path(os.path.expanduser("~")) / ".cache" / "ncclx_mpi"
+    import tempfile  # here, and below: most starts need neither
+
     yield "the temporary directory", Path(tempfile.gettempdir()) / f"ncclx_mpi-{os.getuid()}"
 
 
@@ -66,7 +66,12 @@ def cache_root() -> Path:
     ``$NCCLX_MPI_CACHE_DIR``, ``$XDG_CACHE_HOME/ncclx_mpi``, ``~/.cache/ncclx_mpi``, a private one in the temporary directory.
     """
     usable = (folder for _, folder in cache_candidates() if not why_not(folder))
-    return next(usable, None) or Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
+    found = next(usable, None)
+    if found is not None:
+        return found
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
 
 
 def read_own(path: Path) -> bytes:
@@ -113,7 +118,7 @@ def _checked(path: Path, content: memoryview) -> memoryview:
 
 def write(path: Path, data: bytes) -> None:
     """Put `data` and its checksum into a file (0600) that appears whole, or not at all."""
-    unfinished = path.with_name(f"{path.name}.tmp.{secrets.token_hex(8)}")
+    unfinished = path.with_name(f"{path.name}.tmp.{os.urandom(8).hex()}")
     try:
         with open(unfinished, "xb", opener=_open_private) as file:
             file.write(data)

@@ -35,7 +35,7 @@ class Source(NamedTuple):
 @functools.cache
 def module_digest(path: str) -> str:
     """Digest of :func:`sources_digest` and the versions that compile."""
-    return hashlib.sha256(_versions() + sources_digest(path).encode()).hexdigest()[:20]
+    return hashlib.sha256(versions() + sources_digest(path).encode()).hexdigest()[:20]
 
 
 @functools.cache
@@ -72,7 +72,18 @@ def keep() -> None:
     found = {path: read for path, read in _read.items() if path.startswith(home + os.sep)}
     if found:
         with contextlib.suppress(OSError):
-            cache_files.write(_list_path(), marshal.dumps(_known() | found))
+            cache_files.write(list_path(), marshal.dumps(_known() | found))
+
+
+def sources() -> list[str]:
+    """Return the files of ours, of this installation, that digests were made of now or earlier."""
+    return [path for path in {**_known(), **_read} if os.path.exists(path)]
+
+
+def list_path(kind: str = LIST) -> Path:
+    """Return where something about this installation is kept: several may share a cache."""
+    home = hashlib.sha256(__file__.encode()).hexdigest()[:16]
+    return cache_files.cache_root() / f"{kind}{sys.implementation.cache_tag}-{home}"
 
 
 def forget() -> None:
@@ -89,20 +100,15 @@ _read: dict[str, tuple[tuple[int, int], tuple[str, bytes, tuple[str, ...]]]] = {
 def _known() -> dict[str, tuple[tuple[int, int], tuple[str, bytes, tuple[str, ...]]]]:
     """What an earlier process has read."""
     try:
-        found = marshal.loads(cache_files.read(_list_path()))
+        found = marshal.loads(cache_files.read(list_path()))
     except (OSError, EOFError, TypeError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _list_path() -> Path:
-    """The list of this installation: several may share a cache."""
-    home = hashlib.sha256(__file__.encode()).hexdigest()[:16]
-    return cache_files.cache_root() / f"{LIST}{sys.implementation.cache_tag}-{home}"
-
-
 @functools.cache
-def _versions() -> bytes:
+def versions() -> bytes:
+    """What compiles: its versions."""
     return _version("llvmlite").encode() + _version("numba").encode()
 
 

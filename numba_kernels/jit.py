@@ -18,7 +18,6 @@ import contextlib
 import dis
 import fcntl
 import functools
-import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -275,6 +274,8 @@ def callees(function: Any) -> list[Any]:
 
     Those that it meets otherwise, in an overload or a table, are compiled along with it.
     """
+    import inspect
+
     scope = inspect.getclosurevars(function.py_func)
     known = {**scope.globals, **scope.nonlocals}
     named = []

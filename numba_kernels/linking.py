@@ -28,7 +28,7 @@ import ctypes
 import hashlib
 import marshal
 import mmap
-import platform
+import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ _WRITE, _ALLOCATED = 1, 2
 _UNWINDING = 0x70000001
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _ADDRESS_OF_64_BITS = 1
-CAN_LINK = platform.machine() in ("x86_64", "AMD64")
+CAN_LINK = os.uname().machine in ("x86_64", "AMD64")
 _TAKES_KEYWORDS = 3
 """METH_VARARGS | METH_KEYWORDS"""
 

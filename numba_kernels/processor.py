@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import platform
 from collections.abc import Iterable
 
 _SAYS = (
@@ -21,7 +20,7 @@ _ENOUGH = 16 << 10
 def name() -> str:
     """Return a text that is another one on processors with other instructions, or if the user has Numba compile for another one."""
     asked = [f"{variable}={os.environ.get(variable, '')}" for variable in VARIABLES]
-    return "\n".join([platform.machine(), *asked, *_description()])
+    return "\n".join([os.uname().machine, *asked, *_description()])
 
 
 def has(flags: Iterable[str]) -> bool:
@@ -36,6 +35,6 @@ def _description() -> list[str]:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             text = file.read(_ENOUGH)
     except OSError:
-        return [platform.processor()]
+        return [os.uname().version]
     first = text.split("\n\n", 1)[0].split("\n")
     return [line for line in first if line.split("\t")[0].split(":")[0].strip() in _SAYS]

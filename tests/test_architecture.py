@@ -21,7 +21,8 @@ ALLOWED_OUTSIDE = {
 }
 
 LAYERS = [
-    {"nodes", "algorithms", "rc", "errors", "typing", "constants", "process", "state", "mpi4py_shim", "compile_cache", "locality"},
+    {"nodes", "algorithms", "rc", "errors", "typing", "constants", "process", "state"},
+    {"mpi4py_shim", "collector", "compile_cache", "locality"},
     {"p2p"},
     {"observe"},
     {"bootstrap"},

@@ -112,6 +112,8 @@ def Finalize() -> None:
     if buffering.process.send_buffer is not None:
         buffering.process.send_buffer.flush()
     background_progress.settle()
+    if getattr(rc, "report_tuning", False):
+        _report_tuning()
     for comm in (COMM_SELF, COMM_WORLD):
         comm._free_attributes()
         wrong = collectives.disagreement(comm._state.native)
@@ -122,6 +124,14 @@ def Finalize() -> None:
         _environment.is_finalized = True
         if not _environment.sessions:
             _leave()
+
+
+def _report_tuning() -> None:
+    """Write what this rank has decided on bulk data."""
+    from ncclx_mpi.collectives import shm_decisions
+
+    text = "\n".join(shm_decisions.lines(runtime.engine(), COMM_WORLD._state.native))
+    print(text, file=sys.stderr, flush=True)
 
 
 def _leave() -> None:

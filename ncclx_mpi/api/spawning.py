@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import errors, process, runtime
 from ncclx_mpi.api import meeting
@@ -26,6 +24,9 @@ from ncclx_mpi.bootstrap import handover, launcher
 from ncclx_mpi.bootstrap.patience import Patience
 from ncclx_mpi.bootstrap.port import Port
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+
+if TYPE_CHECKING:
+    import subprocess
 
 PARENT = "NCCLX_MPI_PARENT"
 """Names the port of the parents in the environment of a started process, until it has found them."""
@@ -145,6 +146,8 @@ def _checked(engine: Engine, command: Command, what: str) -> Command:
         )
     if folder and not os.path.isdir(folder):
         errors.fail(errors.ERR_SPAWN, f"rank {engine.rank}: {what}: info key 'wd': there is no folder {folder!r}")
+    import shutil
+
     found = None
     if os.sep not in name and command.keys.get("path"):
         found = shutil.which(name, path=command.keys["path"])
@@ -157,6 +160,8 @@ def _checked(engine: Engine, command: Command, what: str) -> Command:
 
 
 def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str) -> subprocess.Popen[bytes]:
+    import subprocess
+
     environ = process.environment_of_helpers({**os.environ, PARENT: port_name})
     for name in (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, launcher.NUMBER):
         environ.pop(name, None)

@@ -34,6 +34,11 @@ def main(args: list[str]) -> int:
     parser.add_argument(
         "--peers", action="store_true", help="instead, under a launcher: by what each rank reaches each other one, and why"
     )
+    parser.add_argument(
+        "--tuning",
+        action="store_true",
+        help="instead, under a launcher: which way bulk data goes, tried out for it, and the times that decided",
+    )
     parser.add_argument("--ranks", type=int, default=8, help="for --plans: ranks (default: 8)")
     parser.add_argument("--nodes", type=int, default=1, help="for --plans: nodes that the ranks are on, node by node (default: 1)")
     parser.add_argument("--bytes", default="1M", help="for --plans: what each rank gives, such as 8, 64K (default: 1M)")
@@ -44,6 +49,10 @@ def main(args: list[str]) -> int:
         return _print_ucx(options)
     if options.peers:
         return show(options.json)
+    if options.tuning:
+        from ncclx_mpi.cli import tuning
+
+        return tuning.show(options.json)
     facts, rank = collect()
     if rank == 0:
         print(json.dumps(facts, indent=1) if options.json else _as_text(facts))

@@ -5,6 +5,7 @@ The mark of a complete version lists the folders that it uses, and its time says
     complete-4f6e...       cpython-311-0c78... and others, one a line: one mark a version, Python and processor
     cpython-311-0c78...    one folder a module and digest of its sources
     sources-...            what an installation's sources say (:mod:`numba_kernels.digests`)
+    found-...              what an earlier start of an installation found (:mod:`ncclx_mpi.compile_cache.verdict`)
 
 Marks that were not used for a month go, and all but the newest few, with every folder that only they list. A folder that no mark
 lists belongs to somebody who compiles just now, or on demand: it goes a month after the last write. Processes that run keep what
@@ -25,6 +26,7 @@ from pathlib import Path
 from numba_kernels import digests
 
 MARK = "complete-"
+VERDICT = "found-"
 _DAY = 86_400.0
 _UNUSED_SECONDS = 30 * _DAY
 _MOST_VERSIONS = 8
@@ -58,9 +60,9 @@ def prune(root: Path) -> None:
             mark.unlink(missing_ok=True)
         else:
             used.update(folders)
-    for sources in root.glob(f"{digests.LIST}*"):  # made again by who still needs it
-        if now - _modified(sources) > _UNUSED_SECONDS:
-            sources.unlink(missing_ok=True)
+    for found in (*root.glob(f"{digests.LIST}*"), *root.glob(f"{VERDICT}*")):  # made again by who still needs it
+        if now - _modified(found) > _UNUSED_SECONDS:
+            found.unlink(missing_ok=True)
     for folder in root.iterdir():
         is_old = folder.name in listed or now - _modified(folder) > _UNUSED_SECONDS
         if is_old and folder.name not in used and _FOLDER.fullmatch(folder.name):

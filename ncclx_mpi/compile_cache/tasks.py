@@ -33,10 +33,10 @@ class Task:
     needs: frozenset[int] = frozenset()
 
 
-def run_all(tasks: Sequence[Task], processes: int) -> bool:
+def run_all(tasks: Sequence[Task], processes: int, told: Callable[[int, int], None] = lambda done, total: None) -> bool:
     """Do all tasks on so many forked processes, or as many as can be had; returns whether all went well.
 
-    What needs one that failed is tried nevertheless.
+    What needs one that failed is tried nevertheless. `told` is called with how many are done, and how many there are, whenever one is.
 
     Of those that can be begun, the one with the longest chain of others behind it goes first.
     """
@@ -50,7 +50,7 @@ def run_all(tasks: Sequence[Task], processes: int) -> bool:
     heapq.heapify(ready)
     idle = list(_start_workers(tasks, min(processes, len(tasks))))
     busy: dict[socket.socket, tuple[_Worker, int]] = {}
-    went_well = True
+    went_well, done = True, 0
     try:
         while busy or (ready and idle):
             while ready and idle:
@@ -61,6 +61,8 @@ def run_all(tasks: Sequence[Task], processes: int) -> bool:
                 worker, number = busy.pop(connection)
                 outcome = worker.outcome()
                 went_well &= outcome == _DONE
+                done += 1
+                told(done, len(tasks))
                 if outcome:
                     idle.append(worker)
                 else:

@@ -9,7 +9,6 @@ import hashlib
 import importlib
 import os
 import pkgutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ncclx_mpi import process
-from ncclx_mpi.compile_cache import prune, tasks
+from ncclx_mpi.compile_cache import prune, tasks, verdict
+from ncclx_mpi.compile_cache.bar import Bar
 
 _ENGINE_PACKAGES = (
     "transports.shm",
@@ -149,11 +149,15 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
     """
     from numba_kernels import cache_files, digests, jit
 
+    if not everything and verdict.is_warm():
+        importlib.import_module("ncclx_mpi.api.public")
+        return 0.0
     import_engine()
     if is_warm(everything):
         if mark := _find_mark(everything):
             prune.note_use(mark)
         digests.keep()
+        verdict.keep(_find_mark(False))
         return 0.0
     start = time.monotonic()
     with jit.one_at_a_time():
@@ -167,7 +171,7 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
                 file=sys.stderr,
                 flush=True,
             )
-        if _compile_all(chosen):
+        if _compile_all(chosen, Bar(sys.stderr) if announce else None):
             _keep(_mark(everything), announce)
         digests.keep()
     seconds = time.monotonic() - start
@@ -193,17 +197,24 @@ def ensure(everything: bool = False) -> None:
     """
     from numba_kernels import digests
 
+    if not everything and verdict.is_warm():
+        return
     import_engine()
     if is_warm(everything):
         digests.keep()
+        if mark := _find_mark(everything):
+            prune.note_use(mark)
+        verdict.keep(_find_mark(False))
     else:
+        import subprocess
+
         command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet", *([] if everything else ["--first"])]
         with contextlib.suppress(OSError):
             environ = process.environment_of_helpers(os.environ)
             subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, check=False)
 
 
-def _compile_all(chosen: Iterable[Any]) -> bool:
+def _compile_all(chosen: Iterable[Any], bar: Bar | None = None) -> bool:
     """Compile entries on all cores, callees before their callers: each function once. Returns whether all went well."""
     from numba_kernels import jit, reduce
 
@@ -217,7 +228,8 @@ def _compile_all(chosen: Iterable[Any]) -> bool:
         for function, own in place.items()
     ]
     work.append(tasks.Task(lambda: reduce.warm() > 0))
-    return tasks.run_all(work, min(len(os.sched_getaffinity(0)), _MOST_COMPILERS))
+    processes = min(len(os.sched_getaffinity(0)), _MOST_COMPILERS)
+    return tasks.run_all(work, processes, bar.show) if bar else tasks.run_all(work, processes)
 
 
 def _compile(function: Any) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi.arguments import Buffer
-from ncclx_mpi.device import messages
-from ncclx_mpi.device.messages import Array, Incoming, Message
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import EMPTY, Operation, blame, on_behalf, write_status
 from ncclx_mpi.operations.transfer import raise_error
@@ -15,6 +13,7 @@ from ncclx_mpi.p2p.engine import NativeComm, from_whom
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.status import Status
+    from ncclx_mpi.device.messages import Array, Incoming, Message
 
 
 class DeviceTransfer(Operation):
@@ -68,21 +67,33 @@ class DeviceTransfer(Operation):
 def start_send(comm: NativeComm, buffer: Buffer, dest: int, tag: int) -> Operation | None:
     """Start sending a large contiguous device array; None for whatever else a buffer may be."""
     array = _array(buffer)
-    message = None if array is None else messages.start_send(comm, array, dest, tag)
+    if array is None:
+        return None
+    from ncclx_mpi.device import messages
+
+    message = messages.start_send(comm, array, dest, tag)
     return None if message is None else DeviceTransfer(comm, message, f"send to rank {dest}, tag {tag}", -1)
 
 
 def start_receive(comm: NativeComm, buffer: Buffer, source: int, tag: int) -> Operation | None:
     """Start receiving into a large contiguous device array; None for whatever else a buffer may be."""
     array = _array(buffer)
-    message = None if array is None else messages.start_receive(comm, array, source, tag)
+    if array is None:
+        return None
+    from ncclx_mpi.device import messages
+
+    message = messages.start_receive(comm, array, source, tag)
     return _receive(comm, message, buffer, f"receive {from_whom(source, tag)}")
 
 
 def start_matched(comm: NativeComm, buffer: Buffer, take: Callable[[], int]) -> Operation | None:
     """As :func:`start_receive`, for a message that a probe has taken out of matching: `take` is called for its handle."""
     array = _array(buffer)
-    message = None if array is None else messages.start_matched(comm, array, take)
+    if array is None:
+        return None
+    from ncclx_mpi.device import messages
+
+    message = messages.start_matched(comm, array, take)
     return _receive(comm, message, buffer, "receive of a matched message")
 
 
@@ -93,4 +104,6 @@ def _receive(comm: NativeComm, message: Incoming | None, buffer: Buffer, what: s
 def _array(buffer: Buffer) -> Array | None:
     if buffer.device is None or not buffer.contiguous:
         return None
+    from ncclx_mpi.device.messages import Array  # programs without a device need none of it
+
     return Array(buffer.device, buffer.address, buffer.nbytes, buffer.owner)

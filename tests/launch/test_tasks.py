@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from programs import copy_cache
 
 from ncclx_mpi.compile_cache import warm
+from ncclx_mpi.compile_cache.bar import Bar
 from ncclx_mpi.compile_cache.tasks import Task, run_all
 from numba_kernels import cache_files, jit
 
@@ -34,6 +36,39 @@ def test_each_once_after_what_it_needs(tmp_path: Path, processes: int) -> None:
     done_by = {(tmp_path / str(number)).read_text() for number in range(40)}
     assert 1 <= len(done_by) <= processes
     assert str(os.getpid()) not in done_by
+
+
+def test_who_asks_is_told_of_each(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    tasks = [Task(_die), *(Task(partial(note, tmp_path, number)) for number in range(1, 4))]
+    run_all(tasks, 2, lambda done, total: told.append((done, total)))
+    assert told == [(done, 4) for done in range(1, 5)]
+
+
+class Screen(io.StringIO):
+    """A stream that is a terminal, or is none."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+
+def test_a_bar_on_a_terminal_is_written_over_and_gone_in_the_end() -> None:
+    screen, seconds = Screen(True), iter([0.0, 3.0, 9.0])
+    bar = Bar(screen, lambda: next(seconds))
+    bar.show(1, 2)
+    assert screen.getvalue() == f"\r\033[Kncclx_mpi: [{'#' * 15}{'.' * 15}] 1 of 2, 3 s"
+    bar.show(2, 2)
+    assert screen.getvalue().endswith("3 s\r\033[K")
+
+
+def test_no_bar_in_a_file() -> None:
+    file = Screen(False)
+    Bar(file).show(1, 2)
+    assert not file.getvalue()
 
 
 def test_nothing_to_do() -> None:
@@ -83,8 +118,9 @@ def test_a_full_disk_is_told_and_no_more(
     def refuse(mark: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    monkeypatch.setattr(warm.verdict, "is_warm", lambda: False)
     monkeypatch.setattr(warm, "_find_mark", lambda everything: None)
-    monkeypatch.setattr(warm, "_compile_all", lambda chosen: True)
+    monkeypatch.setattr(warm, "_compile_all", lambda chosen, bar=None: True)
     monkeypatch.setattr(warm.prune, "write_mark", refuse)
     warm.warm_up()
     assert "cannot be kept in" in (told := capsys.readouterr().err) and "No space left" in told and "NCCLX_MPI_CACHE_DIR" in told

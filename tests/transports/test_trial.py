@@ -46,3 +46,21 @@ def test_what_was_slow_in_the_beginning_is_tried_again(nbytes: int) -> None:
 def test_the_least_time_counts_and_direct_copies_may_take_a_quarter_more(last: int, chosen: int) -> None:
     found = ways(FEW_FROM, FEW_TRIALS + 1, {0: (10, 20), 2: (10, last)})
     assert found[-1] == (chosen, False)
+
+
+@pytest.mark.parametrize(("piped", "chosen"), [(89, 0), (92, 1), (79, 0)])
+def test_later_trials_let_direct_copies_take_a_tenth_more_at_most(piped: int, chosen: int) -> None:
+    found = ways(FEW_FROM, STARTS[2] + FEW_TRIALS + 1, {0: (100, 100), STARTS[1]: (piped, 100)})
+    assert found[-1] == (chosen, False)
+
+
+@pytest.mark.parametrize(("piped", "chosen"), [(79, 0), (82, 1), (89, 1)])
+def test_first_trials_meet_cold_caches_and_let_them_take_a_quarter_more(piped: int, chosen: int) -> None:
+    assert ways(40_000, TRIALS + 1, {0: (piped, 100)})[-1] == (chosen, False)
+
+
+def test_a_move_of_the_cores_brings_a_new_verdict() -> None:
+    """Far cores first, where streams take three times as long; then near ones, as recorded for an allreduce of 1 MiB."""
+    ticks = {0: (300, 100), STARTS[2]: (67, 138)}
+    found = ways(1 << 20, STARTS[2] + TRIALS + 1, ticks)
+    assert found[TRIALS] == (1, False) and found[STARTS[2] - 1] == (1, False) and found[-1] == (0, False)

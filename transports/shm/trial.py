@@ -5,7 +5,8 @@ looked up. So of every `PERIOD` transfers of a size class the first few go both 
 the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Direct copies go first, and once more
 where there are few trials: they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
 The first trials of all meet cold caches, from which direct copies gain more as they get warm: so the other way has to be faster by a
-good part, and trials are repeated soon, and then ever more rarely.
+good part then, and trials are repeated soon, and then ever more rarely. Later trials meet what later transfers meet: there the other
+way only has to be faster by more than what two least times of the same way differ by.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -27,6 +28,9 @@ TRIALS, FEW_TRIALS, FEW_FROM = 8, 3, 4 << 20
 proportion, and programs make few of them."""
 PERIOD, STARTS = 1024, (0, 16, 64, 256)
 """Transfers of a period, and after how many of them the trials begin anew."""
+_EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
+"""Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
+chosen all the same, after those trials and after later ones."""
 _SMALLEST_BITS = 15
 
 
@@ -73,7 +77,8 @@ def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
         store64(least, taken)
     first, second = load64(trial + TRIAL.least), load64(trial + TRIAL.least + 8)
     if first > 0 and second > 0:
-        store64(trial + TRIAL.chosen, 1 if 4 * second < 5 * first else 0)
+        margin = _EARLY_MARGIN if load64(trial + TRIAL.count) <= _EARLY else _MARGIN
+        store64(trial + TRIAL.chosen, 1 if 100 * second < (100 + margin) * first else 0)
 
 
 @kernel("int64(int64, int64)")

@@ -1,0 +1,57 @@
+"""``ncclx info --tuning`` and ``report_tuning`` say what was decided on bulk data, since when, and from which times."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from programs import command, run, run_code
+
+from ncclx_mpi.collectives.shm_decisions import decision, in_words
+from transports.shm.trial import PERIOD
+
+LARGE = """
+import numpy as np
+from mpi4py import MPI
+comm, mine, all_of_them = MPI.COMM_WORLD, np.ones(1 << 17), np.ones(1 << 18)
+for _ in range(12):
+    comm.Allgather(mine, all_of_them)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([9, 3000, 1000, 1], "direct copies: direct 1.0 us, piped 3.0 us; tried from transfer 1 on, of 9"),
+        ([20, 1000, 3000, 0], "through shared memory: direct 3.0 us, piped 1.0 us; tried from transfer 17 on, of 20"),
+        ([PERIOD + 70, 0, 0, 1], f"direct copies: as rank 0 found; tried from transfer {PERIOD + 65} on, of {PERIOD + 70}"),
+    ],
+)  # fmt: skip
+def test_recorded_trials_in_words(words: list[int], told: str) -> None:
+    assert in_words(decision("bcast", 2, words, 1000.0)) == f"bcast 64 KiB to 128 KiB: {told}"
+
+
+@pytest.mark.parametrize(
+    ("index", "size"), [(0, "to 32 KiB"), (1, "32 KiB to 64 KiB"), (6, "1 MiB to 2 MiB"), (15, "from 512 MiB")]
+)
+def test_size_classes_in_words(index: int, size: str) -> None:
+    assert decision("message", index, [1, 0, 0, 0], 1.0).size == size
+
+
+def test_of_a_job() -> None:
+    done = run("run", "-n", "2", *command("info", "--tuning", "--json"))
+    assert done.returncode == 0, done.stderr
+    found = {(each["what"], each["size"]): each for each in json.loads(done.stdout)}
+    each = found["allreduce", "2 MiB to 4 MiB"]
+    assert each["transfers"] == 9 and each["since"] == 1 and each["piped_us"] > 0 and each["direct_us"] > 0
+    assert found["message", "1 MiB to 2 MiB"]["direct_us"] > 0
+
+
+def test_each_rank_reports_in_the_end_if_asked() -> None:
+    assert not run_code(2, LARGE).stderr
+    told = run_code(2, LARGE, NCCLX_MPI_REPORT_TUNING="1").stderr.splitlines()
+    for rank in range(2):
+        assert any(line.startswith(f"rank {rank}: stores ") for line in told)
+        assert any(line.startswith(f"rank {rank}: allgather 2 MiB to 4 MiB: ") for line in told)
+    piped = run_code(2, LARGE, NCCLX_MPI_REPORT_TUNING="1", NCCLX_MPI_STORES="plain", NCCLX_MPI_COPIES="piped").stderr.splitlines()
+    assert sorted(piped) == ["rank 0: stores plain, as set", "rank 1: stores plain, as set"]

@@ -1,0 +1,89 @@
+"""What an earlier start found is good for as long as nothing has changed that it follows from."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import environment
+
+from ncclx_mpi.compile_cache import prune, verdict
+from numba_kernels import cache_files, digests, processor
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The mark of a complete cache, and a verdict that follows from two sources in a folder."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    for name in ("kernels.py", "module.py"):
+        (sources / name).write_text("first")
+    monkeypatch.setattr(cache_files, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(digests, "sources", lambda: [str(sources / "kernels.py")])
+    monkeypatch.setattr(verdict, "_modules", lambda: {str(sources / "module.py")})
+    found = tmp_path / f"{prune.MARK}0123"
+    found.touch()
+    verdict.keep(found)
+    return found
+
+
+def test_it_holds_while_nothing_changes(mark: Path) -> None:
+    assert verdict.is_warm()
+    mark.unlink()
+    assert not verdict.is_warm()
+
+
+def test_an_installation_with_images_needs_no_mark(mark: Path) -> None:
+    verdict.keep(None)
+    mark.unlink()
+    assert verdict.is_warm()
+
+
+@pytest.mark.parametrize("name", ["kernels.py", "module.py"])
+def test_a_changed_source_ends_it(mark: Path, name: str) -> None:
+    (mark.parent / "sources" / name).write_text("another")
+    assert not verdict.is_warm()
+
+
+def test_a_new_module_ends_it(mark: Path) -> None:
+    folder = mark.parent / "sources"
+    before = os.stat(folder)
+    (folder / "new.py").touch()
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns + 1))  # the clock of files may be coarse
+    assert not verdict.is_warm()
+
+
+def test_another_processor_ends_it(mark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "name", lambda: "another one")
+    assert not verdict.is_warm()
+
+
+@pytest.mark.parametrize("text", [b"", b"nothing that was written"])
+def test_a_damaged_one_is_none(mark: Path, text: bytes) -> None:
+    (kept,) = mark.parent.glob(f"{prune.VERDICT}*")
+    kept.write_bytes(text)
+    assert not verdict.is_warm()
+
+
+def test_a_start_imports_no_more_than_it_uses() -> None:
+    code = "import sys; from ncclx_mpi import MPI; print(sorted(sys.modules))"
+    for _ in range(2):  # the first one may be the first since a source has changed
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=120, check=True
+        )
+    unused = ("ncclx_mpi.device.", "ncclx_mpi.bench", "ncclx_mpi.simulate", "ncclx_mpi.extensions.alltoallv_dynamic.device")
+    assert not [name for name in eval(done.stdout) if name.startswith((*unused, "numba."))]
+
+
+def test_the_collector_leaves_alone_what_an_import_at_the_start_of_a_program_has_made() -> None:
+    code = "import gc; from ncclx_mpi import MPI; print(gc.isenabled(), gc.get_freeze_count() > 10_000)"
+    late = "import gc; mine = [[] for _ in range(30_000)]; from ncclx_mpi import MPI; print(gc.isenabled(), gc.get_freeze_count())"
+    off = "import gc; gc.disable(); from ncclx_mpi import MPI; print(gc.isenabled())"
+    for program, expected in ((code, "True True"), (late, "True 0"), (off, "False")):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=True
+        )
+        assert done.stdout.strip() == expected
