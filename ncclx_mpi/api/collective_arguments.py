@@ -610,10 +610,7 @@ def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Seq
 
 def _receive_counts(state: CommState, given: Sequence[int] | None, own: int, *, is_known: bool) -> list[int]:
     if given is not None or is_known:
-        counts = [integer(count, "recvcounts") for count in given] if given is not None else []
-        if len(counts) != state.size:
-            raise ValueError(f"expecting {state.size} items, got {len(counts)}")
-        return counts
+        return arguments.of_length((integer(count, "recvcounts") for count in (given if given is not None else ())), state.size)
     mine, table = np.array([own], dtype=np.int64), np.empty(state.size, dtype=np.int64)
     collectives.allgather(state.native, mine.ctypes.data, mine.nbytes, table.ctypes.data)
     return [int(count) for count in table]
@@ -621,17 +618,21 @@ def _receive_counts(state: CommState, given: Sequence[int] | None, own: int, *, 
 
 def _check_sums(state: CommState, sent: Buffer | None, received: Buffer, counts: list[int]) -> None:
     """Raise ValueError unless counts fit the buffers of a Reduce_scatter."""
-    total, rank = sum(counts), state.rank
     if sent is None:
-        if received.count != total:
-            raise ValueError(f"mismatch in receive count {received.count} and sum(counts) {total}")
+        if received.count != sum(counts):
+            raise ValueError(f"mismatch in receive count {received.count} and sum(counts) {sum(counts)}")
         return
     if sent.datatype != received.datatype:
         raise ValueError("mismatch in send and receive MPI datatypes")
-    if sent.count != total:
-        raise ValueError(f"mismatch in send count {sent.count} and sum(counts) {total}")
-    if received.count != counts[rank]:
-        raise ValueError(f"mismatch in receive count {received.count} and counts[{rank}] {counts[rank]}")
+    check_sums(sent.count, received.count, counts, state.rank)
+
+
+def check_sums(sent: int, received: int, counts: list[int], rank: int) -> None:
+    """Raise ValueError unless counts fit the elements that a rank gives to a Reduce_scatter, and has room for."""
+    if sent != sum(counts):
+        raise ValueError(f"mismatch in send count {sent} and sum(counts) {sum(counts)}")
+    if received != counts[rank]:
+        raise ValueError(f"mismatch in receive count {received} and counts[{rank}] {counts[rank]}")
 
 
 def _reduction(name: str, sendbuf: Any, recvbuf: Any, op: Op, root: int | None = None) -> Call:

@@ -294,10 +294,7 @@ def _blobs_of(native: NativeComm, dumped: Sequence[Dumped]) -> list[bytes]:
 
 def _dump_each(objects: Sequence[Any] | None, size: int) -> list[Dumped]:
     """Pickle one object for each rank."""
-    items = [None] * size if objects is None else list(objects)
-    if len(items) != size:
-        raise ValueError(f"expecting {size} items, got {len(items)}")
-    return [object_messages.dump(item) for item in items]
+    return [object_messages.dump(item) for item in object_messages.one_each(objects, size)]
 
 
 def _take(native: NativeComm, item: Any, source: int, own: Dumped | None, tag: int) -> Any:

@@ -197,9 +197,7 @@ class Datatype(Named, Attributed, Handle):
     def Create_struct(cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Datatype]) -> Self:
         """Make a type of blocks of different types at displacements measured in bytes."""
         lengths, offsets = _numbers(blocklengths, displacements)
-        types = list(datatypes)
-        if len(types) != len(lengths):
-            raise ValueError(f"expecting {len(lengths)} items, got {len(types)}")
+        types = spec.of_length(datatypes, len(lengths))
         return cls._refer(shapes.struct(lengths, offsets, [_layout_of(each, "Create_struct") for each in types]))
 
     def Create_subarray(

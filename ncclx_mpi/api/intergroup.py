@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ncclx_mpi import arguments, collectives, errors
-from ncclx_mpi.api.collective_arguments import IN_PLACE, Blocks, Call, operation_of
+from ncclx_mpi.api.collective_arguments import IN_PLACE, Blocks, Call, check_sums, operation_of
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same
 from ncclx_mpi.collectives import Neighborhood, Sides
@@ -191,7 +191,7 @@ class Intergroup:
         self._refuse_in_place("reduce_scatter", sendbuf, recvbuf)
         received, sent = arguments.recv(recvbuf), arguments.send(sendbuf)
         counts = self._counts(received.count, recvcounts)
-        _check_sums(sent.count, received.count, counts, self.sides.place(self.native.rank))
+        check_sums(sent.count, received.count, counts, self.sides.place(self.native.rank))
         return self._reduce_scatter(sent, received, counts, op)
 
     # What several have in common
@@ -272,9 +272,7 @@ class Intergroup:
         Both groups count a collective for it, whether they tell each other something or not.
         """
         size, mine = len(self.mine), tuple(self.sides.mine)
-        counts = [] if given is None else [integer(count, "recvcounts") for count in given]
-        if given is not None and len(counts) != size:
-            raise ValueError(f"expecting {size} items, got {len(counts)}")
+        counts = [] if given is None else arguments.of_length((integer(count, "recvcounts") for count in given), size)
         word, table = np.array([own], dtype=np.int64), np.zeros(size, dtype=np.int64)
         if given is None:
             rooms = [WORD] * size, [WORD * index for index in range(size)]
@@ -300,11 +298,3 @@ def _laid_out(memory: tuple[int, list[int]], blocks: Blocks) -> tuple[int, list[
     """Address of packed blocks, bytes of each, and the offset of each."""
     address, offsets = memory
     return address, blocks.sizes, offsets
-
-
-def _check_sums(sent: int, received: int, counts: list[int], rank: int) -> None:
-    """Raise ValueError unless counts fit the buffers of a Reduce_scatter."""
-    if sent != sum(counts):
-        raise ValueError(f"mismatch in send count {sent} and sum(counts) {sum(counts)}")
-    if received != counts[rank]:
-        raise ValueError(f"mismatch in receive count {received} and counts[{rank}] {counts[rank]}")

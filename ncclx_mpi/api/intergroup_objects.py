@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 from ncclx_mpi import collectives
@@ -12,7 +11,7 @@ from ncclx_mpi.api import neighbor_objects
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.intergroup import Intergroup, edges_of
 from ncclx_mpi.api.op import SUM, Op
-from ncclx_mpi.api.pickle import pickle
+from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, BCAST, GATHER, SCATTER
 from ncclx_mpi.p2p.engine import NativeComm
 
@@ -32,8 +31,7 @@ class IntergroupObjects:
         groups = self._groups
         place = groups.root(root)
         if place == groups.native.rank:
-            blob, peers = bytes(pickle.dumps(obj)), tuple(groups.sides.theirs)
-            self._exchange("bcast", BCAST, place, (), peers, blob, [len(blob)] * len(peers), [0] * len(peers))
+            self._give_all("bcast", BCAST, place, (), tuple(groups.sides.theirs), obj)
             return None
         return self._take_one("bcast", BCAST, place)
 
@@ -42,10 +40,8 @@ class IntergroupObjects:
         groups = self._groups
         place = groups.root(root)
         if place == groups.native.rank:
-            return self._exchange("gather", GATHER, place, tuple(groups.sides.theirs), (), b"", [], [])
-        peers = () if place < 0 else (place,)
-        blob = bytes(pickle.dumps(sendobj)) if peers else b""
-        self._exchange("gather", GATHER, place, (), peers, blob, [len(blob)] * len(peers), [0] * len(peers))
+            return self._give_all("gather", GATHER, place, tuple(groups.sides.theirs), (), None)
+        self._give_all("gather", GATHER, place, (), () if place < 0 else (place,), sendobj)
         return None
 
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
@@ -59,8 +55,8 @@ class IntergroupObjects:
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Gather the objects of the other group at all processes."""
-        peers, blob = tuple(self._groups.sides.theirs), bytes(pickle.dumps(sendobj))
-        return self._exchange("allgather", ALLGATHER, 0, peers, peers, blob, [len(blob)] * len(peers), [0] * len(peers))
+        peers = tuple(self._groups.sides.theirs)
+        return self._give_all("allgather", ALLGATHER, 0, peers, peers, sendobj)
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """Exchange an object with every process of the other group."""
@@ -83,33 +79,25 @@ class IntergroupObjects:
 
     def _take_one(self, name: str, kind: int, root: int) -> Any:
         """Return what the root sends to this rank; None of no root."""
-        found = self._exchange(name, kind, root, () if root < 0 else (root,), (), b"", [], [])
+        found = self._give_all(name, kind, root, () if root < 0 else (root,), (), None)
         return found[0] if found else None
 
     def _give_each(self, name: str, kind: int, root: int, sources: tuple[int, ...], objects: Sequence[Any] | None) -> list[Any]:
         """Send an object to each rank of the other group; return those of `sources`."""
         peers = tuple(self._groups.sides.theirs)
-        items = [None] * len(peers) if objects is None else list(objects)
-        if len(items) != len(peers):
-            raise ValueError(f"expecting {len(peers)} items, got {len(items)}")
-        blobs = [bytes(pickle.dumps(item)) for item in items]
-        lengths = [len(blob) for blob in blobs]
-        return self._exchange(name, kind, root, sources, peers, b"".join(blobs), lengths, list(accumulate(lengths, initial=0))[:-1])
+        return self._exchange(name, kind, root, edges_of(sources, peers), neighbor_objects.one_for_each(objects, peers))
 
-    def _exchange(
-        self,
-        name: str,
-        kind: int,
-        root: int,
-        sources: tuple[int, ...],
-        destinations: tuple[int, ...],
-        data: bytes,
-        lengths: Sequence[int],
-        starts: Sequence[int],
+    def _give_all(
+        self, name: str, kind: int, root: int, sources: tuple[int, ...], destinations: tuple[int, ...], obj: Any
     ) -> list[Any]:
+        """Send one object to all `destinations`; return those of `sources`."""
+        parts = neighbor_objects.same_for_all(obj, destinations)
+        return self._exchange(name, kind, root, edges_of(sources, destinations), parts)
+
+    def _exchange(self, name: str, kind: int, root: int, edges: Neighborhood, sent: neighbor_objects.Parts) -> list[Any]:
         with self._state.lock(_LOCK):
             move = functools.partial(_move, self._groups.native, name, kind, max(root, 0))
-            return neighbor_objects.exchange(move, edges_of(sources, destinations), data, lengths, starts)
+            return neighbor_objects.exchange(move, edges, sent)
 
 
 def _move(native: NativeComm, name: str, kind: int, root: int, *edges_and_memory: Any) -> None:

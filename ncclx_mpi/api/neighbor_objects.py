@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,41 +23,54 @@ _LOCK = "neighbor_objects"
 
 def allgather(state: CommState, obj: Any) -> list[Any]:
     """Return an object of each source, None of those that do not exist."""
-    edges, blob = neighborhood_of(state, "neighbor_allgather"), bytes(pickle.dumps(obj))
-    lengths = [0 if peer == PROC_NULL else len(blob) for peer in edges.destinations]
-    return _exchange(state, edges, blob, lengths, [0] * len(lengths))
+    edges = neighborhood_of(state, "neighbor_allgather")
+    return _exchange(state, edges, same_for_all(obj, edges.destinations))
 
 
 def alltoall(state: CommState, objects: Sequence[Any] | None) -> list[Any]:
     """Send an object to each destination; return one of each source, None of those that do not exist."""
     edges = neighborhood_of(state, "neighbor_alltoall")
-    peers = edges.destinations
-    items = [None] * len(peers) if objects is None else list(objects)
-    if len(items) != len(peers):
-        raise ValueError(f"expecting {len(peers)} items, got {len(items)}")
+    return _exchange(state, edges, one_for_each(objects, edges.destinations))
+
+
+class Parts(NamedTuple):
+    """Pickles, and where in them is what each destination gets: bytes and offsets."""
+
+    data: bytes
+    lengths: list[int]
+    starts: list[int]
+
+
+def same_for_all(obj: Any, peers: Sequence[int]) -> Parts:
+    """One object for all destinations that exist."""
+    data = bytes(pickle.dumps(obj)) if peers else b""
+    return Parts(data, [0 if peer == PROC_NULL else len(data) for peer in peers], [0] * len(peers))
+
+
+def one_for_each(objects: Sequence[Any] | None, peers: Sequence[int]) -> Parts:
+    """An object for each destination that exists."""
+    items = object_messages.one_each(objects, len(peers))
     blobs = [b"" if peer == PROC_NULL else bytes(pickle.dumps(item)) for item, peer in zip(items, peers, strict=True)]
     lengths = [len(blob) for blob in blobs]
-    return _exchange(state, edges, b"".join(blobs), lengths, list(accumulate(lengths, initial=0))[:-1])
+    return Parts(b"".join(blobs), lengths, list(accumulate(lengths, initial=0))[:-1])
 
 
-def _exchange(state: CommState, edges: Neighborhood, data: bytes, lengths: Sequence[int], starts: Sequence[int]) -> list[Any]:
+def _exchange(state: CommState, edges: Neighborhood, sent: Parts) -> list[Any]:
     with state.lock(_LOCK):
-        return exchange(functools.partial(collectives.neighbor_alltoall, state.native), edges, data, lengths, starts)
+        return exchange(functools.partial(collectives.neighbor_alltoall, state.native), edges, sent)
 
 
-def exchange(
-    move: Callable[..., None], edges: Neighborhood, data: bytes, lengths: Sequence[int], starts: Sequence[int]
-) -> list[Any]:
-    """Send a part of `data` to each destination; return the object of what each source sends.
+def exchange(move: Callable[..., None], edges: Neighborhood, sent: Parts) -> list[Any]:
+    """Send a part to each destination; return the object of what each source sends.
 
     `move` exchanges bytes along edges; it takes what :func:`~ncclx_mpi.collectives.prepare.neighbor_alltoall` takes after the communicator.
     """
-    given, sizes = np.array(lengths, dtype=np.int64), np.zeros(len(edges.sources), dtype=np.int64)
+    given, sizes = np.array(sent.lengths, dtype=np.int64), np.zeros(len(edges.sources), dtype=np.int64)
     move(edges, given.ctypes.data, *_words(edges.destinations), sizes.ctypes.data, *_words(edges.sources))
     ends = np.cumsum(sizes)
     counts, offsets = sizes.tolist(), (ends - sizes).tolist()
     brought = np.empty(sum(counts), dtype=np.uint8)
-    move(edges, object_messages.address_of(data), lengths, starts, brought.ctypes.data, counts, offsets)
+    move(edges, object_messages.address_of(sent.data), sent.lengths, sent.starts, brought.ctypes.data, counts, offsets)
     parts = zip(edges.sources, counts, offsets, strict=True)
     return [None if peer == PROC_NULL else object_messages.load(brought[at : at + size].data) for peer, size, at in parts]
 

@@ -24,7 +24,7 @@ import pickle as _pickle
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
+from ncclx_mpi.arguments import of_length
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import Operation, Together, on_behalf, wait_for, write_status
@@ -103,6 +104,11 @@ def load(data: Any, frames: Sequence[Any] = ()) -> Any:
     if frames:
         return _pickle.loads(data, buffers=frames)
     return pickle.loads(bytes(data))  # a copy, as other functions may keep what they get
+
+
+def one_each(objects: Iterable[Any] | None, size: int) -> list[Any]:
+    """Return what a program gives as an object for each of `size` ranks: None of no objects."""
+    return [None] * size if objects is None else of_length(objects, size)
 
 
 def copy(obj: Any) -> Any:

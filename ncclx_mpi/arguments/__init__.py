@@ -4,6 +4,7 @@ from ncclx_mpi.arguments.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.arguments.spec import (
     has_counts,
     is_in_place,
+    of_length,
     recv,
     recv_vector,
     recv_w,
@@ -19,6 +20,7 @@ __all__ = [
     "WBuffer",
     "has_counts",
     "is_in_place",
+    "of_length",
     "recv",
     "recv_vector",
     "recv_w",

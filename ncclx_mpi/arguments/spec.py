@@ -11,9 +11,9 @@ Unlike mpi4py, an explicit count is checked against the memory that is known to 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from ncclx_mpi.gpu_memory.memory import at as device_memory
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
+
+T = TypeVar("T")
 
 CODES: dict[str, Datatype] = {}
 """Predefined datatype of each type code; :func:`register` fills it."""
@@ -350,19 +352,22 @@ def is_integral(value: Any) -> bool:
 _index = operator.index
 
 
-def _items(values: Sequence[int], size: int) -> list[int]:
-    """`size` integers."""
-    items = [_index(value) for value in values]
+def of_length(values: Iterable[T], size: int) -> list[T]:
+    """Return values as a list; raises ValueError unless there are `size` of them."""
+    items = list(values)
     if len(items) != size:
         raise ValueError(f"expecting {size} items, got {len(items)}")
     return items
 
 
+def _items(values: Sequence[int], size: int) -> list[int]:
+    """`size` integers."""
+    return of_length(map(_index, values), size)
+
+
 def _types(kinds: Sequence[Any], size: int) -> list[Datatype]:
     """`size` datatypes."""
-    types = list(kinds)
-    if len(types) != size:
-        raise ValueError(f"expecting {size} items, got {len(types)}")
+    types = of_length(kinds, size)
     for datatype in types:
         if not isinstance(datatype, _datatype):
             raise TypeError(f"expected a Datatype, got {type(datatype).__name__}")

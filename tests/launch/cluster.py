@@ -39,6 +39,7 @@ SlurmctldPort={ports[0]}
 MpiDefault=none
 SwitchType=switch/none
 ReturnToService=2
+SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
 SlurmdParameters=config_overrides
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} State=UNKNOWN
