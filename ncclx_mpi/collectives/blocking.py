@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import intergroup, prepare, select, shm_oneshot
+from ncclx_mpi.collectives import intergroup, prepare, ready, select, shm_oneshot
 from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
 from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
 from ncclx_mpi.collectives.allreduce import shm_oneshot as allreduce_small
@@ -238,6 +238,8 @@ def check(comm: NativeComm, code: int, name: str) -> None:
     """Raise what the code of a slot kernel means, if it is not 0."""
     if code == 0:
         return
+    if code == ready.UNFINISHED:
+        ready.raise_failure(comm, name)
     if code == BROKEN:
         raise broken(comm, name)
     if code == PEER_LEFT:
@@ -293,6 +295,7 @@ def _run(collective: Collective) -> None:
         if collective.running:
             collective.abandon()
         raise
+    ready.keep(collective)
 
 
 def _awaiting(prepare: Callable[_Arguments, Collective]) -> Callable[_Arguments, None]:

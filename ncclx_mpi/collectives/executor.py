@@ -30,7 +30,7 @@ from ncclx_mpi.p2p.leaving import GONE, ask, has_left
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.requests import post_receive, post_send, withdraw
-from ncclx_mpi.p2p.waiting import wait_word
+from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels.atomics import load64, load_acquire, store64, store_release, ticks
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import c_address, kernel
@@ -71,7 +71,9 @@ _WAITING, _STARTED, _DONE = 0, 1, 2
 _CONTEXT_OFFSET = 1
 entry = functools.cache(_entry)
 _NUMBER_BITS, _KIND_BITS, _ROOT_BITS, _STARTS_BITS, _TAG_BITS = 20, 5, 11, 2, 58
-_KIND_MASK, _CALL_BITS = (1 << _KIND_BITS) - 1, _KIND_BITS + _ROOT_BITS
+KIND_MASK, _CALL_BITS = (1 << _KIND_BITS) - 1, _KIND_BITS + _ROOT_BITS
+ROOT_SHIFT = _KIND_BITS
+"""Where the root is in what tells a call: its kind is below."""
 _LOOK_EVERY, _LOOK_AT, _ASK_EVERY = 1024, 1024, 64
 """Steps of a plan between two looks for a stranger, messages that are looked at, and steps between two looks at the clock."""
 
@@ -316,13 +318,26 @@ def start_plan(engine, plan):  # type: ignore[no-untyped-def]
     unlock(engine)
 
 
+@kernel("void(int64, int64, int64, int64, int64)")
+def number_and_bind(comm, plan, call, source, target):  # type: ignore[no-untyped-def]
+    """Make a plan the next one of its communicator, on these buffers: as :class:`Collective` does for one that is started once."""
+    number = load64(comm + COMM.plans) + 1
+    store64(comm + COMM.plans, number)
+    store64(plan + PLAN.number, number)
+    store64(plan + PLAN.tag, ((((number << _STARTS_BITS) | 1) << _CALL_BITS | call) << _NUMBER_BITS) & ((1 << _TAG_BITS) - 1))
+    store64(plan + PLAN.buffers + 8 * INPUT, source)
+    store64(plan + PLAN.buffers + 8 * OUTPUT, target)
+
+
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
 def wait_plan(engine, plan, kind, nbytes):  # type: ignore[no-untyped-def]
     """Wait until a plan is finished: 0, or why the wait was given up."""
     comm, call = load64(plan + PLAN.comm), load64(plan + PLAN.tag) >> _NUMBER_BITS
     root = (call >> _KIND_BITS) & ((1 << _ROOT_BITS) - 1)
     record = trace_begin(engine, kind, load64(comm + COMM.context), root, 0, nbytes)
-    code = wait_word(comm, plan + PLAN.state, FINISHED, 0)
+    code = 0
+    if load_acquire(plan + PLAN.state) != FINISHED:
+        code = keep_waiting(engine, comm, plan + PLAN.state, FINISHED, 0)  # with progress at once: nobody else finishes it
     if code == 0:
         trace_end(record)
     return code
@@ -355,7 +370,7 @@ def abandon_plan(engine, plan):  # type: ignore[no-untyped-def]
     return reading
 
 
-class _Room:
+class Room:
     """Native memory of a plan that runs: its words, its steps, and its temporary memory.
 
     Attributes
@@ -394,10 +409,10 @@ class SpareRooms:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rooms: dict[int, list[_Room]] = {}
+        self._rooms: dict[int, list[Room]] = {}
         self.nbytes = 0
 
-    def take(self, plan: Plan) -> _Room:
+    def take(self, plan: Plan) -> Room:
         """Return a room that a collective by the same plan has left, or a new one."""
         if self._rooms.get(id(plan)) and self._lock.acquire(blocking=False):
             try:
@@ -409,9 +424,9 @@ class SpareRooms:
                     return room
             finally:
                 self._lock.release()
-        return _Room(plan)
+        return Room(plan)
 
-    def leave(self, room: _Room) -> None:
+    def leave(self, room: Room) -> None:
         """Keep a room, if it is small enough."""
         if room.nbytes > _LARGEST_SPARE or not self._lock.acquire(blocking=False):
             return
@@ -448,6 +463,8 @@ class Collective:
         Reduction function and bytes of an element; 0 and 1 for collectives without one.
     root
         The root; 0 for collectives without one.
+    nbytes
+        By how many bytes compiled code knows a call that may be repeated there (:mod:`ncclx_mpi.collectives.ready`); -1 for others.
     """
 
     def __init__(
@@ -460,9 +477,11 @@ class Collective:
         fn: int = 0,
         itemsize: int = 1,
         root: int = 0,
+        nbytes: int = -1,
     ) -> None:
         self.comm = comm
         self.name = name
+        self.nbytes = nbytes
         self.owner: Any = None
         self._kind = kind
         self._call = kind | (root & ((1 << _ROOT_BITS) - 1)) << _KIND_BITS
@@ -513,7 +532,7 @@ class Collective:
         if not entry(test_plan)(self._engine.address, self._address):
             self._engine.ended.check(self.comm, self.name)
             return False
-        self._finish()
+        self.finish()
         return True
 
     def wait(self) -> None:
@@ -525,15 +544,43 @@ class Collective:
             ERR_PROC_FAILED: a rank died. ERR_PENDING: the deadline passed. ERR_TRUNCATE: ranks disagree about sizes.
         """
         if self._words[_STATE] == RUNNING:
-            code = entry(wait_plan)(self._engine.address, self._address, self._kind, 0)
-            if code != 0:
-                self.abandon()
-                if code == BROKEN:
-                    raise broken(self.comm, self.name)
-                if code == PEER_LEFT:
-                    raise parted(self.comm, self.name)
-                self.comm.engine.fail(code, self.name)
-        self._finish()
+            self.give_up(entry(wait_plan)(self._engine.address, self._address, self._kind, 0))
+        self.finish()
+
+    def give_up(self, code: int) -> None:
+        """Raise why a wait was given up, if it was."""
+        if code != 0:
+            self.abandon()
+            if code == BROKEN:
+                raise broken(self.comm, self.name)
+            if code == PEER_LEFT:
+                raise parted(self.comm, self.name)
+            self.comm.engine.fail(code, self.name)
+
+    @property
+    def key(self) -> tuple[int, int, int, int]:
+        """By what compiled code knows the call: its kind and root, bytes, bytes of an element, and function."""
+        return self._call, self.nbytes, self._words[_ITEMSIZE], self._words[_FN]
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of memory of the plan."""
+        return self._room.nbytes
+
+    def hand_over(self) -> Room:
+        """Give its room away, once it is complete: it cannot be started any more."""
+        room, self._address = self._room, 0
+        return room
+
+    @classmethod
+    def taken_up(cls, comm: NativeComm, name: str, key: tuple[int, int, int, int], room: Room) -> Collective:
+        """Return the collective that runs in a room which was handed over, to be finished, or given up."""
+        found = cls.__new__(cls)
+        found.comm, found.name, found.owner, found.nbytes = comm, name, None, key[1]
+        found._call, found._kind = key[0], key[0] & KIND_MASK
+        found._engine, found._room, found._words, found._address = comm.engine, room, room.words, room.address
+        found._is_given_up, found._starts, found._number = False, 1, room.words[_NUMBER]
+        return found
 
     def abandon(self) -> None:
         """Give it up in the middle: its buffers are the caller's again, and the communicator takes no more collectives."""
@@ -550,7 +597,7 @@ class Collective:
             elif not self._is_given_up:
                 spare_rooms.leave(self._room)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Raise what went wrong, once it is complete."""
         words, error = self._words, self._words[_ERROR]
         words[_STATE] = IDLE
@@ -583,7 +630,7 @@ class Collective:
 
     def _stranger(self, its: int) -> errors.Exception:
         """What is raised if another rank called something else as this collective."""
-        is_root = its & _KIND_MASK == self._kind
+        is_root = its & KIND_MASK == self._kind
         return errors.error(
             errors.ERR_ROOT if is_root else errors.ERR_OTHER,
             f"rank {self.comm.rank}: called {_called(self._call)}, but rank {self._words[_FAILED_PEER]} of the communicator called "
@@ -592,7 +639,7 @@ class Collective:
 
 
 def _called(call: int) -> str:
-    return f"{OPERATIONS[call & _KIND_MASK]} with root {call >> _KIND_BITS}"
+    return f"{OPERATIONS[call & KIND_MASK]} with root {call >> _KIND_BITS}"
 
 
 def left_over(comm: NativeComm) -> errors.Exception | None:

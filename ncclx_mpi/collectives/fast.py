@@ -1,15 +1,16 @@
 """Blocking collectives of plain arrays: one compiled call from the Python objects to the arena and back.
 
-The arguments are unboxed and checked in the call itself (:mod:`numba_kernels.pyobject`). Whatever is not plain or not valid returns SLOW with
-nothing done, and the caller resolves it in Python, where the algorithm is chosen by the same table, so that ranks which come
-by different routes still meet. Short operations keep the GIL (:mod:`ncclx_mpi.p2p.gil`), long ones give it away.
+The arguments are unboxed and checked in the call itself (:mod:`numba_kernels.pyobject`). Whatever is not plain or not valid returns SLOW
+with nothing done, and the caller resolves it in Python, where the algorithm is chosen by the same table, so that ranks which come
+by different routes still meet; what a plan has carried out before goes by it again, without that. Short operations keep the GIL
+(:mod:`ncclx_mpi.p2p.gil`), long ones give it away.
 
 ``functions`` is the address of a table of reduction functions by NumPy type number (int64[ELEMENTS]), zero where none was resolved yet.
 """
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives import operands
+from ncclx_mpi.collectives import fast_plans, operands
 from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
 from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
 from ncclx_mpi.collectives.allreduce import shm_oneshot as allreduce_small
@@ -21,6 +22,7 @@ from ncclx_mpi.collectives.bcast import shm_oneshot as bcast_small
 from ncclx_mpi.collectives.bcast import shm_pipelined as bcast_large
 from ncclx_mpi.collectives.gather import shm_oneshot as gather_small
 from ncclx_mpi.collectives.gather import shm_pipelined as gather_large
+from ncclx_mpi.collectives.ready import SLOW as SLOW
 from ncclx_mpi.collectives.reduce import shm_oneshot as reduce_small
 from ncclx_mpi.collectives.reduce import shm_pipelined as reduce_large
 from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
@@ -47,7 +49,6 @@ from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import address_of, array_argument, index_argument, index_of, itemsize_of, nbytes_of
 
-SLOW = -1
 ELEMENTS = 24
 """Entries of a table of reduction functions."""
 
@@ -55,7 +56,7 @@ ELEMENTS = 24
 @kernel("int64(int64)", is_entry=True, nogil=False)
 def barrier_now(comm):  # type: ignore[no-untyped-def]
     """Barrier: 0, SLOW, or the code of a failure."""
-    return SLOW if is_planned(comm, BARRIER) != 0 else barrier(comm)
+    return fast_plans.barrier(comm) if is_planned(comm, BARRIER) != 0 else barrier(comm)
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument), is_entry=True, nogil=False)
@@ -63,7 +64,7 @@ def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     """Bcast of a plain array: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
     if operands.of_bcast(comm, argument, root) == 0:
-        return SLOW
+        return fast_plans.bcast(comm, argument, root)
     nbytes, address = nbytes_of(argument), address_of(argument)
     state = give_gil(nbytes)
     if on_lines(comm, BCAST, nbytes) != 0:
@@ -79,7 +80,7 @@ def allreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-de
     """Allreduce of plain arrays of one type and size, perhaps the same: 0, SLOW, or the code of a failure."""
     function = operands.of_reduction(comm, ALLREDUCE, send, recv, functions)
     if function == 0:
-        return SLOW
+        return fast_plans.allreduce(comm, send, recv, functions)
     nbytes, itemsize = nbytes_of(recv), itemsize_of(recv)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
     state = give_gil(nbytes)
@@ -97,7 +98,7 @@ def reduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-un
     root = index_of(root_rank)
     function = operands.of_reduce(comm, send, recv, functions, root)
     if function == 0:
-        return SLOW
+        return fast_plans.reduce(comm, send, recv, functions, root)
     nbytes, itemsize = nbytes_of(send), itemsize_of(send)
     source, target, count = address_of(send), operands.at_root(comm, root, recv), nbytes // itemsize
     state = give_gil(nbytes)
@@ -114,7 +115,7 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
     """Reduce_scatter_block of plain arrays: 0, SLOW, or the code of a failure."""
     function = operands.of_reduce_scatter_block(comm, send, recv, functions)
     if function == 0:
-        return SLOW
+        return fast_plans.reduce_scatter_block(comm, send, recv, functions)
     nbytes, itemsize, size = nbytes_of(recv), itemsize_of(recv), load64(comm + COMM.size)
     source, target, count = address_of(send), address_of(recv), nbytes // itemsize
     state = give_gil(nbytes * size)
@@ -131,7 +132,7 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
 def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Allgather of plain arrays: 0, SLOW, or the code of a failure."""
     if operands.of_allgather(comm, send, recv) == 0:
-        return SLOW
+        return fast_plans.allgather(comm, send, recv)
     source, target, nbytes = address_of(send), address_of(recv), nbytes_of(send)
     state = give_gil(nbytes)
     if on_lines(comm, ALLGATHER, nbytes) != 0:
@@ -146,7 +147,7 @@ def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
 def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Alltoall of plain arrays of one type and size, perhaps the same: 0, SLOW, or the code of a failure."""
     if operands.of_alltoall(comm, send, recv) == 0:
-        return SLOW
+        return fast_plans.alltoall(comm, send, recv)
     total = nbytes_of(recv)
     source, target, nbytes = address_of(send), address_of(recv), total // load64(comm + COMM.size)
     state = give_gil(total)

@@ -1,7 +1,8 @@
 """Whether plain arrays are the operands of a collective, for the calls that never leave compiled code.
 
-Each function returns 0 unless the collective goes through the communicator's slot, the root is a rank, and the arrays that matter on
-this rank are plain, of one type, of sizes that fit each other, and writable where they are written; the same array may be both.
+Each function returns 0 unless the root is a rank, and the arrays that matter on this rank are plain, of one type, of sizes that fit each
+other, and writable where they are written; the same array may be both. Those named ``of_`` return 0, too, unless the collective goes
+through the communicator's slot.
 Reductions return the address of their function for the elements, all others 1. ``functions`` is the table of the
 operation (:mod:`ncclx_mpi.collectives.fast`).
 """
@@ -36,7 +37,7 @@ def _pair(send, recv):  # type: ignore[no-untyped-def]
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))
-def _holds_blocks(comm, block, array):  # type: ignore[no-untyped-def]
+def holds_blocks(comm, block, array):  # type: ignore[no-untyped-def]
     """Whether elements of a block can go to an array that has room for one from each rank."""
     return 1 if _pair(block, array) != 0 and nbytes_of(block) * load64(comm + COMM.size) == nbytes_of(array) else 0
 
@@ -50,53 +51,79 @@ def at_root(comm, root, array):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, array_argument, types.int64))
 def of_bcast(comm, argument, root):  # type: ignore[no-untyped-def]
     """The array is read at the root and written elsewhere."""
-    if element_of(argument) == NONE or _can_meet(comm, BCAST, root) == 0:
+    return spread_from(comm, argument, root) if is_planned(comm, BCAST) == 0 else 0
+
+
+@kernel(types.int64(array_argument, array_argument, types.int64))
+def reduced(send, recv, functions):  # type: ignore[no-untyped-def]
+    """As many elements in as out."""
+    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv):
         return 0
-    return 1 if writable_of(argument) != 0 or _is_root(comm, root) != 0 else 0
+    return load64(functions + 8 * element_of(recv))
 
 
-@kernel(types.int64(types.int64, types.int64, array_argument, array_argument, types.int64))
-def of_reduction(comm, kind, send, recv, functions):  # type: ignore[no-untyped-def]
-    """Allreduce and scans: as many elements in as out."""
-    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv) or is_planned(comm, kind) != 0:
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def reduced_in_blocks(comm, send, recv, functions):  # type: ignore[no-untyped-def]
+    """`send` holds a block of the size of `recv` for each rank."""
+    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv) * load64(comm + COMM.size):
         return 0
     return load64(functions + 8 * element_of(recv))
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64))
-def of_reduce(comm, send, recv, functions, root):  # type: ignore[no-untyped-def]
+def reduced_to(comm, send, recv, functions, root):  # type: ignore[no-untyped-def]
     """`recv` matters at the root only."""
-    if element_of(send) == NONE or _can_meet(comm, REDUCE, root) == 0:
+    if element_of(send) == NONE or not 0 <= root < load64(comm + COMM.size):
         return 0
     if _is_root(comm, root) != 0 and (_pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv)):
         return 0
     return load64(functions + 8 * element_of(send))
 
 
+@kernel(types.int64(types.int64, array_argument, types.int64))
+def spread_from(comm, argument, root):  # type: ignore[no-untyped-def]
+    """The array is read at the root and written elsewhere."""
+    if element_of(argument) == NONE or not 0 <= root < load64(comm + COMM.size):
+        return 0
+    return 1 if writable_of(argument) != 0 or _is_root(comm, root) != 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument))
+def exchanged(comm, send, recv):  # type: ignore[no-untyped-def]
+    """Both hold as many elements for each rank."""
+    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv):
+        return 0
+    return 1 if nbytes_of(recv) // itemsize_of(recv) % load64(comm + COMM.size) == 0 else 0
+
+
+@kernel(types.int64(types.int64, types.int64, array_argument, array_argument, types.int64))
+def of_reduction(comm, kind, send, recv, functions):  # type: ignore[no-untyped-def]
+    """Allreduce and scans: as many elements in as out."""
+    return reduced(send, recv, functions) if is_planned(comm, kind) == 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64))
+def of_reduce(comm, send, recv, functions, root):  # type: ignore[no-untyped-def]
+    """`recv` matters at the root only."""
+    return reduced_to(comm, send, recv, functions, root) if is_planned(comm, REDUCE) == 0 else 0
+
+
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
 def of_reduce_scatter_block(comm, send, recv, functions):  # type: ignore[no-untyped-def]
     """`send` holds a block of the size of `recv` for each rank."""
-    if (
-        _pair(send, recv) == 0
-        or nbytes_of(send) != nbytes_of(recv) * load64(comm + COMM.size)
-        or is_planned(comm, REDUCE_SCATTER) != 0
-    ):
-        return 0
-    return load64(functions + 8 * element_of(recv))
+    return reduced_in_blocks(comm, send, recv, functions) if is_planned(comm, REDUCE_SCATTER) == 0 else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))
 def of_allgather(comm, send, recv):  # type: ignore[no-untyped-def]
     """`recv` holds a block of the size of `send` for each rank."""
-    return 1 if _holds_blocks(comm, send, recv) != 0 and is_planned(comm, ALLGATHER) == 0 else 0
+    return holds_blocks(comm, send, recv) if is_planned(comm, ALLGATHER) == 0 else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))
 def of_alltoall(comm, send, recv):  # type: ignore[no-untyped-def]
     """Both hold as many elements for each rank."""
-    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv) or is_planned(comm, ALLTOALL) != 0:
-        return 0
-    return 1 if nbytes_of(recv) // itemsize_of(recv) % load64(comm + COMM.size) == 0 else 0
+    return exchanged(comm, send, recv) if is_planned(comm, ALLTOALL) == 0 else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
@@ -104,7 +131,7 @@ def of_gather(comm, send, recv, root):  # type: ignore[no-untyped-def]
     """`recv`, which matters at the root only, holds a block of the size of `send` for each rank."""
     if element_of(send) == NONE or _can_meet(comm, GATHER, root) == 0:
         return 0
-    return 1 if _is_root(comm, root) == 0 or _holds_blocks(comm, send, recv) != 0 else 0
+    return 1 if _is_root(comm, root) == 0 or holds_blocks(comm, send, recv) != 0 else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64))

@@ -37,13 +37,13 @@ from ncclx_mpi.p2p.engine import NativeComm
 def barrier(comm: NativeComm) -> Collective:
     """Complete when every rank has started it."""
     plan = select.plan_for(comm, BARRIER, 0)(comm.rank, comm.size)
-    return Collective(comm, "barrier", BARRIER, plan, (0, 0))
+    return Collective(comm, "barrier", BARRIER, plan, (0, 0), nbytes=0)
 
 
 def bcast(comm: NativeComm, address: int, nbytes: int, root: int) -> Collective:
     """Bytes of the root to everyone."""
     plan = select.plan_for(comm, BCAST, nbytes)(comm.rank, comm.size, nbytes, root)
-    return Collective(comm, "bcast", BCAST, plan, (address, address), root=root)
+    return Collective(comm, "bcast", BCAST, plan, (address, address), root=root, nbytes=nbytes)
 
 
 def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> Collective:
@@ -82,7 +82,7 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Collective
     """`nbytes` of each rank to everyone's `recv`, in rank order. In place: the own block is in `recv`."""
     make = select.plan_for(comm, ALLGATHER, nbytes)
     plan = make(comm.rank, comm.size, *equal_blocks(nbytes, comm.size), send == 0)
-    return Collective(comm, "allgather", ALLGATHER, plan, (send, recv))
+    return Collective(comm, "allgather", ALLGATHER, plan, (send, recv), nbytes=nbytes if send else -1)
 
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
@@ -97,7 +97,7 @@ def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> Collective:
     blocks = equal_blocks(nbytes, comm.size)
     make = select.plan_for(comm, ALLTOALL, nbytes * comm.size)
     plan = make(comm.rank, comm.size, *blocks, *blocks, send == 0)
-    return Collective(comm, "alltoall", ALLTOALL, plan, (send, recv))
+    return Collective(comm, "alltoall", ALLTOALL, plan, (send, recv), nbytes=nbytes if send else -1)
 
 
 def alltoallv(
@@ -119,14 +119,14 @@ def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
     make = select.plan_for(comm, REDUCE, count * itemsize, itemsize, commutative)
     plan = make(comm.rank, comm.size, count, itemsize, root)
-    return Collective(comm, "reduce", REDUCE, plan, (send or recv, recv), fn, itemsize, root)
+    return Collective(comm, "reduce", REDUCE, plan, (send or recv, recv), fn, itemsize, root, count * itemsize)
 
 
 def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
     make = select.plan_for(comm, ALLREDUCE, count * itemsize, itemsize, commutative)
     plan = make(comm.rank, comm.size, count, itemsize)
-    return Collective(comm, "allreduce", ALLREDUCE, plan, (send or recv, recv), fn, itemsize)
+    return Collective(comm, "allreduce", ALLREDUCE, plan, (send or recv, recv), fn, itemsize, nbytes=count * itemsize)
 
 
 def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, itemsize: int, fn: int, commutative: bool) -> Collective:
@@ -147,7 +147,7 @@ def reduce_scatter_block(
     nbytes = count * itemsize
     make = select.plan_for(comm, REDUCE_SCATTER, nbytes * comm.size, itemsize, commutative)
     plan = make(comm.rank, comm.size, equal_blocks(nbytes, comm.size)[0])
-    return Collective(comm, "reduce_scatter", REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
+    return Collective(comm, "reduce_scatter", REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize, nbytes=nbytes)
 
 
 def scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool) -> Collective:
