@@ -34,6 +34,11 @@ def main(args: list[str]) -> int:
     parser.add_argument(
         "--peers", action="store_true", help="instead, under a launcher: by what each rank reaches each other one, and why"
     )
+    parser.add_argument(
+        "--topo",
+        action="store_true",
+        help="instead: the machine drawn, with its place in the network; under a launcher all, with the ranks",
+    )
     parser.add_argument("--ranks", type=int, default=8, help="for --plans: ranks (default: 8)")
     parser.add_argument("--bytes", default="1M", help="for --plans: what each rank gives, such as 8, 64K (default: 1M)")
     options = parser.parse_args(args)
@@ -43,6 +48,10 @@ def main(args: list[str]) -> int:
         return _print_ucx(options)
     if options.peers:
         return show(options.json)
+    if options.topo:
+        from ncclx_mpi.cli import topo
+
+        return topo.show(options.json)
     facts, rank = collect()
     if rank == 0:
         print(json.dumps(facts, indent=1) if options.json else _as_text(facts))
