@@ -39,6 +39,11 @@ def main(args: list[str]) -> int:
         action="store_true",
         help="instead, under a launcher: which way bulk data goes, tried out for it, and the times that decided",
     )
+    parser.add_argument(
+        "--topo",
+        action="store_true",
+        help="instead: the machine drawn, with its place in the network; under a launcher all, with the ranks",
+    )
     parser.add_argument("--ranks", type=int, default=8, help="for --plans: ranks (default: 8)")
     parser.add_argument("--nodes", type=int, default=1, help="for --plans: nodes that the ranks are on, node by node (default: 1)")
     parser.add_argument("--bytes", default="1M", help="for --plans: what each rank gives, such as 8, 64K (default: 1M)")
@@ -53,6 +58,10 @@ def main(args: list[str]) -> int:
         from ncclx_mpi.cli import tuning
 
         return tuning.show(options.json)
+    if options.topo:
+        from ncclx_mpi.cli import topo
+
+        return topo.show(options.json)
     facts, rank = collect()
     if rank == 0:
         print(json.dumps(facts, indent=1) if options.json else _as_text(facts))

@@ -132,6 +132,14 @@ def allowed_cpus() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
+def all_cpus(system: Path = SYSTEM) -> frozenset[int]:
+    """The processors of the machine; those that the calling thread may run on where Linux does not say."""
+    try:
+        return numbers((system / "cpu" / "online").read_text())
+    except (OSError, ValueError):
+        return allowed_cpus()
+
+
 def numbers(text: str) -> frozenset[int]:
     """Those of ``0-3,8``."""
     found: set[int] = set()

@@ -38,12 +38,18 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldPort={ports[0]}
 MpiDefault=none
 SwitchType=switch/none
+TopologyPlugin=topology/tree
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
 SlurmdParameters=config_overrides
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} State=UNKNOWN
 PartitionName=debug Nodes=n[1-2] Default=YES OverSubscribe=FORCE:4 State=UP
+"""
+SWITCHES = """
+SwitchName=leaf1 Nodes=n1
+SwitchName=leaf2 Nodes=n2
+SwitchName=spine Switches=leaf[1-2]
 """
 
 
@@ -81,6 +87,7 @@ class Cluster:
         key.write_bytes(secrets.token_bytes(1024))
         text = _CONFIGURATION.format(host=socket.gethostname(), folder=self._folder, ports=_free_ports(3), cpus=_CPUS_OF_NODE)
         (self._folder / "slurm.conf").write_text(text)
+        (self._folder / "topology.conf").write_text(SWITCHES)
         names = ("socket", "key", "pid", "seed", "log")
         options = [f"--{name}-file={self._folder}/munge.{name}" for name in names[1:]]
         self._daemon("munged", "--foreground", "--force", f"--socket={self._folder}/munge.socket", *options)

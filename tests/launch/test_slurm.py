@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, two_nodes, why_not
+from cluster import SWITCHES, Cluster, two_nodes, why_not
 from programs import HOME, all_gone, environment
 
 from numba_kernels import cache_files
@@ -68,6 +68,22 @@ def test_one_world_whatever_mpi_slurm_is_told(slurm):
         done = slurm("srun", f"--mpi={kind}", "-N2", "--ntasks-per-node=2", *PROGRAM, "-c", SAY)
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == [f"{rank} 4 2 slurm" for rank in range(4)]
+
+
+def test_switches_of_the_cluster(slurm, tmp_path):
+    """Slurm tells each task the switches above its node; its own file about them, which we can read too, says the same."""
+    (tmp_path / "topology.conf").write_text(SWITCHES)
+    drawn = []
+    for variables in ({}, {"NCCLX_MPI_TOPOLOGY_FILE": str(tmp_path / "topology.conf")}):
+        done = slurm("srun", "-N", "2", "--ntasks-per-node=2", *PROGRAM, "info", "--topo", **variables)
+        assert done.returncode == 0, done.stderr
+        drawn.append([line.strip() for line in done.stdout.splitlines() if not line.startswith("network: ")])
+    assert drawn[0] == drawn[1] and [line for line in drawn[0] if line.startswith(("zone", "rack "))] == [
+        "zone spine",
+        "rack leaf1",
+        "rack leaf2",
+    ]
+    assert drawn[0][-1].split()[1:4] == ["5", "5", "1"]
 
 
 def test_a_program_starts_processes_on_its_node(slurm):

@@ -10,8 +10,10 @@ from ncclx_mpi.locality.machine import ranges
 
 def write(root: Path, parts: Mapping[str, Sequence[Sequence[int]]]) -> Path:
     """Describe a machine by the processors of each core, package, NUMA node and cache; returns what stands for ``/sys/devices/system``."""
-    for cpu in sorted({cpu for groups in parts.values() for group in groups for cpu in group}):
+    cpus = {cpu for groups in parts.values() for group in groups for cpu in group}
+    for cpu in cpus:
         (root / "cpu" / f"cpu{cpu}" / "topology").mkdir(parents=True)
+    (root / "cpu" / "online").write_text(f"{ranges(cpus)}\n")
     for kind, groups in parts.items():
         for number, group in enumerate(groups):
             for cpu in group:

@@ -30,6 +30,11 @@ def test_parts_of_a_machine(tmp_path: Path, kind: str, cpus: str) -> None:
     assert found is not None and machine.ranges(found) == cpus
 
 
+def test_all_processors(tmp_path: Path) -> None:
+    assert machine.all_cpus(write(tmp_path, TWO_PACKAGES)) == set(range(32))
+    assert machine.all_cpus(tmp_path / "nowhere") == machine.allowed_cpus()
+
+
 def test_what_linux_does_not_say_is_no_part(tmp_path: Path) -> None:
     system = write(tmp_path, NOT_DESCRIBED)
     assert [machine.part_of(1, kind, system) for kind in ("package", "numa", "l3", "l2", "l1")] == [None] * 5

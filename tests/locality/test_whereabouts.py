@@ -84,6 +84,12 @@ def test_a_file_for_both_readers(file: Path) -> None:
     assert network.read(text.splitlines()).message == 0.5
 
 
+def test_files_of_the_page() -> None:
+    snippets = Path(__file__).parents[2] / "docs" / "snippets"
+    assert whereabouts.read(snippets / "this_host.txt", 0, ()) == {"rack": "r12", "zone": "z3", "dc": "d1"}
+    assert [whereabouts.read(snippets / "hosts_by_number.txt", rank, ()) for rank in (2, 4)] == [{"rack": "0"}, {"rack": "1"}]
+
+
 @pytest.mark.parametrize(
     ("hosts", "found"),
     [
