@@ -28,19 +28,31 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.api",
     "ncclx_mpi.extensions",
 )
+_AT_START = (
+    "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "ncclx_mpi.p2p.network_progress", "numba_kernels.cuda.cache", "transports.shm.transport",
+)  # fmt: skip
+"""What every rank imports at its start."""
 _FAR_PACKAGE = "transports.ucx"
 """For jobs on several hosts only: the others do not import it."""
 _MOST_COMPILERS = 8
 _ALWAYS_USED = (
+    *(f"transports.shm.{name}." for name in ("lane", "bulk", "store_kind")),
+    "transports.shm.arena._set_state",
+    "numba_kernels.clock.",
+    "numba_kernels.pyobject.",
+    *(f"ncclx_mpi.p2p.{name}." for name in ("arrivals", "inlined_arrivals", "leaving", "progress", "rendezvous", "requests")),
+    "ncclx_mpi.p2p.keeping.let_go",
+    "ncclx_mpi.p2p.waiting.wait_word_slowly",
+    "ncclx_mpi.collectives.shm_leaving.",
+    "ncclx_mpi.collectives.fast.barrier_now",
+)
+"""What every rank uses, at its start and its end if nowhere else: loaded before the ranks are forked, so not by each of them."""
+_FIRST = (
     "transports.",
     "numba_kernels.clock.",
     "numba_kernels.pyobject.",
     "ncclx_mpi.p2p.",
     "ncclx_mpi.collectives.fast.barrier_now",
-)
-"""What every rank uses, at its start and its end if nowhere else."""
-_FIRST = (
-    *_ALWAYS_USED,
     "numba_kernels.pickling.",
     "numba_kernels.unpickling.",
     *(
@@ -150,7 +162,8 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
     from numba_kernels import cache_files, digests, jit
 
     if not everything and verdict.is_warm():
-        importlib.import_module("ncclx_mpi.api.public")
+        for name in _AT_START:
+            _import(name)
         return 0.0
     import_engine()
     if is_warm(everything):
@@ -259,6 +272,8 @@ def load(nranks: int, spans_hosts: bool = False) -> None:
         if spans_hosts:
             _compile_for_hosts()
         has_cores = nranks <= len(os.sched_getaffinity(0))
+        if not has_cores:
+            import_engine()
         for declared in jit.entries():
             if declared.name.startswith(_ALWAYS_USED) or (not has_cores and declared.is_cached()):
                 _load(declared)

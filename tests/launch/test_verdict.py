@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from programs import environment
 
-from ncclx_mpi.compile_cache import prune, verdict
-from numba_kernels import cache_files, digests, processor
+from ncclx_mpi.compile_cache import prune, verdict, warm
+from numba_kernels import cache_files, digests, jit, processor
 
 
 @pytest.fixture
@@ -76,6 +76,27 @@ def test_a_start_imports_no_more_than_it_uses() -> None:
         )
     unused = ("ncclx_mpi.device.", "ncclx_mpi.bench", "ncclx_mpi.simulate", "ncclx_mpi.extensions.alltoallv_dynamic.device")
     assert not [name for name in eval(done.stdout) if name.startswith((*unused, "numba."))]
+
+
+USED = """
+from numba_kernels import jit
+from ncclx_mpi import MPI
+MPI.COMM_WORLD.Barrier()
+MPI.Finalize()
+print(*(each.name for each in jit.entries() if each._point is not None))
+"""
+
+
+def test_launchers_load_what_every_rank_uses_and_little_else() -> None:
+    """What they do not load, each rank links for itself; what nobody uses, all wait for."""
+    command = [sys.executable, "-c", USED]
+    used = set(subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=True).stdout.split())
+    assert not [name for name in used if not name.startswith(warm._ALWAYS_USED)]
+    assert not [
+        start for start in warm._ALWAYS_USED if "store_kind" not in start and not any(name.startswith(start) for name in used)
+    ]
+    loaded = [each.name for each in jit.entries() if each.name.startswith(warm._ALWAYS_USED)]
+    assert len(loaded) <= len(used) + 20
 
 
 def test_the_collector_leaves_alone_what_an_import_at_the_start_of_a_program_has_made() -> None:
