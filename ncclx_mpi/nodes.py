@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 class NodeMap:
     """The nodes of some ranks, numbered in the order in which the ranks meet them.
 
-    Maps of the same layout are one object, which is compared, and hashed, as such.
+    Maps of a layout are compared, and hashed, as objects; of one that was asked for lately there is one only.
 
     Attributes
     ----------
@@ -70,7 +70,6 @@ def _made(of: tuple[int, ...]) -> NodeMap:
     return NodeMap(of)
 
 
-@functools.lru_cache(maxsize=256)
 def one_node(size: int) -> NodeMap:
     """Return the map of ranks that share a node."""
     return _made((0,) * size)

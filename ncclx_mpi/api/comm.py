@@ -296,7 +296,7 @@ class Comm(
     def _node(self) -> int:
         """A number that the ranks on the node of this one have, and no others; those of another job share no memory with them."""
         engine = self._state.native.engine
-        return engine.near[0] + (engine.arena.job >> _RANK_BITS << _RANK_BITS if engine.guests.have_come else 0)
+        return engine.near[0] + (engine.arena.job >> _RANK_BITS << _RANK_BITS)
 
     def _create(self, ranks: Sequence[int]) -> Comm:
         """Make a communicator of these world ranks."""

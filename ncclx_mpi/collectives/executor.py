@@ -481,7 +481,7 @@ class Collective:
     ) -> None:
         self.comm = comm
         self.name = name
-        self.nbytes = nbytes
+        self.nbytes = nbytes if root < 1 << _ROOT_BITS else -1  # larger ones are told apart by fewer bits
         self.owner: Any = None
         self._kind = kind
         self._call = kind | (root & ((1 << _ROOT_BITS) - 1)) << _KIND_BITS

@@ -221,3 +221,13 @@ def test_the_death_of_a_started_process_ends_what_it_is_part_of_and_nothing_else
     assert inter.Get_remote_group().size == 1 and inter.Get_failed().size == 1
     inter.Free()
     assert comm.allgather(comm.rank) == [0, 1]
+
+
+@pytest.mark.ranks(2, timeout=120, topology="machine")
+def test_ranks_of_a_node_find_each_other_after_one_of_them_has_met_another_job(comm: Any) -> None:
+    if comm.rank == 0:
+        inter = MPI.COMM_SELF.Spawn(sys.executable, [CHILD, "number"], 1)
+        inter.allgather(None)
+        inter.Disconnect()
+    comm.Barrier()
+    assert comm.Split_type(MPI.COMM_TYPE_SHARED).size == comm.size

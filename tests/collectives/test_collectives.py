@@ -78,8 +78,8 @@ def test_many_at_once_complete_in_any_order(size: int) -> None:
 
 
 def summed(comm: NativeComm, nbytes: int) -> None:
-    data = np.ones(nbytes, np.uint8)
-    collectives.allreduce(comm, 0, data.ctypes.data, nbytes, 1, reductions.address("sum", "u8"), True)
+    data = np.ones(nbytes, np.uint8)  # non-blocking: the plans of blocking calls stay ready instead
+    prepare.allreduce(comm, 0, data.ctypes.data, nbytes, 1, reductions.address("sum", "u8"), True).start().wait()
     assert (data == comm.size).all()
 
 
