@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, collectives
-from ncclx_mpi.collectives import blocking, ready
+from ncclx_mpi.collectives import blocking, executor, ready
+from ncclx_mpi.collectives.bcast import binomial
+from ncclx_mpi.collectives.shm_oneshot import BCAST
 
 BETWEEN = pytest.mark.ranks(4, 5, topology="vnode:2")
 
@@ -136,3 +138,28 @@ def test_a_call_that_differs_from_the_others_is_an_error(comm: Any) -> None:
     with pytest.raises(MPI.Exception):
         mine.Allreduce(given, found)
     comm.Barrier()
+
+
+@BETWEEN
+def test_a_revoked_communicator_has_no_ready_plans(comm: Any) -> None:
+    twin = comm.Dup()
+    for _ in range(3):
+        twin.Barrier()
+    if comm.rank == 1:
+        twin.Revoke()
+    comm.Barrier()
+    while not twin.Is_revoked():
+        comm.Iprobe()
+    with pytest.raises(MPI.Exception) as raised:
+        twin.Barrier()
+    assert raised.value.Get_error_class() == MPI.ERR_REVOKED
+    twin.Free()
+
+
+@pytest.mark.ranks(4, topology="vnode:2")
+def test_roots_that_are_told_by_more_bits_than_there_are_keep_no_plan(comm: Any) -> None:
+    """Of a world of so many ranks there is no test; what is asked is whether its plan would be kept."""
+    native = comm._state.native
+    plan = binomial.plan(0, 4, 8, 0)
+    kept = [executor.Collective(native, "bcast", BCAST, plan, (0, 0), root=root, nbytes=8).nbytes for root in (0, 2047, 2048)]
+    assert kept == [8, 8, -1]
