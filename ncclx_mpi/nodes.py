@@ -6,6 +6,7 @@ This module needs neither NumPy nor Numba: the table of algorithms names it.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 
@@ -38,8 +39,8 @@ class NodeMap:
         self.ranks = tuple(map(tuple, ranks))
         self.place = tuple(places)
         self.fewest, self.most = min(map(len, ranks)), max(map(len, ranks))
-        leaving = [node for node, right in zip(of, (*of[1:], of[0]), strict=True) if node != right]
-        self.in_turn = max(map(leaving.count, range(len(ranks))))
+        leaving = Counter(node for node, right in zip(of, (*of[1:], of[0]), strict=True) if node != right)
+        self.in_turn = max(leaving.values(), default=0)
 
     @property
     def size(self) -> int:

@@ -12,6 +12,7 @@ from ncclx_mpi.algorithms import ALGORITHMS, PLAN, Algorithm, Case, choose, rows
 from ncclx_mpi.bench.points import parse_size, size_text
 from ncclx_mpi.cli.main import program_name
 from ncclx_mpi.locality.keys import LEVELS
+from ncclx_mpi.nodes import nodes_of
 from ncclx_mpi.simulate import goal, network, proof
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.network import Network
@@ -54,7 +55,8 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.goal and len(rows) > 1:
         raise ValueError(f"--goal writes one algorithm: say --algorithm {', or '.join(row.name for row in rows)}")
     modelled = network.read(options.topology.read_text().splitlines() if options.topology else ())
-    call = Call(options.ranks, 0 if options.collective == "barrier" else parse_size(options.bytes), _ITEMSIZE)
+    nbytes = 0 if options.collective == "barrier" else parse_size(options.bytes)
+    call = Call(options.ranks, nbytes, _ITEMSIZE, nodes=modelled.nodes(options.ranks))
     print("\n".join(_prices(rows, call, modelled)))
     if options.goal:
         plans = proof.plans_of(rows[0], call)
@@ -65,7 +67,8 @@ def _simulate(options: argparse.Namespace) -> int:
 
 def _prices(rows: list[Algorithm], call: Call, modelled: Network) -> list[str]:
     """A line for each algorithm."""
-    chosen = choose(rows[0].collective, Case(call.size, call.nbytes, call.itemsize))
+    nodes = nodes_of(call.nodes) if call.nodes else None
+    chosen = choose(rows[0].collective, Case(call.size, call.nbytes, call.itemsize, nodes=nodes))
     lines = [f"{rows[0].collective} of {size_text(call.nbytes)} from each of {call.size} ranks; + runs where there is no slot", ""]
     levels = LEVELS[: modelled.level(0, call.size - 1) + 1]
     columns = "".join(f"{'GB, ' + level:>14}" for level in levels)

@@ -64,6 +64,11 @@ class Network(NamedTuple):
     copy: float
     reduce: float
 
+    def nodes(self, size: int) -> tuple[int, ...]:
+        """The number of the node of each of so many ranks; empty if they share one."""
+        held = self.ranks[0]
+        return tuple(rank // held for rank in range(size)) if 0 < held < size else ()
+
     def level(self, one: int, other: int) -> int:
         """How far it is between two ranks, as an index of `LEVELS`."""
         for level, ranks in enumerate(self.ranks):

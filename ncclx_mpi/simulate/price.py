@@ -16,6 +16,7 @@ import numpy as np
 from ncclx_mpi.algorithms import Algorithm
 from ncclx_mpi.collectives.plan import COPY, JOIN, RECV, REDUCE, SEND
 from ncclx_mpi.locality.keys import LEVELS
+from ncclx_mpi.nodes import nodes_of
 from ncclx_mpi.simulate import classes
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.classes import Classes
@@ -68,14 +69,29 @@ def price(row: Algorithm, call: Call, network: Network) -> Price:
 
 
 def estimate(row: Algorithm, call: Call, network: Network) -> float:
-    """Return what the formulas of a row charge, in us, if every message goes as far as one can: where there are too many steps.
+    """Return what the formulas of a row charge, in us: where there are too many steps.
 
-    Every byte then goes by the slowest of a rank's own links and of its part of those that are shared.
+    Every message that leaves a node goes as far as one can, and every byte by the slowest of a rank's own links and of its part of those
+    that are shared.
     """
-    needs, far = row.figures(call.size, call.nbytes), network.level(0, call.size - 1)
+    far = network.level(0, call.size - 1)
+    if call.nodes and row.by_node is not None:
+        return _estimate_by_node(row, call, network, far)
+    needs = row.figures(call.size, call.nbytes)
     shared = (ranks * byte for ranks, byte in zip(network.ranks[:far], network.uplink[:far], strict=True))
     rounds = needs.steps * (network.message + network.latency[far])
     return rounds + needs.moved * max(network.byte[far], *shared, 0.0) + needs.reduced * network.reduce
+
+
+def _estimate_by_node(row: Algorithm, call: Call, network: Network, far: int) -> float:
+    """The same of a plan that is told where ranks are, whose bytes out of a node are those of all its ranks."""
+    nodes = nodes_of(call.nodes)
+    needs, held = row.crossing(nodes, call.nbytes), network.ranks[0]
+    shared = (ranks // held * byte for ranks, byte in zip(network.ranks[:far], network.uplink[:far], strict=True))
+    messages = needs.near_messages * (network.message + network.latency[0])
+    messages += needs.far_messages * (network.message + network.latency[far])
+    moved = needs.near * network.byte[0] + needs.far * max(network.byte[far] / nodes.fewest, *shared)
+    return messages + moved + needs.reduced * network.reduce
 
 
 class _Run:

@@ -257,7 +257,7 @@ def test_the_command_prices_every_plan(tmp_path: Path, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert [line[2:].split()[0] for line in lines[3:]] == [row.name for row in PLANS if row.collective == "allreduce"]
     assert all(float(line[2:].split()[1].replace(",", "")) > 0 for line in lines[3:])
-    assert [line[2:].split()[0] for line in lines[3:] if line[0] == "+"] == ["reduce_scatter_allgather"]
+    assert [line[2:].split()[0] for line in lines[3:] if line[0] == "+"] == ["full_lane"]
 
 
 @pytest.mark.parametrize(("collective", "name"), [("allreduce", "reduce_scatter_allgather"), ("alltoall", "pairwise")])
@@ -295,3 +295,14 @@ def test_the_command_says_what_is_wrong(arguments: list[str], said: str, capsys:
     with pytest.raises(SystemExit) as caught:
         simulate.main(arguments)
     assert caught.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_plans_that_know_of_nodes_are_priced_as_such() -> None:
+    """What leaves a node is less than by any other plan, and the formulas say about what the steps do."""
+    hosts = network.read([*HOSTS, "node.uplink = 10"])
+    assert hosts.nodes(8) == (0, 0, 0, 0, 1, 1, 1, 1) and hosts.nodes(4) == ()
+    call = Call(16, 1 << 20, 4, nodes=hosts.nodes(16))
+    row, flat = row_of("allreduce", "full_lane"), row_of("allreduce", "ring")
+    by_node, around = price(row, call, hosts), price(flat, call, hosts)
+    assert by_node.us < around.us and sum(by_node.nbytes[1:]) < sum(around.nbytes[1:])
+    assert 0.5 < estimate(row, call, hosts) / by_node.us < 2
