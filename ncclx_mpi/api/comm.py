@@ -322,12 +322,13 @@ class Comm(
         Exception
             ERR_OTHER: another rank called other collectives on it than this one. The communicator is freed all the same.
         """
-        self._state.of_all  # noqa: B018  (raises if it is null or was freed)
+        state = self._state
+        state.of_all  # noqa: B018  (raises if it is null or was freed)
         if is_predefined(self):
             errors.fail(errors.ERR_COMM, "MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed")
-        self._free_attributes()
-        wrong = collectives.disagreement(self._state.of_all)
-        self._state.leave()
+        if state.attributes or state.hidden is not None:
+            self._free_attributes()
+        wrong = state.depart()
         self._become_null()
         if wrong is not None:
             raise wrong

@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.attributes import Table
-from ncclx_mpi.collectives import Pending, prepare, shm_schedule
+from ncclx_mpi.collectives import Pending, making, prepare, shm_schedule
+from ncclx_mpi.collectives.ready import SLOW
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.living import Living
@@ -49,6 +50,7 @@ _RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
 Words = npt.NDArray[np.int64]
 _Pair = ctypes.c_int64 * 2
+_ZERO, _GIVEN = array("q", [0]), making.GIVEN.total // WORD
 
 _counter = itertools.count(1)
 
@@ -63,15 +65,15 @@ class CommState(State):
     everyone : NativeComm
         Whom its collectives go among: `native`, but for an intercommunicator a communicator of both groups.
     of_all : NativeComm
-        The same, also when it was revoked, which unsets those above and `pending`.
+        The same, also when it was revoked, which unsets those above and `pendings`.
     groups : tuple of tuple of int
         World ranks of the own group, and of the other one, if there are two.
     acknowledged : int
         How many of its ranks are known to have died, and were acknowledged.
     address, rank, size : int
         Address of the native block; own rank; number of ranks, of an intercommunicator those of the own group.
-    pending : Pending
-        Non-blocking collectives that go by lines.
+    pendings : dict of int to Pending
+        Non-blocking collectives that go by lines, under 0 once there have been any.
     localities : sequence of Row
         Where its ranks are, once they have told each other.
     """
@@ -91,7 +93,7 @@ class CommState(State):
         "name",
         "native",
         "of_all",
-        "pending",
+        "pendings",
         "prepared",
         "rank",
         "repeats",
@@ -107,7 +109,7 @@ class CommState(State):
     native: NativeComm
     everyone: NativeComm
     intergroup: Intergroup | None
-    pending: Pending
+    pendings: dict[int, Pending]
     address: int
     rank: int
     size: int
@@ -136,7 +138,7 @@ class CommState(State):
         self.groups = (native.world_ranks,) if intergroup is None else (intergroup.mine, intergroup.theirs)
         self.acknowledged = 0
         native.owner = self.everyone.owner = weakref.ref(self)
-        self.pending = Pending(native)
+        self.pendings = {}
         self.address = native.address
         self.rank = native.rank
         self.size = len(self.groups[0])
@@ -167,7 +169,7 @@ class CommState(State):
         native.engine.ended.raise_for(native)
         self.address = nobody.address
         self.repeats = None
-        del self.native, self.everyone, self.pending
+        del self.native, self.everyone, self.pendings
 
     def __getattr__(self, name: str) -> NoReturn:
         try:
@@ -192,6 +194,33 @@ class CommState(State):
         """The lock for one purpose; object collectives use one each, so that threads do not mix their messages."""
         found = self.locks.get(key)
         return found if found is not None else self.locks.setdefault(key, threading.Lock())
+
+    @property
+    def pending(self) -> Pending:
+        """Non-blocking collectives that go by lines."""
+        found = self.pendings.get(0)
+        return found if found is not None else self.pendings.setdefault(0, Pending(self.native))
+
+    def depart(self) -> errors.Exception | None:
+        """As :meth:`leave`, after a look at what others called; returns what is to be raised, if they called other collectives."""
+        native = self.of_all
+        if (
+            native.slot >= 0
+            and native.size > 1
+            and not native.is_revoked
+            and self.is_simple
+            and entry(making.depart)(native.address) == 0
+        ):
+            self.retire()
+            return None
+        wrong = collectives.disagreement(native)
+        self.leave()
+        return wrong
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether nothing but messages and blocking collectives of the host has been done on it."""
+        return not self.pendings and self.prepared is None and self.intergroup is None
 
     def leave(self) -> None:
         """Give up this rank's part of the native communicator, and empty the state. What is pending goes on.
@@ -281,6 +310,15 @@ def return_slot(native: NativeComm) -> None:
 
 def duplicate(parent: NativeComm) -> NativeComm:
     """Make a communicator of the same ranks. Collective over `parent`."""
+    engine = parent.engine
+    if parent.slot >= 0 and not engine.guests.have_come:
+        made = parent.sibling()
+        context = (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP if parent.rank == 0 else 0
+        code = entry(making.duplicate)(parent.address, made.address, *engine.births, context)
+        if code == 0:
+            return made.settle()
+        if code != SLOW:
+            collectives.check(parent, code, "bcast")
     pair = _Pair(*lead(parent.engine, parent.world_ranks)) if parent.rank == 0 else _Pair()
     collectives.bcast(parent, ctypes.addressof(pair), ctypes.sizeof(pair), 0)
     return parent.engine.new_comm(pair[0], parent.world_ranks, pair[1])
@@ -302,10 +340,22 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
 
 def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
     """Make one communicator for each color, ranks in the order of (key, old rank); None for color UNDEFINED."""
-    engine, leads = parent.engine, parent.rank == 0
-    # rank 0 leads if all are of one color, as they often are
-    context, slot = lead(engine, parent.world_ranks) if leads else (0, -1)
-    table = gather_words(parent, color, key, context, slot)
+    engine, table, slot = parent.engine, None, -1
+    if parent.slot >= 0 and not engine.guests.have_come:
+        made, rows = parent.sibling(), _ZERO * (_GIVEN * parent.size)
+        context = (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP if parent.rank == 0 else 0
+        code = entry(making.split)(parent.address, made.address, *engine.births, context, rows.buffer_info()[0], color, key)
+        if code == 0:
+            return made.settle()
+        if code == making.MIXED:
+            table = _in_rows(rows, _GIVEN)
+            slot = table[0][3] if parent.rank == 0 else -1
+        elif code != SLOW:
+            collectives.check(parent, code, "allgather")
+    if table is None:
+        # rank 0 leads if all are of one color, as they often are
+        context, slot = lead(engine, parent.world_ranks) if parent.rank == 0 else (0, -1)
+        table = gather_words(parent, color, key, context, slot)
     mine = [rank for rank in range(parent.size) if table[rank][0] == color]
     mine.sort(key=lambda rank: table[rank][1])
     if color != UNDEFINED and len(mine) == parent.size:
@@ -334,6 +384,10 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     else:
         requests = [engine.start_recv(parent, address, nbytes, members[0], tag, offset)]
     engine.wait_all(requests, "Create_group", pair)
+    if parent.slot >= 0 and tuple(world_ranks) == parent.world_ranks and not engine.guests.have_come:
+        made = parent.sibling()
+        entry(making.adopt)(parent.address, made.address, *engine.births, pair[0], pair[1])
+        return made.settle()
     return engine.new_comm(pair[0], world_ranks, pair[1])
 
 
@@ -354,6 +408,10 @@ def gather_words(parent: NativeComm, *given: int) -> list[list[int]]:
     count = len(given)
     own, table = array("q", given), array("q", bytes(WORD * count * parent.size))
     collectives.allgather(parent, own.buffer_info()[0], WORD * count, table.buffer_info()[0])
+    return _in_rows(table, count)
+
+
+def _in_rows(table: array[int], count: int) -> list[list[int]]:
     found = table.tolist()
     return [found[at : at + count] for at in range(0, len(found), count)]
 

@@ -142,6 +142,30 @@ class NativeComm:
         self._words[_FORCED : _FORCED + len(self.forced)] = engine.forced_words
         engine.ended.know(self)
 
+    def sibling(self) -> NativeComm:
+        """A communicator of the same ranks, whose block is empty but for what is its own: whoever fills it calls :meth:`settle` then."""
+        made, engine = object.__new__(NativeComm), self.engine
+        made.engine = engine
+        made.world_ranks = self.world_ranks
+        made.size = self.size
+        made.rank = self.rank
+        made.nodes = self.nodes
+        made.forced = engine.forced
+        made.reduction_order = engine.reduction_order
+        made._numbering = self._numbering
+        made._words, made.address = words_block(COMM.total)
+        return made
+
+    def settle(self) -> NativeComm:
+        """Be the communicator that compiled code has filled the block for."""
+        words, (slots, stride, _) = self._words, self.engine.births
+        at = words[COMM.slot // WORD]
+        self.context = words[COMM.context // WORD]
+        self.slot = (at - slots) // stride if at else -1
+        words[COMM.handle // WORD] = id(self)
+        self.engine.ended.know(self)
+        return self
+
     def _lone_slot(self) -> int:
         """Address of what a rank that is alone has in the place of a slot of the arena, which nobody else has to reach; 0 for others."""
         if self.world_ranks != (self.engine.rank,):
@@ -192,6 +216,8 @@ class Engine:
         World ranks of this node, in the order in which the arena knows them.
     transport : Transport
         The one that is compiled in.
+    births : tuple of int
+        What compiled code needs to know to make a communicator: where slots begin, how far they are apart, and where forced algorithms are.
     near_eager_max : int
         The most bytes of an eager message to a rank of this node; ``eager_max`` of the block is that to any rank.
     """
@@ -548,7 +574,10 @@ class Engine:
     def force(self, numbers: Sequence[int]) -> None:
         """Have these algorithms, one number for each operation, serve communicators that are made from now on."""
         self.forced = tuple(numbers)
-        self.forced_words = memoryview(array("q", self.forced))
+        numbers = array("q", self.forced)
+        self.forced_words = memoryview(numbers)
+        plan = self.arena.plan
+        self.births = self.arena.base + plan.slot(0), plan.slot_stride, numbers.buffer_info()[0]
 
     def progress(self) -> None:
         """Move on everything that is outstanding."""

@@ -1,0 +1,125 @@
+"""Making and leaving a communicator on a slot in one compiled call: the agreement of its ranks, and the words of its native block.
+
+A communicator that has the ranks of another one in the same order (every duplicate, and what is split by one color and keys that keep the
+order) takes all but two of its words from that one: rank 0 leases the slot, and brings it along with the context in the one collective
+that the call needs. All else returns SLOW with nothing done, or MIXED with what all ranks gave, and Python goes on.
+
+Leaving looks at what :func:`ncclx_mpi.collectives.shm_mismatch.disagreement` looks at, and returns the slot, as long as there is nothing
+wrong and nothing pending.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.collectives.allgather.shm_oneshot import allgather
+from ncclx_mpi.collectives.bcast.shm_oneshot import bcast
+from ncclx_mpi.collectives.ready import SLOW
+from ncclx_mpi.collectives.select import is_planned, on_lines
+from ncclx_mpi.collectives.shm_leaving import part_with_slot
+from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, BCAST, SCRATCH
+from ncclx_mpi.collectives.shm_schedule import leave
+from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS
+from ncclx_mpi.p2p.leaving import note_left
+from ncclx_mpi.p2p.progress import progress
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD, words
+from numba_kernels.memory import copy, fill
+from transports.shm.layout import SLOTS
+from transports.shm.slots import lease
+
+MIXED = -3
+"""All ranks have given their words, and it is not one communicator of all in the old order that comes of it."""
+
+GIVEN = words("Given", "color key context slot")
+"""What each rank gives to a split; the last two by rank 0, for the case that all are of one color."""
+
+
+_FORCED_BYTES = WORD * len(OPERATIONS)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def _adopt(parent, made, slots, stride, context, index):  # type: ignore[no-untyped-def]
+    """Let `made` be of the ranks of `parent`, on slot `index` of those at `slots`, on none if that is -1."""
+    copy(made, parent, COMM.slot)
+    store64(made + COMM.context, context)
+    store64(made + COMM.slot, slots + index * stride if index >= 0 else 0)
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def adopt(parent, made, slots, stride, forced, context, index):  # type: ignore[no-untyped-def]
+    """Fill the empty block `made` of a communicator of the ranks of `parent` that have agreed on context and slot.
+
+    `forced`: where the numbers of forced algorithms are. They are read first of all, while nothing can replace them.
+    """
+    copy(made + COMM.forced, forced, _FORCED_BYTES)
+    _adopt(parent, made, slots, stride, context, index)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def duplicate(parent, made, slots, stride, forced, context):  # type: ignore[no-untyped-def]
+    """Fill the empty block `made` of a duplicate of `parent`, whose rank 0 gives a `context`: 0, SLOW, or the code of a failure."""
+    size, pair = load64(parent + COMM.size), made + COMM.scratch
+    if is_planned(parent, BCAST) != 0 or on_lines(parent, BCAST, 2 * WORD) == 0 or size == 1:
+        return SLOW
+    copy(made + COMM.forced, forced, _FORCED_BYTES)
+    if load64(parent + COMM.rank) == 0:
+        store64(pair, context)
+        store64(pair + WORD, lease(slots, stride, SLOTS, size))
+    code = bcast(parent, pair, 2 * WORD, 0)
+    if code != 0:
+        return code
+    _adopt(parent, made, slots, stride, load64(pair), load64(pair + WORD))
+    fill(pair, 0, 2 * WORD)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
+def split(parent, made, slots, stride, forced, context, table, color, key):  # type: ignore[no-untyped-def]
+    """Let all ranks see what each gives to a split, in the rows of `table`, and fill the empty block `made` if all stay together.
+
+    0, SLOW, MIXED, or the code of a failure.
+    """
+    rank, size = load64(parent + COMM.rank), load64(parent + COMM.size)
+    if is_planned(parent, ALLGATHER) != 0 or on_lines(parent, ALLGATHER, GIVEN.total) == 0 or size == 1:
+        return SLOW
+    copy(made + COMM.forced, forced, _FORCED_BYTES)
+    own = table + rank * GIVEN.total
+    store64(own + GIVEN.color, color)
+    store64(own + GIVEN.key, key)
+    store64(own + GIVEN.context, context)
+    store64(own + GIVEN.slot, lease(slots, stride, SLOTS, size) if rank == 0 else -1)
+    code = allgather(parent, 0, GIVEN.total, table)
+    if code != 0:
+        return code
+    if stay_together(table, size) == 0:
+        return MIXED
+    _adopt(parent, made, slots, stride, load64(table + GIVEN.context), load64(table + GIVEN.slot))
+    return 0
+
+
+@kernel("int64(int64, int64)")
+def stay_together(table, size):  # type: ignore[no-untyped-def]
+    """Whether all ranks gave one color, which is a color, and keys that leave them in their order."""
+    for rank in range(size):
+        row = table + rank * GIVEN.total
+        if load64(row + GIVEN.color) != load64(table + GIVEN.color) or load64(row + GIVEN.color) < 0:
+            return 0
+        if rank > 0 and load64(row + GIVEN.key) < load64(row - GIVEN.total + GIVEN.key):
+            return 0
+    return 1
+
+
+@kernel("int64(int64)", is_entry=True, nogil=False)
+def depart(comm):  # type: ignore[no-untyped-def]
+    """Say what this rank has called on a communicator with a slot, and return the slot: 0; SLOW if Python has to look at it."""
+    engine = load64(comm + COMM.engine)
+    if load64(comm + COMM.broken) != 0 or load64(load64(engine + ENGINE.death)) != 0:
+        return SLOW
+    if load64(comm + SCRATCH.first) != load64(comm + SCRATCH.end) or part_with_slot(comm) != 0:
+        return SLOW
+    progress(engine)
+    if load64(engine + ENGINE.unexpected_first) != 0:
+        return SLOW
+    note_left(engine, load64(comm + COMM.context), load64(comm + COMM.plans), 0)
+    leave(comm)
+    return 0
