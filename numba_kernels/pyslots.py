@@ -11,9 +11,10 @@ import ctypes
 from typing import Any
 
 from numba_kernels import types
-from numba_kernels.atomics import load32
+from numba_kernels.atomics import load32, load64, store64
 from numba_kernels.deferred import emitted
 from numba_kernels.jit import kernel
+from numba_kernels.pyobject import object_argument, object_of
 
 _WORD = 8
 
@@ -89,3 +90,13 @@ def new_hidden_list(length):  # type: ignore[no-untyped-def]
 def references(obj):  # type: ignore[no-untyped-def]
     """The number of references to an object."""
     return load32(obj)
+
+
+@kernel(types.void(object_argument, types.int64, types.int64), is_entry=True, nogil=False)
+def empty_slots(argument, offsets, count):  # type: ignore[no-untyped-def]
+    """Empty the slots of an object at some offsets (int64[count]). Any Python code may run: what a slot held may go with it."""
+    for index in range(count):
+        slot = object_of(argument) + load64(offsets + _WORD * index)
+        held = load64(slot)
+        store64(slot, 0)
+        decrease(held)

@@ -16,18 +16,17 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from ncclx_mpi import collectives, errors
+from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api.attributes import Table
-from ncclx_mpi.collectives import Pending, making, prepare, shm_schedule
+from ncclx_mpi.collectives import Pending, prepare, shm_making, shm_schedule
 from ncclx_mpi.collectives.ready import SLOW
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.living import Living
 from ncclx_mpi.state import State
 from numba_kernels.jit import entry
 from numba_kernels.layout import WORD
@@ -50,7 +49,7 @@ _RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
 Words = npt.NDArray[np.int64]
 _Pair = ctypes.c_int64 * 2
-_ZERO, _GIVEN = array("q", [0]), making.GIVEN.total // WORD
+_ZERO, _GIVEN = array("q", [0]), shm_making.GIVEN.total // WORD
 
 _counter = itertools.count(1)
 
@@ -153,7 +152,6 @@ class CommState(State):
         self.repeats = None
         self.topology = None
         self.localities = ()
-        _living.add(next(_filled), self)
         if self.of_all.is_revoked:
             self.revoke()
         return self
@@ -204,23 +202,14 @@ class CommState(State):
     def depart(self) -> errors.Exception | None:
         """As :meth:`leave`, after a look at what others called; returns what is to be raised, if they called other collectives."""
         native = self.of_all
-        if (
-            native.slot >= 0
-            and native.size > 1
-            and not native.is_revoked
-            and self.is_simple
-            and entry(making.depart)(native.address) == 0
-        ):
-            self.retire()
+        is_plain = native.slot >= 0 and not native.is_revoked and self.prepared is None and not self.pendings
+        if is_plain and _kernels().depart(native.address) == 0:
+            self.empty()
+            self.retired = (native,)
             return None
         wrong = collectives.disagreement(native)
         self.leave()
         return wrong
-
-    @property
-    def is_simple(self) -> bool:
-        """Whether nothing but messages and blocking collectives of the host has been done on it."""
-        return not self.pendings and self.prepared is None and self.intergroup is None
 
     def leave(self) -> None:
         """Give up this rank's part of the native communicator, and empty the state. What is pending goes on.
@@ -240,17 +229,28 @@ class CommState(State):
         self.retired = retired
 
 
-_living: Living[CommState] = Living()
-_filled = itertools.count()
-
-
 def retire_all() -> None:
     """Make all communicators invalid that were not freed: communication has ended."""
-    for state in _living:
-        if state.is_valid:
+    for native in runtime.engine().ended:
+        state = native.owner()
+        if state is not None and state.is_valid:
             collectives.part(state.of_all)
             state.retire()
     world.cache_clear()
+
+
+@functools.cache
+def _kernels() -> _Kernels:
+    return _Kernels(entry(shm_making.duplicate), entry(shm_making.split), entry(shm_making.adopt), entry(shm_making.depart))
+
+
+class _Kernels(NamedTuple):
+    """Entry points, looked up once."""
+
+    duplicate: Callable[..., int]
+    split: Callable[..., int]
+    adopt: Callable[..., None]
+    depart: Callable[[int], int]
 
 
 # Contexts and slots -----------------------------------------------------------------------------------------------
@@ -287,6 +287,11 @@ def new_context(engine: Engine) -> int:
     return (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
 
 
+def _counted(parent: NativeComm) -> int:
+    """As :func:`new_context`, where no guests have come, for a new communicator whose leader is rank 0 of `parent`; 0 on others."""
+    return 0 if parent.rank else (parent.engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
+
+
 def random_context() -> int:
     """A context that no communicator of any job has; none that is counted is as high."""
     return 1 << _RANDOM_SHIFT | secrets.randbits(_RANDOM_SHIFT) // _STEP * _STEP
@@ -310,11 +315,10 @@ def return_slot(native: NativeComm) -> None:
 
 def duplicate(parent: NativeComm) -> NativeComm:
     """Make a communicator of the same ranks. Collective over `parent`."""
-    engine = parent.engine
-    if parent.slot >= 0 and not engine.guests.have_come:
+    births = parent.engine.births
+    if births and parent.slot >= 0:
         made = parent.sibling()
-        context = (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP if parent.rank == 0 else 0
-        code = entry(making.duplicate)(parent.address, made.address, *engine.births, context)
+        code = _kernels().duplicate(parent.address, made.address, *births, _counted(parent))
         if code == 0:
             return made.settle()
         if code != SLOW:
@@ -340,29 +344,36 @@ def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> t
 
 def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
     """Make one communicator for each color, ranks in the order of (key, old rank); None for color UNDEFINED."""
-    engine, table, slot = parent.engine, None, -1
-    if parent.slot >= 0 and not engine.guests.have_come:
-        made, rows = parent.sibling(), _ZERO * (_GIVEN * parent.size)
-        context = (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP if parent.rank == 0 else 0
-        code = entry(making.split)(parent.address, made.address, *engine.births, context, rows.buffer_info()[0], color, key)
-        if code == 0:
-            return made.settle()
-        if code == making.MIXED:
-            table = _in_rows(rows, _GIVEN)
-            slot = table[0][3] if parent.rank == 0 else -1
-        elif code != SLOW:
-            collectives.check(parent, code, "allgather")
-    if table is None:
-        # rank 0 leads if all are of one color, as they often are
-        context, slot = lead(engine, parent.world_ranks) if parent.rank == 0 else (0, -1)
-        table = gather_words(parent, color, key, context, slot)
+    made, table = _split_together(parent, color, key)
+    if made is not None:
+        return made
+    engine = parent.engine
     mine = [rank for rank in range(parent.size) if table[rank][0] == color]
     mine.sort(key=lambda rank: table[rank][1])
     if color != UNDEFINED and len(mine) == parent.size:
         return engine.new_comm(table[0][2], [parent.world_ranks[rank] for rank in mine], table[0][3])
-    if slot >= 0:
-        engine.arena.set_word(engine.arena.plan.slot(slot) + SLOT.leased, 0)
+    if parent.rank == 0 and table[0][3] >= 0:
+        engine.arena.set_word(engine.arena.plan.slot(table[0][3]) + SLOT.leased, 0)
     return agree(parent, mine if color != UNDEFINED else [])
+
+
+def _split_together(parent: NativeComm, color: int, key: int) -> tuple[NativeComm | None, list[list[int]]]:
+    """Return the communicator of all ranks in their order, if a split makes that; else what each rank gives: color, key, context and slot.
+
+    Rank 0 leads if all are of one color, as they often are.
+    """
+    births = parent.engine.births
+    if births and parent.slot >= 0:
+        made, rows = parent.sibling(), _ZERO * (_GIVEN * parent.size)
+        code = _kernels().split(parent.address, made.address, *births, _counted(parent), rows.buffer_info()[0], color, key)
+        if code == 0:
+            return made.settle(), []
+        if code == shm_making.MIXED:
+            return None, _in_rows(rows, _GIVEN)
+        if code != SLOW:
+            collectives.check(parent, code, "allgather")
+    context, slot = lead(parent.engine, parent.world_ranks) if parent.rank == 0 else (0, -1)
+    return None, gather_words(parent, color, key, context, slot)
 
 
 def create(parent: NativeComm, world_ranks: Sequence[int]) -> NativeComm | None:
@@ -384,9 +395,9 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     else:
         requests = [engine.start_recv(parent, address, nbytes, members[0], tag, offset)]
     engine.wait_all(requests, "Create_group", pair)
-    if parent.slot >= 0 and tuple(world_ranks) == parent.world_ranks and not engine.guests.have_come:
+    if engine.births and parent.slot >= 0 and world_ranks == parent.world_ranks:
         made = parent.sibling()
-        entry(making.adopt)(parent.address, made.address, *engine.births, pair[0], pair[1])
+        _kernels().adopt(parent.address, made.address, *engine.births, pair[0], pair[1])
         return made.settle()
     return engine.new_comm(pair[0], world_ranks, pair[1])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +37,10 @@ class EndedComms:
         self._early: set[int] = set()
         self._acknowledged: frozenset[int] = frozenset()
         self.callback = self.heed
+
+    def __iter__(self) -> Iterator[NativeComm]:
+        """The communicators of this process that are left."""
+        return iter(self._comms)
 
     def know(self, comm: NativeComm) -> None:
         """Be told of a communicator that has been made: it may have been revoked elsewhere already, or have ranks that died."""

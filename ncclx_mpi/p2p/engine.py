@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 import threading
 import time
 from array import array
@@ -16,10 +15,9 @@ import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
-from ncclx_mpi.nodes import several_nodes
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
-from ncclx_mpi.p2p.blocks import block, untouched_block, words_block
+from ncclx_mpi.p2p.blocks import block, untouched_block
 from ncclx_mpi.p2p.ended import EndedComms
 from ncclx_mpi.p2p.guests import MOST_GUESTS, Guests
 from ncclx_mpi.p2p.inlined_arrivals import take_in
@@ -31,7 +29,6 @@ from ncclx_mpi.p2p.layout import (
     BROKEN,
     BUCKET,
     BUCKETS,
-    COMM,
     DEADLINE,
     DONE,
     ENGINE,
@@ -49,7 +46,7 @@ from ncclx_mpi.p2p.layout import (
     TRACE_RECORDS,
 )
 from ncclx_mpi.p2p.leaving import MOST_LEFT, note_left, say_goodbye
-from ncclx_mpi.p2p.numbering import numbering
+from ncclx_mpi.p2p.native import NativeComm as NativeComm
 from ncclx_mpi.p2p.progress import move_on, progress, trouble
 from ncclx_mpi.p2p.rendezvous import clear_to_send, finish
 from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
@@ -86,103 +83,6 @@ class Result(NamedTuple):
     cancelled: bool
 
 
-_FIRST_WORDS = struct.Struct("7q")
-assert (COMM.engine, COMM.context, COMM.rank, COMM.size, COMM.world, COMM.local, COMM.slot) == tuple(range(0, 7 * WORD, WORD))
-_FORCED = COMM.forced // WORD
-
-
-class NativeComm:
-    """A communicator as compiled code sees it.
-
-    Attributes
-    ----------
-    address : int
-        Address of its ``COMM`` block; valid as long as this object lives. Whoever posts a receive, or runs a plan, keeps this
-        object until that is complete, or hands it over with :meth:`Engine.free`.
-    context, rank, size, slot : int
-        Context id; own rank; number of ranks; index of its collective slot, -1 for none.
-    world_ranks : tuple of int
-        World rank of each rank. This process need not be one of them: between two groups they are the other one, and `rank` counts in
-        its own.
-    forced : tuple of int
-        The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
-    nodes : NodeMap or None
-        Where its ranks are; None if they share a node, or some are of another job, whose nodes only they know.
-    reduction_order : str
-        The setting of that name.
-    owner : weakref
-        To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
-    is_revoked : bool
-        Whether nobody uses it any more, but to agree and to go on without those that died.
-    agreements : int
-        How many agreements this rank has begun on it (:mod:`ncclx_mpi.collectives.agreement`).
-    """
-
-    owner: Callable[[], Any] = staticmethod(lambda: None)
-    is_revoked = False
-    agreements = 0
-
-    def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int, rank: int = -1) -> None:
-        self.engine = engine
-        self.context = context
-        self.world_ranks = tuple(world_ranks)
-        self.size = len(self.world_ranks)
-        self.rank = rank if rank >= 0 else self.world_ranks.index(engine.rank)
-        self.slot = slot
-        self.nodes = several_nodes(engine.nodes, self.world_ranks)
-        self.forced = engine.forced
-        self.reduction_order = engine.reduction_order
-        self._numbering = numbering(self.world_ranks, engine.known)
-        self._words, self.address = words_block(COMM.total)
-        arena = engine.arena
-        at = arena.base + arena.plan.slot(slot) if slot >= 0 else self._lone_slot()
-        numbers = (self._numbering.world_at, self._numbering.local_at)
-        _FIRST_WORDS.pack_into(self._words, 0, engine.address, context, self.rank, self.size, *numbers, at)
-        self._words[COMM.handle // WORD] = id(self)
-        self._words[_FORCED : _FORCED + len(self.forced)] = engine.forced_words
-        engine.ended.know(self)
-
-    def sibling(self) -> NativeComm:
-        """A communicator of the same ranks, whose block is empty but for what is its own: whoever fills it calls :meth:`settle` then."""
-        made, engine = object.__new__(NativeComm), self.engine
-        made.engine = engine
-        made.world_ranks = self.world_ranks
-        made.size = self.size
-        made.rank = self.rank
-        made.nodes = self.nodes
-        made.forced = engine.forced
-        made.reduction_order = engine.reduction_order
-        made._numbering = self._numbering
-        made._words, made.address = words_block(COMM.total)
-        return made
-
-    def settle(self) -> NativeComm:
-        """Be the communicator that compiled code has filled the block for."""
-        words, (slots, stride, _) = self._words, self.engine.births
-        at = words[COMM.slot // WORD]
-        self.context = words[COMM.context // WORD]
-        self.slot = (at - slots) // stride if at else -1
-        words[COMM.handle // WORD] = id(self)
-        self.engine.ended.know(self)
-        return self
-
-    def _lone_slot(self) -> int:
-        """Address of what a rank that is alone has in the place of a slot of the arena, which nobody else has to reach; 0 for others."""
-        if self.world_ranks != (self.engine.rank,):
-            return 0
-        self._lone = self.engine.arena.lone_slot()
-        return self._lone.ctypes.data
-
-    def word(self, field: str) -> int:
-        """A word of the native block."""
-        value: int = self._words[getattr(COMM, field) // WORD]
-        return value
-
-    def set_word(self, field: str, value: int) -> None:
-        """Write a word of the native block."""
-        self._words[getattr(COMM, field) // WORD] = value
-
-
 class Engine:
     """Point-to-point communication of one rank.
 
@@ -216,8 +116,11 @@ class Engine:
         World ranks of this node, in the order in which the arena knows them.
     transport : Transport
         The one that is compiled in.
+    slots : tuple of int
+        Where the slots of the arena begin, and how far they are apart.
     births : tuple of int
-        What compiled code needs to know to make a communicator: where slots begin, how far they are apart, and where forced algorithms are.
+        What compiled code needs to know to make a communicator: these, and where the numbers of forced algorithms are; nothing once there
+        have been guests, of whom the numbering of a communicator that was made before says nothing.
     near_eager_max : int
         The most bytes of an eager message to a rank of this node; ``eager_max`` of the block is that to any rank.
     """
@@ -238,7 +141,6 @@ class Engine:
         self.near = arena.near
         self.nodes = tuple(nodes)
         self.local_rank = self.near.index(rank)
-        self.force(forced)
         self.reduction_order = reduction_order
         self.pid = os.getpid()
         self.size = arena.plan.world_size
@@ -257,6 +159,8 @@ class Engine:
         self._fill_block()
         self._fill_peers(endpoints or {})
         self.guests = Guests(self)
+        self.slots = arena.base + arena.plan.slot(0), arena.plan.slot_stride
+        self.force(forced)
         self._new_request = entry(requests.new_idle_request)
         self._start_send = entry(requests.start_send)
         self._start_receive = entry(requests.start_receive)
@@ -574,10 +478,9 @@ class Engine:
     def force(self, numbers: Sequence[int]) -> None:
         """Have these algorithms, one number for each operation, serve communicators that are made from now on."""
         self.forced = tuple(numbers)
-        numbers = array("q", self.forced)
-        self.forced_words = memoryview(numbers)
-        plan = self.arena.plan
-        self.births = self.arena.base + plan.slot(0), plan.slot_stride, numbers.buffer_info()[0]
+        words = array("q", self.forced)
+        self.forced_words = memoryview(words)
+        self.births: tuple[int, ...] = () if self.guests.have_come else (*self.slots, words.buffer_info()[0])
 
     def progress(self) -> None:
         """Move on everything that is outstanding."""

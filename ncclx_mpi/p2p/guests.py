@@ -184,6 +184,7 @@ class Guests:
             for number in numbers:
                 engine.connect(way.transport, number, b"")
             self._members.update(known)
+            self._engine.births = ()
             self._meetings.append(meeting)
             engine.transports = (*engine.transports, way.transport)
             engine.set_word("nranks", numbers[-1] + 1)

@@ -120,6 +120,7 @@ def depart(comm):  # type: ignore[no-untyped-def]
     progress(engine)
     if load64(engine + ENGINE.unexpected_first) != 0:
         return SLOW
-    note_left(engine, load64(comm + COMM.context), load64(comm + COMM.plans), 0)
+    if load64(comm + COMM.size) > 1:
+        note_left(engine, load64(comm + COMM.context), load64(comm + COMM.plans), 0)
     leave(comm)
     return 0

@@ -1,0 +1,112 @@
+"""A communicator as compiled code sees it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ncclx_mpi.nodes import several_nodes
+from ncclx_mpi.p2p.blocks import words_block
+from ncclx_mpi.p2p.layout import COMM
+from ncclx_mpi.p2p.numbering import numbering
+from numba_kernels.layout import WORD
+
+if TYPE_CHECKING:
+    from ncclx_mpi.p2p.engine import Engine
+
+_FIRST_WORDS = struct.Struct("7q")
+assert (COMM.engine, COMM.context, COMM.rank, COMM.size, COMM.world, COMM.local, COMM.slot) == tuple(range(0, 7 * WORD, WORD))
+_FORCED = COMM.forced // WORD
+
+
+class NativeComm:
+    """A communicator as compiled code sees it.
+
+    Attributes
+    ----------
+    address : int
+        Address of its ``COMM`` block; valid as long as this object lives. Whoever posts a receive, or runs a plan, keeps this
+        object until that is complete, or hands it over with :meth:`Engine.free`.
+    context, rank, size, slot : int
+        Context id; own rank; number of ranks; index of its collective slot, -1 for none.
+    world_ranks : tuple of int
+        World rank of each rank. This process need not be one of them: between two groups they are the other one, and `rank` counts in
+        its own.
+    forced : tuple of int
+        The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
+    nodes : NodeMap or None
+        Where its ranks are; None if they share a node, or some are of another job, whose nodes only they know.
+    reduction_order : str
+        The setting of that name.
+    owner : weakref
+        To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
+    is_revoked : bool
+        Whether nobody uses it any more, but to agree and to go on without those that died.
+    agreements : int
+        How many agreements this rank has begun on it (:mod:`ncclx_mpi.collectives.agreement`).
+    """
+
+    owner: Callable[[], Any] = staticmethod(lambda: None)
+    is_revoked = False
+    agreements = 0
+
+    def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int, rank: int = -1) -> None:
+        self.engine = engine
+        self.context = context
+        self.world_ranks = tuple(world_ranks)
+        self.size = len(self.world_ranks)
+        self.rank = rank if rank >= 0 else self.world_ranks.index(engine.rank)
+        self.slot = slot
+        self.nodes = several_nodes(engine.nodes, self.world_ranks)
+        self.forced = engine.forced
+        self.reduction_order = engine.reduction_order
+        self._numbering = numbering(self.world_ranks, engine.known)
+        self._words, self.address = words_block(COMM.total)
+        arena = engine.arena
+        at = arena.base + arena.plan.slot(slot) if slot >= 0 else self._lone_slot()
+        numbers = (self._numbering.world_at, self._numbering.local_at)
+        _FIRST_WORDS.pack_into(self._words, 0, engine.address, context, self.rank, self.size, *numbers, at)
+        self._words[COMM.handle // WORD] = id(self)
+        self._words[_FORCED : _FORCED + len(self.forced)] = engine.forced_words
+        engine.ended.know(self)
+
+    def sibling(self) -> NativeComm:
+        """A communicator of the same ranks, whose block is empty but for what is its own: whoever fills it calls :meth:`settle` then."""
+        made, engine = object.__new__(NativeComm), self.engine
+        made.engine = engine
+        made.world_ranks = self.world_ranks
+        made.size = self.size
+        made.rank = self.rank
+        made.nodes = self.nodes
+        made.forced = engine.forced
+        made.reduction_order = engine.reduction_order
+        made._numbering = self._numbering
+        made._words, made.address = words_block(COMM.total)
+        return made
+
+    def settle(self) -> NativeComm:
+        """Be the communicator that compiled code has filled the block for."""
+        words, (slots, stride) = self._words, self.engine.slots
+        at = words[COMM.slot // WORD]
+        self.context = words[COMM.context // WORD]
+        self.slot = (at - slots) // stride if at else -1
+        words[COMM.handle // WORD] = id(self)
+        self.engine.ended.know(self)
+        return self
+
+    def _lone_slot(self) -> int:
+        """Address of what a rank that is alone has in the place of a slot of the arena, which nobody else has to reach; 0 for others."""
+        if self.world_ranks != (self.engine.rank,):
+            return 0
+        self._lone = self.engine.arena.lone_slot()
+        return self._lone.ctypes.data
+
+    def word(self, field: str) -> int:
+        """A word of the native block."""
+        value: int = self._words[getattr(COMM, field) // WORD]
+        return value
+
+    def set_word(self, field: str, value: int) -> None:
+        """Write a word of the native block."""
+        self._words[getattr(COMM, field) // WORD] = value
