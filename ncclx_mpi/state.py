@@ -10,7 +10,7 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable
-from typing import ClassVar, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 from weakref import WeakValueDictionary
 
 from ncclx_mpi import errors
@@ -47,10 +47,9 @@ class State:
 
     def empty(self) -> None:
         """Unset every slot: all handles that refer to this state are invalid from now on."""
-        offsets = _offsets(type(self))  # type: ignore[arg-type]
-        if offsets:
-            entry(pyslots.empty_slots)(self, offsets.buffer_info()[0], len(offsets))
-            return
+        emptying = _emptying(type(self))  # type: ignore[arg-type]
+        if emptying is not None:
+            return emptying.function(self, emptying.address, emptying.count)
         for unset in _unsetting(type(self)):  # type: ignore[arg-type]
             try:  # noqa: SIM105  (half the time of contextlib.suppress, and every request comes here)
                 unset(self)
@@ -70,10 +69,22 @@ def _unsetting(kind: type[State]) -> tuple[Callable[[State], None], ...]:
     return tuple(vars(each)[slot].__delete__ for slot, each in _slots_of(kind).items())
 
 
+class _Emptying(NamedTuple):
+    """What unsets those slots in one call, where they lie in an object, and the memory that says so."""
+
+    function: Callable[[State, int, int], None]
+    address: int
+    count: int
+    offsets: array[int]
+
+
 @functools.cache
-def _offsets(kind: type[State]) -> array[int]:
-    """Where those slots lie in an object; nothing where compiled code may not look into objects."""
-    return array("q", () if pyobject.mismatch() else [pyslots.slot_offset(kind, slot) for slot in _slots_of(kind)])
+def _emptying(kind: type[State]) -> _Emptying | None:
+    """How compiled code empties a state; None where it may not look into objects."""
+    if pyobject.mismatch():
+        return None
+    offsets = array("q", [pyslots.slot_offset(kind, slot) for slot in _slots_of(kind)])
+    return _Emptying(entry(pyslots.empty_slots), offsets.buffer_info()[0], len(offsets), offsets)
 
 
 def find(number: int) -> State | None:

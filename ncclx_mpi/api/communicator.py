@@ -27,6 +27,7 @@ from ncclx_mpi.collectives import Pending, prepare, shm_making, shm_schedule
 from ncclx_mpi.collectives.ready import SLOW
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.p2p.fast import GIVEN_UP
 from ncclx_mpi.state import State
 from numba_kernels.jit import entry
 from numba_kernels.layout import WORD
@@ -241,7 +242,7 @@ def retire_all() -> None:
 
 @functools.cache
 def _kernels() -> _Kernels:
-    return _Kernels(entry(shm_making.duplicate), entry(shm_making.split), entry(shm_making.adopt), entry(shm_making.depart))
+    return _Kernels(entry(shm_making.duplicate), entry(shm_making.split), entry(shm_making.invite), entry(shm_making.depart))
 
 
 class _Kernels(NamedTuple):
@@ -249,7 +250,7 @@ class _Kernels(NamedTuple):
 
     duplicate: Callable[..., int]
     split: Callable[..., int]
-    adopt: Callable[..., None]
+    invite: Callable[..., int]
     depart: Callable[[int], int]
 
 
@@ -288,8 +289,8 @@ def new_context(engine: Engine) -> int:
 
 
 def _counted(parent: NativeComm) -> int:
-    """As :func:`new_context`, where no guests have come, for a new communicator whose leader is rank 0 of `parent`; 0 on others."""
-    return 0 if parent.rank else (parent.engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
+    """As :func:`new_context`, where no guests have come."""
+    return (parent.engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
 
 
 def random_context() -> int:
@@ -317,8 +318,8 @@ def duplicate(parent: NativeComm) -> NativeComm:
     """Make a communicator of the same ranks. Collective over `parent`."""
     births = parent.engine.births
     if births and parent.slot >= 0:
-        made = parent.sibling()
-        code = _kernels().duplicate(parent.address, made.address, *births, _counted(parent))
+        made, context = parent.sibling(), 0 if parent.rank else _counted(parent)
+        code = _kernels().duplicate(parent.address, made.address, *births, context)
         if code == 0:
             return made.settle()
         if code != SLOW:
@@ -364,8 +365,9 @@ def _split_together(parent: NativeComm, color: int, key: int) -> tuple[NativeCom
     """
     births = parent.engine.births
     if births and parent.slot >= 0:
-        made, rows = parent.sibling(), _ZERO * (_GIVEN * parent.size)
-        code = _kernels().split(parent.address, made.address, *births, _counted(parent), rows.buffer_info()[0], color, key)
+        context, rows = 0 if parent.rank else _counted(parent), _ZERO * (_GIVEN * parent.size)
+        made = parent.sibling()
+        code = _kernels().split(parent.address, made.address, *births, context, rows.buffer_info()[0], color, key)
         if code == 0:
             return made.settle(), []
         if code == shm_making.MIXED:
@@ -386,6 +388,13 @@ def create(parent: NativeComm, world_ranks: Sequence[int]) -> NativeComm | None:
 def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offset: int) -> NativeComm:
     """Make a communicator of these ranks, which alone take part: the leader tells the others one by one."""
     engine = parent.engine
+    births = engine.births
+    if births and parent.slot >= 0 and parent.size > 1 and world_ranks == parent.world_ranks:
+        made, context = parent.sibling(), 0 if parent.rank else _counted(parent)
+        code = _kernels().invite(parent.address, made.address, *births, context, tag, offset, made)
+        if code != 0:
+            engine.fail(GIVEN_UP - code, "Create_group")
+        return made.settle()
     members = [parent.world_ranks.index(rank) for rank in world_ranks]
     leads = members[0] == parent.rank
     pair = _Pair(*lead(engine, world_ranks)) if leads else _Pair()
@@ -395,10 +404,6 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     else:
         requests = [engine.start_recv(parent, address, nbytes, members[0], tag, offset)]
     engine.wait_all(requests, "Create_group", pair)
-    if engine.births and parent.slot >= 0 and world_ranks == parent.world_ranks:
-        made = parent.sibling()
-        _kernels().adopt(parent.address, made.address, *engine.births, pair[0], pair[1])
-        return made.settle()
     return engine.new_comm(pair[0], world_ranks, pair[1])
 
 
@@ -429,6 +434,7 @@ def _in_rows(table: array[int], count: int) -> list[list[int]]:
 
 def check_members(state: CommState, ranks: Iterable[int]) -> None:
     """Raise unless all world ranks are members, of an intercommunicator's own group."""
-    strangers = set(ranks) - set(state.groups[0])
+    mine = state.groups[0]
+    strangers = () if ranks == mine else set(ranks) - set(mine)
     if strangers:
         errors.fail(errors.ERR_GROUP, f"world ranks {sorted(strangers)} of the group are not in this communicator")

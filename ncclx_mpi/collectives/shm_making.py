@@ -12,18 +12,24 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.allgather.shm_oneshot import allgather
 from ncclx_mpi.collectives.bcast.shm_oneshot import bcast
+from ncclx_mpi.collectives.executor import find_left
 from ncclx_mpi.collectives.ready import SLOW
 from ncclx_mpi.collectives.select import is_planned, on_lines
 from ncclx_mpi.collectives.shm_leaving import part_with_slot
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, BCAST, SCRATCH
 from ncclx_mpi.collectives.shm_schedule import leave
-from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS
+from ncclx_mpi.p2p.fast import wait_complete
+from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, STANDARD
 from ncclx_mpi.p2p.leaving import note_left
-from ncclx_mpi.p2p.progress import progress
+from ncclx_mpi.p2p.matching import release_request
+from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.requests import start_receive, start_send
+from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import copy, fill
+from numba_kernels.pyobject import object_argument, object_of
 from transports.shm.layout import SLOTS
 from transports.shm.slots import lease
 
@@ -35,6 +41,7 @@ GIVEN = words("Given", "color key context slot")
 
 
 _FORCED_BYTES = WORD * len(OPERATIONS)
+_COMM_CREATE = OPERATIONS.index("comm_create")
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64)")
@@ -45,19 +52,13 @@ def _adopt(parent, made, slots, stride, context, index):  # type: ignore[no-unty
     store64(made + COMM.slot, slots + index * stride if index >= 0 else 0)
 
 
-@kernel("void(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def adopt(parent, made, slots, stride, forced, context, index):  # type: ignore[no-untyped-def]
-    """Fill the empty block `made` of a communicator of the ranks of `parent` that have agreed on context and slot.
-
-    `forced`: where the numbers of forced algorithms are. They are read first of all, while nothing can replace them.
-    """
-    copy(made + COMM.forced, forced, _FORCED_BYTES)
-    _adopt(parent, made, slots, stride, context, index)
-
-
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
 def duplicate(parent, made, slots, stride, forced, context):  # type: ignore[no-untyped-def]
-    """Fill the empty block `made` of a duplicate of `parent`, whose rank 0 gives a `context`: 0, SLOW, or the code of a failure."""
+    """Fill the empty block `made` of a duplicate of `parent`, whose rank 0 gives a `context`: 0, SLOW, or the code of a failure.
+
+    `slots`, `stride`, `forced`: where slots begin, how far they are apart, and where the numbers of forced algorithms are, which are read
+    first of all, while nothing can replace them.
+    """
     size, pair = load64(parent + COMM.size), made + COMM.scratch
     if is_planned(parent, BCAST) != 0 or on_lines(parent, BCAST, 2 * WORD) == 0 or size == 1:
         return SLOW
@@ -109,6 +110,46 @@ def stay_together(table, size):  # type: ignore[no-untyped-def]
     return 1
 
 
+@kernel(
+    types.int64(
+        types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, object_argument
+    ),
+    is_entry=True,
+    nogil=False,
+)
+def invite(parent, made, slots, stride, forced, context, tag, offset, owner):  # type: ignore[no-untyped-def]
+    """As :func:`duplicate`, by messages in one of the message spaces of `parent`: rank 0 tells the others one by one.
+
+    `owner` keeps the block `made`. Returns 0, or GIVEN_UP less a code.
+    """
+    engine, rank, size, pair = (
+        load64(parent + COMM.engine),
+        load64(parent + COMM.rank),
+        load64(parent + COMM.size),
+        made + COMM.scratch,
+    )
+    copy(made + COMM.forced, forced, _FORCED_BYTES)
+    if rank == 0:
+        store64(pair, context)
+        store64(pair + WORD, lease(slots, stride, SLOTS, size))
+    record = trace_begin(engine, _COMM_CREATE, load64(parent + COMM.context), 0, tag, 2 * WORD)
+    for other in range(1, size if rank == 0 else 2):
+        if rank == 0:
+            request = start_send(parent, 0, offset, pair, 2 * WORD, other, tag, STANDARD)
+        else:
+            request = start_receive(parent, 0, offset, pair, 2 * WORD, 0, tag)
+        code = wait_complete(engine, request, object_of(owner))
+        if code != 0:
+            return code
+        lock(engine)
+        release_request(engine, request)
+        unlock(engine)
+    trace_end(record)
+    _adopt(parent, made, slots, stride, load64(pair), load64(pair + WORD))
+    fill(pair, 0, 2 * WORD)
+    return 0
+
+
 @kernel("int64(int64)", is_entry=True, nogil=False)
 def depart(comm):  # type: ignore[no-untyped-def]
     """Say what this rank has called on a communicator with a slot, and return the slot: 0; SLOW if Python has to look at it."""
@@ -118,7 +159,8 @@ def depart(comm):  # type: ignore[no-untyped-def]
     if load64(comm + SCRATCH.first) != load64(comm + SCRATCH.end) or part_with_slot(comm) != 0:
         return SLOW
     progress(engine)
-    if load64(engine + ENGINE.unexpected_first) != 0:
+    is_behind = load64(engine + ENGINE.unexpected_first) != 0 and load64(engine + ENGINE.plan_count) == 0
+    if is_behind and find_left(engine, comm) != 0:
         return SLOW
     if load64(comm + COMM.size) > 1:
         note_left(engine, load64(comm + COMM.context), load64(comm + COMM.plans), 0)

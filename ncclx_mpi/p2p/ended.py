@@ -47,7 +47,7 @@ class EndedComms:
         self._comms.add(comm.context, comm)
         if comm.context in self._early:
             self.revoke(comm)
-        elif comm.size > 1 and (self._acknowledged or self._engine.guests.dead):
+        elif (self._acknowledged or self._engine.guests.dead) and comm.size > 1:
             self._raise_for_dead(comm)
 
     def revoke(self, comm: NativeComm) -> None:

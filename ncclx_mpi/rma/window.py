@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import struct
 from array import array
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, NoReturn
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.rma import far, fast, locks, requests, service
+from ncclx_mpi.rma import far, fast, fast_making, locks, requests, service
 from ncclx_mpi.rma.accumulate import Near
 from ncclx_mpi.rma.attached import Attached, Regions
 from ncclx_mpi.rma.epochs import Epochs
@@ -35,6 +36,7 @@ from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
 
 _FIELDS = ROW.total // WORD
+_ROW, _ZERO = struct.Struct(f"{_FIELDS}q"), array("q", [0])
 
 
 class Part(NamedTuple):
@@ -92,7 +94,6 @@ class Window:
         self.engine = comm.engine
         self.part = Part(0, 0, 1)
         self.words = Words(comm.address, comm.size, not_reductions)
-        self.epochs = Epochs(comm)
         self._control = 0
         self._table = self._exchange(prepare)
         self._far: dict[int, Far] = {}
@@ -113,10 +114,18 @@ class Window:
             row = [exception.Get_error_class() if isinstance(exception, errors.Exception) else errors.ERR_OTHER] + [0] * (
                 _FIELDS - 1
             )
-        mine, table = array("q", row), array("q", bytes(ROW.total * self.comm.size))
-        collectives.allgather(self.comm, mine.buffer_info()[0], ROW.total, table.buffer_info()[0])
-        arena, near = self.engine.arena, self.engine.near
-        bad = entry(fast.fill_targets)(self.words.address, table.buffer_info()[0], arena.base, near[0], near[-1], self.part.address)
+        comm, arena, near = self.comm, self.engine.arena, self.engine.near
+        table: array[int] = _ZERO * (_FIELDS * comm.size)
+        rows, known = table.buffer_info()[0], (arena.base, near[0], near[-1], self.part.address)
+        _ROW.pack_into(table, ROW.total * comm.rank, *row)
+        code = entry(fast_making.exchange_rows)(self.words.address, rows, *known)
+        if code == fast.SLOW:
+            collectives.allgather(comm, 0, ROW.total, rows)
+            bad = entry(fast.fill_targets)(self.words.address, rows, *known)
+        else:
+            bad = max(0, fast_making.BAD_ROW - code)
+        if code > 0:
+            collectives.check(comm, code, "allgather")
         if bad:
             self._release()
             if failure is not None:
@@ -124,6 +133,11 @@ class Window:
             rank = bad - 1
             errors.fail(table[rank * _FIELDS], f"rank {rank} could not make its part of the window; its own error says why")
         return table
+
+    @functools.cached_property
+    def epochs(self) -> Epochs:
+        """Those among some ranks, if there are any."""
+        return Epochs(self.comm)
 
     @functools.cached_property
     def _rows(self) -> list[list[int]]:
@@ -149,13 +163,19 @@ class Window:
         """Give everything back when all ranks have come here. Collective."""
         if self.words.get("held") or self.words.get("all"):
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
-        if self.epochs.is_open:
+        if "epochs" in self.__dict__ and self.epochs.is_open:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
-        self._complete(self._far)
-        for target in self._far.values():
-            target.close()
-        collectives.barrier(self.comm)  # then nobody asks this rank for anything any more
-        self.words.close()
+        if self._far:
+            self._complete(self._far)
+            for target in self._far.values():
+                target.close()
+        code = entry(fast_making.end)(self.words.address)
+        if code > 0:
+            collectives.check(self.comm, code, "barrier")
+        if code == fast.SLOW:
+            collectives.barrier(self.comm)
+            self.words.close()
+        # nobody asks this rank for anything any more
         if self._serving is not None:
             service.remove(self._serving)
         self._release()
