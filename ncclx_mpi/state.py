@@ -49,7 +49,7 @@ class State:
         """Unset every slot: all handles that refer to this state are invalid from now on."""
         emptying = _emptying(type(self))  # type: ignore[arg-type]
         if emptying is not None:
-            return emptying.function(self, emptying.address, emptying.count)
+            return emptying.function(self, emptying.address, emptying.number)
         for unset in _unsetting(type(self)):  # type: ignore[arg-type]
             try:  # noqa: SIM105  (half the time of contextlib.suppress, and every request comes here)
                 unset(self)
@@ -74,7 +74,7 @@ class _Emptying(NamedTuple):
 
     function: Callable[[State, int, int], None]
     address: int
-    count: int
+    number: int
     offsets: array[int]
 
 

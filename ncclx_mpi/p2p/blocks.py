@@ -22,12 +22,10 @@ def block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
     return raw[skip : skip + nbytes // WORD], address + skip * WORD
 
 
-def words_block(nbytes: int) -> tuple[memoryview[int], int]:
-    """As :func:`block`, made and let go of in a third of the time: NumPy notes each view of an array's memory."""
-    raw = _ZERO * ((nbytes + LINE) // WORD)
-    address = raw.buffer_info()[0]
-    skip = -address % LINE
-    return memoryview(raw)[skip // WORD : (skip + nbytes) // WORD], address + skip
+def words_block(nbytes: int) -> tuple[array[int], int]:
+    """As :func:`block`, but on no line of its own, made and let go of in a fifth of the time: NumPy notes each view of an array's memory."""
+    words: array[int] = _ZERO * (nbytes // WORD)
+    return words, words.buffer_info()[0]
 
 
 def untouched_block(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:

@@ -478,9 +478,8 @@ class Engine:
     def force(self, numbers: Sequence[int]) -> None:
         """Have these algorithms, one number for each operation, serve communicators that are made from now on."""
         self.forced = tuple(numbers)
-        words = array("q", self.forced)
-        self.forced_words = memoryview(words)
-        self.births: tuple[int, ...] = () if self.guests.have_come else (*self.slots, words.buffer_info()[0])
+        self.forced_words = array("q", self.forced)
+        self.births: tuple[int, ...] = () if self.guests.have_come else (*self.slots, self.forced_words.buffer_info()[0])
 
     def progress(self) -> None:
         """Move on everything that is outstanding."""

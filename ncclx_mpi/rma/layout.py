@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ncclx_mpi.p2p.blocks import words_block
 from numba_kernels.layout import WORD, words
+from transports.shm.heap import SPARE_BYTES
 
 WINDOW = words(
     "Window",
@@ -25,6 +26,7 @@ TARGET = words(
 )
 
 CONTROL = words("WindowControl", "lock | guard | end")
+assert CONTROL.total <= SPARE_BYTES
 """The words that each rank keeps for a window in its part of the arena."""
 ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
 """What ranks tell each other of their parts when they make a window."""
@@ -34,6 +36,7 @@ GENERAL, MAPPED, PRIVATE = 0, 1, 2
 FREE, SHARED, EXCLUSIVE = 0, 1, 2
 """``TARGET.held``."""
 
+_ALL, _HELD = WINDOW.all // WORD, WINDOW.held // WORD
 _HEADER, _EPOCHS = struct.Struct("8q"), struct.Struct("4q")
 assert (WINDOW.size, WINDOW.fenced, WINDOW.all, WINDOW.held) == tuple(range(WINDOW.size, WINDOW.size + 4 * WORD, WORD))
 
@@ -65,6 +68,11 @@ class Words:
     def close(self) -> None:
         """Leave everything to Python from now on, which says why nothing can be accessed."""
         _EPOCHS.pack_into(self._words, WINDOW.size, 0, 0, 0, 0)
+
+    @property
+    def are_locked(self) -> bool:
+        """Whether this rank has locked a target."""
+        return bool(self._words[_ALL] or self._words[_HELD])
 
     def get(self, field: str) -> int:
         """A word of :data:`WINDOW`."""

@@ -147,21 +147,20 @@ class Window:
 
     def _join(self, prepare: Callable[[], Part]) -> list[int]:
         """Make this rank's part and the row that tells the others of it."""
-        arena, plan = self.engine.arena, self.engine.arena.plan
+        engine, arena = self.engine, self.engine.arena
         self.part = part = prepare()
-        self._control = arena.open_heap(self.engine.local_rank).allocate(CONTROL.total)
-        heaps = arena.base + plan.heaps
-        is_mapped = heaps <= part.address and part.address + part.nbytes <= arena.base + plan.nbytes
+        self._control = arena.open_heap(engine.local_rank).take_spare()
+        is_mapped = arena.base + arena.plan.heaps <= part.address and part.address + part.nbytes <= arena.base + arena.plan.nbytes
         if not is_mapped and (part.nbytes or part.regions) and self.comm.size > 1:
             allow_peers()
         where = part.address - arena.base if is_mapped else part.address
         regions = part.regions - arena.base if part.regions else 0
-        pid = self.engine.pid
-        return [0, int(is_mapped), where, part.nbytes, part.unit, self._control - arena.base, pid, regions, *_token(pid)]
+        control, pid = self._control - arena.base, engine.pid
+        return [0, int(is_mapped), where, part.nbytes, part.unit, control, pid, regions, *_token(pid)]
 
     def close(self) -> None:
         """Give everything back when all ranks have come here. Collective."""
-        if self.words.get("held") or self.words.get("all"):
+        if self.words.are_locked:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
         if "epochs" in self.__dict__ and self.epochs.is_open:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
@@ -176,6 +175,9 @@ class Window:
             collectives.barrier(self.comm)
             self.words.close()
         # nobody asks this rank for anything any more
+        if code == 0:
+            self.engine.arena.open_heap(self.engine.local_rank).give_spare(self._control)
+            self._control = 0
         if self._serving is not None:
             service.remove(self._serving)
         self._release()

@@ -8,6 +8,7 @@ import os
 import threading
 
 ALIGNMENT = 64
+SPARE_BYTES, _MOST_SPARE = 192, 64
 _PAGE = 4096
 _MADV_REMOVE = 9
 _TRUSTED_SHARE = 256
@@ -26,6 +27,11 @@ class Heap:
         Address of the arena.
     start, nbytes
         The range, relative to `base`.
+
+    Attributes
+    ----------
+    spare : list of int
+        Blocks of :data:`SPARE_BYTES` zeroed bytes that stay allocated, for whoever takes such a block and gives it back often.
     """
 
     def __init__(self, base: int, start: int, nbytes: int) -> None:
@@ -35,6 +41,7 @@ class Heap:
         self._sizes: dict[int, int] = {}
         self._guard = threading.Lock()
         self._trusted = 0
+        self.spare: list[int] = []
 
     def __contains__(self, address: int) -> bool:
         return self.first <= address < self.last
@@ -55,6 +62,20 @@ class Heap:
                     self._take(index, address, size, need)
                     return address
         raise MemoryError(f"{nbytes} bytes of shared memory asked for, the rank's part of the arena has no hole that large")
+
+    def take_spare(self) -> int:
+        """As :meth:`allocate`, for :data:`SPARE_BYTES`."""
+        try:
+            return self.spare.pop()
+        except IndexError:
+            return self.allocate(SPARE_BYTES)
+
+    def give_spare(self, address: int) -> None:
+        """Give a block back that :meth:`take_spare` returned, all of it zero again."""
+        if len(self.spare) < _MOST_SPARE:
+            self.spare.append(address)
+        else:
+            self.free(address)
 
     def free(self, address: int) -> None:
         """Give back what :meth:`allocate` returned.
