@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, runtime
+from ncclx_mpi.api import communicator
 from transports.shm.layout import SLOTS
 
 
@@ -91,6 +92,51 @@ def test_create_and_create_group(comm: Any) -> None:
         assert small.bcast(comm.rank if small.rank == 0 else None) == comm.size - 1
         small.Free()
         made.Free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_what_keeps_all_ranks_is_made_and_left_in_compiled_code(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the general way was taken")
+
+    monkeypatch.setattr(communicator, "lead", refuse)
+    monkeypatch.setattr(communicator.CommState, "leave", refuse)
+    group = comm.Get_group()
+    for make in (comm.Dup, lambda: comm.Split(3, comm.rank), lambda: comm.Create_group(group, 5)):
+        made, again = make(), make()
+        assert made.Compare(comm) == MPI.CONGRUENT
+        if comm.rank == 0:
+            made.send("made", 1)
+            again.send("again", 1)
+        elif comm.rank == 1:
+            assert again.recv(source=0) == "again"
+            assert made.recv(source=0) == "made"
+        assert made.allreduce(1) + again.allreduce(2) == 3 * comm.size
+        again.Free()
+        made.Free()
+        with pytest.raises(MPI.Exception) as failure:
+            MPI.Comm.Barrier(made)
+        assert failure.value.Get_error_class() == MPI.ERR_COMM
+
+
+@pytest.mark.ranks(2)
+def test_freeing_is_not_held_up_by_a_message_of_another_communicator(comm: Any) -> None:
+    made = comm.Dup()
+    if comm.rank == 0:
+        comm.send("waits", 1, tag=9)
+    comm.Barrier()
+    made.Free()
+    if comm.rank == 1:
+        assert comm.recv(source=0, tag=9) == "waits"
+
+
+@pytest.mark.ranks(2)
+def test_a_communicator_with_pending_collectives_is_left_when_they_are_complete(comm: Any) -> None:
+    for _ in range(40):  # more than there are slots, were none returned
+        made = comm.Dup()
+        request = made.Ibarrier()
+        made.Free()
+        request.Wait()
 
 
 @pytest.mark.ranks(1, 3)
