@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from ncclx_mpi import arguments, collectives, errors, runtime
+from ncclx_mpi import arguments, errors, runtime
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
@@ -26,7 +26,7 @@ from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, numbered
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
-from ncclx_mpi.api.window_codes import settle, settle_lock, settle_unlock
+from ncclx_mpi.api.window_codes import settle, settle_all, settle_fence, settle_lock, settle_unlock
 from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
@@ -501,9 +501,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Perform an MPI fence synchronization on a window."""
         state = self._state
         code = fast.fence(state.address, assertion)
-        if code > 0:
-            collectives.check(state.window.comm, code, "barrier")
-        if code != 0:
+        if code != 0 and settle_fence(state.window, code):
             self._window.fence(bool(checked_assertion(assertion) & mpi.MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
@@ -588,7 +586,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Flush_all(self) -> None:
         """Complete all outstanding RMA operations at all targets."""
         state = self._state
-        if fast.flush_all(state.address) != 0:
+        code = fast.flush_all(state.address)
+        if code != 0 and settle_all(state.window, code, "Win.Flush_all"):
             self._window.flush(None)
 
     def Flush_local(self, rank: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ncclx_mpi import errors
+from ncclx_mpi import collectives, errors
+from ncclx_mpi.collectives.ready import UNFINISHED
 from ncclx_mpi.p2p.fast import GIVEN_UP
-from ncclx_mpi.rma.asking import SLOW
+from ncclx_mpi.rma.asking import FAILED_AT, SLOW
 from ncclx_mpi.rma.fast import TAKEN_TWICE
 from ncclx_mpi.rma.window import Window
 
@@ -41,3 +42,16 @@ def settle_unlock(window: Window, code: int, rank: int) -> bool:
     if code != SLOW:
         window.forget_lock(rank)
     return settle(window, code, rank)
+
+
+def settle_all(window: Window, code: int, what: str) -> bool:
+    """As :func:`settle`, for what asks all targets."""
+    rank, code = divmod(code, FAILED_AT) if code > 0 else (window.comm.rank, code)
+    return settle(window, code, rank, what)
+
+
+def settle_fence(window: Window, code: int) -> bool:
+    """As :func:`settle_all`, or what the barrier has failed with."""
+    if code == UNFINISHED or (code > 0 and not window.words.get("far")):
+        collectives.check(window.comm, code, "barrier")
+    return settle_all(window, code, "Win.Fence")

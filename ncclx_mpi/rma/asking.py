@@ -10,7 +10,8 @@ Cost, of n bytes: a put alpha + n beta; all others 2 alpha + n beta. The target 
 from __future__ import annotations
 
 from ncclx_mpi.errors import ERR_OTHER
-from ncclx_mpi.p2p.fast import push_eager, wait_complete
+from ncclx_mpi.p2p.fast import GIVEN_UP, push_eager, wait_complete
+from ncclx_mpi.p2p.keeping import give_up_kept
 from ncclx_mpi.p2p.layout import COMM, PEER, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import new_request, release_request
 from ncclx_mpi.p2p.progress import lock, trace_end, unlock
@@ -21,12 +22,14 @@ from ncclx_mpi.rma.requests import FLUSH, MOST_BYTES, REPLIES, REQUESTS
 from ncclx_mpi.rma.requests import REQUEST as ASKING
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD
 from numba_kernels.memory import allocate, copy, make_stack, release
 from numba_kernels.pyobject import none_object
 
 SLOW = -1
 FIRST_TAG = 1 << 29
 """Tags of answers that compiled code asks for begin here; Python's are below."""
+FAILED_AT = 1 << 32
 _TAGS = FIRST_TAG - 1
 _HEADER = ASKING.total + 16
 """Bytes of a request for one block, before its payload."""
@@ -84,10 +87,16 @@ def _ask(window, far, message, nbytes, landing, room, owner):  # type: ignore[no
 
     Returns 0; SLOW, and nothing is done; GIVEN_UP less a code; or an error class of the target.
     """
-    engine = load64(load64(window + WINDOW.comm) + COMM.engine)
     receive = _send(window, far, message, nbytes, landing, room)
     if receive == SLOW or receive == 0:
         return receive
+    return _await(window, receive, message, landing, room, owner)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _await(window, receive, message, landing, room, owner):  # type: ignore[no-untyped-def]
+    """Wait for an answer; as :func:`_ask`."""
+    engine = load64(load64(window + WINDOW.comm) + COMM.engine)
     record = trace_request(engine, receive)
     code = wait_complete(engine, receive, owner)
     if code != 0:
@@ -111,7 +120,7 @@ def ask_word(window, target, action, value):  # type: ignore[no-untyped-def]
     far, message = load64(target + TARGET.far), _word_request()
     changes = load64(far + FAR_TARGET.changes)
     _fill(message, action, 0, 0, value, 1)
-    code = _ask(window, far, message, ASKING.total, 0, 8, none_object())
+    code = _ask(window, far, message, ASKING.total, 0, WORD, none_object())
     if code == 0:
         store64(far + FAR_TARGET.confirmed, max(changes, load64(far + FAR_TARGET.confirmed)))
     return code
@@ -126,6 +135,71 @@ def flush_far(window, target):  # type: ignore[no-untyped-def]
     if load64(far + FAR_TARGET.changes) == load64(far + FAR_TARGET.confirmed):
         return 0
     return ask_word(window, target, FLUSH, 0)
+
+
+@kernel("int64(int64, int64)")
+def _has_changes(far, fetches):  # type: ignore[no-untyped-def]
+    """Whether something is to be confirmed by a target, or, for `fetches`, Python waits for its answers; nothing for a near one (0)."""
+    if far == 0:
+        return 0
+    if fetches != 0:
+        return 1 if load64(far + FAR_TARGET.fetches) != 0 else 0
+    return 1 if load64(far + FAR_TARGET.changes) != load64(far + FAR_TARGET.confirmed) else 0
+
+
+@kernel("int64(int64, int64)")
+def _target(window, rank):  # type: ignore[no-untyped-def]
+    """What is known of a far target, 0 for a near one."""
+    return load64(window + WINDOW.total + rank * TARGET.total + TARGET.far)
+
+
+@kernel("int64(int64)")
+def _ask_all(window):  # type: ignore[no-untyped-def]
+    """Ask all targets that are to confirm something for a word; SLOW if one of them could not be asked, else 0."""
+    message, code = _word_request(), 0
+    for rank in range(load64(window + WINDOW.size)):
+        far = _target(window, rank)
+        if _has_changes(far, 0) != 0:
+            _fill(message, FLUSH, 0, 0, 0, 1)
+            store64(far + FAR_TARGET.asked, load64(far + FAR_TARGET.changes))
+            receive = _send(window, far, message, ASKING.total, 0, WORD)
+            store64(far + FAR_TARGET.word, 0 if receive == SLOW else receive)
+            code = SLOW if receive == SLOW else code
+    return code
+
+
+@kernel("int64(int64, int64, int64)")
+def _end_one(window, far, is_given_up):  # type: ignore[no-untyped-def]
+    """Wait for the word of a target, or give it up."""
+    receive, message = load64(far + FAR_TARGET.word), _word_request()
+    store64(far + FAR_TARGET.word, 0)
+    if is_given_up != 0:
+        give_up_kept(load64(load64(window + WINDOW.comm) + COMM.engine), receive, none_object())
+        return 0
+    code = _await(window, receive, message, 0, WORD, none_object())
+    if code == 0:
+        store64(far + FAR_TARGET.confirmed, max(load64(far + FAR_TARGET.asked), load64(far + FAR_TARGET.confirmed)))
+    return code
+
+
+@kernel("int64(int64)")
+def flush_changed(window):  # type: ignore[no-untyped-def]
+    """Return when all that was asked of all targets is done, at the same time; as :func:`_ask`. The first failure counts.
+
+    An error class comes with the rank of the target where that is, `FAILED_AT` times as much.
+    """
+    size = load64(window + WINDOW.size)
+    for rank in range(size):
+        if _has_changes(_target(window, rank), 1) != 0:
+            return SLOW
+    code, first = _ask_all(window), 0
+    for rank in range(size):
+        far = _target(window, rank)
+        if far != 0 and load64(far + FAR_TARGET.word) != 0:
+            failure = _end_one(window, far, 1 if first <= GIVEN_UP else 0)
+            if first == 0:
+                first = failure + FAILED_AT * rank if failure > 0 else failure
+    return first if first != 0 else code
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")

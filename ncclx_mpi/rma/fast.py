@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from ncclx_mpi.collectives.barrier.shm_oneshot import barrier
 from ncclx_mpi.collectives.fast import ELEMENTS
+from ncclx_mpi.collectives.fast_plans import barrier as planned_barrier
 from ncclx_mpi.collectives.select import is_planned
 from ncclx_mpi.collectives.shm_oneshot import BARRIER, give_gil
 from ncclx_mpi.constants import (
@@ -29,7 +30,7 @@ from ncclx_mpi.p2p.fast import POLLS
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, PEER
 from ncclx_mpi.p2p.progress import idle
-from ncclx_mpi.rma.asking import SLOW, ask_far, ask_word, flush_far
+from ncclx_mpi.rma.asking import SLOW, ask_far, ask_word, flush_changed, flush_far
 from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FAR_TARGET, FREE, GENERAL, MAPPED, ROW, SHARED, TARGET, WINDOW
 from ncclx_mpi.rma.locks import try_lock, unlock
 from ncclx_mpi.rma.requests import COMBINE, GET, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
@@ -477,14 +478,15 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
 
 @kernel(types.int64(types.int64, index_argument), is_entry=True, nogil=False)
 def fence(window, assertion):  # type: ignore[no-untyped-def]
-    """Wait for all ranks, and open access to all unless nothing follows: 0, SLOW, or the code of a failure."""
+    """Complete what was asked, wait for all ranks, and open access to all unless nothing follows: 0, SLOW, or the code of a failure."""
     comm, asserted = load64(window + WINDOW.comm), index_of(assertion)
-    if load64(window + WINDOW.size) == 0 or load64(window + WINDOW.far) != 0 or is_planned(comm, BARRIER) != 0:
+    if load64(window + WINDOW.size) == 0 or asserted & ~ASSERTIONS != 0:
         return SLOW
-    if asserted & ~ASSERTIONS != 0:
-        return SLOW
+    code = 0 if load64(window + WINDOW.far) == 0 else flush_changed(window)
+    if code != 0:
+        return code
     full_fence()
-    code = barrier(comm)
+    code = planned_barrier(comm) if is_planned(comm, BARRIER) != 0 else barrier(comm)
     if code == 0:
         store64(window + WINDOW.fenced, 1 if asserted & MODE_NOSUCCEED == 0 else 0)
     return code
@@ -632,8 +634,8 @@ def flush(window, target_rank):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)", is_entry=True, nogil=False)
 def flush_all(window):  # type: ignore[no-untyped-def]
-    """Complete what was done to all locked targets: 0, or SLOW."""
-    if load64(window + WINDOW.far) != 0 or (load64(window + WINDOW.held) == 0 and load64(window + WINDOW.all) == 0):
+    """Complete what was done to all locked targets: 0, SLOW, or why a far one could not be asked."""
+    if load64(window + WINDOW.held) == 0 and load64(window + WINDOW.all) == 0:
         return SLOW
     full_fence()
-    return 0
+    return 0 if load64(window + WINDOW.far) == 0 else flush_changed(window)

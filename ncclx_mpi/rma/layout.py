@@ -28,8 +28,9 @@ TARGET = words(
 FAR_TARGET = words(
     "FarTarget",
     # `rank`; `changes`, `confirmed`: how many requests without an answer have gone there, and how many of them are known to be done;
-    # `fetches`: how many answers Python waits for; `tags`: how many answers compiled code has asked for
-    "rank changes confirmed fetches tags |",
+    # `fetches`: how many answers Python waits for; `tags`: how many answers compiled code has asked for;
+    # `word`, `asked`: in a call that has asked several targets for a word, the receive of it, and what it confirms
+    "rank changes confirmed fetches tags word asked |",
 )
 
 SERVED_WINDOW = words(

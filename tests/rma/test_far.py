@@ -486,6 +486,50 @@ def test_a_target_that_fails_to_serve_tells_the_origin(comm: Any) -> None:
         comm.Barrier()
 
 
+@pytest.mark.parametrize("end", ["Fence", "Flush_all"])
+@pytest.mark.ranks(4, topology=ALONE)
+def test_what_ends_accesses_to_all_targets_waits_for_each(comm: Any, end: str) -> None:
+    """All put to all, some of it compiled code's and some the thread's; then one of the targets fails, and its origin is told which."""
+    from ncclx_mpi import MPI
+
+    with window(comm, 8 * comm.size) as (win, memory):
+        words, ranks = memory.view(np.int64), range(comm.size)
+        if end == "Fence":
+            win.Fence()
+        else:
+            win.Lock_all()
+        for turn in range(20):
+            for rank in ranks:
+                win.Put(np.full(1, 100 * turn + comm.rank), rank, 8 * comm.rank)
+            getattr(win, end)()
+            comm.Barrier()
+            assert words.tolist() == [100 * turn + rank for rank in ranks]
+            comm.Barrier()
+        near = win._state.window.target(comm.rank)
+        kept, failing = near.write, comm.size - 1
+
+        def refuse(*args: Any) -> None:
+            raise MemoryError("no memory for this")
+
+        with only_the_thread():
+            near.write = refuse if comm.rank == failing else kept
+            comm.Barrier()
+            for rank in ranks:
+                if comm.rank == 0:
+                    win.Put(np.full(1, 7), rank)
+            if comm.rank == 0:
+                with pytest.raises(MPI.Exception, match=f"stderr of rank {failing}"):
+                    getattr(win, end)()
+            comm.Barrier()
+            near.write = kept
+        if end == "Fence":
+            win.Fence(MPI.MODE_NOSUCCEED)
+        else:
+            win.Unlock_all()
+        comm.Barrier()
+        assert words[0] == (1900 if comm.rank == failing else 7)
+
+
 @pytest.mark.ranks(2, 4, topology=PAIRS)
 def test_windows_of_near_ranks_have_no_thread(comm: Any) -> None:
     from ncclx_mpi import MPI
