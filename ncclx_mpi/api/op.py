@@ -57,7 +57,7 @@ _live: set[OpState] = set()
 _lock = threading.Lock()
 
 
-NO_WORDS: npt.NDArray[np.int64] = np.zeros(ELEMENTS, dtype=np.int64)
+NO_WORDS: npt.NDArray[np.int64] = np.zeros(2 * ELEMENTS, dtype=np.int64)
 """Table of an operation that has no compiled function for any element."""
 
 
@@ -87,7 +87,7 @@ class OpState(State):
             self.commute = commute
             self.user = not name
             self.natives = {}
-            self.words = NO_WORDS if self.user else np.zeros(ELEMENTS, dtype=np.int64)
+            self.words = NO_WORDS if self.user else np.zeros(2 * ELEMENTS, dtype=np.int64)
             self.table = self.words.ctypes.data
 
 
@@ -218,11 +218,13 @@ def number_of(op: Op, datatype: Datatype) -> int:
     return _NUMBERS[op._state] + _TYPE_NUMBERS[kind_of(datatype)]
 
 
-def numbered(number: int) -> int:
-    """Return the address of the C function that :func:`number_of` has numbered."""
+def numbered(number: int) -> tuple[int, bool]:
+    """Return the address of the C function that :func:`number_of` has numbered, and whether it is compiled."""
     operation, element = divmod(number, len(reduce.TYPES))
     layout = next(layout for layout in LAYOUTS.values() if layout.kind == reduce.TYPES[element])
-    return native(_PREDEFINED[operation], Datatype._refer(layout))
+    op = _PREDEFINED[operation]
+    function = native(op, Datatype._refer(layout))
+    return function, is_compiled(op, function)
 
 
 def is_compiled(op: Op, function: int) -> bool:
@@ -231,10 +233,14 @@ def is_compiled(op: Op, function: int) -> bool:
 
 
 def learn(op: Op, element: int) -> None:
-    """Resolve a predefined operation for elements of a NumPy type number, if it has a compiled function for them."""
+    """Resolve a predefined operation for elements of a NumPy type number, if it has a compiled function for them.
+
+    The table has the addresses of the functions, and behind them their numbers.
+    """
     state = op._state
     kind = _KINDS.get(element)
     if kind is not None and not state.user and reduce.defined(state.name.lower(), kind):
+        state.words[ELEMENTS + element] = _NUMBERS[state] + _TYPE_NUMBERS[kind]
         state.words[element] = reduce.address(state.name.lower(), kind)
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal, Self
 
-from ncclx_mpi import arguments, collectives, errors, runtime
+from ncclx_mpi import arguments, errors, runtime
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
@@ -26,6 +26,7 @@ from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, numbered
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
+from ncclx_mpi.api.window_codes import settle, settle_all, settle_fence, settle_lock, settle_unlock
 from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
@@ -297,7 +298,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Put data into a memory window on a remote process."""
         state = self._state
-        if fast.put(state.address, origin, target_rank, target) != 0:
+        code = fast.put(state.address, origin, target_rank, target)
+        if code != 0 and settle(state.window, code, target_rank):
             self._put(origin, target_rank, target)
 
     def _put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None) -> None:
@@ -313,13 +315,13 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Get data from a memory window on a remote process."""
-        _wait(self._get(origin, target_rank, target))
+        state = self._state
+        code = fast.get(state.address, origin, target_rank, target)
+        if code != 0 and settle(state.window, code, target_rank):
+            _wait(self._get(origin, target_rank, target))
 
     def _get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None) -> Fetch | None:
         """Start getting data; None if it is here."""
-        state = self._state
-        if fast.get(state.address, origin, target_rank, target) == 0:
-            return None
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return None
@@ -330,7 +332,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
         """Accumulate data into a memory window on a remote process."""
         state = self._state
-        if fast.accumulate(state.address, origin, target_rank, target, fast.table_of(op)) != 0:
+        code = fast.accumulate(state.address, origin, target_rank, target, fast.table_of(op))
+        if code != 0 and settle(state.window, code, target_rank):
             self._accumulate(origin, target_rank, target, op)
 
     def _accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None, op: Op) -> None:
@@ -347,15 +350,15 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM
     ) -> None:
         """Fetch-and-accumulate data into a memory window on a remote process."""
-        _wait(self._get_accumulate(origin, result, target_rank, target, op))
+        state = self._state
+        code = fast.get_accumulate(state.address, origin, result, target_rank, target, fast.table_of(op))
+        if code != 0 and settle(state.window, code, target_rank):
+            _wait(self._get_accumulate(origin, result, target_rank, target, op))
 
     def _get_accumulate(
         self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None, op: Op
     ) -> Fetch | None:
         """Start fetching and accumulating; None if the result is here."""
-        state = self._state
-        if fast.get_accumulate(state.address, origin, result, target_rank, target, fast.table_of(op)) == 0:
-            return None
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return None
@@ -367,7 +370,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
         """Perform one-sided read-modify-write of a single element."""
         state = self._state
-        if fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, fast.table_of(op)) != 0:
+        code = fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, fast.table_of(op))
+        if code != 0 and settle(state.window, code, target_rank):
             self._fetch_and_op(origin, result, target_rank, target_disp, op)
 
     def _fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int, op: Op) -> None:
@@ -384,7 +388,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0) -> None:
         """Perform one-sided atomic compare-and-swap of a single element."""
         state = self._state
-        if fast.compare_and_swap(state.address, origin, compare, result, target_rank, target_disp) != 0:
+        code = fast.compare_and_swap(state.address, origin, compare, result, target_rank, target_disp)
+        if code != 0 and settle(state.window, code, target_rank):
             self._compare_and_swap(origin, compare, result, target_rank, target_disp)
 
     def _compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int) -> None:
@@ -405,6 +410,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Rget(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> Request:
         """Get data from a memory window on a remote process."""
+        if self._has_near_only and fast.get(self._state.address, origin, target_rank, target) == 0:
+            return _request(None)
         return _request(self._get(origin, target_rank, target))
 
     def Raccumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> Request:
@@ -416,7 +423,15 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         self, origin: BufSpec, result: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM
     ) -> Request:
         """Fetch-and-accumulate data into a memory window on a remote process."""
+        address, table = self._state.address, fast.table_of(op)
+        if self._has_near_only and fast.get_accumulate(address, origin, result, target_rank, target, table) == 0:
+            return _request(None)
         return _request(self._get_accumulate(origin, result, target_rank, target, op))
+
+    @property
+    def _has_near_only(self) -> bool:
+        """Whether no target has to be asked: the compiled calls wait for the answer."""
+        return self._state.window.words.get("far") == 0
 
     @property
     def _window(self) -> Window:
@@ -486,9 +501,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Perform an MPI fence synchronization on a window."""
         state = self._state
         code = fast.fence(state.address, assertion)
-        if code > 0:
-            collectives.check(state.window.comm, code, "barrier")
-        if code != 0:
+        if code != 0 and settle_fence(state.window, code):
             self._window.fence(bool(checked_assertion(assertion) & mpi.MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
@@ -526,7 +539,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""
         state = self._state
-        if fast.lock_target(state.address, rank, lock_type, assertion) != 0:
+        code = fast.lock_target(state.address, rank, lock_type, assertion)
+        if code != 0 and settle_lock(state.window, code, rank):
             self._lock(rank, lock_type, assertion)
 
     def _lock(self, rank: int, lock_type: int, assertion: int) -> None:
@@ -541,7 +555,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Unlock(self, rank: int) -> None:
         """Complete an RMA access epoch at the target process."""
         state = self._state
-        if fast.unlock_target(state.address, rank) != 0:
+        code = fast.unlock_target(state.address, rank)
+        if code != 0 and settle_unlock(state.window, code, rank):
             target = self._target_rank(rank, must_be_open=False)
             if target != PROC_NULL:
                 self._window.unlock(target)
@@ -562,7 +577,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Flush(self, rank: int) -> None:
         """Complete all outstanding RMA operations at a target."""
         state = self._state
-        if fast.flush(state.address, rank) != 0:
+        code = fast.flush(state.address, rank)
+        if code != 0 and settle(state.window, code, rank):
             target = self._target_rank(rank, must_be_open=False)
             if target != PROC_NULL:
                 self._window.flush(target)
@@ -570,7 +586,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Flush_all(self) -> None:
         """Complete all outstanding RMA operations at all targets."""
         state = self._state
-        if fast.flush_all(state.address) != 0:
+        code = fast.flush_all(state.address)
+        if code != 0 and settle_all(state.window, code, "Win.Flush_all"):
             self._window.flush(None)
 
     def Flush_local(self, rank: int) -> None:

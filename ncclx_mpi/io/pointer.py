@@ -84,6 +84,6 @@ def _nothing(nbytes: int) -> None:
     """The value came where it is read."""
 
 
-def _no_function(number: int) -> int:
+def _no_function(number: int) -> tuple[int, bool]:
     """Nothing is accumulated in this window."""
     errors.fail(errors.ERR_OP, f"the window of a file pointer has no reduction {number}")

@@ -19,7 +19,7 @@ came before its receive.
 
 from __future__ import annotations
 
-from ncclx_mpi.p2p.alarm import wake
+from ncclx_mpi.p2p.alarm import note_kept, offer
 from ncclx_mpi.p2p.inlined import credit
 from ncclx_mpi.p2p.layout import COMM, EAGER_COST, ENGINE, ERR_TRUNCATE, PEER, REQUEST, UNEXPECTED
 from ncclx_mpi.p2p.leaving import arrive_of_leaving
@@ -117,7 +117,10 @@ def _copy_payload(target, length, first, first_bytes, rest):  # type: ignore[no-
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
 def _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest):  # type: ignore[no-untyped-def]
-    """Keep a small message that no receive has asked for: 1; or 0 if there is no memory for it."""
+    """Serve, or keep, a small message that no receive has asked for: 1; or 0 if there is no memory for it."""
+    if offer(engine, context, source, nbytes, first, first_bytes, rest) != 0:
+        _release_credit(engine, peer_of(engine, source), nbytes)
+        return 1
     message = _new_unexpected(engine, context, source, tag, nbytes)
     if message != 0 and nbytes > 0:
         payload = allocate(nbytes)
@@ -130,7 +133,7 @@ def _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest):
         store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) + nbytes)
     if message != 0:
         keep_unexpected(engine, message)
-        wake(engine, context)
+        note_kept(engine, context, source)
     return 1 if message != 0 else 0
 
 
@@ -163,7 +166,7 @@ def _arrive_rts(engine, source, context, tag, nbytes, remote, second, third):  #
     store64(message + REQUEST.second, second)
     store64(message + REQUEST.third, third)
     keep_unexpected(engine, message)
-    wake(engine, context)
+    note_kept(engine, context, source)
     return 1
 
 

@@ -37,8 +37,9 @@ ENGINE = words(
     "wait_word parked*3 peer_left "
     # finished requests with their Python objects, to be used again (request_pool.py)
     "tickets lines_tickets object_requests "
-    # a thread takes what comes in one message space: whether it sleeps, and the event that wakes it (alarm.py)
-    "sleeper alarm "
+    # a thread takes what comes in one message space: whether it sleeps, and the event that wakes it; the first of the spaces that compiled
+    # code looks at before (alarm.py)
+    "sleeper alarm watched "
     # requests that were given up, with what has to live until they are complete (keeping.py)
     "kept_first kept_count kept_limit "
     # contexts of communicators that were revoked: a ring of them, how many have come, and how many of those Python has looked at; what
@@ -62,6 +63,10 @@ PEER = words(
     # 1: it has left the job, and nothing comes from it any more (leaving.py)
     "gone |",
 )
+
+WATCHED = words("WatchedSpace", "next context local take kept served |")
+"""A message space whose messages compiled code looks at when they come (alarm.py). `local`: the rank of each world rank; `take`: what looks,
+by C address; `kept`, `served`: for each rank, how many of its messages were left to the thread, and how many of those that has done with."""
 
 LEFT = words("Left", "context calls word")
 """A communicator that this rank has left: after how many collectives, and what others are told (leaving.py)."""
@@ -87,6 +92,8 @@ REQUEST = words(
     "announced granted "
     # of messages of device arrays (device/landing.py): whether a receive asks where its message goes
     "landing "
+    # where a receive of one word lands (rma/asking.py)
+    "answer "
     # its Python object, where that lives as long as the request (request_pool.py), and, of a persistent one, what is sent or received;
     # the list of tickets to which it returns; what stands here outlives a use of the request
     "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode home "

@@ -24,15 +24,19 @@ import numpy as np
 
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import Bytes, array_words
+from ncclx_mpi.p2p.blocks import words_block
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import ANY_TAG
 from ncclx_mpi.rma import requests
 from ncclx_mpi.rma.accumulate import Reduction
+from ncclx_mpi.rma.asking import FIRST_TAG
+from ncclx_mpi.rma.layout import FAR_TARGET
 from ncclx_mpi.rma.reach import Landing, Place
+from numba_kernels.layout import WORD
 
 _MOST_UNDERWAY = 16 << 20
 """Bytes of requests that have not gone out, and of answers that have not come: what more there is waits for the oldest."""
-_TAGS = 1 << 30
+_CHANGES, _CONFIRMED = FAR_TARGET.changes // WORD, FAR_TARGET.confirmed // WORD
 
 
 class Answer:
@@ -153,6 +157,8 @@ class Far:
         What this rank is in while it waits for an access: for errors.
     busy
         Held by the thread that uses this object.
+    address
+        Of the words that compiled code asks it by (:data:`ncclx_mpi.rma.layout.FAR_TARGET`), as long as this object lives.
     """
 
     def __init__(self, comm: NativeComm, rank: int) -> None:
@@ -160,13 +166,23 @@ class Far:
         self.rank = rank
         self.what = f"an access to the window of rank {rank}"
         self.busy = threading.RLock()
-        self._tags = itertools.cycle(range(1, _TAGS))
+        self._tags = itertools.cycle(range(1, FIRST_TAG))
         self._sent: deque[tuple[int, Bytes]] = deque()
         self._sent_bytes = 0
         self._awaited: deque[Answer] = deque()
         self._awaited_bytes = 0
         self._fetches: list[Fetch] = []
-        self._changes = self._confirmed = 0
+        self._words, self.address = words_block(FAR_TARGET.total)
+        self._words[FAR_TARGET.rank // WORD] = rank
+
+    def _count(self) -> None:
+        """Count a request without an answer."""
+        self._words[_CHANGES] += 1
+
+    def _note_fetches(self, fetches: list[Fetch]) -> None:
+        """Keep what is fetched; compiled code leaves synchronisation to Python meanwhile."""
+        self._fetches = fetches
+        self._words[FAR_TARGET.fetches // WORD] = len(fetches)
 
     def new_tag(self) -> int:
         """Return a tag for an answer."""
@@ -209,7 +225,7 @@ class Far:
                 message, room = requests.message(action, 0, part, value, element, nbytes)
                 ctypes.memmove(room, origin, nbytes)
                 origin += nbytes
-                self._changes += 1
+                self._count()
                 self._send(message)
 
     def _fetch(
@@ -232,8 +248,7 @@ class Far:
             except BaseException:
                 fetch.abandon()
                 raise
-            self._fetches = [each for each in self._fetches if not each.is_over]
-            self._fetches.append(fetch)
+            self._note_fetches([*(each for each in self._fetches if not each.is_over), fetch])
         return fetch
 
     def _make_room(self, nbytes: int) -> None:
@@ -274,7 +289,7 @@ class Far:
     def forget_lock(self) -> None:
         """Take back what was asked for, and give back what was granted."""
         with self.busy:
-            self._changes += 1
+            self._count()
             self._send(requests.message(requests.FORGET)[0])
 
     def _ask(self, action: int, what: str, value: int = 0, element: int = 0) -> Word:
@@ -286,8 +301,8 @@ class Far:
     def start_end(self, action: int) -> tuple[int, Word | None]:
         """Ask for a word when all that was sent is done, by FLUSH or UNLOCK; returns what :meth:`end` needs."""
         with self.busy:
-            changes = self._changes
-            is_needed = action != requests.FLUSH or changes != self._confirmed
+            changes = self._words[_CHANGES]
+            is_needed = action != requests.FLUSH or changes != self._words[_CONFIRMED]
             return changes, self._ask(action, self.what) if is_needed else None
 
     def end(self, started: tuple[int, Word | None]) -> None:
@@ -296,10 +311,10 @@ class Far:
         with self.busy:
             if word is not None:
                 word.get()
-            self._confirmed = changes
+            self._words[_CONFIRMED] = changes
             for fetch in self._fetches:
                 fetch.wait()
-            self._fetches.clear()
+            self._note_fetches([])
 
     def close(self) -> None:
         """Release what was sent, after everything was flushed; take in answers that nobody has waited for."""

@@ -1,8 +1,9 @@
 """Accesses and locks of windows in one compiled call from the Python objects to the target's memory.
 
-What each takes is what is usual and valid: a target whose memory is mapped here, or that the kernel copies from and to; plain arrays; an
-open epoch. Everything else returns SLOW with nothing done, and the caller goes through :mod:`ncclx_mpi.rma.window`, which words every error.
-Both ways work on the same words (:mod:`ncclx_mpi.rma.layout`), under the same lock and guard.
+What each takes is what is usual and valid: a target whose memory is mapped here, that the kernel copies from and to, or that is asked
+(:mod:`ncclx_mpi.rma.asking`, whose codes are returned then); plain arrays; an open epoch. Everything else returns SLOW
+with nothing done, and the caller goes through :mod:`ncclx_mpi.rma.window`, which words every error. Both ways work on the same words
+(:mod:`ncclx_mpi.rma.layout`), under the same lock and guard.
 
 Short copies keep the GIL, so that no other thread of this process comes between what a call looks at and what it does. Who waits for a
 lock or guard here looks some turns only, and leaves longer waits to Python: holders are short, and the wait that sees deaths and signals
@@ -12,6 +13,8 @@ is there.
 from __future__ import annotations
 
 from ncclx_mpi.collectives.barrier.shm_oneshot import barrier
+from ncclx_mpi.collectives.fast import ELEMENTS
+from ncclx_mpi.collectives.fast_plans import barrier as planned_barrier
 from ncclx_mpi.collectives.select import is_planned
 from ncclx_mpi.collectives.shm_oneshot import BARRIER, give_gil
 from ncclx_mpi.constants import (
@@ -27,8 +30,11 @@ from ncclx_mpi.p2p.fast import POLLS
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, PEER
 from ncclx_mpi.p2p.progress import idle
-from ncclx_mpi.rma.layout import CONTROL, EXCLUSIVE, FREE, GENERAL, MAPPED, ROW, SHARED, TARGET, WINDOW
+from ncclx_mpi.rma.asking import SLOW, ask_far, ask_word, flush_changed, flush_far
+from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FAR_TARGET, FREE, GENERAL, MAPPED, ROW, SHARED, TARGET, WINDOW
 from ncclx_mpi.rma.locks import try_lock, unlock
+from ncclx_mpi.rma.requests import COMBINE, GET, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
+from ncclx_mpi.rma.requests import REPLACE as REPLACE_THERE
 from numba_kernels import types
 from numba_kernels.atomics import full_fence, load8, load64, store64, ticks
 from numba_kernels.calls import call_reduce
@@ -40,6 +46,7 @@ from numba_kernels.pyobject import (
     OB_TYPE,
     address_of,
     array_argument,
+    array_of,
     element_named,
     element_of,
     index_argument,
@@ -58,7 +65,8 @@ from numba_kernels.pyslots import as_any_integer
 from transports.shm.cma import read_peer, write_peer
 from transports.shm.lane import LANE
 
-SLOW = -1
+TAKEN_TWICE = -2
+"""Another thread of this process has taken the lock meanwhile, and this call has it too: the caller gives it back, and raises."""
 ASSERTIONS = MODE_NOCHECK | MODE_NOSTORE | MODE_NOPUT | MODE_NOPRECEDE | MODE_NOSUCCEED
 """All that a program can assert."""
 _MOST = 1 << 40
@@ -228,6 +236,8 @@ def put(window, origin, target_rank, spec):  # type: ignore[no-untyped-def]
     target = _reach(window, rank)
     if target == 0 or element == NONE or _find_place(target, object_of(spec), nbytes_of(origin), element, place) == 0:
         return SLOW
+    if load64(target + TARGET.kind) == ASKED:
+        return ask_far(window, target, PUT, load64(place), nbytes_of(origin), 0, 0, address_of(origin), 0, 0, none_object())
     state = give_gil(nbytes_of(origin))
     is_done = _write(window, rank, target, load64(place), address_of(origin), nbytes_of(origin))
     enter_gil(state)
@@ -243,6 +253,8 @@ def get(window, origin, target_rank, spec):  # type: ignore[no-untyped-def]
         return SLOW
     if _find_place(target, object_of(spec), nbytes_of(origin), element, place) == 0:
         return SLOW
+    if load64(target + TARGET.kind) == ASKED:
+        return ask_far(window, target, GET, load64(place), nbytes_of(origin), 0, 0, 0, 0, address_of(origin), array_of(origin))
     state = give_gil(nbytes_of(origin))
     is_done = _read(window, rank, target, load64(place), address_of(origin), nbytes_of(origin))
     enter_gil(state)
@@ -301,10 +313,11 @@ def _combine(window, rank, target, start, origin, nbytes, combining):  # type: i
 
 @kernel("int64(int64, int64, int64, int64)")
 def _choose(window, functions, element, combining):  # type: ignore[no-untyped-def]
-    """Find how elements of a type are combined: 1, or 0 if Python has to say."""
+    """Find how elements of a type are combined: function, bytes of an element, number of both; 1, or 0 if Python has to say."""
     is_replacing = functions == load64(window + WINDOW.replace)
     store64(combining, 0 if is_replacing else load64(functions + 8 * element))
     store64(combining + 8, load64(item_sizes() + 8 * element))
+    store64(combining + 16, load64(functions + 8 * (ELEMENTS + element)))
     if functions == load64(window + WINDOW.no_op):
         return 0
     return 1 if is_replacing or load64(combining) != 0 else 0
@@ -313,10 +326,23 @@ def _choose(window, functions, element, combining):  # type: ignore[no-untyped-d
 @kernel("int64(int64, int64, int64, int64)")
 def _can_combine(target, place, origin, combining):  # type: ignore[no-untyped-def]
     """Whether the elements at an address can be combined here into those of a place."""
-    nbytes = load64(place + 8)
-    if load64(target + TARGET.kind) != MAPPED:
+    nbytes, kind = load64(place + 8), load64(target + TARGET.kind)
+    if kind == ASKED:
+        return 1
+    if kind != MAPPED:
         return _is_aligned(origin, 0, load64(combining + 8)) if nbytes <= _SCRATCH else 0
     return _is_aligned(origin, load64(target + TARGET.base) + load64(place), load64(combining + 8))
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _ask(window, target, place, origin, landing, combining, owner):  # type: ignore[no-untyped-def]
+    """Have a far target do what :func:`_exchange` does; `owner`: the object to whose memory `landing` belongs."""
+    start, nbytes = load64(place), load64(place + 8)
+    if origin == 0:
+        return ask_far(window, target, COMBINE, start, nbytes, NO_REDUCTION, 1, 0, 0, landing, owner)
+    if load64(combining) == 0:
+        return ask_far(window, target, REPLACE_THERE, start, nbytes, 0, 0, origin, 0, landing, owner)
+    return ask_far(window, target, COMBINE, start, nbytes, load64(combining + 16), load64(combining + 8), origin, 0, landing, owner)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
@@ -345,6 +371,8 @@ def accumulate(window, origin, target_rank, spec, functions):  # type: ignore[no
         return SLOW
     if _can_combine(target, place, address_of(origin), combining) == 0:
         return SLOW
+    if load64(target + TARGET.kind) == ASKED:
+        return _ask(window, target, place, address_of(origin), 0, combining, none_object())
     return _exchange(window, rank, target, place, address_of(origin), 0, combining)
 
 
@@ -359,16 +387,20 @@ def _are_alike(origin, result):  # type: ignore[no-untyped-def]
 def _fetch(window, origin, result, rank, spec, functions):  # type: ignore[no-untyped-def]
     """Copy what a target's memory holds to an array, and combine another one into it: 0, or SLOW."""
     place, combining, element = _place_words(), _place_words(), element_of(origin)
-    target = _reach(window, rank)
+    target, given = _reach(window, rank), address_of(origin)
     if target == 0 or _find_place(target, spec, nbytes_of(result), element, place) == 0:
         return SLOW
     if functions == load64(window + WINDOW.no_op):
-        return _exchange(window, rank, target, place, 0, address_of(result), combining)
-    if _choose(window, functions, element, combining) == 0 or load64(place + 16) != element:
+        given = 0
+    elif (
+        _choose(window, functions, element, combining) == 0
+        or load64(place + 16) != element
+        or _can_combine(target, place, given, combining) == 0
+    ):
         return SLOW
-    if _can_combine(target, place, address_of(origin), combining) == 0:
-        return SLOW
-    return _exchange(window, rank, target, place, address_of(origin), address_of(result), combining)
+    if load64(target + TARGET.kind) == ASKED:
+        return _ask(window, target, place, given, address_of(result), combining, array_of(result))
+    return _exchange(window, rank, target, place, given, address_of(result), combining)
 
 
 @kernel(
@@ -422,8 +454,13 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
         or nbytes_of(compare) != nbytes
     ):
         return SLOW
+    if _find_place(target, spec, nbytes, element_of(origin), place) == 0:
+        return SLOW
+    if load64(target + TARGET.kind) == ASKED:
+        given, other = address_of(origin), address_of(compare)
+        return ask_far(window, target, SWAP, load64(place), nbytes, 0, 0, given, other, address_of(result), array_of(result))
     guard = load64(target + TARGET.guard)
-    if _find_place(target, spec, nbytes, element_of(origin), place) == 0 or _take(window, guard, 1) == 0:
+    if _take(window, guard, 1) == 0:
         return SLOW
     held, start = _element_words(), load64(place)
     is_done = _read(window, rank, target, start, held, nbytes)
@@ -441,14 +478,15 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
 
 @kernel(types.int64(types.int64, index_argument), is_entry=True, nogil=False)
 def fence(window, assertion):  # type: ignore[no-untyped-def]
-    """Wait for all ranks, and open access to all unless nothing follows: 0, SLOW, or the code of a failure."""
+    """Complete what was asked, wait for all ranks, and open access to all unless nothing follows: 0, SLOW, or the code of a failure."""
     comm, asserted = load64(window + WINDOW.comm), index_of(assertion)
-    if load64(window + WINDOW.size) == 0 or load64(window + WINDOW.far) != 0 or is_planned(comm, BARRIER) != 0:
+    if load64(window + WINDOW.size) == 0 or asserted & ~ASSERTIONS != 0:
         return SLOW
-    if asserted & ~ASSERTIONS != 0:
-        return SLOW
+    code = 0 if load64(window + WINDOW.far) == 0 else flush_changed(window)
+    if code != 0:
+        return code
     full_fence()
-    code = barrier(comm)
+    code = planned_barrier(comm) if is_planned(comm, BARRIER) != 0 else barrier(comm)
     if code == 0:
         store64(window + WINDOW.fenced, 1 if asserted & MODE_NOSUCCEED == 0 else 0)
     return code
@@ -458,17 +496,30 @@ def fence(window, assertion):  # type: ignore[no-untyped-def]
 def _is_lockable(window, target):  # type: ignore[no-untyped-def]
     """Whether this rank may take the lock of a target, and reaches it."""
     has = load64(target + TARGET.held) != FREE or load64(window + WINDOW.all) != 0
-    return 0 if has or load64(target + TARGET.lock) == 0 else 1
+    return 0 if has or (load64(target + TARGET.lock) == 0 and load64(target + TARGET.far) == 0) else 1
+
+
+@kernel("int64(int64, int64, int64)")
+def _lock_far(window, target, exclusive):  # type: ignore[no-untyped-def]
+    """Take the lock of a far target: 0, SLOW, what :func:`ncclx_mpi.rma.asking.ask_word` says, or TAKEN_TWICE."""
+    code = ask_word(window, target, LOCK, exclusive)
+    if code != 0:
+        return code
+    return 0 if note_lock(window, target, EXCLUSIVE if exclusive != 0 else SHARED) == 0 else TAKEN_TWICE
 
 
 @kernel(types.int64(types.int64, index_argument, index_argument, index_argument), is_entry=True, nogil=False)
 def lock_target(window, target_rank, lock_type, assertion):  # type: ignore[no-untyped-def]
-    """Take the lock of a target: 0, or SLOW."""
+    """Take the lock of a target: 0, SLOW, or as :func:`_lock_far`."""
     target, kind = target_of(window, index_of(target_rank)), index_of(lock_type)
     if target == 0 or index_of(assertion) & ~ASSERTIONS != 0 or (kind != LOCK_EXCLUSIVE and kind != LOCK_SHARED):
         return SLOW
     exclusive = 1 if kind == LOCK_EXCLUSIVE else 0
-    if _is_lockable(window, target) == 0 or _take(window, load64(target + TARGET.lock), exclusive) == 0:
+    if _is_lockable(window, target) == 0:
+        return SLOW
+    if load64(target + TARGET.far) != 0:
+        return _lock_far(window, target, exclusive)
+    if _take(window, load64(target + TARGET.lock), exclusive) == 0:
         return SLOW
     return note_lock(window, target, EXCLUSIVE if exclusive != 0 else SHARED)
 
@@ -495,10 +546,26 @@ def forget_lock(window, target):  # type: ignore[no-untyped-def]
     return held
 
 
+@kernel("int64(int64, int64)")
+def _unlock_far(window, target):  # type: ignore[no-untyped-def]
+    """Complete what was asked of a far target, and give its lock back, in one message."""
+    if load64(load64(target + TARGET.far) + FAR_TARGET.fetches) != 0:
+        return SLOW
+    held = forget_lock(window, target)
+    if held == FREE:
+        return SLOW
+    code = ask_word(window, target, UNLOCK, 0)
+    if code == SLOW:
+        note_lock(window, target, held)
+    return code
+
+
 @kernel(types.int64(types.int64, index_argument), is_entry=True, nogil=False)
 def unlock_target(window, target_rank):  # type: ignore[no-untyped-def]
-    """Give the lock of a target back: 0, or SLOW."""
+    """Give the lock of a target back: 0, SLOW, or why a far one could not be asked, which may have it still."""
     target = target_of(window, index_of(target_rank))
+    if target != 0 and load64(target + TARGET.far) != 0:
+        return _unlock_far(window, target)
     if target == 0 or load64(target + TARGET.lock) == 0:
         return SLOW
     held = forget_lock(window, target)
@@ -557,18 +624,18 @@ def unlock_all(window):  # type: ignore[no-untyped-def]
 def flush(window, target_rank):  # type: ignore[no-untyped-def]
     """Complete what was done to a locked target: 0, or SLOW."""
     target = target_of(window, index_of(target_rank))
-    if target == 0 or load64(target + TARGET.lock) == 0:
+    if target == 0 or (load64(target + TARGET.lock) == 0 and load64(target + TARGET.far) == 0):
         return SLOW
     if load64(target + TARGET.held) == FREE and load64(window + WINDOW.all) == 0:
         return SLOW
     full_fence()
-    return 0
+    return 0 if load64(target + TARGET.far) == 0 else flush_far(window, target)
 
 
 @kernel("int64(int64)", is_entry=True, nogil=False)
 def flush_all(window):  # type: ignore[no-untyped-def]
-    """Complete what was done to all locked targets: 0, or SLOW."""
-    if load64(window + WINDOW.far) != 0 or (load64(window + WINDOW.held) == 0 and load64(window + WINDOW.all) == 0):
+    """Complete what was done to all locked targets: 0, SLOW, or why a far one could not be asked."""
+    if load64(window + WINDOW.held) == 0 and load64(window + WINDOW.all) == 0:
         return SLOW
     full_fence()
-    return 0
+    return 0 if load64(window + WINDOW.far) == 0 else flush_changed(window)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable
 
 from ncclx_mpi.p2p.blocks import words_block
+from ncclx_mpi.p2p.layout import WATCHED
 from numba_kernels.layout import WORD, words
 from transports.shm.heap import SPARE_BYTES
 
@@ -21,9 +22,33 @@ TARGET = words(
     "Target",
     # `kind`: how it is reached; `base`, `nbytes`, `unit`: where its memory is, for MAPPED in this process and for PRIVATE in its own, how
     # much, and what displacements count; `lock`, `guard`: addresses of its two words (window.py); `held`: the lock that this rank has;
-    # `started`: 1 between Start and Complete
-    "kind base nbytes unit lock guard held started |",
+    # `started`: 1 between Start and Complete; `far`: what this rank knows of one that it has to ask (FAR_TARGET)
+    "kind base nbytes unit lock guard held started | far |",
 )
+
+FAR_TARGET = words(
+    "FarTarget",
+    # `rank`; `changes`, `confirmed`: how many requests without an answer have gone there, and how many of them are known to be done;
+    # `fetches`: how many answers Python waits for; `tags`: how many answers compiled code has asked for;
+    # `word`, `asked`: in a call that has asked several targets for a word, the receive of it, and what it confirms
+    "rank changes confirmed fetches tags word asked |",
+)
+
+SERVED_WINDOW = words(
+    "ServedWindow",
+    f"watched*{WATCHED.total // WORD} "
+    # `comm`: its native communicator; `base`, `nbytes`: this rank's memory, 0 where only Python knows where it is; `lock`, `guard`:
+    # addresses of its two words; `functions`: table of compiled reductions by their number; `is_open`: whether compiled code may serve at
+    # all; `waiting`: how many origins wait for the lock; `thread`: the thread that serves; `by_thread`: how many requests compiled code
+    # has served in it
+    "comm base nbytes lock guard functions is_open waiting thread by_thread |",
+)
+"""The target's side of a window that far ranks access. Behind it, ORIGIN_WORDS rows of a word for each origin."""
+
+KEPT, SERVED, GRANTED, FAILURE = range(4)
+"""For each origin: what :data:`ncclx_mpi.p2p.layout.WATCHED` counts; the lock that it was given (FREE, SHARED, EXCLUSIVE); the class of the
+error that it is to be told of with its next word, 0 for none."""
+ORIGIN_WORDS = 4
 
 CONTROL = words("WindowControl", "lock | guard | end")
 assert CONTROL.total <= SPARE_BYTES
@@ -31,8 +56,9 @@ assert CONTROL.total <= SPARE_BYTES
 ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
 """What ranks tell each other of their parts when they make a window."""
 
-GENERAL, MAPPED, PRIVATE = 0, 1, 2
-"""``TARGET.kind``: by Python; in this process; in another one that is known to be the target's, from and to which the kernel copies."""
+GENERAL, MAPPED, PRIVATE, ASKED = 0, 1, 2, 3
+"""``TARGET.kind``: by Python; in this process; in another one that is known to be the target's, from and to which the kernel copies; by
+requests."""
 FREE, SHARED, EXCLUSIVE = 0, 1, 2
 """``TARGET.held``."""
 
@@ -103,3 +129,48 @@ class Words:
     def _target(self, rank: int, field: str) -> int:
         offset: int = WINDOW.total + rank * TARGET.total + getattr(TARGET, field)
         return offset // WORD
+
+
+class ServedWords:
+    """The words of the target's side of one window, for as many origins as its communicator has ranks.
+
+    Attributes
+    ----------
+    address
+        Where they are, as long as this object lives.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._words, self.address = words_block(SERVED_WINDOW.total + ORIGIN_WORDS * size * WORD)
+        self._size = size
+
+    def get(self, field: str) -> int:
+        """A word of :data:`SERVED_WINDOW`."""
+        value: int = self._words[getattr(SERVED_WINDOW, field) // WORD]
+        return value
+
+    def set(self, field: str, value: int) -> None:
+        """Write a word of :data:`SERVED_WINDOW`."""
+        self._words[getattr(SERVED_WINDOW, field) // WORD] = value
+
+    def fill(self, first: str, *values: int) -> None:
+        """Write some words, from a field on."""
+        start = getattr(SERVED_WINDOW, first) // WORD
+        for at, value in enumerate(values, start):
+            self._words[at] = value
+
+    def row(self, number: int) -> int:
+        """Address of the first word of a row of words for each origin."""
+        return self.address + WORD * self._at(number, 0)
+
+    def of(self, number: int, origin: int) -> int:
+        """A word of an origin."""
+        return self._words[self._at(number, origin)]
+
+    def set_of(self, number: int, origin: int, value: int) -> None:
+        """Write a word of an origin."""
+        self._words[self._at(number, origin)] = value
+
+    def _at(self, number: int, origin: int) -> int:
+        offset: int = SERVED_WINDOW.total // WORD
+        return offset + number * self._size + origin

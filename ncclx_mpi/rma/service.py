@@ -39,12 +39,14 @@ class Service:
     def add(self, serving: Serving) -> None:
         """Serve a window from now on."""
         with self._changing:
-            self._servings = [*self._servings, serving]
             if self._engine is None:
                 self._start_up(serving.engine)
+            serving.watch()
+            self._servings = [*self._servings, serving]
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, args=(serving.engine,), name="ncclx_mpi-windows", daemon=True)
                 self._thread.start()
+            serving.is_served_by(self._thread.ident or 0)
 
     def _start_up(self, engine: Engine) -> None:
         """Do what is done once: the event is for good, as compiled code may be about to write to it whenever it is closed."""
@@ -56,6 +58,7 @@ class Service:
     def remove(self, serving: Serving) -> None:
         """Leave a window alone; on return nothing of it is in use."""
         with self._changing:
+            serving.unwatch()
             self._servings = [each for each in self._servings if each is not serving]
             if not self._servings:
                 self._end()
@@ -65,6 +68,8 @@ class Service:
     def stop(self) -> None:
         """End the thread, whatever windows there are: the engine may go afterwards."""
         with self._changing:
+            for serving in self._servings:
+                serving.unwatch()
             self._servings = []
             self._end()
 

@@ -1,5 +1,6 @@
 """The target's side of one window that ranks reach by requests: takes them in, and applies them in the order of each origin.
 
+What is small, and finds what it needs free, compiled code has served before it gets here (:mod:`ncclx_mpi.rma.arriving`).
 Accumulations go the way of near ranks (:class:`ncclx_mpi.rma.accumulate.Near`), under the same guard, and locks are the same word,
 so that near and far origins keep each other out.
 """
@@ -13,14 +14,20 @@ import numpy as np
 
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import Bytes, array_words
+from ncclx_mpi.p2p import alarm
+from ncclx_mpi.p2p.alarm import SERVED as SERVED_SPACE
+from ncclx_mpi.p2p.blocks import words_block
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.process import report_exception
 from ncclx_mpi.rma import locks, requests
 from ncclx_mpi.rma.accumulate import Near, Reduction
+from ncclx_mpi.rma.arriving import MOST_FUNCTIONS, take_request
+from ncclx_mpi.rma.layout import EXCLUSIVE, FAILURE, FREE, GRANTED, KEPT, SERVED, SERVED_WINDOW, SHARED, ServedWords
 from ncclx_mpi.rma.reach import Landing
 from ncclx_mpi.rma.requests import Request
-from numba_kernels.jit import entry
+from numba_kernels.jit import c_address, entry
+from numba_kernels.layout import WORD
 
 _MOST_HELD = 64 << 20
 """Bytes of requests that are taken in before the oldest are served; the others wait with their senders."""
@@ -38,10 +45,19 @@ class Serving:
     lock
         Address of the word of its lock.
     function_of
-        Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`).
+        Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`), and whether it is compiled.
+    mapped
+        Address and bytes of the memory, and address of the word of its guard; no bytes where only `memory` knows where it is.
     """
 
-    def __init__(self, comm: NativeComm, memory: Near, lock: int, function_of: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        comm: NativeComm,
+        memory: Near,
+        lock: int,
+        function_of: Callable[[int], tuple[int, bool]],
+        mapped: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
         self._comm = comm
         self.engine = comm.engine
         self._memory = memory
@@ -50,8 +66,31 @@ class Serving:
         self._coming: dict[int, deque[tuple[int, Bytes]]] = {}
         self._held_bytes = 0
         self._waiting: dict[int, Request] = {}
-        self._granted: dict[int, bool] = {}
-        self._failures: dict[int, int] = {}
+        self._functions, functions = words_block(MOST_FUNCTIONS * WORD)
+        self.words = ServedWords(comm.size)
+        base, nbytes, guard = mapped
+        self.words.fill("comm", comm.address, base if nbytes else 0, nbytes, lock, guard, functions, 1, 0, 0, 0)
+        self._watched = self.words.address + SERVED_WINDOW.watched
+        watched = (
+            comm.context + SERVED_SPACE,
+            comm.word("local"),
+            c_address(take_request),
+            self.words.row(KEPT),
+            self.words.row(SERVED),
+        )
+        self.words.fill("watched", 0, *watched)
+
+    def watch(self) -> None:
+        """Have compiled code look at requests as they come, from now on."""
+        entry(alarm.watch)(self.engine.address, self._watched)
+
+    def unwatch(self) -> None:
+        """Let no compiled code look at requests any more."""
+        entry(alarm.unwatch)(self.engine.address, self._watched)
+
+    def is_served_by(self, thread: int) -> None:
+        """Note which thread calls :meth:`step`."""
+        self.words.set("thread", thread)
 
     @property
     def is_waited_for(self) -> bool:
@@ -59,13 +98,15 @@ class Serving:
         return bool(self._waiting) or self._held_bytes > 0
 
     def step(self) -> bool:
-        """Serve what has come; whether there was anything."""
-        is_any = self._take_in()
+        """Serve what has come; whether there was anything, also if compiled code has served it while this thread looked."""
+        served = self.words.get("by_thread")
+        is_any = self._take_in() or self.words.get("by_thread") != served
         for origin, coming in self._coming.items():
             while coming and self.engine.done(coming[0][0]):
                 request, message = coming.popleft()
                 self.engine.free(request)
                 self._serve(origin, requests.read(message))
+                entry(alarm.note_served)(self.words.row(SERVED) + WORD * origin)
                 self._held_bytes -= message.nbytes
                 is_any = True
         self._grant()
@@ -102,25 +143,39 @@ class Serving:
             if request.reply:
                 self._reply(origin, request, np.empty(0, np.uint8))
             else:
-                self._failures[origin] = error.Get_error_class() if isinstance(error, errors.Exception) else errors.ERR_OTHER
+                failure = error.Get_error_class() if isinstance(error, errors.Exception) else errors.ERR_OTHER
+                self.words.set_of(FAILURE, origin, failure)
 
     def _do(self, origin: int, request: Request) -> None:
         action = request.action
         if action in _ACCESSES:
             _ACCESSES[action](self, origin, request)
         elif action == requests.LOCK:
-            self._waiting[origin] = request
+            self._wait(origin, request)
             self._grant()
             if origin in self._waiting and not request.element:
-                del self._waiting[origin]
+                self._wait_no_more(origin)
                 self._answer(origin, request, 0)
         else:
-            if action == requests.UNLOCK or (action == requests.FORGET and self._waiting.pop(origin, None) is None):
+            if action == requests.UNLOCK or (action == requests.FORGET and not self._wait_no_more(origin)):
                 self._release(origin)
             if request.reply:
-                self._answer(origin, request, -self._failures.pop(origin, 0))
+                failure = self.words.of(FAILURE, origin)
+                self.words.set_of(FAILURE, origin, 0)
+                self._answer(origin, request, -failure)
 
     # Locks
+
+    def _wait(self, origin: int, request: Request) -> None:
+        """Let an origin wait for the lock: compiled code gives it to nobody meanwhile."""
+        self._waiting[origin] = request
+        self.words.set("waiting", len(self._waiting))
+
+    def _wait_no_more(self, origin: int) -> bool:
+        """Let an origin wait no more; whether it did."""
+        was_waiting = self._waiting.pop(origin, None) is not None
+        self.words.set("waiting", len(self._waiting))
+        return was_waiting
 
     def _grant(self) -> None:
         """Give the lock to those who wait for it, in the order in which they came."""
@@ -128,14 +183,15 @@ class Serving:
             exclusive = bool(request.value)
             if not entry(locks.try_lock)(self._lock, exclusive, self._comm.world_ranks[origin]):
                 return
-            del self._waiting[origin]
-            self._granted[origin] = exclusive
+            self.words.set_of(GRANTED, origin, EXCLUSIVE if exclusive else SHARED)
+            self._wait_no_more(origin)
             self._answer(origin, request, 1)
 
     def _release(self, origin: int) -> None:
-        exclusive = self._granted.pop(origin, None)
-        if exclusive is not None:
-            locks.release([self._lock], exclusive)
+        held = self.words.of(GRANTED, origin)
+        self.words.set_of(GRANTED, origin, FREE)
+        if held != FREE:
+            locks.release([self._lock], held == EXCLUSIVE)
 
     # Access
 
@@ -151,9 +207,16 @@ class Serving:
         room, landing = self._room(request)
         number = request.value
         known = number != requests.NO_REDUCTION
-        reduction = Reduction(self._function_of(number), request.element, number) if known else None
+        reduction = Reduction(self._function(number), request.element, number) if known else None
         self._memory.combine(request.part.place, reduction, request.payload, landing if request.reply else None)
         self._reply(origin, request, room)
+
+    def _function(self, number: int) -> int:
+        """The reduction function with a number; compiled code may use it from now on, if it is compiled."""
+        address, is_compiled = self._function_of(number)
+        if is_compiled and number < MOST_FUNCTIONS:
+            self._functions[number] = address
+        return address
 
     def _replace(self, origin: int, request: Request) -> None:
         room, landing = self._room(request)

@@ -27,7 +27,7 @@ from ncclx_mpi.rma.accumulate import Near
 from ncclx_mpi.rma.attached import Attached, Regions
 from ncclx_mpi.rma.epochs import Epochs
 from ncclx_mpi.rma.far import Far
-from ncclx_mpi.rma.layout import CONTROL, EXCLUSIVE, FREE, PRIVATE, ROW, SHARED, Words
+from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FREE, PRIVATE, ROW, SHARED, Words
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
@@ -73,7 +73,7 @@ class Window:
     prepare
         Makes this rank's part. If it fails on one rank, the window fails on all.
     function_of
-        Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`).
+        Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`), and whether it is compiled.
     not_reductions
         Addresses of the tables of REPLACE and NO_OP, for calls that never leave compiled code.
 
@@ -87,7 +87,7 @@ class Window:
         self,
         comm: NativeComm,
         prepare: Callable[[], Part],
-        function_of: Callable[[int], int],
+        function_of: Callable[[int], tuple[int, bool]],
         not_reductions: tuple[int, int] = (0, 0),
     ) -> None:
         self.comm = comm
@@ -100,9 +100,27 @@ class Window:
         self._near: dict[int, Near] = {}
         self._serving: Serving | None = None
         if self.words.get("far"):
-            self._far = {rank: Far(comm, rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)}
-            self._serving = Serving(comm, self._near_target(comm.rank), self._word(comm.rank, CONTROL.lock), function_of)
-            service.add(self._serving)
+            self._serving = self._serve(function_of)
+            self._far = {
+                rank: self._far_target(rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)
+            }
+
+    def _serve(self, function_of: Callable[[int], tuple[int, bool]]) -> Serving:
+        """Serve far ranks from now on."""
+        rank, part = self.comm.rank, self.part
+        lock, guard = self._word(rank, CONTROL.lock), self._word(rank, CONTROL.guard)
+        mapped = (0, 0, 0) if part.regions else (part.address, part.nbytes, guard)
+        serving = Serving(self.comm, self._near_target(rank), lock, function_of, mapped)
+        service.add(serving)
+        return serving
+
+    def _far_target(self, rank: int) -> Far:
+        """What asks a far rank; compiled code asks it, too, unless where its memory is changes."""
+        far_target = Far(self.comm, rank)
+        self.words.set_of(rank, "far", far_target.address)
+        if self.size_of(rank):
+            self.words.set_of(rank, "kind", ASKED)
+        return far_target
 
     def _exchange(self, prepare: Callable[[], Part]) -> array[int]:
         """Return the rows of all ranks, one behind the other; a failure of one is raised on all."""
@@ -206,10 +224,18 @@ class Window:
         else:
             locks.acquire(self.comm, [self._word(rank, CONTROL.lock)], exclusive, f"Win.Lock of rank {rank}")
         held = EXCLUSIVE if exclusive else SHARED
-        if entry(fast.note_lock)(self.words.address, self.words.target(rank), held):  # another thread was faster
-            if rank in self._far:
-                self._far[rank].forget_lock()
-            self._refuse_lock(rank)
+        if entry(fast.note_lock)(self.words.address, self.words.target(rank), held):
+            self.give_back_second_lock(rank)
+
+    def give_back_second_lock(self, rank: int) -> NoReturn:
+        """Another thread was faster to lock a rank: give the lock back that this one has, too, unless that is done; raise."""
+        self.forget_lock(rank)
+        self._refuse_lock(rank)
+
+    def forget_lock(self, rank: int) -> None:
+        """Take back the lock of a far rank that was asked for, granted or not; nothing happens to that of another one."""
+        if rank in self._far:
+            self._far[rank].forget_lock()
 
     def _refuse_lock(self, rank: int) -> NoReturn:
         errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} has locked target {rank} already: unlock it first")

@@ -37,10 +37,32 @@ def window(comm: Any, nbytes: int) -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def unserved() -> Iterator[None]:
     """Leave requests to this rank alone meanwhile."""
+    with only_compiled(), only_the_thread():
+        yield
+
+
+@contextmanager
+def only_compiled() -> Iterator[None]:
+    """Leave requests to this rank alone that compiled code does not serve."""
     from ncclx_mpi.rma.service import _service
 
     with _service._serving:
         yield
+
+
+@contextmanager
+def only_the_thread() -> Iterator[None]:
+    """Have no compiled code serve requests to this rank."""
+    from ncclx_mpi.rma.service import _service
+
+    servings = _service._servings
+    for serving in servings:
+        serving.words.set("is_open", 0)
+    try:
+        yield
+    finally:
+        for serving in servings:
+            serving.words.set("is_open", 1)
 
 
 def has_thread() -> bool:
@@ -277,6 +299,93 @@ def test_what_an_access_takes_is_the_program_s_again(comm: Any) -> None:
 
 
 @pytest.mark.ranks(2, topology=ALONE)
+def test_small_requests_need_no_thread(comm: Any) -> None:
+    """The target is in a barrier, and its thread is kept from serving."""
+    from ncclx_mpi import MPI
+
+    with window(comm, 64) as (win, memory):
+        one, held = np.ones(1, np.int64), np.zeros(1, np.int64)
+        if comm.rank == 0:
+            win.Lock(1)
+            for op in (MPI.SUM, MPI.MAX):  # the thread learns of a reduction when it is first asked for
+                win.Fetch_and_op(one, held, 1, 8, op)
+            win.Unlock(1)
+        comm.Barrier()
+        if comm.rank == 1:
+            memory[:] = 0
+            with only_compiled():
+                comm.Barrier()
+                comm.Barrier()
+            assert memory.view(np.int64).tolist() == [5, 3, 9, 1, 7, 0, 0, 0]
+        else:
+            comm.Barrier()
+            for _ in range(3):
+                win.Lock(1)
+                win.Fetch_and_op(one, held, 1, 8)
+                win.Unlock(1)
+            assert held[0] == 2
+            win.Lock(1, MPI.LOCK_SHARED)
+            win.Put(one * 5, 1)
+            win.Flush(1)
+            win.Accumulate(one, 1, 16)
+            win.Accumulate(one * 9, 1, 16, MPI.MAX)
+            win.Compare_and_swap(one, one * 0, held, 1, 24)
+            assert held[0] == 0
+            win.Compare_and_swap(one * 2, one * 0, held, 1, 24)
+            assert held[0] == 1
+            win.Get_accumulate(one * 7, held, 1, 32, MPI.REPLACE)
+            assert held[0] == 0
+            win.Get_accumulate(one, held, 1, 32, MPI.NO_OP)
+            assert held[0] == 7
+            win.Get(held, 1, 16)
+            assert held[0] == 9
+            win.Unlock(1)
+            comm.Barrier()
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2, topology=ALONE)
+def test_what_compiled_code_serves_does_not_overtake(comm: Any) -> None:
+    """Large and scattered accesses, which are the thread's, and small ones change the same elements."""
+    from ncclx_mpi import MPI
+
+    count = MIB // 8
+    column = MPI.INT64_T.Create_vector(2, 1, 2).Commit()
+    with window(comm, 8 * count) as (win, memory):
+        words, one, found = np.arange(count), np.ones(1, np.int64), np.zeros(1, np.int64)
+        win.Fence()
+        if comm.rank == 0:
+            for turn in range(50):
+                win.Put(words, 1)
+                win.Accumulate(one, 1)
+                win.Put([words[1:3], 2, MPI.INT64_T], 1, [0, 1, column])
+                win.Accumulate(one, 1)
+                win.Put(np.full(1, turn), 1, 8)
+                win.Get(found, 1)
+                assert found[0] == 2
+                win.Get(found, 1, 8)
+                assert found[0] == turn
+        win.Fence()
+        assert memory.view(np.int64)[:3].tolist() == ([2, 49, 2] if comm.rank else [0, 0, 0])
+        win.Fence()
+
+
+@pytest.mark.ranks(3, topology=ALONE)
+def test_an_exclusive_lock_goes_from_one_far_origin_to_the_next(comm: Any) -> None:
+    """One has the lock by compiled code, the other waits for it in the thread, again and again; nobody is kept out for good."""
+    with window(comm, 8) as (win, memory):
+        found, turns = np.zeros(1, np.int64), 100
+        if comm.rank:
+            for _ in range(turns):
+                win.Lock(0)
+                win.Get(found, 0)
+                win.Put(found + 1, 0)
+                win.Unlock(0)
+        comm.Barrier()
+        assert memory.view(np.int64)[0] == (0 if comm.rank else 2 * turns)
+
+
+@pytest.mark.ranks(2, topology=ALONE)
 def test_a_target_serves_while_it_computes(comm: Any) -> None:
     with window(comm, 8) as (win, memory):
         if comm.rank == 0:
@@ -354,10 +463,11 @@ def test_a_target_that_fails_to_serve_tells_the_origin(comm: Any) -> None:
 
             kept = near.write, near.read
             near.write = near.read = refuse
-            comm.Barrier()
-            comm.Barrier()
-            near.write, near.read = kept
-            comm.Barrier()
+            with only_the_thread():
+                comm.Barrier()
+                comm.Barrier()
+                near.write, near.read = kept
+                comm.Barrier()
         else:
             comm.Barrier()
             win.Lock(1)
@@ -374,6 +484,50 @@ def test_a_target_that_fails_to_serve_tells_the_origin(comm: Any) -> None:
             win.Put(b"z", 1)
             win.Unlock(1)
         comm.Barrier()
+
+
+@pytest.mark.parametrize("end", ["Fence", "Flush_all"])
+@pytest.mark.ranks(4, topology=ALONE)
+def test_what_ends_accesses_to_all_targets_waits_for_each(comm: Any, end: str) -> None:
+    """All put to all, some of it compiled code's and some the thread's; then one of the targets fails, and its origin is told which."""
+    from ncclx_mpi import MPI
+
+    with window(comm, 8 * comm.size) as (win, memory):
+        words, ranks = memory.view(np.int64), range(comm.size)
+        if end == "Fence":
+            win.Fence()
+        else:
+            win.Lock_all()
+        for turn in range(20):
+            for rank in ranks:
+                win.Put(np.full(1, 100 * turn + comm.rank), rank, 8 * comm.rank)
+            getattr(win, end)()
+            comm.Barrier()
+            assert words.tolist() == [100 * turn + rank for rank in ranks]
+            comm.Barrier()
+        near = win._state.window.target(comm.rank)
+        kept, failing = near.write, comm.size - 1
+
+        def refuse(*args: Any) -> None:
+            raise MemoryError("no memory for this")
+
+        with only_the_thread():
+            near.write = refuse if comm.rank == failing else kept
+            comm.Barrier()
+            for rank in ranks:
+                if comm.rank == 0:
+                    win.Put(np.full(1, 7), rank)
+            if comm.rank == 0:
+                with pytest.raises(MPI.Exception, match=f"stderr of rank {failing}"):
+                    getattr(win, end)()
+            comm.Barrier()
+            near.write = kept
+        if end == "Fence":
+            win.Fence(MPI.MODE_NOSUCCEED)
+        else:
+            win.Unlock_all()
+        comm.Barrier()
+        assert words[0] == (1900 if comm.rank == failing else 7)
 
 
 @pytest.mark.ranks(2, 4, topology=PAIRS)

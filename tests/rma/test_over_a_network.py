@@ -38,13 +38,20 @@ class Ends(NamedTuple):
 
 
 @contextmanager
-def served(nodes: Nodes, count: int = 1000) -> Iterator[Ends]:
-    """A window of words at rank 1, which a thread serves, and rank 0's way to it."""
-    memory, lock, is_over = np.zeros(count, np.int64), np.zeros(1, np.int64), threading.Event()
+def served(nodes: Nodes, count: int = 1000, is_watched: bool = True) -> Iterator[Ends]:
+    """A window of words at rank 1, which a thread serves, with compiled code if it `is_watched`, and rank 0's way to it."""
+    memory, lock, guard, is_over = np.zeros(count, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), threading.Event()
     near = Near(Mapped(memory.ctypes.data), nullcontext())
+    mapped = (memory.ctypes.data, memory.nbytes, guard.ctypes.data) if is_watched else (0, 0, 0)
     serving = Serving(
-        nodes.comms[1], near, lock.ctypes.data, lambda number: reduce.address("sum", "i64") if number == NUMBER else 0
+        nodes.comms[1],
+        near,
+        lock.ctypes.data,
+        lambda number: (reduce.address("sum", "i64"), True) if number == NUMBER else (0, False),
+        mapped,
     )
+    if is_watched:
+        serving.watch()
 
     def serve() -> None:
         while not is_over.is_set():
@@ -57,6 +64,8 @@ def served(nodes: Nodes, count: int = 1000) -> Iterator[Ends]:
     finally:
         is_over.set()
         thread.join()
+        if is_watched:
+            serving.unwatch()
 
 
 def landing(room: Words) -> Landing:
@@ -67,9 +76,10 @@ def place(number: int, start: int = 0, layout: Layout = WORD) -> Place:
     return Place(layout, number, 8 * start)
 
 
-def test_accesses_take_effect_in_their_order(nodes: Nodes) -> None:
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_accesses_take_effect_in_their_order(nodes: Nodes, is_watched: bool) -> None:
     values, found, sums = np.arange(1000), np.zeros(1000, np.int64), Reduction(0, 8, NUMBER)
-    with served(nodes) as (target, memory, _):
+    with served(nodes, is_watched=is_watched) as (target, memory, _):
         target.write(place(1000), values.ctypes.data)
         for _ in range(20):
             target.combine(place(1000), sums, values.ctypes.data)
@@ -105,9 +115,10 @@ def test_a_swap_tells_what_was_there(nodes: Nodes) -> None:
             assert found[0] == expected and memory[3] == 7
 
 
-def test_locks_are_the_target_s_own_word(nodes: Nodes) -> None:
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_locks_are_the_target_s_own_word(nodes: Nodes, is_watched: bool) -> None:
     """A near holder keeps the far origin out, and the other way round."""
-    with served(nodes) as (target, memory, lock):
+    with served(nodes, is_watched=is_watched) as (target, memory, lock):
         target.lock(True)
         assert lock[0] == -1
         far.end_all([target], far.requests.UNLOCK)
@@ -127,9 +138,10 @@ def test_locks_are_the_target_s_own_word(nodes: Nodes) -> None:
         target.close()
 
 
-def test_a_word_says_when_all_before_it_is_done(nodes: Nodes) -> None:
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_word_says_when_all_before_it_is_done(nodes: Nodes, is_watched: bool) -> None:
     values = np.ones(1000, np.int64)
-    with served(nodes) as (target, memory, _):
+    with served(nodes, is_watched=is_watched) as (target, memory, _):
         for turn in range(50):
             for at in range(0, 1000, 100):
                 target.write(place(100, at), values.ctypes.data)
