@@ -78,6 +78,7 @@ NEEDS: dict[tuple[str, str], Needs] = {
     ("allgather", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) * m")),
     ("alltoall", "pairwise"): Needs(_MPICH, Formulas("n - 1", "(n - 1) / n * m")),
     ("alltoall", "bruck"): Needs(_BRUCK, Formulas("log2(n)", "log2(n) * m / 2"), Formulas("ceil(log2(n))", "log2(n) * m / 2")),
+    ("alltoall", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) / n * m")),
     ("reduce_scatter", "pairwise"): Needs(_MPICH, Formulas("n - 1", "(n - 1) / n * m", "(n - 1) / n * m")),
     ("reduce_scatter", "full_lane"): Needs(_LANES, Formulas("n - 1", "(n - 1) / n * m", "(n - 1) / n * m")),
     ("scan", "chain"): Needs(_PLAIN, Formulas("n - 1", "m", "m")),

@@ -170,14 +170,13 @@ class Algorithm(NamedTuple):
         """What a plan needs on several nodes; if it knows nothing of them, as if a rank had to do with all others alike, or in a ring."""
         if self.by_node is not None:
             return self.by_node(nodes, nbytes)
-        size, most = nodes.size, nodes.most
+        size = nodes.size
         needs = self.figures(size, nbytes)
         far = (size - nodes.fewest) / (size - 1)
+        leaving = max(len(ranks) * (size - len(ranks)) for ranks in nodes.ranks) / (size - 1)
         if self.is_ring:
             return Crossing(0, needs.steps, needs.moved, needs.moved * nodes.in_turn, needs.reduced)
-        return Crossing(
-            needs.steps * (1 - far), needs.steps * far, needs.moved * (1 - far), most * needs.moved * far, needs.reduced
-        )
+        return Crossing(needs.steps * (1 - far), needs.steps * far, needs.moved * (1 - far), leaving * needs.moved, needs.reduced)
 
     def why_not(self, case: Case) -> str:
         """Why a call cannot go by it; empty if it can."""
@@ -267,6 +266,16 @@ def _blocks_reduced(nodes: NodeMap, m: int) -> Crossing:
     part = (number - 1) / number
     blocks = -(-nodes.most // nodes.fewest)
     return Crossing(mates * number * blocks, (number - 1) * blocks, mates * lane, part * m, (mates + part) * lane)
+
+
+def _blocks_exchanged(nodes: NodeMap, m: int) -> Crossing:
+    """Blocks for other nodes to columns on each node, and from there to the node of each; what packs and unpacks them is near, too."""
+    block, most, others = m / nodes.size, nodes.most, nodes.number - 1
+    blocks = -(-most // nodes.fewest)
+    handed = (blocks - 1) * nodes.size
+    near = (most - 1) * (1 + others * blocks) + handed + 2 * most * others
+    far = max(len(ranks) * (nodes.size - len(ranks)) for ranks in nodes.ranks)
+    return Crossing(2 * (most - 1) + blocks - 1, others, near * block, far * block)
 
 
 def _tree(nodes: NodeMap, m: int, reduces: bool = False) -> Crossing:
@@ -409,6 +418,9 @@ ROWS: tuple[Algorithm, ...] = (
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
     Algorithm("alltoall", "bruck", PLAN, lambda n, m, link: _rounds(n) * (link.message + m / 2 * link.byte), equal_blocks=True,
               figures=lambda n, m: Figures(_rounds(n), _hops(n) * m // n, memory=2 * _hops(n) * m // n)),
+    Algorithm("alltoall", "full_lane", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), equal_blocks=True,
+              figures=lambda n, m: Figures(n - 1, (n - 1) * m // n),
+              by_node=lambda nodes, m: _blocks_exchanged(nodes, m)),
     *_on_slot("reduce_scatter", ONESHOT_UPTO, _once, _once, reduces=True),
     Algorithm(
         "reduce_scatter", "pairwise", PLAN,

@@ -128,6 +128,13 @@ def rooms_for(counts: Counts) -> tuple[Numbers, int]:
     return ends - aligned, int(ends[-1])
 
 
+def multiples(counts: Counts, rooms: int) -> tuple[Numbers, int]:
+    """Values of a shape in blocks, all of one size: 0, 1, 2 ... of them, as many as there are ranks, or rooms; and the bytes of the rooms."""
+    sizes = np.asarray(counts, dtype=np.int64)
+    nbytes = int(sizes[0])
+    return np.arange(max(rooms, sizes.size) + 1) * nbytes, rooms * nbytes
+
+
 class Builder:
     """Writes a plan step by step; each method returns the step's index, for `after` of later ones.
 

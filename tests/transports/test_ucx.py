@@ -14,8 +14,8 @@ from numba_kernels.jit import c_address
 from transports.base import Transport
 from transports.messages import CREDIT, EAGER, GOODBYE, RTS
 from transports.ucx import channel, transport
-from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, WINDOW
-from transports.ucx.library import Library, LibraryError, find
+from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, TRANSFER, WINDOW
+from transports.ucx.library import Library, LibraryError, find, settings
 from transports.ucx.transport import Ucx
 
 Bytes = npt.NDArray[np.uint8]
@@ -64,6 +64,20 @@ class TestUcx(TransportTests):
 
     def test_without_rdma_more_goes_out_unasked(self, pair: tuple[Transport, Transport]) -> None:
         assert [end.caps.max_eager for end in pair] == [MAX_EAGER_BY_SOCKETS] * 2
+
+    def test_through_sockets_pieces_and_eager_messages_fit_a_segment_of_ucx(self, ends: tuple[End, End]) -> None:
+        zero, one = ends
+        data = np.zeros(3 * PIECE_BY_SOCKETS, np.uint8)
+        sent, fetched = (Half(data.ctypes.data, data.size, data.size) for _ in range(2))
+        assert zero.tell(1, RTS, data.size, sent.at, 0, 0)
+        (seen,) = one.received()
+        one.fetch_as(seen, fetched)
+        while not sent["finished"] or not fetched["finished"]:
+            zero.go_on(sent)
+            one.go_on(fetched)
+        assert ctypes.c_int64.from_address(sent.at + TRANSFER.piece).value == PIECE_BY_SOCKETS
+        segment = int(settings()["UCX_TCP_RX_SEG_SIZE"].removesuffix("K")) << 10
+        assert segment >= max(PIECE_BY_SOCKETS, MAX_EAGER_BY_SOCKETS) + HEADER.total + 1024, "UCX puts some words in front, too"
 
     def test_a_farewell_to_a_stranger_makes_no_connection(self, pair: tuple[Transport, Transport]) -> None:
         endpoints = [transport.endpoint() for transport in pair]

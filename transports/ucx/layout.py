@@ -24,7 +24,9 @@ STATE = words(
     # large messages: those that are sent, and those that are complete, first and last of each; how many are not; pieces that wait for room
     "active_first active_last active_count done_first waiting_first "
     # when the network was looked at, and when it last had something to do; when pieces under way were last waited for in vain
-    "polled used ticks_per_us in_vain",
+    "polled used ticks_per_us in_vain "
+    # bytes of a piece, where no window asks for fewer
+    "piece",
 )
 LINK = words(
     "Link",
@@ -65,7 +67,9 @@ assert TRANSFER.total <= REQUEST_WORDS * WORD
 PIECE = words("Piece", "state request offset length description next | receive receive_offset")
 """A part of a large message that is under way, or waits for room. Its last two words are the header of its message."""
 PIECE_HEADER_BYTES = 2 * WORD
-LARGEST_PIECE = 1 << 20
+LARGEST_PIECE, PIECE_BY_SOCKETS = 1 << 20, 256 << 10
+"""Bytes of a piece. Through sockets one comes whole, in the segment into which UCX reads (:mod:`transports.ucx.library`); before a larger
+one UCX would ask, piece by piece."""
 MOST_FLYING = 8
 
 MESSAGES, PIECES = 1, 2

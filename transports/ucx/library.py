@@ -33,13 +33,17 @@ _DEFAULTS = {
     "UCX_KEEPALIVE_INTERVAL": "1s",
     "UCX_TCP_KEEPIDLE": "1s",
     "UCX_TCP_KEEPINTVL": "1s",
+    "UCX_TCP_RX_SEG_SIZE": "264K",
     "UCX_RC_TIMEOUT": "250ms",
     "UCX_RC_RETRY_COUNT": "4",
     "UCX_UD_TIMEOUT": "10s",
 }
 """Read when the library is loaded, or a worker is made: ranks of this node are reached otherwise, what it would print of peers that end is
 raised where somebody waits for them, signals stay Python's, interfaces without a peer are not polled, and a silent peer is noticed soon: by
-verbs after four times a quarter of a second (UCX's own is seven times a second, and some devices take seven for endless)."""
+verbs after four times a quarter of a second (UCX's own is seven times a second, and some devices take seven for endless).
+
+The segment of a socket holds an eager message, or a piece of a large one, with what is in front of it. UCX cuts what is longer, and puts
+it together in memory of its own before it hands it up, a copy more; its own segment is of 64 KiB."""
 _FUNCTIONS = (
     "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",

@@ -123,7 +123,7 @@ def serve(engine, link, request):  # type: ignore[no-untyped-def]
     """The receiver has sent a CTS: from now on its bytes are sent."""
     state, third, window = load64(link + LINK.state), load64(request + REQUEST.third), load64(request + REQUEST.window)
     wanted, bits = third & _WANTED, third >> _PIECE_SHIFT
-    piece = 1 << (bits - 1) if bits != 0 else LARGEST_PIECE
+    piece = 1 << (bits - 1) if bits != 0 else load64(state + STATE.piece)
     if 0 < window < wanted:
         piece = min(piece, piece_of_a_window(window))
     _begin(link, request, load64(request + REQUEST.second), wanted, piece)

@@ -14,7 +14,18 @@ from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
 from transports.base import Calls, Capabilities, DeathNotice, Functions, Transport
 from transports.ucx import channel, transfers
-from transports.ucx.layout import FAILED, LINK, MAX_EAGER, MAX_EAGER_BY_SOCKETS, MESSAGES, PIECES, STATE, UNREACHED
+from transports.ucx.layout import (
+    FAILED,
+    LARGEST_PIECE,
+    LINK,
+    MAX_EAGER,
+    MAX_EAGER_BY_SOCKETS,
+    MESSAGES,
+    PIECE_BY_SOCKETS,
+    PIECES,
+    STATE,
+    UNREACHED,
+)
 from transports.ucx.library import Library, Worker
 
 _FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
@@ -70,8 +81,11 @@ class Ucx(Transport):
 
     @functools.cached_property
     def caps(self) -> Capabilities:
-        has_only_sockets = {transport for transport, _ in self._worker.resources()} <= {"tcp", "self"}
-        return Capabilities(max_eager=MAX_EAGER_BY_SOCKETS if has_only_sockets else MAX_EAGER)
+        return Capabilities(max_eager=MAX_EAGER_BY_SOCKETS if self._has_only_sockets else MAX_EAGER)
+
+    @functools.cached_property
+    def _has_only_sockets(self) -> bool:
+        return {transport for transport, _ in self._worker.resources()} <= {"tcp", "self"}
 
     @functools.cached_property
     def functions(self) -> Functions:
@@ -116,6 +130,7 @@ class Ucx(Transport):
             ("on_piece_sent", c_address(transfers.on_piece_sent)),
             ("on_piece_received", c_address(transfers.on_piece_received)),
             ("ticks_per_us", int(ticks_per_us())),
+            ("piece", PIECE_BY_SOCKETS if self._has_only_sockets else LARGEST_PIECE),
         ):
             _word_at(self._state + getattr(STATE, field)).value = value
         if self._on_death is not None:
