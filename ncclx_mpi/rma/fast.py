@@ -30,7 +30,8 @@ from ncclx_mpi.p2p.fast import POLLS
 from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, PEER
 from ncclx_mpi.p2p.progress import idle
-from ncclx_mpi.rma.asking import SLOW, ask_far, ask_word, flush_changed, flush_far
+from ncclx_mpi.rma.asking import SLOW as SLOW
+from ncclx_mpi.rma.asking import ask_far, ask_word, flush_changed, flush_far
 from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FAR_TARGET, FREE, GENERAL, MAPPED, ROW, SHARED, TARGET, WINDOW
 from ncclx_mpi.rma.locks import try_lock, unlock
 from ncclx_mpi.rma.requests import COMBINE, GET, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK

@@ -233,6 +233,7 @@ def test_reductions_in_rank_order(comm: Any) -> None:
 @pytest.mark.ranks(1, 2, 3, 5)
 def test_without_lines(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no slot is left, objects go as blocks."""
+    monkeypatch.setattr(comm._state.native.engine, "births", ())
     monkeypatch.setattr(communicator, "lead", lambda engine, size: (communicator.new_context(engine), -1))
     dup = comm.Dup()
     monkeypatch.undo()
