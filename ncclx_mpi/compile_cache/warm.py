@@ -40,6 +40,7 @@ _ALWAYS_USED = (
     "transports.shm.arena._set_state",
     "numba_kernels.clock.",
     "numba_kernels.pyobject.",
+    "numba_kernels.pyslots.empty_slots",
     *(f"ncclx_mpi.p2p.{name}." for name in ("arrivals", "inlined_arrivals", "leaving", "progress", "rendezvous", "requests")),
     "ncclx_mpi.p2p.keeping.let_go",
     "ncclx_mpi.p2p.waiting.wait_word_slowly",

