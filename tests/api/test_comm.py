@@ -99,6 +99,8 @@ def test_what_keeps_all_ranks_is_made_and_left_in_compiled_code(comm: Any, monke
     def refuse(*_: Any) -> Any:
         raise AssertionError("the general way was taken")
 
+    if comm._state.native.slot < 0:
+        pytest.skip("ranks of several nodes have no slot")
     monkeypatch.setattr(communicator, "lead", refuse)
     monkeypatch.setattr(communicator.CommState, "leave", refuse)
     group = comm.Get_group()
