@@ -20,6 +20,8 @@ LINE = 64
 copy = types.external("memcpy", types.intp(types.intp, types.intp, types.intp))
 move = types.external("memmove", types.intp(types.intp, types.intp, types.intp))
 fill = types.external("memset", types.intp(types.intp, types.int32, types.intp))
+compare = types.external("memcmp", types.int32(types.intp, types.intp, types.intp))
+"""0 where as many bytes are the same."""
 allocate = types.external("malloc", types.intp(types.intp))
 """Memory, or 0: whoever allocates says what happens then. What is small and of one size is better on the stack (:func:`make_stack`)."""
 release = types.external("free", types.void(types.intp))

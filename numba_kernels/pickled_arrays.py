@@ -23,7 +23,7 @@ from numba_kernels import symbols, types
 from numba_kernels.atomics import load8, load32, load64, store8, store32, store64
 from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
-from numba_kernels.memory import copy
+from numba_kernels.memory import compare, copy
 from numba_kernels.pyobject import (
     C_CONTIGUOUS,
     DATA,
@@ -78,7 +78,6 @@ _address_of_table = make_symbol("ncclx_mpi_array_types")
 _empty_function = make_symbol("ncclx_mpi_array_empty")
 _reducers = make_symbol("ncclx_mpi_reducers")
 
-_compare = types.external("memcmp", types.int32(types.intp, types.intp, types.intp))
 _find = types.external("PyDict_GetItem", types.intp(types.intp, types.intp))
 _call = types.external("PyObject_CallObject", types.intp(types.intp, types.intp))
 
@@ -134,7 +133,7 @@ def write_array(item, at, end, fields):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _is(at, offset, nbytes):  # type: ignore[no-untyped-def]
     """Whether a constant part of a pickle is there."""
-    return 1 if _compare(at, _address_of_parts() + offset, nbytes) == 0 else 0
+    return 1 if compare(at, _address_of_parts() + offset, nbytes) == 0 else 0
 
 
 @kernel("int64(int64, int64, int64)")

@@ -285,12 +285,12 @@ def new_context(engine: Engine) -> int:
     """A context that no other communicator of the job has, nor any that its ranks have with those of another job."""
     if engine.guests.have_come:
         return random_context()
-    return (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
+    return _counted(engine)
 
 
-def _counted(parent: NativeComm) -> int:
+def _counted(engine: Engine) -> int:
     """As :func:`new_context`, where no guests have come."""
-    return (parent.engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
+    return (engine.rank << _RANK_SHIFT) + next(_counter) * _STEP
 
 
 def random_context() -> int:
@@ -318,7 +318,7 @@ def duplicate(parent: NativeComm) -> NativeComm:
     """Make a communicator of the same ranks. Collective over `parent`."""
     births = parent.engine.births
     if births and parent.slot >= 0:
-        made, context = parent.sibling(), 0 if parent.rank else _counted(parent)
+        made, context = parent.sibling(), 0 if parent.rank else _counted(parent.engine)
         code = _kernels().duplicate(parent.address, made.address, *births, context)
         if code == 0:
             return made.settle()
@@ -365,7 +365,7 @@ def _split_together(parent: NativeComm, color: int, key: int) -> tuple[NativeCom
     """
     births = parent.engine.births
     if births and parent.slot >= 0:
-        context, rows = 0 if parent.rank else _counted(parent), _ZERO * (_GIVEN * parent.size)
+        context, rows = 0 if parent.rank else _counted(parent.engine), _ZERO * (_GIVEN * parent.size)
         made = parent.sibling()
         code = _kernels().split(parent.address, made.address, *births, context, rows.buffer_info()[0], color, key)
         if code == 0:
@@ -390,7 +390,7 @@ def create_group(parent: NativeComm, world_ranks: Sequence[int], tag: int, offse
     engine = parent.engine
     births = engine.births
     if births and parent.slot >= 0 and parent.size > 1 and world_ranks == parent.world_ranks:
-        made, context = parent.sibling(), 0 if parent.rank else _counted(parent)
+        made, context = parent.sibling(), 0 if parent.rank else _counted(parent.engine)
         code = _kernels().invite(parent.address, made.address, *births, context, tag, offset, made)
         if code != 0:
             engine.fail(GIVEN_UP - code, "Create_group")

@@ -19,10 +19,10 @@ from ncclx_mpi.rma.layout import EXCLUSIVE, FAILURE, FREE, GRANTED, SERVED_WINDO
 from ncclx_mpi.rma.locks import try_lock, unlock
 from ncclx_mpi.rma.requests import COMBINE, FLUSH, GET, LOCK, NO_REDUCTION, PUT, REPLACE, REPLIES, REQUEST, SWAP, UNLOCK
 from numba_kernels import types
-from numba_kernels.atomics import load8, load64, load_acquire, pause, store64
+from numba_kernels.atomics import load64, load_acquire, pause, store64
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
-from numba_kernels.memory import copy, make_stack
+from numba_kernels.memory import compare, copy, make_stack
 
 _this_thread = types.external("pthread_self", types.int64())
 
@@ -154,14 +154,6 @@ def _enter(space, engine):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel("int64(int64, int64, int64)")
-def _is_same(first, second, nbytes):  # type: ignore[no-untyped-def]
-    for at in range(nbytes):
-        if load8(first + at) != load8(second + at):
-            return 0
-    return 1
-
-
 @kernel("int64(int64, int64)")
 def _function_of(space, request):  # type: ignore[no-untyped-def]
     """The reduction that a request asks for, 0 if the thread has to find it or the elements do not lie as it wants them."""
@@ -179,7 +171,7 @@ def _apply(request, function, spot, given, nbytes):  # type: ignore[no-untyped-d
     action = load64(request + REQUEST.action)
     if action == COMBINE and function != 0:
         call_reduce(function, spot, given, spot, nbytes // load64(request + REQUEST.element))
-    elif action == REPLACE or (action == SWAP and _is_same(spot, given + nbytes, nbytes) != 0):
+    elif action == REPLACE or (action == SWAP and compare(spot, given + nbytes, nbytes) == 0):
         copy(spot, given, nbytes)
 
 

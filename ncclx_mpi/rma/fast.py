@@ -37,9 +37,10 @@ from ncclx_mpi.rma.locks import try_lock, unlock
 from ncclx_mpi.rma.requests import COMBINE, GET, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
 from ncclx_mpi.rma.requests import REPLACE as REPLACE_THERE
 from numba_kernels import types
-from numba_kernels.atomics import full_fence, load8, load64, store64, ticks
+from numba_kernels.atomics import full_fence, load64, store64, ticks
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
+from numba_kernels.memory import compare as differ
 from numba_kernels.memory import make_stack, move
 from numba_kernels.pyobject import (
     NONE,
@@ -429,14 +430,6 @@ def fetch_and_op(window, origin, result, target_rank, displacement, functions): 
     return _fetch(window, origin, result, index_of(target_rank), spec, functions)
 
 
-@kernel("int64(int64, int64, int64)")
-def _is_same(first, second, nbytes):  # type: ignore[no-untyped-def]
-    for at in range(nbytes):
-        if load8(first + at) != load8(second + at):
-            return 0
-    return 1
-
-
 @kernel(
     types.int64(types.int64, array_argument, array_argument, array_argument, index_argument, object_argument),
     is_entry=True,
@@ -465,7 +458,7 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
         return SLOW
     held, start = _element_words(), load64(place)
     is_done = _read(window, rank, target, start, held, nbytes)
-    if is_done != 0 and _is_same(held, address_of(compare), nbytes) != 0:
+    if is_done != 0 and differ(held, address_of(compare), nbytes) == 0:
         is_done = _write(window, rank, target, start, address_of(origin), nbytes)
     unlock(guard, 1)
     if is_done == 0:
