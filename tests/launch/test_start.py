@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -140,7 +141,11 @@ def test_64_ranks_leave_nothing():
     processes = {int(word) for word in result.stdout.split()}
     assert len(processes) == 65, result.stderr
     assert all_gone(list(processes), 0)
-    assert set(os.listdir("/dev/shm")) <= shared
+    left, end = set(os.listdir("/dev/shm")) - shared, time.monotonic() + 10
+    while left and time.monotonic() < end:  # a compile beside this one has semaphores there for a moment; of the ranks nobody is left to tidy
+        time.sleep(0.05)
+        left &= set(os.listdir("/dev/shm"))
+    assert not left
 
 
 def test_modules_of_the_program_are_emptied_at_exit(tmp_path):
