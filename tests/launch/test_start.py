@@ -142,7 +142,9 @@ def test_64_ranks_leave_nothing():
     assert len(processes) == 65, result.stderr
     assert all_gone(list(processes), 0)
     left, end = set(os.listdir("/dev/shm")) - shared, time.monotonic() + 10
-    while left and time.monotonic() < end:  # a compile beside this one has semaphores there for a moment; of the ranks nobody is left to tidy
+    while (
+        left and time.monotonic() < end
+    ):  # a compile beside this one has semaphores there for a moment; of the ranks nobody is left to tidy
         time.sleep(0.05)
         left &= set(os.listdir("/dev/shm"))
     assert not left
