@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pictures
+import plots
 import textbook
 
-from ncclx_mpi import algorithms, rc
+from ncclx_mpi import __version__, algorithms, rc
 
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash|docker|yaml|text)\n.*?```\n", re.DOTALL)
@@ -22,6 +23,17 @@ DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: 
 SIMULATED = re.compile(r"(<!-- simulated: begin -->\n).*?(<!-- simulated: end -->)", re.DOTALL)
 PUBLISHED = re.compile(r"(<!-- published: begin -->\n).*?(<!-- published: end -->)", re.DOTALL)
 FIGURES = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
+MEASURED = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", re.DOTALL)
+SHOWN = {
+    "the table of the README, the first picture": "standard",
+    "curves over sizes": "sweep",
+    "near and far cores": "standard-near-and-far",
+    "between hosts": "between-hosts",
+    "non-blocking": "nonblocking",
+    "persistent": "persistent",
+    "objects": "objects",
+}
+"""What the page of measured speed shows, and the kind of file that it is from."""
 REDUCES = {
     algorithms.RANK: "((0 op 1) op 2) ...",
     algorithms.GROUPS: "neighbours first: (0 op 1) op (2 op 3)",
@@ -85,6 +97,32 @@ def simulated(match: re.Match[str]) -> str:
     return match[1] + "\n".join(textbook.simulated_table()) + "\n" + match[2]
 
 
+def measured(match: re.Match[str]) -> str:
+    """Return the table of what was measured on which code, with what is older than the newest measurement marked."""
+    newest = max(path.name for path in plots.RESULTS.glob("????-??-??-*.json"))[:10]
+    lines = [f"Version {__version__}; the newest file in `benchmarks/results` is of {newest}.", ""]
+    lines += [
+        "| figures | file | measured | older code | the code, as the file's entry in the list has it |",
+        "|---|---|---|---|---|",
+    ]
+    for what, kind in SHOWN.items():
+        path = plots.newest_file(kind)
+        day = path.name[:10]
+        link = f"[`{path.name}`](../../benchmarks/results/{path.name})"
+        lines.append(f"| {what} | {link} | {day} | {'yes' if day < newest else 'no'} | {code_of(path)} |")
+    return match[1] + "\n".join(lines) + "\n" + match[2]
+
+
+def code_of(result: Path) -> str:
+    """Return what the list in benchmarks/results says of the code that was measured; a name there may be short for one of the same day."""
+    day, kind = result.name[:10], result.name[10:]
+    for line in (plots.RESULTS / "README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split(" | ")]
+        if day in cells[0] and f"{kind}`" in cells[0]:
+            return re.sub(r" ?\(design/[^)]*\)", "", cells[-1].removesuffix(" |"))
+    raise SystemExit(f"benchmarks/results/README.md does not name {result.name}")
+
+
 def _chosen(row: algorithms.Algorithm) -> str:
     """Say when an algorithm is chosen, as a search over sizes finds it."""
     if row.kind == algorithms.ONESHOT:
@@ -107,6 +145,7 @@ def filled(page: Path) -> str:
         FIGURES: figures,
         PUBLISHED: published,
         SIMULATED: simulated,
+        MEASURED: measured,
     }
     for pattern, function in parts.items():
         text = pattern.sub(function, text)

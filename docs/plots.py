@@ -15,6 +15,11 @@ from ncclx_mpi.bench.points import size_text
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 COLOURS = {"ncclx_mpi": DOT, "mpich": ARROW, "openmpi": GREEN, "impi": VIOLET}
 PLACED = {"near": DOT, "far": ARROW}
+PLANS = {"ours": DOT, "flat plan": ARROW, "before": GREEN}
+"""Of ranks on two hosts: as it is; forced to an algorithm that knows nothing of hosts; on the code before any knew."""
+RATIOS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8)
+TIMES = (0.2, 0.5, 1, 2, 5, 10, 20)
+RATES = (1, 2, 5, 10, 20, 50)
 SWEPT = (("allreduce", 2), ("allreduce", 8), ("bcast", 2), ("alltoall", 2))
 """Which curves of the sweep are drawn: case and ranks."""
 LEFT, WIDTH = 260, 420
@@ -24,7 +29,11 @@ Row = dict[str, Any]
 def all_of_them() -> Iterator[tuple[str, str]]:
     """Name and text of each plot."""
     yield "speed.svg", ratios(_newest("standard"))
-    yield "near-and-far.svg", placements(_newest("standard-near-and-far"))
+    near_and_far, hosts = _newest("standard-near-and-far"), _newest("between-hosts")
+    yield "near-and-far.svg", placements(near_and_far)
+    yield "between-hosts.svg", between_hosts(hosts)
+    yield "latency.svg", pingpong(8, near_and_far, hosts)
+    yield "bandwidth.svg", pingpong(16 << 20, near_and_far, hosts)
     sweep = _newest("sweep")
     for case, ranks in SWEPT:
         yield (
@@ -35,8 +44,14 @@ def all_of_them() -> Iterator[tuple[str, str]]:
 
 def _newest(kind: str) -> list[Row]:
     """The rows of the newest file of a kind; the names begin with the date."""
-    rows: list[Row] = json.loads(sorted(RESULTS.glob(f"*-{kind}.json"))[-1].read_text())["summary"]
+    found = json.loads(newest_file(kind).read_text())
+    rows: list[Row] = found.get("summary") or found["rows"]
     return rows
+
+
+def newest_file(kind: str) -> Path:
+    """The newest file of a kind."""
+    return sorted(RESULTS.glob(f"????-??-??-{kind}.json"))[-1]
 
 
 def ratios(rows: list[Row]) -> str:
@@ -55,22 +70,64 @@ def placements(rows: list[Row]) -> str:
     return _lines("near and far cores: our time in that of the fastest of three MPIs", list(found), list(found.values()), PLACED)
 
 
+def between_hosts(rows: list[Row]) -> str:
+    """A line for each case; dots for our times in those of MPICH, which ran beside each of them."""
+    names, times = [], []
+    for row in rows:
+        case, nbytes = row["what"].rsplit(" ", 1)
+        names.append(_case(case, int(nbytes)))
+        found = {"ours": row["ours_us"] / row["mpich_us"], "before": row["before_us"] / row["mpich_beside_before_us"]}
+        if "flat_forced_us" in row:
+            found["flat plan"] = row["flat_forced_us"] / row["mpich_us"]
+        times.append(found)
+    return _lines("two hosts, two ranks on each: our time in that of MPICH", names, times, PLANS)
+
+
+def pingpong(nbytes: int, placed: list[Row], hosts: list[Row]) -> str:
+    """A line for near cores, far ones and two hosts; a dot for each engine: half a round trip in us, or GB/s of large messages."""
+    is_rate = nbytes >= 1 << 20
+    found = {
+        row["placement"]: row["us"]
+        for row in placed
+        if (row["case"], row["bytes"]) == ("pingpong", nbytes) and row["placement"] in PLACED
+    }
+    (between,) = [row for row in hosts if row["what"] == f"ping-pong {nbytes}"]
+    found["hosts"] = {"ncclx_mpi": between["ours_us"], "mpich": between["mpich_us"]}
+    names = {"near": "near cores", "far": "far cores", "hosts": "two hosts, over TCP"}
+    values = [
+        {side: nbytes / us / 1e3 if is_rate else us for side, us in found[place].items() if side in COLOURS and us}
+        for place in names
+    ]
+    title = f"{size_text(nbytes)} to another rank, {'GB/s' if is_rate else 'half a round trip in us'}"
+    return _lines(title, list(names.values()), values, COLOURS, RATES if is_rate else TIMES, bold=None)
+
+
 def _name(row: Row) -> str:
-    size = f" {size_text(row['bytes'])}" if row["bytes"] else ""
-    return f"{row['case'].replace('_', ' ')}{size}, {row['ranks']} ranks"
+    return f"{_case(row['case'], row['bytes'])}, {row['ranks']} ranks"
 
 
-def _lines(title: str, names: list[str], times: list[dict[str, float]], colours: dict[str, str]) -> str:
+def _case(name: str, nbytes: int) -> str:
+    return f"{name.replace('_', ' ')} {size_text(nbytes)}" if nbytes else name
+
+
+def _lines(
+    title: str,
+    names: list[str],
+    times: list[dict[str, float]],
+    colours: dict[str, str],
+    ticks: tuple[float, ...] = RATIOS,
+    bold: float | None = 1,
+) -> str:
     """A line for each name, with a dot for each of its times, in powers; the first colour's are the largest, and on top."""
-    low, high = 0.04, 8.0
+    low, high = 0.8 * ticks[0], ticks[-1]
     height = 70 + 22 * len(names)
 
     def x(ratio: float) -> float:
         return LEFT + WIDTH * math.log(min(max(ratio, low), high) / low) / math.log(high / low)
 
     body = _legend(height - 14, colours)
-    for ratio in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8):
-        body += [_line(x(ratio), 30, x(ratio), height - 36, 2 if ratio == 1 else 0.7), text(x(ratio), 22, f"{ratio:g}", "middle")]
+    for tick in ticks:
+        body += [_line(x(tick), 30, x(tick), height - 36, 2 if tick == bold else 0.7), text(x(tick), 22, f"{tick:g}", "middle")]
     for number, (name, found) in enumerate(zip(names, times, strict=True)):
         y = 44 + 22 * number
         body.append(text(LEFT - 12, y + 4, name, "end"))
