@@ -39,7 +39,11 @@ def test_both_ways_are_tried_and_direct_copies_first(nbytes: int) -> None:
 
 
 def test_a_period_takes_about_as_long_for_all_sizes_and_is_one_for_a_size_class() -> None:
-    assert [trial.period_of(nbytes) for nbytes in (1, (256 << 10) - 1, 256 << 10, 512 << 10, 1 << 20, 1 << 40)] == [8192, *PERIODS, 1024]
+    assert [trial.period_of(nbytes) for nbytes in (1, (256 << 10) - 1, 256 << 10, 512 << 10, 1 << 20, 1 << 40)] == [
+        8192,
+        *PERIODS,
+        1024,
+    ]
     for bits in range(15, 40):
         assert trial.period_of(1 << bits) == trial.period_of((2 << bits) - 1)
 
