@@ -14,10 +14,12 @@ project = "ncclx_mpi"
 copyright = "2026, the ncclx_mpi developers"
 version = release = ncclx_mpi.__version__
 
-extensions = ["myst_parser", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "reference"]
+extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "reference"]
 exclude_patterns = ["_build", "_extensions", "snippets"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # notebooks show what they did when docs/run_notebooks.py ran them, which a test repeats
+nb_merge_streams = True
 
 # Without the tag nothing is fetched: a build must not depend on three servers.
 intersphinx_mapping = (

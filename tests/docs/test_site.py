@@ -103,8 +103,22 @@ def test_no_internal_link_is_broken(pages: dict[Path, Page]) -> None:
 
 
 def test_every_picture_says_what_it_shows(pages: dict[Path, Page]) -> None:
-    images = [(path.name, image) for path, page in pages.items() for image in page.images]
-    assert [(name, image.get("src")) for name, image in images if not image.get("alt")] == []
+    images = [(path.name, image.get("src") or "", image.get("alt") or "") for path, page in pages.items() for image in page.images]
+    assert [(name, source) for name, source, said in images if not said] == []
+    assert [(name, source) for name, source, said in images if said == source] == [], (
+        "a figure of a notebook without words of its own"
+    )
+
+
+def test_notebooks_are_pages_with_what_their_cells_showed(site: Path) -> None:
+    for notebook in (DOCS / "notebooks").glob("*.ipynb"):
+        shown = (site / "notebooks" / f"{notebook.stem}.html").read_text()
+        cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+        outputs = [output for cell in cells for output in cell["outputs"]]
+        figures = sum("image/png" in output.get("data", {}) for output in outputs)
+        assert shown.count('class="cell_input ') == len(cells)
+        assert shown.count('class="cell_output ') == sum(bool(cell["outputs"]) for cell in cells)
+        assert shown.count("<img ") == figures
 
 
 def test_every_public_name_of_mpi_is_in_the_reference(site: Path) -> None:
@@ -142,7 +156,8 @@ def address(site: Path) -> Iterator[str]:
 def test_no_page_is_wider_than_its_window(site: Path, address: str, pages: dict[Path, Page]) -> None:
     """On a phone none, on a desktop those that are made differently."""
     names = sorted(str(path.relative_to(site.resolve())) for path in pages if path.name not in ("genindex.html", "search.html"))
-    wide = ["index.html", "tutorials/halo_exchange.html", "reference/mpi/communicators.html", "reference/settings.html"]
+    wide = ["index.html", "tutorials/halo_exchange.html", "notebooks/halo_exchange.html", "explanation/speed.html"]
+    wide += ["reference/mpi/communicators.html", "reference/settings.html"]
     wanted = [*((DESKTOP, name) for name in wide), *((PHONE, name) for name in names)]
     (site / "look.html").write_text(LOOK % json.dumps(wanted))
     options = [
