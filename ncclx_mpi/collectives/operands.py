@@ -23,10 +23,9 @@ def _is_root(comm, root):  # type: ignore[no-untyped-def]
     return 1 if load64(comm + COMM.rank) == root else 0
 
 
-@kernel("int64(int64, int64, int64)")
-def _can_meet(comm, kind, root):  # type: ignore[no-untyped-def]
-    """Whether a collective goes through the slot, and `root` is a rank."""
-    return 1 if is_planned(comm, kind) == 0 and 0 <= root < load64(comm + COMM.size) else 0
+@kernel("int64(int64, int64)")
+def _is_rank(comm, root):  # type: ignore[no-untyped-def]
+    return 1 if 0 <= root < load64(comm + COMM.size) else 0
 
 
 @kernel(types.int64(array_argument, array_argument))
@@ -73,7 +72,7 @@ def reduced_in_blocks(comm, send, recv, functions):  # type: ignore[no-untyped-d
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64, types.int64))
 def reduced_to(comm, send, recv, functions, root):  # type: ignore[no-untyped-def]
     """`recv` matters at the root only."""
-    if element_of(send) == NONE or not 0 <= root < load64(comm + COMM.size):
+    if element_of(send) == NONE or _is_rank(comm, root) == 0:
         return 0
     if _is_root(comm, root) != 0 and (_pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv)):
         return 0
@@ -83,9 +82,27 @@ def reduced_to(comm, send, recv, functions, root):  # type: ignore[no-untyped-de
 @kernel(types.int64(types.int64, array_argument, types.int64))
 def spread_from(comm, argument, root):  # type: ignore[no-untyped-def]
     """The array is read at the root and written elsewhere."""
-    if element_of(argument) == NONE or not 0 <= root < load64(comm + COMM.size):
+    if element_of(argument) == NONE or _is_rank(comm, root) == 0:
         return 0
     return 1 if writable_of(argument) != 0 or _is_root(comm, root) != 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def gathered_to(comm, send, recv, root):  # type: ignore[no-untyped-def]
+    """`recv`, which matters at the root only, holds a block of the size of `send` for each rank."""
+    if element_of(send) == NONE or _is_rank(comm, root) == 0:
+        return 0
+    return 1 if _is_root(comm, root) == 0 or holds_blocks(comm, send, recv) != 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
+def scattered_from(comm, send, recv, root):  # type: ignore[no-untyped-def]
+    """`send`, which matters at the root only, holds a block of the size of `recv` for each rank."""
+    if element_of(recv) == NONE or writable_of(recv) == 0 or _is_rank(comm, root) == 0:
+        return 0
+    if _is_root(comm, root) == 0:
+        return 1
+    return 1 if _pair(send, recv) != 0 and nbytes_of(send) == nbytes_of(recv) * load64(comm + COMM.size) else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))
@@ -129,16 +146,10 @@ def of_alltoall(comm, send, recv):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
 def of_gather(comm, send, recv, root):  # type: ignore[no-untyped-def]
     """`recv`, which matters at the root only, holds a block of the size of `send` for each rank."""
-    if element_of(send) == NONE or _can_meet(comm, GATHER, root) == 0:
-        return 0
-    return 1 if _is_root(comm, root) == 0 or holds_blocks(comm, send, recv) != 0 else 0
+    return gathered_to(comm, send, recv, root) if is_planned(comm, GATHER) == 0 else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
 def of_scatter(comm, send, recv, root):  # type: ignore[no-untyped-def]
     """`send`, which matters at the root only, holds a block of the size of `recv` for each rank."""
-    if element_of(recv) == NONE or writable_of(recv) == 0 or _can_meet(comm, SCATTER, root) == 0:
-        return 0
-    if _is_root(comm, root) == 0:
-        return 1
-    return 1 if _pair(send, recv) != 0 and nbytes_of(send) == nbytes_of(recv) * load64(comm + COMM.size) else 0
+    return scattered_from(comm, send, recv, root) if is_planned(comm, SCATTER) == 0 else 0

@@ -50,7 +50,7 @@ def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> Co
     """`nbytes` of each rank to the root's `recv`, in rank order. In place at the root: its block is in `recv`."""
     make = select.plan_for(comm, GATHER, nbytes)
     plan = make(comm.rank, comm.size, *equal_blocks(nbytes, comm.size), root, send == 0)
-    return Collective(comm, "gather", GATHER, plan, (send, recv), root=root)
+    return Collective(comm, "gather", GATHER, plan, (send, recv), root=root, nbytes=nbytes if send else -1)
 
 
 def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> Collective:
@@ -66,7 +66,7 @@ def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> C
     """Blocks of `nbytes` of the root's `send` to the ranks. In place at the root (`recv` = 0): it keeps its block."""
     make = select.plan_for(comm, SCATTER, nbytes * comm.size)
     plan = make(comm.rank, comm.size, *equal_blocks(nbytes, comm.size), root, recv == 0)
-    return Collective(comm, "scatter", SCATTER, plan, (send, recv), root=root)
+    return Collective(comm, "scatter", SCATTER, plan, (send, recv), root=root, nbytes=nbytes if recv else -1)
 
 
 def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> Collective:

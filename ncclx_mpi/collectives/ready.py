@@ -23,7 +23,7 @@ from numba_kernels.layout import WORD, words
 
 SLOW, UNFINISHED = -1, -2
 """No plan is ready: nothing was done. One ran, and there is something to raise: :func:`raise_failure`."""
-_MOST, _LARGEST = 8, 256 << 10
+_MOST, _LARGEST = 16, 256 << 10
 """Plans of a communicator, and bytes of the room of one."""
 READY = words("Ready", "run failed code next")
 """``run``: the address of :func:`run_ready`; ``failed``: 1 + the index of the plan that failed, and the ``code`` of its wait."""

@@ -56,7 +56,12 @@ def calls(comm: Any, count: int, root: int, salt: int) -> list[str]:
     assert (found == np.concatenate([its[own] for its in everything])).all()
     comm.Reduce_scatter_block(given, found[:count])
     assert (found[:count] == total[own]).all()
-    return ["barrier", "allreduce", "reduce", "bcast", "allgather", "alltoall", "reduce_scatter"]
+    found[:] = 0
+    comm.Gather(given[:count], found if rank == root else None, root)
+    assert (found == (np.concatenate([its[:count] for its in everything]) if rank == root else 0)).all()
+    comm.Scatter(given if rank == root else None, found[:count], root)
+    assert (found[:count] == everything[root][own]).all()
+    return ["barrier", "allreduce", "reduce", "bcast", "allgather", "alltoall", "reduce_scatter", "gather", "scatter"]
 
 
 @BETWEEN
