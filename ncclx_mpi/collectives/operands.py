@@ -25,6 +25,7 @@ def _is_root(comm, root):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _is_rank(comm, root):  # type: ignore[no-untyped-def]
+    """Whether `root` is a rank: it comes from the program."""
     return 1 if 0 <= root < load64(comm + COMM.size) else 0
 
 

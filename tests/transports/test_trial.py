@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transports.shm import trial
-from transports.shm.trial import FEW_FROM, FEW_TRIALS, PERIODS, STARTS, TRIALS
+from transports.shm.trial import FEW_FROM, FEW_TRIALS, LONG_BELOW, LONG_PERIOD, PERIOD, STARTS, TRIALS
 
 
 def ways(nbytes: int, count: int, ticks: dict[int, tuple[int, int]]) -> list[tuple[int, bool]]:
@@ -28,7 +28,7 @@ def trials_of(nbytes: int) -> int:
     return FEW_TRIALS if nbytes >= FEW_FROM else TRIALS
 
 
-@pytest.mark.parametrize("nbytes", [1, 40_000, FEW_FROM - 1, FEW_FROM, 1 << 40])
+@pytest.mark.parametrize("nbytes", [1, 40_000, LONG_BELOW - 1, LONG_BELOW, FEW_FROM - 1, FEW_FROM, 1 << 40])
 def test_both_ways_are_tried_and_direct_copies_first(nbytes: int) -> None:
     period = trial.period_of(nbytes)
     found = ways(nbytes, 2 * period, {0: (10, 20)})
@@ -38,11 +38,12 @@ def test_both_ways_are_tried_and_direct_copies_first(nbytes: int) -> None:
         assert way == (1 - step % 2 if is_trial else 0), number
 
 
-def test_a_period_takes_about_as_long_for_all_sizes_and_is_one_for_a_size_class() -> None:
-    assert [trial.period_of(nbytes) for nbytes in (1, (256 << 10) - 1, 256 << 10, 512 << 10, 1 << 20, 1 << 40)] == [
-        8192,
-        *PERIODS,
-        1024,
+def test_a_period_is_one_for_a_size_class_and_long_for_short_transfers() -> None:
+    assert [trial.period_of(nbytes) for nbytes in (1, LONG_BELOW - 1, LONG_BELOW, 1 << 40)] == [
+        LONG_PERIOD,
+        LONG_PERIOD,
+        PERIOD,
+        PERIOD,
     ]
     for bits in range(15, 40):
         assert trial.period_of(1 << bits) == trial.period_of((2 << bits) - 1)
