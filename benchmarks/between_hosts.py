@@ -89,6 +89,8 @@ def main() -> None:
     parser.add_argument("--end", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--rank", choices=("idle", "mpi"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if unknown := {*options.calls.split(",")} - {"", "ping-pong", *(name for name, _, _ in _COLLECTIVES)}:
+        parser.error(f"--calls: there is no {', '.join(sorted(unknown))}")
     if options.end is not None:
         be_end(options.end)
     elif options.rank:

@@ -1,64 +1,36 @@
-"""Collective write and read of a strided array in blocks of 4 KiB, ours beside mpi4py over another MPI, in turns.
+"""Collective write and read of a strided array in blocks of 4 KiB, ours beside mpi4py over other MPIs, in turns.
 
-python benchmarks/files.py --peer PYTHON MPIEXEC [--folders /dev/shm /tmp] [-n 2] [--mib 256] [--rounds 5] [--json FILE]
+python benchmarks/files.py [--peer NAME=PYTHON]... [--folders /dev/shm /tmp] [-n 2] [--mib 256] [--rounds 5] [--json FILE]
 
-`PYTHON` and `MPIEXEC` are of an environment with mpi4py and the other MPI, such as one made by ``pip install mpich mpi4py numpy``. Ranks take
+`PYTHON` is of an environment with mpi4py and the other MPI, such as one made by ``pip install mpich mpi4py numpy``. Ranks take
 the blocks in turn, so that what each has is strided in the file and contiguous in memory. A round makes the file anew, writes it and reads
 it back; times are medians over rounds of the slowest rank's, without opening, closing and `Sync`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 BLOCK = 4096
-PHASES = "write", "read"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", nargs=2, metavar=("PYTHON", "MPIEXEC"))
+    from benchmarks import in_turn
+
+    parser = in_turn.parser(__doc__, ranks=2)
     parser.add_argument("--folders", nargs="+", default=["/dev/shm", tempfile.gettempdir()])
-    parser.add_argument("-n", type=int, default=2)
     parser.add_argument("--mib", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    sides = {"ours": [sys.executable, "-m", "ncclx_mpi", "run", "-n", str(options.n)]}
-    if options.peer:
-        python, mpiexec = options.peer
-        sides["peer"] = [mpiexec, "-n", str(options.n), python]
-    rows = [measure(sides, folder, options.mib, options.rounds) for folder in options.folders]
-    for row in rows:
-        print(row["folder"], {key: value for key, value in row.items() if key != "folder"})
-    if options.json:
-        options.json.write_text(json.dumps({"n": options.n, "mib": options.mib, "block": BLOCK, "rows": rows}, indent=1))
-
-
-def measure(sides: dict[str, list[str]], folder: str, mib: int, rounds: int) -> dict[str, object]:
-    """Seconds of all sides in one folder, and the ratio to the peer."""
-    times: dict[str, dict[str, list[float]]] = {side: {phase: [] for phase in PHASES} for side in sides}
-    for _ in range(rounds):
-        for side, launcher in sides.items():
-            done = subprocess.run(
-                [*launcher, __file__, "--worker", folder, str(mib)], stdout=subprocess.PIPE, text=True, check=True
-            )
-            for phase, seconds in json.loads(done.stdout).items():
-                times[side][phase].append(seconds)
-    found: dict[str, object] = {"folder": folder}
-    for phase in PHASES:
-        medians = {side: statistics.median(times[side][phase]) for side in sides}
-        found |= {f"{phase} {side}": round(seconds, 4) for side, seconds in medians.items()}
-        if "peer" in medians:
-            found[f"{phase} ratio"] = round(medians["ours"] / medians["peer"], 2)
-    return found
+    times: in_turn.Times = {}
+    for folder in options.folders:
+        times |= in_turn.measure(__file__, options, folder, str(options.mib))
+    in_turn.report(times, options, f"collective write and read of {options.mib} MiB in blocks of {BLOCK} B", "s")
 
 
 def work(folder: str, mib: int) -> None:
@@ -78,7 +50,7 @@ def work(folder: str, mib: int) -> None:
         comm.Barrier()
         begun = MPI.Wtime()
         access()
-        seconds[phase] = comm.allreduce(MPI.Wtime() - begun, MPI.MAX)
+        seconds[f"{phase}, {folder}"] = comm.allreduce(MPI.Wtime() - begun, MPI.MAX)
     assert (found == given).all()
     file.Close()
     if comm.rank == 0:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.programs import OURS, described
+from benchmarks.programs import OURS, described, printed_by
 from ncclx_mpi.bench import sides
 from ncclx_mpi.bench.sides import Side
 
@@ -39,6 +37,7 @@ def parser(doc: str | None, ranks: int, rounds: int = 5) -> argparse.ArgumentPar
     found.add_argument(
         "--only", default="", metavar="PATTERN", help="cases whose names match this regular expression are shown and kept"
     )
+    found.add_argument("--limit", type=float, default=120, help="seconds after which a run has failed")
     found.add_argument("--json", type=Path, metavar="FILE")
     return found
 
@@ -62,14 +61,15 @@ def measure(script: str, options: argparse.Namespace, *arguments: str, ranks: in
     for number in range(options.rounds):
         for side in all_sides(options):
             words = side.command(ranks or options.n, *before, script, "--worker", *arguments)
-            done = subprocess.run(
-                words, env=side.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False
-            )
-            print(f"round {number + 1} of {options.rounds}: {side.name}: status {done.returncode}", file=sys.stderr, flush=True)
-            if done.returncode and side.name not in (OURS, "before"):
-                continue  # what a peer cannot do, or only sometimes, has no time there
-            done.check_returncode()
-            for case, taken in json.loads(done.stdout).items():
+            print(f"round {number + 1} of {options.rounds}: {side.name}", file=sys.stderr, flush=True)
+            try:
+                printed = printed_by(words, side.environment, options.limit)
+            except RuntimeError as error:
+                if side.name in (OURS, "before"):
+                    raise
+                print(f"{side.name}: {error}", file=sys.stderr)  # what a peer cannot do, or only sometimes, has no time there
+                continue
+            for case, taken in json.loads(printed).items():
                 if re.search(options.only, case):
                     times.setdefault(case, {}).setdefault(side.name, []).append(taken)
     return times
@@ -101,9 +101,3 @@ def _row(by_side: dict[str, list[float]], pick: Callable[[list[float]], float]) 
     if "before" in picked:
         row["ours/before"] = round(picked[OURS] / picked["before"], 2)
     return row
-
-
-def pin(rank: int) -> None:
-    """Keep this process to a core of its own, as far as there are enough."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})

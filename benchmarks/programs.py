@@ -138,13 +138,18 @@ def started(side: str, python: str, program: Program) -> list[str]:
 
 
 def run(command: list[str], folder: Path, stdin: str, limit: float) -> float:
-    """Seconds from start to exit; RuntimeError if the program failed or took too long, and all that it started is ended."""
+    """Seconds from start to exit; RuntimeError if the program failed or took too long."""
     environment = {**os.environ, "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}", "MPLBACKEND": "agg"}
     began = time.perf_counter()
+    printed_by(command, environment, limit, stdin, cwd=folder, stderr=subprocess.STDOUT)
+    return time.perf_counter() - began
+
+
+def printed_by(command: list[str], environment: dict[str, str], limit: float, stdin: str = "", **where: Any) -> str:
+    """What a program prints; RuntimeError if it failed or took too long: then all that it started is ended."""
     job = subprocess.Popen(
-        command, cwd=folder, env=environment, start_new_session=True, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        command, env=environment, start_new_session=True, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **where
+    )
     try:
         printed, _ = job.communicate(stdin, timeout=limit)
     except subprocess.TimeoutExpired as error:
@@ -152,10 +157,9 @@ def run(command: list[str], folder: Path, stdin: str, limit: float) -> float:
             os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
         raise RuntimeError(f"took more than {limit:.0f} s") from error
-    taken = time.perf_counter() - began
     if job.returncode:
         raise RuntimeError(f"ended with {job.returncode}: {printed.strip()[-300:]}")
-    return taken
+    return str(printed)
 
 
 def ratio(times: Seconds) -> float | None:

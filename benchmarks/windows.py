@@ -1,8 +1,8 @@
 """Accesses to windows, and making windows and communicators, ours beside mpi4py over other MPIs, in turns.
 
-python benchmarks/windows.py [--peer NAME PYTHON MPIEXEC]... [--before PYTHON] [-n 2] [--rounds 5] [--json FILE]
+python benchmarks/windows.py [--peer NAME=PYTHON]... [--before PYTHON] [-n 2] [--rounds 5] [--json FILE]
 
-`PYTHON` and `MPIEXEC` are of an environment with mpi4py and the other MPI, such as one made by ``pip install mpich mpi4py numpy``;
+`PYTHON` is of an environment with mpi4py and the other MPI, such as one made by ``pip install mpich mpi4py numpy``;
 ``--before`` is a Python of another version of ours. A round starts each side once. In it, a case is a block of calls, again and again, and
 its time is the least of the blocks of all rounds, per call: what others do on the machine can only add. Each rank keeps to a core of its own,
 as far as there are enough. Rank 0 accesses the last rank, which waits in a barrier, but for fences and what is collective. "NumPy copy of
@@ -11,54 +11,26 @@ as far as there are enough. Rank 0 accesses the last rank, which waits in a barr
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 BLOCKS = 15
 LARGE = 1 << 20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", nargs=3, action="append", default=[], metavar=("NAME", "PYTHON", "MPIEXEC"))
-    parser.add_argument("--before", metavar="PYTHON")
-    parser.add_argument("-n", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    run = ["-m", "ncclx_mpi", "run", "-n", str(options.n)]
-    sides = {"ours": [sys.executable, *run]}
-    if options.before:
-        sides["before"] = [options.before, *run]
-    sides |= {name: [mpiexec, "-n", str(options.n), python] for name, python, mpiexec in options.peer}
-    rows = measure(sides, options.rounds)
-    for case, row in rows.items():
-        print(f"{case:32s}", *(f"{name} {value:8.2f}" for name, value in row.items()))
-    if options.json:
-        options.json.write_text(json.dumps({"n": options.n, "rounds": options.rounds, "us": rows}, indent=1) + "\n")
+    from benchmarks import in_turn
 
-
-def measure(sides: dict[str, list[str]], rounds: int) -> dict[str, dict[str, float]]:
-    """Microseconds of a call on each side, and ours over the others'."""
-    times: dict[str, dict[str, list[float]]] = {}
-    for _ in range(rounds):
-        for side, launcher in sides.items():
-            done = subprocess.run([*launcher, __file__, "--worker"], stdout=subprocess.PIPE, text=True, check=True)
-            for case, us in json.loads(done.stdout).items():
-                times.setdefault(case, {}).setdefault(side, []).append(us)
-    found = {}
-    for case, by_side in times.items():
-        least = {side: round(min(each), 2) for side, each in by_side.items()}
-        ratios = {f"ours/{side}": round(least["ours"] / us, 2) for side, us in least.items() if side != "ours"}
-        found[case] = least | ratios
-    return found
+    options = in_turn.parser(__doc__, ranks=2).parse_args()
+    times = in_turn.measure(__file__, options)
+    in_turn.report(times, options, "accesses to windows, and making windows and communicators", "us", min)
 
 
 def cases(comm: Any, win: Any, shared: Any, mpi: Any) -> dict[str, tuple[Callable[[], Any], int, bool]]:

@@ -15,7 +15,7 @@ from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.clock import ticks_per_us
 from transports.shm.lane import SHM
-from transports.shm.trial import _SMALLEST_BITS, CLASSES, STARTS, TRIAL, period_of
+from transports.shm.trial import _SMALLEST_BITS, CLASSES, PERIOD, STARTS, TRIAL
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
 _WORDS = TRIAL.total // 8
@@ -68,7 +68,7 @@ def _of_table(what: str, table: int) -> Iterator[Decision]:
 def decision(what: str, index: int, words: list[int], ticks_a_us: float) -> Decision:
     """Return what the words of a trial say."""
     transfers, piped, direct, chosen = words
-    turn = (transfers - 1) % period_of((1 << (_SMALLEST_BITS + index)) - 1)
+    turn = (transfers - 1) % PERIOD
     since = transfers - turn + max(start for start in STARTS if start <= turn)
     return Decision(what, _size(index), chosen == 1, transfers, since, piped / ticks_a_us, direct / ticks_a_us)
 

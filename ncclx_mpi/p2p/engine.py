@@ -60,9 +60,7 @@ if TYPE_CHECKING:
 
 WORD = 8
 _SLICE_US = 50_000
-_DOZE_US, _CROWDED_DOZE_US = 20_000, 500
-"""After how long a wait dozes, alone on its core and with more ranks than cores: there it takes the core from those that compute, and
-from whatever else the machine does."""
+_DOZE_US = 20_000
 _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
 _DEATH_NOTICE_SECONDS = 5.0
@@ -191,7 +189,7 @@ class Engine:
             ("spins", 1 if self.arena.is_crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
             ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
-            ("doze_ticks", int((_CROWDED_DOZE_US if self.arena.is_crowded else _DOZE_US) * rate)),
+            ("doze_ticks", int(_DOZE_US * rate)),
             ("ticks_per_us", int(rate)),
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),

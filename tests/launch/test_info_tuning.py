@@ -8,7 +8,7 @@ import pytest
 from programs import command, run, run_code
 
 from ncclx_mpi.collectives.shm_decisions import decision, in_words
-from transports.shm.trial import LONG_PERIOD
+from transports.shm.trial import PERIOD
 
 LARGE = """
 import numpy as np
@@ -24,7 +24,7 @@ for _ in range(12):
     [
         ([9, 3000, 1000, 1], "direct copies: direct 1.0 us, piped 3.0 us; tried from transfer 1 on, of 9"),
         ([20, 1000, 3000, 0], "through shared memory: direct 3.0 us, piped 1.0 us; tried from transfer 17 on, of 20"),
-        ([LONG_PERIOD + 70, 0, 0, 1], f"direct copies: as rank 0 found; tried from transfer {LONG_PERIOD + 65} on, of {LONG_PERIOD + 70}"),
+        ([PERIOD + 70, 0, 0, 1], f"direct copies: as rank 0 found; tried from transfer {PERIOD + 65} on, of {PERIOD + 70}"),
     ],
 )  # fmt: skip
 def test_recorded_trials_in_words(words: list[int], told: str) -> None:

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from transports.shm import trial
-from transports.shm.trial import FEW_FROM, FEW_TRIALS, LONG_BELOW, LONG_PERIOD, PERIOD, STARTS, TRIALS
+from transports.shm.trial import FEW_FROM, FEW_TRIALS, PERIOD, STARTS, TRIALS
 
 
 def ways(nbytes: int, count: int, ticks: dict[int, tuple[int, int]]) -> list[tuple[int, bool]]:
     """The way of each of `count` transfers and whether it was a trial; from transfer `first` on they take ``ticks[first]``."""
     table = np.zeros(trial.WORDS, np.int64)
     mine, taken, found = trial.trial_of(table.ctypes.data, nbytes), (0, 0), []
-    period = trial.period_of(nbytes)
     for number in range(count):
         taken = ticks.get(number, taken)
-        assert bool(trial.has_verdict(mine, nbytes)) == any(number % period == start + trials_of(nbytes) for start in STARTS)
+        assert bool(trial.has_verdict(mine, nbytes)) == any(number % PERIOD == start + trials_of(nbytes) for start in STARTS)
         way = trial.next_way(mine, nbytes)
         found.append((way, bool(trial.is_trial(mine, nbytes))))
         if found[-1][1]:
@@ -28,25 +27,13 @@ def trials_of(nbytes: int) -> int:
     return FEW_TRIALS if nbytes >= FEW_FROM else TRIALS
 
 
-@pytest.mark.parametrize("nbytes", [1, 40_000, LONG_BELOW - 1, LONG_BELOW, FEW_FROM - 1, FEW_FROM, 1 << 40])
+@pytest.mark.parametrize("nbytes", [1, 40_000, FEW_FROM - 1, FEW_FROM, 1 << 40])
 def test_both_ways_are_tried_and_direct_copies_first(nbytes: int) -> None:
-    period = trial.period_of(nbytes)
-    found = ways(nbytes, 2 * period, {0: (10, 20)})
+    found = ways(nbytes, 2 * PERIOD, {0: (10, 20)})
     for number, (way, is_trial) in enumerate(found):
-        step = min(number % period - start for start in STARTS if start <= number % period)
+        step = min(number % PERIOD - start for start in STARTS if start <= number % PERIOD)
         assert is_trial == (step < trials_of(nbytes))
         assert way == (1 - step % 2 if is_trial else 0), number
-
-
-def test_a_period_is_one_for_a_size_class_and_long_for_short_transfers() -> None:
-    assert [trial.period_of(nbytes) for nbytes in (1, LONG_BELOW - 1, LONG_BELOW, 1 << 40)] == [
-        LONG_PERIOD,
-        LONG_PERIOD,
-        PERIOD,
-        PERIOD,
-    ]
-    for bits in range(15, 40):
-        assert trial.period_of(1 << bits) == trial.period_of((2 << bits) - 1)
 
 
 @pytest.mark.parametrize("nbytes", [40_000, FEW_FROM])

@@ -1,7 +1,7 @@
 """Choosing between two ways to move bytes by trying both, size by size.
 
 How fast a way is depends on the machine, on where its cores are this minute and on what the caches hold; nothing that could be
-looked up. So of every period of transfers of a size class the first few go both ways in turn, and the rest the way that was
+looked up. So of every `PERIOD` transfers of a size class the first few go both ways in turn, and the rest the way that was
 the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Direct copies go first, and once more
 where there are few trials: they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
 The first trials of all meet cold caches, from which direct copies gain more as they get warm: so the other way has to be faster by a
@@ -26,11 +26,8 @@ WORDS = CLASSES * TRIAL.total // 8
 TRIALS, FEW_TRIALS, FEW_FROM = 8, 3, 4 << 20
 """Transfers that are trials, one after the other; few from some bytes on, as a transfer that takes long is disturbed by less in
 proportion, and programs make few of them."""
-STARTS = (0, 16, 64, 256)
-"""After how many transfers of a period the trials begin anew."""
-PERIOD, LONG_PERIOD, LONG_BELOW = 1024, 8192, 512 << 10
-"""Transfers of a period, powers of two; more of them below some bytes, as a period is over sooner where a transfer is. Half of the trials go
-the slower way."""
+PERIOD, STARTS = 1024, (0, 16, 64, 256)
+"""Transfers of a period, and after how many of them the trials begin anew."""
 _EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
 """Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
 chosen all the same, after those trials and after later ones."""
@@ -53,15 +50,9 @@ def _trials(nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64)")
-def period_of(nbytes):  # type: ignore[no-untyped-def]
-    """Transfers of a period, alike for all of a size class."""
-    return LONG_PERIOD if nbytes < LONG_BELOW else PERIOD
-
-
-@kernel("int64(int64, int64)")
-def _step(count, nbytes):  # type: ignore[no-untyped-def]
+def _step(count):  # type: ignore[no-untyped-def]
     """Transfers since trials last began, when there were `count` before."""
-    turn, last = count & (period_of(nbytes) - 1), 0
+    turn, last = count % PERIOD, 0
     for start in STARTS:
         last = start if start <= turn else last
     return turn - last
@@ -70,7 +61,7 @@ def _step(count, nbytes):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
     """The way, 0 or 1, that the next transfer, of `nbytes`, goes."""
-    step = _step(load64(trial + TRIAL.count), nbytes)
+    step = _step(load64(trial + TRIAL.count))
     store64(trial + TRIAL.count, load64(trial + TRIAL.count) + 1)
     if step == 0:
         store64(trial + TRIAL.least, 0)
@@ -93,13 +84,13 @@ def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def is_trial(trial, nbytes):  # type: ignore[no-untyped-def]
     """Whether the transfer, of `nbytes`, that last asked for its way went it as a trial."""
-    return 1 if _step(load64(trial + TRIAL.count) - 1, nbytes) < _trials(nbytes) else 0
+    return 1 if _step(load64(trial + TRIAL.count) - 1) < _trials(nbytes) else 0
 
 
 @kernel("int64(int64, int64)")
 def has_verdict(trial, nbytes):  # type: ignore[no-untyped-def]
     """Whether the next transfer, of `nbytes`, is the first one after trials."""
-    return 1 if _step(load64(trial + TRIAL.count), nbytes) == _trials(nbytes) else 0
+    return 1 if _step(load64(trial + TRIAL.count)) == _trials(nbytes) else 0
 
 
 @kernel("void(int64, int64)")
