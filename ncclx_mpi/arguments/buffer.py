@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.errors import ERR_NO_MEM, fail
+from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 
 if TYPE_CHECKING:
@@ -116,6 +117,10 @@ class Buffer(Elements):
         """Address of the packed elements, and what keeps it valid: the memory itself where that is direct."""
         if self.is_direct:
             return self.address, self.owner
+        run = self._run()
+        if run is not None:
+            run.load(self.nbytes)
+            return run.room.address, run.room
         copy = self.copy()
         copy.load()
         return copy.address, copy.owner
@@ -130,10 +135,39 @@ class Buffer(Elements):
         """
         if self.is_direct:
             return self.address, self.owner, _nothing
+        run = self._run()
+        if run is not None:
+            if filled:
+                run.load(self.nbytes)
+            return run.room.address, (run.room, self.owner), run.store
         copy = self.copy()
         if filled:
             copy.load()
         return copy.address, (copy.owner, self.owner), copy.store
+
+    def _run(self) -> _Run | None:
+        """Pinned memory for contiguous elements of a GPU, None for any others."""
+        if self.device is None or not self.contiguous or not self.nbytes:
+            return None
+        room = gpu_packing.lease(self.device, self.nbytes)
+        return _Run(self.device, self.address, room) if room.is_pinned else None
+
+
+class _Run(NamedTuple):
+    """Contiguous elements of a GPU, and where they are packed: one copy, where :class:`Copy` asks for the kinds of many."""
+
+    device: DeviceMemory
+    address: int
+    room: staging.Lease
+
+    def load(self, nbytes: int) -> None:
+        """Copy to the packed elements."""
+        self.device.copy_now(self.room.address, self.address, nbytes, self.room)
+
+    def store(self, nbytes: int) -> None:
+        """Copy the first bytes of the packed elements to where they belong."""
+        if nbytes:
+            self.device.copy_now(self.address, self.room.address, nbytes, self.room)
 
 
 class VBuffer(Elements):

@@ -110,6 +110,9 @@ def _walked(layout: Layout, origin: int, nbytes: int, packed: int, first: int) -
 
 def lease(memory: DeviceMemory, nbytes: int) -> staging.Lease:
     """Pinned memory for packed elements of an array."""
+    again = staging.lease_again(memory.driver, nbytes)
+    if again is not None:
+        return again
     with memory.current() as driver:
         return staging.lease(driver, nbytes)
 

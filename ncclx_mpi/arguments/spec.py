@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ncclx_mpi.arguments import kept
 from ncclx_mpi.arguments.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.buffers.bounds import check_inside
 from ncclx_mpi.buffers.layout import Layout, committed
@@ -69,12 +70,12 @@ class _Memory(NamedTuple):
 
 def send(spec: Any, blocks: int = 1) -> Buffer:
     """Resolve what a call reads: one message, or `blocks` equal blocks (then `count` is of one block)."""
-    return _quick(spec, blocks, _CONTIGUOUS_C, _CONTIGUOUS_F) or _simple(spec, writable=False, blocks=blocks)
+    return _quick(spec, blocks, _CONTIGUOUS_C, _CONTIGUOUS_F) or kept.find(spec, False, blocks) or _simple(spec, False, blocks)
 
 
 def recv(spec: Any, blocks: int = 1) -> Buffer:
     """Resolve what a call writes: one message, or `blocks` equal blocks (then `count` is of one block)."""
-    return _quick(spec, blocks, _WRITABLE_C, _WRITABLE_F) or _simple(spec, writable=True, blocks=blocks)
+    return _quick(spec, blocks, _WRITABLE_C, _WRITABLE_F) or kept.find(spec, True, blocks) or _simple(spec, True, blocks)
 
 
 def _quick(spec: Any, blocks: int, flags_c: int, flags_f: int) -> Buffer | None:
@@ -139,7 +140,7 @@ def is_in_place(spec: Any) -> bool:
     return spec is None or spec is IN_PLACE
 
 
-def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
+def _simple(spec: Any, writable: bool, blocks: int) -> Buffer:
     source, count, displ, kind = _split(spec, list | tuple)
     memory = _open(source, kind, writable=writable)
     if memory.datatype._state is None and displ:
@@ -156,7 +157,10 @@ def _simple(spec: Any, *, writable: bool, blocks: int) -> Buffer:
             raise ValueError(f"message: buffer is None but count is {number}")
     check_inside(memory, offset, number * max(blocks, 1), layout)
     device = _device(memory, layout, offset, number)
-    return Buffer(memory.address + offset, number, memory.datatype, layout, memory.owner, memory.readonly, device)
+    buffer = Buffer(memory.address + offset, number, memory.datatype, layout, memory.owner, memory.readonly, device)
+    if device is not None:
+        kept.keep(spec, writable, blocks, buffer)
+    return buffer
 
 
 def _split(spec: Any, pair: Any) -> tuple[Any, Any, Any, Any]:

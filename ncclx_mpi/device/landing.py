@@ -120,9 +120,9 @@ def ask_matched(comm, message, address, nbytes):  # type: ignore[no-untyped-def]
     return receive
 
 
-@kernel("void(int64, int64, int64)", is_entry=True)
+@kernel("int64(int64, int64, int64)", is_entry=True)
 def look(engine, request, seen):  # type: ignore[no-untyped-def]
-    """Make progress, then write how a request is to the words at `seen`."""
+    """Make progress, then write how a request is to the words at `seen`. Returns 0 while it only waits, 1 if there is something to do."""
     if load_acquire(request + REQUEST.state) == PENDING:
         progress(engine)
     lock(engine)
@@ -136,6 +136,7 @@ def look(engine, request, seen):  # type: ignore[no-untyped-def]
     store64(seen + LOOK.description, load64(engine + SHM.arena) + load64(request + REQUEST.second))
     store64(seen + LOOK.passed, load64(request + REQUEST.passed))
     unlock(engine)
+    return 1 if load64(seen + LOOK.is_complete) | load64(seen + LOOK.asks) | load64(seen + LOOK.is_granted) != 0 else 0
 
 
 @kernel("void(int64, int64)", is_entry=True)

@@ -35,36 +35,39 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.device import landing
 from ncclx_mpi.device.landing import LOOK, Look
 from ncclx_mpi.device.members import put, put_place, read_place
-from ncclx_mpi.device.process import process
+from ncclx_mpi.device.process import Process, process
 from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.gpu_memory.copying import Copies
 from ncclx_mpi.gpu_memory.memory import DeviceMemory, keep_for_good
 from ncclx_mpi.gpu_memory.peers import PLACE, CudaIpc, Mapping, Place, Unreachable
 from ncclx_mpi.gpu_memory.staging import Lease
 from ncclx_mpi.p2p.engine import NativeComm, Result
-from numba_kernels.cuda.driver import WRITE, Step
-from numba_kernels.jit import entry
+from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD, words
+
+entry = functools.cache(_entry)
 
 WINDOW = 4 << 20
 """Bytes of pinned memory that a message passes through; a multiple of the largest chunk of a pipe."""
 _PIECE = 1 << 20
 """Bytes that one copy moves to or from a window."""
 _OVER = object()
+_KEPT = 1024
+"""Descriptions that are kept at either end."""
+_Seen = ctypes.c_int64 * (LOOK.total // WORD)
 _DESCRIPTION = words("Description", f"ready pid address uuid*2 place*{PLACE.total // WORD}")
 
 
@@ -103,7 +106,8 @@ class Message(ABC):
         self._is_over = False
         self._is_forgotten = False
         self._guard = threading.Lock()
-        self._seen: npt.NDArray[np.int64] = np.zeros(LOOK.total // WORD, dtype=np.int64)
+        self._seen = _Seen()
+        self._seen_at = ctypes.addressof(self._seen)
         self._steps = self._run()
 
     def poll(self) -> bool:
@@ -154,9 +158,13 @@ class Message(ABC):
             keep_for_good(self)
         self._engine.withdraw(self._request)
 
+    def _look(self) -> bool:
+        """Make progress; whether there is something to see."""
+        return bool(entry(landing.look)(self._engine.address, self._request, self._seen_at))
+
     def _see(self) -> Look:
-        entry(landing.look)(self._engine.address, self._request, self._seen.ctypes.data)
-        return Look(*self._seen.tolist())
+        self._look()
+        return Look(*self._seen)
 
     def _pass_on(self, moved: int) -> None:
         entry(landing.pass_on)(self._engine.address, self._request, moved)
@@ -195,26 +203,17 @@ class Outgoing(Message):
 
     def _describe(self) -> None:
         """Write the description; the last word comes by the stream."""
-        memory, address = self._array.memory, self._array.address
-        known = process(memory.driver)
-        block = (ctypes.c_int64 * (_DESCRIPTION.total // WORD)).from_address(self._description.address)
-        found = np.frombuffer(block, dtype=np.int64)
-        found[:] = 0
-        found[_DESCRIPTION.pid // WORD] = os.getpid()
-        found[_DESCRIPTION.address // WORD] = address
-        put(found, _DESCRIPTION.uuid, np.frombuffer(known.uuid(memory.device), dtype=np.int64))
-        place = known.ipc.place(address, memory.known)
-        if place is not None:
-            put_place(found, _DESCRIPTION.place, place)
-        with memory.current() as driver:
+        memory, address = self._array.memory, self._description.address
+        ctypes.memmove(address, _description(process(memory.driver), memory, self._array.address), _DESCRIPTION.total)
+        with memory.current():
             memory.check_usable()
-            driver.batch(memory.stream.handle, [Step(WRITE, self._description.address + _DESCRIPTION.ready, 1)])
+            process(memory.driver).writer(address + _DESCRIPTION.ready)(memory.stream.handle, 1)
 
     def _run(self) -> Generator[None, None, None]:
-        while not ((seen := self._see()).is_complete or seen.is_granted):
+        while not self._look():
             yield
         self._is_granted = True
-        if not seen.is_complete:
+        if not Look(*self._seen).is_complete:
             yield from self._feed()
         while not _is_ready(self._description.address):
             yield
@@ -265,8 +264,9 @@ class Incoming(Message):
         self._request = start(self._room.address)
 
     def _run(self) -> Generator[None, None, None]:
-        while not ((seen := self._see()).is_complete or seen.asks):
+        while not self._look():
             yield
+        seen = Look(*self._seen)
         if seen.is_complete:
             yield from self._deliver(seen)
         elif seen.error:
@@ -292,36 +292,27 @@ class Incoming(Message):
         """Copy from the sender's array; False if that cannot be reached."""
         while not _is_ready(seen.description):
             yield
-        with self._source(seen) as source:
-            if source is None or abs(source - self._array.address) < seen.nbytes:
+        offer = _read_offer(ctypes.string_at(seen.description + _DESCRIPTION.pid, _DESCRIPTION.total - _DESCRIPTION.pid))
+        ipc, mapping, source = process(self._array.memory.driver).ipc, None, offer.address
+        if seen.source != self._engine.rank:
+            mapping = self._map(ipc, offer)
+            if mapping is None or offer.place is None:
+                return False
+            source = mapping.address + offer.place.offset
+        try:
+            if abs(source - self._array.address) < seen.nbytes:
                 return False
             self._copies.begin(self._array.address, source, seen.nbytes)
             yield from self._await_copies()
+        finally:
+            if mapping is not None and not self._copies.are_under_way:
+                ipc.give_back([mapping])
         self._settle()
         return True
 
-    @contextmanager
-    def _source(self, seen: Look) -> Iterator[int | None]:
-        """Address in this process of what is offered, None if it has none; a mapping stays open while the body runs."""
-        block = (ctypes.c_int64 * (_DESCRIPTION.total // WORD)).from_address(seen.description)
-        found = np.frombuffer(block, dtype=np.int64)
-        if seen.source == self._engine.rank:
-            yield int(found[_DESCRIPTION.address // WORD])
-            return
-        first, place = _DESCRIPTION.uuid // WORD, read_place(found, _DESCRIPTION.place)
-        ipc = process(self._array.memory.driver).ipc
-        mapping = self._map(ipc, int(found[_DESCRIPTION.pid // WORD]), found[first : first + 2].tobytes(), place)
-        if mapping is None or place is None:
-            yield None
-            return
-        try:
-            yield mapping.address + place.offset
-        finally:
-            if not self._copies.are_under_way:
-                ipc.give_back([mapping])
-
-    def _map(self, ipc: CudaIpc, pid: int, uuid: bytes, place: Place | None) -> Mapping | None:
+    def _map(self, ipc: CudaIpc, offer: _Offer) -> Mapping | None:
         """Borrow a mapping of a peer's allocation; None if there is none to be had."""
+        pid, uuid, place = offer.pid, offer.uuid, offer.place
         if place is None or ipc.why_not(pid):
             return None
         with self._array.memory.current(), contextlib.suppress(Unreachable):
@@ -400,7 +391,51 @@ def start_matched(comm: NativeComm, array: Array, take: Callable[[], int]) -> In
     return Incoming(comm, array, lambda room: post(comm.address, take(), room, array.nbytes))
 
 
+class _Offer(NamedTuple):
+    """What a description says."""
+
+    pid: int
+    address: int
+    uuid: bytes
+    place: Place | None
+
+
+@functools.lru_cache(_KEPT)
+def _read_offer(content: bytes) -> _Offer:
+    """What the words of a description from the process on say."""
+    found = np.frombuffer(bytes(_DESCRIPTION.pid) + content, dtype=np.int64)
+    first = _DESCRIPTION.uuid // WORD
+    pid, address = (int(found[at // WORD]) for at in (_DESCRIPTION.pid, _DESCRIPTION.address))
+    return _Offer(pid, address, found[first : first + 2].tobytes(), read_place(found, _DESCRIPTION.place))
+
+
+_described: dict[tuple[int, int, int], bytes] = {}
+"""Descriptions of arrays that come again, by process, address and number of the allocation."""
+
+
+def _description(known: Process, memory: DeviceMemory, address: int) -> bytes:
+    """The description of an array, whose last word comes by the stream."""
+    key = os.getpid(), address, memory.known.buffer_id
+    made = _described.get(key)
+    if made is not None:
+        return made
+    found = np.zeros(_DESCRIPTION.total // WORD, dtype=np.int64)
+    found[_DESCRIPTION.pid // WORD] = key[0]
+    found[_DESCRIPTION.address // WORD] = address
+    put(found, _DESCRIPTION.uuid, np.frombuffer(known.uuid(memory.device), dtype=np.int64))
+    place = known.ipc.place(address, memory.known)
+    if place is not None:
+        put_place(found, _DESCRIPTION.place, place)
+    if len(_described) >= _KEPT:
+        _described.clear()
+    _described[key] = made = found.tobytes()
+    return made
+
+
 def _lease(memory: DeviceMemory, nbytes: int) -> Lease:
+    again = staging.lease_again(memory.driver, nbytes)
+    if again is not None:
+        return again
     with memory.current() as driver:
         return staging.lease(driver, nbytes)
 

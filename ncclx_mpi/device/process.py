@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ncclx_mpi import runtime
 from ncclx_mpi.device.executor import Executor
@@ -31,6 +31,7 @@ class Process:
         self._uuids: dict[int, bytes] = {}
         self._executors: dict[int, Executor] = {}
         self._pinned: set[int] = set()
+        self._writers: dict[int, Callable[[int, int], None]] = {}
         self._guard = threading.RLock()
         runtime.before_leaving(self._leave)
 
@@ -48,6 +49,11 @@ class Process:
             with self._guard:
                 found = self._executors.get(device) or self._executors.setdefault(device, Executor(self._driver, device))
         return found
+
+    def writer(self, address: int) -> Callable[[int, int], None]:
+        """What enqueues a write of the word at `address`, of memory that is lent again and again to one user at a time."""
+        found = self._writers.get(address)
+        return self._writers.setdefault(address, self._driver.writer(address)) if found is None else found
 
     def pin(self, page: int) -> bool:
         """Whether streams can write to a page of device words, after it was pinned if need be."""

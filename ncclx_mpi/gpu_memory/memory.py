@@ -6,7 +6,8 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.gpu_memory.streams import LEGACY, Stream
@@ -45,26 +46,15 @@ class DeviceMemory:
         """Ordinal of the GPU in this process."""
         return self.known.device
 
-    @contextmanager
-    def current(self) -> Iterator[Driver]:
-        """Lend the driver, with the device current in this thread.
+    def current(self) -> _Current:
+        """Lend the driver, with the device current in this thread, to the body of a ``with``.
 
         Raises
         ------
         Exception
             ERR_OTHER: the driver failed.
         """
-        driver = self.driver
-        before = driver.current_device()
-        try:
-            if before != self.device:
-                driver.use(self.device)
-            yield driver
-        except DriverError as error:
-            errors.fail(errors.ERR_OTHER, f"a copy between GPU {self.device} and the host failed: {error}")
-        finally:
-            if before not in (None, self.device):
-                driver.use(before)
+        return _Current(self)
 
     @contextmanager
     def in_order(self, keep: Any) -> Iterator[Driver]:
@@ -85,6 +75,21 @@ class DeviceMemory:
             except BaseException:
                 keep_for_good(keep)
                 raise
+
+    def copy_now(self, target: int, source: int, nbytes: int, keep: Any) -> None:
+        """One copy in the stream, which has run on return; as :meth:`in_order` otherwise."""
+        with self.current() as driver:
+            self.check_usable()
+            try:
+                driver.copy(target, source, nbytes, self.stream.handle)
+                self._wait()
+            except BaseException:
+                keep_for_good(keep)
+                raise
+
+    def fail(self, error: DriverError) -> NoReturn:
+        """Raise ERR_OTHER for what the driver has refused."""
+        raise errors.error(errors.ERR_OTHER, f"a copy between GPU {self.device} and the host failed: {error}") from error
 
     def check_usable(self) -> None:
         """Raise unless copies of the array can be enqueued now; its device is current.
@@ -123,6 +128,37 @@ class DeviceMemory:
             runtime.engine().idle_wait(lambda: driver.is_idle(handle), f"wait for a stream of GPU {self.device}")
         else:
             driver.synchronize(handle)
+
+
+class _Current:
+    """A device current while a body runs. A class: a generator costs a message several microseconds."""
+
+    __slots__ = ("_before", "_memory")
+
+    def __init__(self, memory: DeviceMemory) -> None:
+        self._memory = memory
+        self._before: int | None = None
+
+    def __enter__(self) -> Driver:
+        memory = self._memory
+        driver, device = memory.driver, memory.known.device
+        try:
+            self._before = driver.current_device()
+            if self._before != device:
+                driver.use(device)
+        except DriverError as error:
+            memory.fail(error)
+        return driver
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, traceback: TracebackType | None) -> None:
+        memory, before = self._memory, self._before
+        try:
+            if before is not None and before != memory.known.device:
+                memory.driver.use(before)
+        except DriverError as error:
+            memory.fail(error)
+        if isinstance(raised, DriverError):
+            memory.fail(raised)
 
 
 def keep_for_good(owner: Any) -> None:

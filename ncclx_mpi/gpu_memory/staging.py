@@ -99,10 +99,8 @@ class Pool:
         size = _size_class(nbytes)
         if nbytes > PINNED_MAX:
             return self._lend_pageable(size, f"more than {PINNED_MAX} are not pinned")
-        try:
-            return Lease(self, self.idle[size].pop(), size)
-        except (KeyError, IndexError):
-            pass
+        if (again := self.lease_again(nbytes)) is not None:
+            return again
         with self._guard:
             try:
                 address = self._carve(size) if size <= _LARGEST_CARVED else self._reserve(size)
@@ -111,6 +109,16 @@ class Pool:
                 self._warn(f"no {size} bytes can be pinned: {error}")
                 return lease
         return Lease(self, address, size)
+
+    def lease_again(self, nbytes: int) -> Lease | None:
+        """Lend what is pinned and idle; None if nothing of that size is."""
+        if nbytes > PINNED_MAX:
+            return None
+        size = _size_class(nbytes)
+        try:
+            return Lease(self, self.idle[size].pop(), size)
+        except (KeyError, IndexError):
+            return None
 
     def unpin(self) -> None:
         """Take back what was registered; the memory stays, since peers may still read it."""
@@ -180,6 +188,12 @@ class Pool:
 class _Process:
     pool: Pool | None = None
     guard = threading.RLock()
+
+
+def lease_again(driver: Driver, nbytes: int) -> Lease | None:
+    """Lend pinned memory that nobody uses, None if there is none of that size; no device need be current."""
+    pool = _Process.pool
+    return None if pool is None or pool.driver is not driver else pool.lease_again(nbytes)
 
 
 def lease(driver: Driver, nbytes: int) -> Lease:

@@ -57,12 +57,14 @@ def watch(look: Callable[[], bool]) -> None:
     _watches.append(look)
 
 
-def step() -> bool:
-    """Move everything that is pending on; whether there is anything left. What fails is reported, and left alone."""
+def step(besides: Stepped | None = None) -> bool:
+    """Move everything that is pending on, `besides` what the caller moves on; whether there is anything left. What fails is reported."""
     is_any = False
     for look in _watches:
         is_any = look() or is_any
     for operation in list(_pending) if _pending else ():
+        if operation is besides:
+            continue
         try:
             is_done = _poll(operation)
         except errors.Exception:  # another thread has just finished this one

@@ -31,7 +31,7 @@ class DeviceTransfer(Operation):
 
     def poll(self) -> bool:
         """Whether it is done, after everything that Python moves on has gone on."""
-        background_progress.step()
+        background_progress.step(self.message)
         return self.message.poll()
 
     def wait(self) -> None:

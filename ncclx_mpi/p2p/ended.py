@@ -67,6 +67,8 @@ class EndedComms:
     def heed(self) -> None:
         """Look at what other ranks have revoked; every wait comes by here when there is something."""
         first, count = self._engine.word("heeded"), self._engine.word("revoked_count")
+        if first == count:
+            return
         self._engine.set_word("heeded", count)
         for number in range(max(first, count - revoking.MOST_REVOKED), count):
             context = int(self._revoked[number % revoking.MOST_REVOKED])
