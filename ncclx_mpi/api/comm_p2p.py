@@ -418,7 +418,7 @@ def _start_sendrecv(
     receiving = _start_recv(state, recvbuf, source, recvtag)
     if sending is None:
         return receiving
-    return Together([_post_send(state, sending, dest, sendtag, STANDARD), receiving])
+    return _together(lambda: _post_send(state, sending, dest, sendtag, STANDARD), receiving)
 
 
 def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, source: int, recvtag: int) -> Operation:
@@ -433,7 +433,18 @@ def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, sou
     receiving = _no_proc() if source == PROC_NULL else _post_recv(state, buffer, source, recvtag)
     if dest == PROC_NULL:
         return receiving
-    return Together([Transfer(state.native, data).send(object_messages.address_of(data), len(data), dest, sendtag), receiving])
+    return _together(
+        lambda: Transfer(state.native, data).send(object_messages.address_of(data), len(data), dest, sendtag), receiving
+    )
+
+
+def _together(start_send: Callable[[], Operation], receiving: Operation) -> Operation:
+    """A receive that is posted, and the send that is to go with it: if that is refused, nothing is received later either."""
+    try:
+        return Together([start_send(), receiving])
+    except BaseException:
+        receiving.abandon()
+        raise
 
 
 def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Prequest:
