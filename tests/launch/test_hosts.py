@@ -348,6 +348,34 @@ def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
         assert (status, stdout.splitlines()) == (0, ["12000"] * 2), stderr
 
 
+FIRST_CONTACT = """
+import os, sys, time
+from mpi4py import MPI
+
+comm, is_cut = MPI.COMM_WORLD, sys.argv[1]
+print("started", flush=True)
+while not os.path.exists(is_cut):
+    time.sleep(0.01)
+print(sum(comm.allreduce(1) for _ in range(100)), len(os.listdir("/proc/self/fd")), flush=True)
+"""
+
+
+@needs_ucx
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_link_that_is_down_at_the_first_contact_costs_nothing(on_hosts, spaces, tmp_path, which):
+    """One of the hosts has no route then, and the other one no answer. No attempt to connect leaves anything behind."""
+    job = on_hosts("-c", FIRST_CONTACT, str(tmp_path / "cut"), NCCLX_MPI_HEARTBEAT="0.5,30")
+    assert job.read(2) == [["started"] * 2] * 2
+    spaces[which].set_link("down")
+    (tmp_path / "cut").touch()
+    time.sleep(0.5)
+    spaces[which].set_link("up")
+    for status, stdout, stderr in job.end(timeout=300):
+        assert status == 0, stderr
+        for total, descriptors in (line.split() for line in stdout.splitlines()):
+            assert total == "400" and int(descriptors) < 100
+
+
 BUSY = """
 import os, random, signal, sys
 import numpy as np
