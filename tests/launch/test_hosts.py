@@ -410,15 +410,19 @@ ABORT_OF_UCX_1_13 = "ucp_request.c:684"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seeds" in metafunc.fixturenames:
-        is_full = metafunc.config.getoption("--full")
-        metafunc.parametrize("seeds", [range(first, first + 20) for first in range(0, 200, 20)] if is_full else [range(2)])
+    """With --full: 200 kills and 20 silences, in parts that end within the limit of a test also where other work runs."""
+    is_full = metafunc.config.getoption("--full")
+    for name, many, few, part in (("kills", 200, 2, 5), ("silences", 20, 0, 4)):
+        if name in metafunc.fixturenames:
+            count = many if is_full else few
+            parts = [range(first, min(first + part, count)) for first in range(0, count, part)] or [range(0)]
+            metafunc.parametrize(name, parts, ids=[f"{seeds.start}to{seeds.stop}" for seeds in parts])
 
 
 @needs_ucx
-def test_ranks_that_are_killed_at_any_time(on_hosts, seeds):
+def test_ranks_that_are_killed_at_any_time(on_hosts, kills):
     """In whatever its peers are: all of them raise, all hosts end, and nothing is left."""
-    for seed in seeds:
+    for seed in kills:
         found = on_hosts("-c", BUSY, str(seed), str(seed % 4)).end()
         assert [status for status, _, _ in found] == [137, 137], (seed, found)
         words = [stdout.split() for _, stdout, _ in found]
@@ -429,10 +433,10 @@ def test_ranks_that_are_killed_at_any_time(on_hosts, seeds):
 
 
 @needs_ucx
-def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, full):
-    if not full:
+def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, silences):
+    if not silences:
         pytest.skip("one is silenced by another test; with --full, 20 are")
-    for seed in range(20):
+    for seed in silences:
         job = on_hosts("-c", BUSY, str(seed), "-1", NCCLX_MPI_HEARTBEAT="0.2,2")
         pids = [int(line) for lines in job.read(2) for line in lines]
         spaces[seed % 2].set_link("down")
