@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from namespaces import ip, namespaces
 
 HERE = Path(__file__).resolve()
 HOME = HERE.parents[1]
@@ -73,7 +74,7 @@ _COLLECTIVES = (
     *((name, nbytes, "linear") for name in ("gather", "scatter") for nbytes in (8, 8 << 10, _SMALL)),
 )
 """Name, bytes, and the flat algorithm that ran before plans knew of hosts."""
-_HOSTS = ("nmbench0", "nmbench1")
+_HOSTS = tuple(f"nm{os.getpid()}{end}" for end in "ab")
 _ADDRESSES = ("10.94.0.1", "10.94.0.2")
 
 
@@ -148,28 +149,19 @@ def report(rows: Rows, file: str | None) -> None:
 def hosts() -> Iterator[None]:
     """Make two namespaces, and remove them."""
     links = [f"v{name}" for name in _HOSTS]
-    try:
-        for name in _HOSTS:
-            _ip("netns", "add", name)
-        _ip("link", "add", links[0], "netns", _HOSTS[0], "type", "veth", "peer", "name", links[1], "netns", _HOSTS[1])
+    with namespaces(*_HOSTS):
+        ip("link", "add", links[0], "netns", _HOSTS[0], "type", "veth", "peer", "name", links[1], "netns", _HOSTS[1])
         for name, link, address in zip(_HOSTS, links, _ADDRESSES, strict=True):
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
             for each in ("lo", link):
-                _ip("-n", name, "link", "set", each, "up")
+                ip("-n", name, "link", "set", each, "up")
         for _ in range(100):  # the system says a moment later that they run, and UCX opens no link before
-            if all("state UP" in _ip("-n", name, "link", "show", link) for name, link in zip(_HOSTS, links, strict=True)):
+            if all("state UP" in ip("-n", name, "link", "show", link) for name, link in zip(_HOSTS, links, strict=True)):
                 break
             time.sleep(0.05)
         else:
             raise SystemExit("the link between the namespaces does not come up within 5 s")
         yield
-    finally:
-        for name in _HOSTS:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-def _ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
 
 
 def on_host(number: int, *words: str) -> list[str]:

@@ -31,6 +31,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from namespaces import ip, namespaces
+
 from ncclx_mpi.bootstrap import handover
 from ncclx_mpi.bootstrap.agent_process import AgentProcess, Order
 from ncclx_mpi.bootstrap.exchange import TOKEN_LENGTH, Directory, name_of
@@ -275,28 +277,19 @@ def address(host: int) -> str:
 @contextlib.contextmanager
 def hosts() -> Iterator[None]:
     """Make the namespaces and the bridge between them, and remove them."""
-    try:
-        for name in (SWITCH, *HOSTS):
-            _ip("netns", "add", name)
-        _ip("-n", SWITCH, "link", "add", "bridge", "type", "bridge")
-        _ip("-n", SWITCH, "link", "set", "bridge", "up")
+    with namespaces(SWITCH, *HOSTS):
+        ip("-n", SWITCH, "link", "add", "bridge", "type", "bridge")
+        ip("-n", SWITCH, "link", "set", "bridge", "up")
         for number, name in enumerate(HOSTS):
-            _ip("link", "add", "veth", "netns", name, "type", "veth", "peer", "name", f"to{number}", "netns", SWITCH)
-            _ip("-n", SWITCH, "link", "set", f"to{number}", "master", "bridge", "up")
-            _ip("-n", name, "addr", "add", f"{address(number)}/24", "dev", "veth")
+            ip("link", "add", "veth", "netns", name, "type", "veth", "peer", "name", f"to{number}", "netns", SWITCH)
+            ip("-n", SWITCH, "link", "set", f"to{number}", "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"{address(number)}/24", "dev", "veth")
             for link in ("lo", "veth"):
-                _ip("-n", name, "link", "set", link, "up")
+                ip("-n", name, "link", "set", link, "up")
         subprocess.run(
             ["ip", "netns", "exec", HOSTS[0], "ping", "-c", "1", "-w", "10", address(1)], capture_output=True, check=False
         )
         yield
-    finally:
-        for name in (SWITCH, *HOSTS):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -117,12 +117,14 @@ def _to_other_nodes(membership: Membership) -> list[Transport]:
     """The transports that reach ranks of other nodes."""
     if membership.directory is not None:
         from ncclx_mpi import rc
+        from ncclx_mpi.bootstrap.heartbeat import heartbeat
         from transports.ucx import library
         from transports.ucx.transport import Ucx
 
         size, arena = membership.size, membership.arena
         far = [rank for rank in range(size) if rank not in arena.near]
-        return [Ucx(library.find(getattr(rc, "ucx_library", "")), membership.rank, size, far, arena.death_notice)]
+        found = library.find(getattr(rc, "ucx_library", ""))
+        return [Ucx(found, membership.rank, size, far, arena.death_notice, heartbeat().limit)]
     if membership.network is None:
         return []
     from transports.virtual.transport import VirtualNetwork

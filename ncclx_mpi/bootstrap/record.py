@@ -12,6 +12,7 @@ from pathlib import Path
 from ncclx_mpi import __version__, rc
 from ncclx_mpi.algorithms import ALGORITHMS, ORDER
 from ncclx_mpi.bootstrap.wire import Message, ProtocolError
+from transports.ucx import library as ucx
 
 PROTOCOL = 1
 """To be raised when what hosts say to each other changes."""
@@ -20,7 +21,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 def _agreed_settings() -> dict[str, str]:
     names = ("heartbeat", ORDER, *(f"algo_{collective}" for collective in ALGORITHMS))
-    return {name: str(getattr(rc, name)) for name in names}
+    return {**{name: str(getattr(rc, name)) for name in names}, **ucx.agreed_settings()}
 
 
 def machine_id() -> str:
@@ -98,6 +99,9 @@ def odd_ones(records: Sequence[Record]) -> str:
     for name, setting in rc.SETTINGS.items():
         values = [record.settings.get(name, setting.default) for record in records]
         if text := _differing(records, list(map(str, values)), setting.variable):
+            return text
+    for name in ucx.AGREED:
+        if text := _differing(records, [record.settings.get(name, "not said") for record in records], name):
             return text
     return ""
 

@@ -70,6 +70,7 @@ def test_node_0_is_missing(pool):
         ("protocol", 99, "the protocol of ncclx_mpi is 1 .* but 99 on node 1"),
         ("byteorder", "middle", "the byte order is little .* but middle on node 1"),
         ("settings", {"algo_bcast": "binomial"}, "NCCLX_MPI_ALGO_BCAST is auto .* but binomial on node 1"),
+        ("settings", {"UCX_TCP_RX_SEG_SIZE": "65536"}, "UCX_TCP_RX_SEG_SIZE is 270336 .* but 65536 on node 1"),
     ],
 )
 def test_the_odd_host_is_named_to_all(pool, monkeypatch, what, value, says):

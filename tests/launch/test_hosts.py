@@ -348,6 +348,34 @@ def test_a_link_that_flaps_costs_nothing(on_hosts, spaces):
         assert (status, stdout.splitlines()) == (0, ["12000"] * 2), stderr
 
 
+FIRST_CONTACT = """
+import os, sys, time
+from mpi4py import MPI
+
+comm, is_cut = MPI.COMM_WORLD, sys.argv[1]
+print("started", flush=True)
+while not os.path.exists(is_cut):
+    time.sleep(0.01)
+print(sum(comm.allreduce(1) for _ in range(100)), len(os.listdir("/proc/self/fd")), flush=True)
+"""
+
+
+@needs_ucx
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_link_that_is_down_at_the_first_contact_costs_nothing(on_hosts, spaces, tmp_path, which):
+    """One of the hosts has no route then, and the other one no answer. No attempt to connect leaves anything behind."""
+    job = on_hosts("-c", FIRST_CONTACT, str(tmp_path / "cut"), NCCLX_MPI_HEARTBEAT="0.5,30")
+    assert job.read(2) == [["started"] * 2] * 2
+    spaces[which].set_link("down")
+    (tmp_path / "cut").touch()
+    time.sleep(0.5)
+    spaces[which].set_link("up")
+    for status, stdout, stderr in job.end(timeout=300):
+        assert status == 0, stderr
+        for total, descriptors in (line.split() for line in stdout.splitlines()):
+            assert total == "400" and int(descriptors) < 100
+
+
 BUSY = """
 import os, random, signal, sys
 import numpy as np
@@ -382,15 +410,19 @@ ABORT_OF_UCX_1_13 = "ucp_request.c:684"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seeds" in metafunc.fixturenames:
-        is_full = metafunc.config.getoption("--full")
-        metafunc.parametrize("seeds", [range(first, first + 20) for first in range(0, 200, 20)] if is_full else [range(2)])
+    """With --full: 200 kills and 20 silences, in parts that end within the limit of a test also where other work runs."""
+    is_full = metafunc.config.getoption("--full")
+    for name, many, few, part in (("kills", 200, 2, 5), ("silences", 20, 0, 4)):
+        if name in metafunc.fixturenames:
+            count = many if is_full else few
+            parts = [range(first, min(first + part, count)) for first in range(0, count, part)] or [range(0)]
+            metafunc.parametrize(name, parts, ids=[f"{seeds.start}to{seeds.stop}" for seeds in parts])
 
 
 @needs_ucx
-def test_ranks_that_are_killed_at_any_time(on_hosts, seeds):
+def test_ranks_that_are_killed_at_any_time(on_hosts, kills):
     """In whatever its peers are: all of them raise, all hosts end, and nothing is left."""
-    for seed in seeds:
+    for seed in kills:
         found = on_hosts("-c", BUSY, str(seed), str(seed % 4)).end()
         assert [status for status, _, _ in found] == [137, 137], (seed, found)
         words = [stdout.split() for _, stdout, _ in found]
@@ -401,10 +433,10 @@ def test_ranks_that_are_killed_at_any_time(on_hosts, seeds):
 
 
 @needs_ucx
-def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, full):
-    if not full:
+def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, silences):
+    if not silences:
         pytest.skip("one is silenced by another test; with --full, 20 are")
-    for seed in range(20):
+    for seed in silences:
         job = on_hosts("-c", BUSY, str(seed), "-1", NCCLX_MPI_HEARTBEAT="0.2,2")
         pids = [int(line) for lines in job.read(2) for line in lines]
         spaces[seed % 2].set_link("down")

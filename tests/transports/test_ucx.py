@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from numba_kernels.jit import c_address
 from transports.base import Transport
 from transports.messages import CREDIT, EAGER, GOODBYE, RTS
 from transports.ucx import channel, transport
-from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, TRANSFER, WINDOW
+from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, ROUTE, TRANSFER, WINDOW
 from transports.ucx.library import Library, LibraryError, find, settings
 from transports.ucx.transport import Ucx
 
@@ -92,6 +93,25 @@ class TestUcx(TransportTests):
             seen = zero.received(1)
         assert endpoint.value == 0
         assert zero.tell(1, GOODBYE, 0, 0, 0, 0) and endpoint.value != 0, "one that knows of this rank is told"
+        for each in pair:
+            each.close()
+
+    def test_what_is_said_while_there_is_no_route_waits_for_one(self, library: Library) -> None:
+        """In the place of a link that is down: an address of no family. Whoever has waited in vain is told that there is no way."""
+        pair = [Ucx(library, rank, 2, {0, 1}, patience=0.5) for rank in range(2)]
+        endpoints = [each.endpoint() for each in pair]
+        zero, one = (End(each, endpoints) for each in pair)
+        nowhere = np.full(2, -1)
+        for each in pair:
+            each._routes[:, [ROUTE.targets // 8, ROUTE.count // 8]] = nowhere.ctypes.data, 1
+        began = time.monotonic()
+        assert not zero.send(1, b"early") and pair[0].why_lost(1) == ""
+        pair[0]._routes[1, ROUTE.count // 8] = 0
+        assert zero.send(1, b"now")
+        while not pair[1].why_lost(0):
+            assert not one.send(0, b"never")
+        assert time.monotonic() - began >= 0.5
+        assert "finds no way to rank 0: Destination is unreachable" in pair[1].why_lost(0)
         for each in pair:
             each.close()
 

@@ -129,3 +129,11 @@ worker.close()
 print("same")
 """
     assert run(code, UCX_NET_DEVICES="lo") == "same"
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("264K", "270336"), (" 264kb", "270336"), ("270336", "270336"), ("1M", "1048576"), ("inf", "inf")]
+)
+def test_what_hosts_agree_on_is_a_number_of_bytes(monkeypatch, text, nbytes):
+    monkeypatch.setenv("UCX_TCP_RX_SEG_SIZE", text)
+    assert library.agreed_settings() == {"UCX_TCP_RX_SEG_SIZE": nbytes}

@@ -15,8 +15,9 @@ A message is handed up where UCX delivers it, out of UCX's memory. But UCX may a
 what comes then is kept until :func:`transports.ucx.transfers.poll` looks again, as the engine is in the middle of something else.
 
 Endpoints are made when the first message is sent, which a farewell is not: one to each rank of a large job would take connections that nobody
-uses. One that fails is never used again; whoever waits for the peer is told of its death. Only where nothing was ever heard of the peer, it
-may have left without a word to this rank: that is believed when the hosts have had time to tell each other of it.
+uses. While a link is down none can be made: what there is to say waits for as long as a link may take to come back
+(:mod:`transports.ucx.routes`). One that fails is never used again; whoever waits for the peer is told of its death. Only where nothing was
+ever heard of the peer, it may have left without a word to this rank: that is believed when the hosts have had time to tell each other of it.
 
 Cost: alpha a message, one copy into a frame and one out of UCX's memory.
 """
@@ -41,6 +42,7 @@ from transports.ucx.layout import (
     KEPT,
     LINK,
     MESSAGES,
+    NO_WAY,
     NOTE,
     NOTED,
     OK,
@@ -54,6 +56,7 @@ from transports.ucx.layout import (
     is_error,
     status_of,
 )
+from transports.ucx.routes import ROUTED, WAIT, look_for_route
 
 CREDIT_BYTES = 1 << 20
 """Eager bytes of a peer that found their receive, from which it is told at once; fewer wait for a message to ride on."""
@@ -97,10 +100,26 @@ def on_failed(link, endpoint, status):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def endpoint_of(state, link):  # type: ignore[no-untyped-def]
-    """The endpoint of a peer, made on first use; 0 if there is none any more."""
+    """The endpoint of a peer, made on first use; 0 if there is none any more (``FAILED``), or none yet."""
     found = load64(link + LINK.endpoint)
     if found != 0 or load64(link + LINK.flags) & FAILED != 0:
         return found
+    way, status = look_for_route(state, load64(link + LINK.rank)), NO_WAY
+    if way == WAIT:
+        return 0
+    if way == ROUTED:
+        status = _make_endpoint(state, link)
+    if status != OK:
+        if load64(link + LINK.next) == 0:
+            store64(link + LINK.address, status)
+            store64(link + LINK.flags, load64(link + LINK.flags) | UNREACHED)
+        fail(link)
+    return load64(link + LINK.endpoint)
+
+
+@kernel("int64(int64, int64)")
+def _make_endpoint(state, link):  # type: ignore[no-untyped-def]
+    """Have UCX connect with a peer; its status."""
     params, made = _endpoint_params(), _word()
     fill(params, 0, ENDPOINT.total)
     store64(params + ENDPOINT.mask, WITH_ADDRESS_AND_ERRORS)
@@ -110,14 +129,9 @@ def endpoint_of(state, link):  # type: ignore[no-untyped-def]
     store64(params + ENDPOINT.argument, link)
     store64(made, 0)
     status = status_of(call_three(load64(state + STATE.create_endpoint), load64(state + STATE.worker), params, made))
-    if status != OK:
-        if load64(link + LINK.next) == 0:
-            store64(link + LINK.address, status)
-            store64(link + LINK.flags, load64(link + LINK.flags) | UNREACHED)
-        fail(link)
-        return 0
-    store64(link + LINK.endpoint, load64(made))
-    return load64(made)
+    if status == OK:
+        store64(link + LINK.endpoint, load64(made))
+    return status
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
@@ -145,7 +159,7 @@ def make_frame(state, link, kind, nbytes):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64)")
 def post(frame, nbytes):  # type: ignore[no-untyped-def]
-    """Give a message, with so many bytes behind the header, to UCX."""
+    """Give a message, with so many bytes behind the header, to UCX; there is an endpoint."""
     state, link, message = load64(frame + FRAME.state), load64(frame + FRAME.link), frame + FRAME.message
     taken, released = load64(link + LINK.next), load64(link + LINK.released)
     store64(message + HEADER.taken, taken)
@@ -154,10 +168,7 @@ def post(frame, nbytes):  # type: ignore[no-untyped-def]
     store64(link + LINK.announced, released)
     store64(link + LINK.patience, 0)
     store64(state + STATE.used, ticks())
-    endpoint, params = endpoint_of(state, link), _params()
-    if endpoint == 0:
-        release(frame)
-        return
+    endpoint, params = load64(link + LINK.endpoint), _params()
     store64(params + PARAMS.mask_and_flags, WITH_CALL_USER_DATA_AND_FLAGS | EAGERLY)
     store64(params + PARAMS.call, load64(state + STATE.on_sent))
     store64(params + PARAMS.user_data, frame)
@@ -188,7 +199,7 @@ def _is_unheard(link):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def send(engine, link, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
-    """Send a message (:mod:`transports.messages`); 1, or 0 if the peer has not taken enough of those before.
+    """Send a message (:mod:`transports.messages`); 1, or 0 if there is no way to the peer now, or it has not taken enough of those before.
 
     Farewells are read before one is sent: who has left closes its end, and the failure to send to it would be taken for its death.
     """
@@ -199,10 +210,11 @@ def send(engine, link, kind, context, tag, nbytes, first, second, third):  # typ
     flags, sent = load64(link + LINK.flags), load64(link + LINK.sent)
     if flags & FAILED != 0:
         return 1 if flags & GONE != 0 else 0
-    if sent - load64(link + LINK.acknowledged) >= WINDOW:
+    state = load64(link + LINK.state)
+    if endpoint_of(state, link) == 0 or sent - load64(link + LINK.acknowledged) >= WINDOW:
         return 0
     length = nbytes if kind == EAGER else _THREE_WORDS
-    frame = make_frame(load64(link + LINK.state), link, kind, length)
+    frame = make_frame(state, link, kind, length)
     if frame == 0:
         return 0
     message, payload = frame + FRAME.message, frame + FRAME.total
@@ -223,9 +235,11 @@ def send(engine, link, kind, context, tag, nbytes, first, second, third):  # typ
 
 @kernel("int64(int64, int64)")
 def send_note(state, link):  # type: ignore[no-untyped-def]
-    """Tell a peer what was taken of it; 1, or 0 if there is no memory for that now."""
+    """Tell a peer what was taken of it; 1, or 0 if there is no memory for that now, or no way to the peer."""
     if load64(link + LINK.flags) & FAILED != 0:
         return 1
+    if endpoint_of(state, link) == 0:
+        return 0
     frame = make_frame(state, link, NOTE, 0)
     if frame == 0:
         return 0

@@ -26,7 +26,9 @@ STATE = words(
     # when the network was looked at, and when it last had something to do; when pieces under way were last waited for in vain
     "polled used ticks_per_us in_vain "
     # bytes of a piece, where no window asks for fewer
-    "piece",
+    "piece "
+    # ROUTE of each world rank; for how long there may be none, in ticks
+    "routes patience",
 )
 LINK = words(
     "Link",
@@ -45,6 +47,9 @@ LINK = words(
 )
 assert LINK.total <= PEER_WORDS * WORD
 FAILED, NOTED, GONE, UNREACHED = 1, 2, 4, 8
+ROUTE = words("Route", "targets count first last")
+"""To a peer: its addresses (:mod:`transports.ucx.routes`), and how many; when one of them had no route, for the first time and for the last
+one of a series of looks; 0: each always had one."""
 
 WINDOW = 64
 """Messages that may be under way to a peer, or kept by it, before it has taken them."""
@@ -88,7 +93,7 @@ WITH_ADDRESS_AND_ERRORS = 1 | 2 | 4
 PEER_ERRORS = 1
 # of ucp_am_recv_param_t, whose first word has the flags
 DATA_MAY_BE_HELD, IS_DESCRIPTION = 1 << 16, 1 << 17
-OK, IN_PROGRESS = 0, 1
+OK, IN_PROGRESS, NO_WAY = 0, 1, -6
 _LAST_ERROR = -100
 
 

@@ -44,6 +44,9 @@ verbs after four times a quarter of a second (UCX's own is seven times a second,
 
 The segment of a socket holds an eager message, or a piece of a large one, with what is in front of it. UCX cuts what is longer, and puts
 it together in memory of its own before it hands it up, a copy more; its own segment is of 64 KiB."""
+AGREED = ("UCX_TCP_RX_SEG_SIZE",)
+"""Settings that must be the same on all hosts: a sender cuts what it sends by its own segment, for which a smaller one has no room."""
+_UNITS = {"": 0, "B": 0, "K": 10, "KB": 10, "M": 20, "MB": 20, "G": 30, "GB": 30}
 _FUNCTIONS = (
     "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
@@ -247,6 +250,17 @@ def settings() -> dict[str, str]:
     """What UCX is told by this library, and what the user tells it in the place of that, or besides."""
     users = {name: value for name, value in sorted(os.environ.items()) if name.startswith("UCX_")}
     return {**_DEFAULTS, **users}
+
+
+def agreed_settings() -> dict[str, str]:
+    """Those that must be the same on all hosts; numbers of bytes as such, however they are written."""
+    found = settings()
+    return {name: _in_bytes(found[name]) for name in AGREED}
+
+
+def _in_bytes(text: str) -> str:
+    parts = re.fullmatch(r"(\d+)([KMG]?B?)", text.strip().upper())
+    return str(int(parts[1]) << _UNITS[parts[2]]) if parts else text
 
 
 class Worker:

@@ -237,6 +237,8 @@ def _feed(state, request):  # type: ignore[no-untyped-def]
             is_lost = 1 if load64(request + TRANSFER.flying) == 0 else 0
             store64(state + STATE.active_count, load64(state + STATE.active_count) - is_lost)
             return 1
+        if endpoint == 0:
+            return 0
         length = min(piece, wanted - offset)
         is_ahead = 1 if offset - load64(request + REQUEST.passed) >= _MOST_AHEAD * piece else 0
         if is_ahead != 0 or load64(request + TRANSFER.flying) >= MOST_FLYING:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address
@@ -23,10 +25,12 @@ from transports.ucx.layout import (
     MESSAGES,
     PIECE_BY_SOCKETS,
     PIECES,
+    ROUTE,
     STATE,
     UNREACHED,
 )
 from transports.ucx.library import Library, Worker
+from transports.ucx.routes import addresses_of, targets_of
 
 _FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
 """At the end: until peers that make no progress are left alone with what they have; until UCX has ended its part of it."""
@@ -56,6 +60,8 @@ class Ucx(Transport):
         World ranks that are reached by it.
     on_death
         What is called when a peer is found dead; None: nothing.
+    patience
+        Seconds in which a link that is down may come back: a peer to which there is no way at first is dead only after them.
 
     Raises
     ------
@@ -66,17 +72,26 @@ class Ucx(Transport):
     name: ClassVar[str] = "ucx"
 
     def __init__(
-        self, library: Library, rank: int, size: int, reached: Collection[int], on_death: DeathNotice | None = None
+        self,
+        library: Library,
+        rank: int,
+        size: int,
+        reached: Collection[int],
+        on_death: DeathNotice | None = None,
+        patience: float = 0.0,
     ) -> None:
         self.library = library
         self._rank = rank
         self._size = size
         self._reached = frozenset(reached)
         self._on_death = on_death
+        self._patience = patience
         self._worker = Worker(library)
         self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
         self._state = -(-self._block.ctypes.data // LINE) * LINE
         self._links = np.zeros(size, dtype=np.int64)
+        self._routes = np.zeros((size, ROUTE.total // WORD), dtype=np.int64)
+        self._targets: dict[bytes, npt.NDArray[np.uint8]] = {}
         self._addresses: dict[int, Any] = {}
 
     @functools.cached_property
@@ -84,8 +99,12 @@ class Ucx(Transport):
         return Capabilities(max_eager=MAX_EAGER_BY_SOCKETS if self._has_only_sockets else MAX_EAGER)
 
     @functools.cached_property
+    def _ways(self) -> list[tuple[str, str]]:
+        return list(self._worker.resources())
+
+    @property
     def _has_only_sockets(self) -> bool:
-        return {transport for transport, _ in self._worker.resources()} <= {"tcp", "self"}
+        return {transport for transport, _ in self._ways} <= {"tcp", "self"}
 
     @functools.cached_property
     def functions(self) -> Functions:
@@ -112,8 +131,9 @@ class Ucx(Transport):
         return f"UCX {self.library.name} finds no way to rank {peer}: {status}; UCX_LOG_LEVEL=warn lets it say more"
 
     def endpoint(self) -> bytes:
-        """The address of this rank's worker."""
-        return self._worker.endpoint()
+        """The addresses of this rank's interfaces, if UCX goes by sockets, and that of its worker."""
+        found = addresses_of(device for _, device in self._ways) if self._has_only_sockets else []
+        return struct.pack("!H", len(found)) + b"".join(found) + self._worker.endpoint()
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
         self._links[:] = peers[: len(self._links)]  # those of the job: others are met on this machine
@@ -130,6 +150,8 @@ class Ucx(Transport):
             ("on_piece_sent", c_address(transfers.on_piece_sent)),
             ("on_piece_received", c_address(transfers.on_piece_received)),
             ("ticks_per_us", int(ticks_per_us())),
+            ("routes", self._routes.ctypes.data),
+            ("patience", int(self._patience * 1e6 * ticks_per_us())),
             ("piece", PIECE_BY_SOCKETS if self._has_only_sockets else LARGEST_PIECE),
         ):
             _word_at(self._state + getattr(STATE, field)).value = value
@@ -146,7 +168,15 @@ class Ucx(Transport):
             raise ConnectionError(f"ucx: {reason}")
         if not endpoint:
             raise ConnectionError(f"ucx: rank {peer} has not said where its worker is")
-        self._addresses[peer] = address = ctypes.create_string_buffer(endpoint, len(endpoint))
+        (count,) = struct.unpack_from("!H", endpoint)
+        ours = 2 + 4 * count
+        hosts, worker = endpoint[2:ours], endpoint[ours:]
+        if hosts not in self._targets:
+            self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
+        targets = self._targets[hosts]
+        for field, value in (("targets", targets.ctypes.data), ("count", len(targets))):
+            self._routes[peer, getattr(ROUTE, field) // WORD] = value
+        self._addresses[peer] = address = ctypes.create_string_buffer(worker, len(worker))
         link = int(self._links[peer])
         for field, value in (("address", ctypes.addressof(address)), ("rank", peer), ("state", self._state)):
             _word_at(link + getattr(LINK, field)).value = value

@@ -1,0 +1,49 @@
+"""Namespaces of a benchmark are gone when it is, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from programs import HOME, all_gone
+from spaces import needs_spaces
+
+CODE = """
+import subprocess, sys, time
+from namespaces import namespaces
+
+name, seconds = sys.argv[1], float(sys.argv[2])
+with namespaces(name, name + "x"):
+    print(subprocess.Popen(["ip", "netns", "exec", name, "sleep", "600"]).pid, flush=True)
+    time.sleep(seconds)
+"""
+
+
+def spaces_now() -> list[str]:
+    shown = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[0] for line in shown.splitlines()]
+
+
+@needs_spaces
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_they_are_gone_with_all_that_runs_there(number):
+    name = f"ncclxbench{os.getpid()}"
+    line = [sys.executable, "-c", CODE, name, "600" if number else "0"]
+    env = {**os.environ, "PYTHONPATH": str(Path(HOME) / "benchmarks")}
+    job = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert job.stdout is not None
+    pid = int(job.stdout.readline())
+    if number:
+        assert {name, name + "x"} <= {*spaces_now()}
+        job.send_signal(number)
+    job.communicate(timeout=30)
+    assert all_gone([pid], 10)
+    end = time.monotonic() + 10
+    while {name, name + "x"} & {*spaces_now()}:
+        assert time.monotonic() < end
+        time.sleep(0.05)
