@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import on_gpu
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SNIPPETS = DOCS / "snippets"
@@ -71,6 +74,8 @@ def is_proved(block: Block) -> bool:
     kind, _, what = block.mark.partition(": ")
     if kind in ("file", "output"):
         return is_of_a_program(what) or what in LISTED["files"]
+    if kind == "gpu":
+        return block.text == on_gpu.shown(DOCS / what)
     if kind == "ci":
         return f'"$tree" {what}' in CI or f'"$work/tree-$1" {what}' in CI
     if block.language == "bash":
