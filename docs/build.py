@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import on_gpu
 import pictures
 import plots
 import textbook
@@ -17,6 +18,7 @@ from ncclx_mpi import __version__, algorithms, rc
 DOCS = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- file: (\S+) -->\n)```(python|bash|docker|yaml|text)\n.*?```\n", re.DOTALL)
 OUTPUT = re.compile(r"(<!-- output: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
+ON_GPU = re.compile(r"(<!-- gpu: (\S+) -->\n)```text\n.*?```\n", re.DOTALL)
 TABLE = re.compile(r"(<!-- settings: begin -->\n).*?(<!-- settings: end -->)", re.DOTALL)
 ALGORITHMS = re.compile(r"(<!-- algorithms: begin -->\n).*?(<!-- algorithms: end -->)", re.DOTALL)
 DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: end -->)", re.DOTALL)
@@ -51,6 +53,11 @@ def snippet(match: re.Match[str]) -> str:
 def output(match: re.Match[str]) -> str:
     """Return the block with what a snippet printed."""
     return f"{match[1]}```text\n{(DOCS / match[2]).read_text()}```\n"
+
+
+def seen_on_gpu(match: re.Match[str]) -> str:
+    """Return the block with what programs printed on a GPU, where somebody has one and wrote it down."""
+    return f"{match[1]}```text\n{on_gpu.shown(DOCS / match[2])}```\n"
 
 
 def differences(match: re.Match[str]) -> str:
@@ -139,6 +146,7 @@ def filled(page: Path) -> str:
     parts = {
         BLOCK: snippet,
         OUTPUT: output,
+        ON_GPU: seen_on_gpu,
         DIFFERENCES: differences,
         TABLE: settings,
         ALGORITHMS: rows,

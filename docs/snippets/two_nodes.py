@@ -16,5 +16,5 @@ def run(*words: str) -> str:
 
 print(run(str(Path(__file__).with_name("who_is_near.py"))))
 table = run("-m", "ncclx_mpi", "info", "--peers").split("\n\n")[0]
-for rank, _, *reached_by in map(str.split, table.splitlines()):  # without the name of the host
-    print(f"{rank:>4}", *(f"{way:>8}" for way in reached_by))
+for rank, host, *reached_by in map(str.split, table.splitlines()):  # as it is, but for the name of the host
+    print(f"{rank:>4}  {host if host == 'host' else '...':4}", *(f"{way:>8}" for way in reached_by))

@@ -9,9 +9,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from tests.docs.blocks import Block, blocks_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import on_gpu
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -21,36 +25,6 @@ PAGES = [*SITE, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 LISTED: dict[str, dict[str, str]] = tomllib.loads((DOCS / "commands.toml").read_text())
 CI = (ROOT / ".ci" / "run").read_text()
 OF_COMMANDS = ("run", "tested", "elsewhere")
-FENCE = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?(`{3,})([^\n]*)\n(.*?)^\2$", re.MULTILINE | re.DOTALL)
-
-
-class Block(NamedTuple):
-    """What stands between two fences of a page, and in the comment above them."""
-
-    page: Path
-    mark: str
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}: {self.language}, {self.first_line}"
-
-    @property
-    def first_line(self) -> str:
-        return self.text.strip().splitlines()[0].strip()
-
-    @property
-    def commands(self) -> list[str]:
-        """Its lines, if they are for a shell and from no file, without what is said about them."""
-        if self.language != "bash" or self.mark.startswith(("file: ", "ci: ")):
-            return []
-        lines = [re.sub(r"(^|\s+)#\s.*", "", line).strip() for line in self.text.replace("\\\n", " ").splitlines()]
-        return [re.sub(r"\s+", " ", line) for line in lines if line]
-
-
-def blocks_of(page: Path) -> list[Block]:
-    found = [Block(page, match[1] or "", match[3], match[4]) for match in FENCE.finditer(page.read_text())]
-    return [block for block in found if not block.language.startswith("{")]
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -71,6 +45,8 @@ def is_proved(block: Block) -> bool:
     kind, _, what = block.mark.partition(": ")
     if kind in ("file", "output"):
         return is_of_a_program(what) or what in LISTED["files"]
+    if kind == "gpu":
+        return block.text == on_gpu.shown(DOCS / what)
     if kind == "ci":
         return f'"$tree" {what}' in CI or f'"$work/tree-$1" {what}' in CI
     if block.language == "bash":

@@ -10,6 +10,9 @@ import pytest
 
 from ncclx_mpi import rc
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+import on_gpu
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EVERY_SNIPPET = sorted((DOCS / "snippets").glob("*.py"))
@@ -40,6 +43,15 @@ def test_snippet_that_hangs_is_run_by_another_one(snippet: Path) -> None:
     assert name
     runner = snippet.with_name(name[1])
     assert runner in SNIPPETS and snippet.name in runner.read_text()
+
+
+def test_the_page_says_which_programs_ran_on_a_gpu(tmp_path: Path) -> None:
+    record = tmp_path / "record.txt"
+    assert on_gpu.shown(record) == on_gpu.NOT_YET
+    record.write_text(f"1 x GPU, today, programs {on_gpu.digest()}\n\nprinted\n")
+    assert on_gpu.shown(record) == "1 x GPU, today\n\nprinted\n"
+    record.write_text("1 x GPU, today, programs 012345678901\n\nprinted\n")
+    assert on_gpu.shown(record) == "1 x GPU, today, of older programs than these\n\nprinted\n"
 
 
 def test_what_differs_from_mpi4py_differs() -> None:
