@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -318,3 +319,52 @@ def test_a_communicator_without_edges(comm):
     with pytest.raises(MPI.Exception, match="without a topology") as caught:
         MPI.Topocomm.Neighbor_allgather(comm, np.ones(1), np.ones(1))
     assert caught.value.Get_error_class() == MPI.ERR_TOPOLOGY
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_calls_that_follow_each_other_share_nothing(comm: Any) -> None:
+    """Other buffers, counts, types and collectives at each call, arrays that are gone, and sizes on both sides of every limit."""
+    made = grid(comm, [0], [True])
+    degree, sent, received = made.indegree, None, None
+    for turn, length in enumerate([1, 3000, 2, 0, 250, 100_000, 5, 700, 1, 40_000]):
+        del sent, received
+        sent = values(made.rank, degree, length) + turn
+        wanted = by_messages(made, sent, length)
+        received = np.full((degree, length), -1.0)
+        made.Neighbor_alltoall(sent, received)
+        np.testing.assert_array_equal(received, wanted)
+        shorter = np.full((degree, length), -1.0, np.float32)
+        made.Neighbor_alltoallv([sent.astype(np.float32), [length] * degree], [shorter, [length] * degree, MPI.FLOAT])
+        np.testing.assert_array_equal(shorter, wanted.astype(np.float32))
+        received = np.full((degree, length), -1.0)
+        made.Neighbor_allgather(sent[0].copy(), received)
+        np.testing.assert_array_equal(received, by_messages(made, np.tile(sent[0], (degree, 1)), length))
+        made.Barrier()
+    made.Free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_list_that_changes_while_the_call_waits(comm: Any) -> None:
+    """The arrays that were given are the ones that are read and written."""
+    made, late = grid(comm, [0], [True]), comm.rank == comm.size - 1
+    made.Neighbor_alltoall(np.zeros(2), np.zeros(2))
+    sent, received = values(made.rank, 2, 60_000), np.zeros((2, 60_000))
+    wanted = by_messages(made, sent, 60_000)
+    spec: list[Any] = [received, MPI.DOUBLE]
+    comm.Barrier()
+    if late:
+        time.sleep(0.2)
+    else:
+        threading.Timer(0.05, spec.clear).start()
+    made.Neighbor_alltoall(sent, spec)
+    np.testing.assert_array_equal(received, wanted)
+
+
+@pytest.mark.ranks(2, 3)
+def test_where_one_rank_is_given_other_lengths_than_its_second_neighbour_sends(comm: Any) -> None:
+    """Each rank that is concerned hears of the bytes, though others give up before it has looked."""
+    made = grid(comm, [0], [True])
+    made.Neighbor_alltoall(np.zeros(2), np.zeros(2))
+    with pytest.raises(MPI.Exception, match="bytes are expected of rank") as caught:
+        made.Neighbor_alltoallv([np.zeros(5), [2, 3]], [np.zeros(4), [2, 2]])
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
