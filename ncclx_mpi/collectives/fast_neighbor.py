@@ -1,7 +1,7 @@
-"""Blocking neighbourhood collectives of plain arrays: checked, laid out and carried out in one compiled call.
+"""Blocking neighbourhood collectives of arrays: checked, laid out and carried out in one compiled call.
 
 As in :mod:`ncclx_mpi.collectives.fast`, whatever is not plain or not valid returns SLOW with nothing done; so does the first call of a
-communicator, whose edges compiled code does not know yet.
+communicator, whose edges compiled code does not know yet, and of a derived datatype (:mod:`numba_kernels.pylayouts`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from ncclx_mpi.p2p.layout import COMM
 from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import release
+from numba_kernels.memory import fill, release
+from numba_kernels.pylayouts import LAYOUT, hold_layouts, let_layouts_go, read_laid_out
 from numba_kernels.pyobject import NONE, object_argument, object_of
-from numba_kernels.pysequence import VECTOR, hold, let_go, read_block, read_typed_vector, read_vector
+from numba_kernels.pysequence import VECTOR, hold, let_go, read_block, read_vector
 
 ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, ALLTOALLW = range(5)
 """Which collective :func:`exchange_neighbors` is."""
@@ -40,11 +41,11 @@ def _taken(which):  # type: ignore[no-untyped-def]
     return _EQUAL if which in (ALLGATHER, ALLTOALL) else _ANY
 
 
-@kernel("void(int64, int64, int64)")
-def _place(part, address, nbytes):  # type: ignore[no-untyped-def]
+@kernel("void(int64, int64, int64, int64)")
+def _place(part, address, nbytes, layout):  # type: ignore[no-untyped-def]
     store64(part + PART.address, address)
     store64(part + PART.nbytes, nbytes)
-    store64(part + PART.layout, 0)
+    store64(part + PART.layout, layout)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -56,29 +57,56 @@ def _read_equal(spec, degree, vector, parts):  # type: ignore[no-untyped-def]
     if nbytes * degree != load64(vector + VECTOR.nbytes) or nbytes % load64(vector + VECTOR.itemsize) != 0:
         return 0
     for index in range(degree):
-        _place(parts + index * PART.total, address + index * nbytes, nbytes)
+        _place(parts + index * PART.total, address + index * nbytes, nbytes, 0)
     return 1
 
 
-@kernel("int64(int64, int64, int64, int64, int64)")
-def _read(blocks, spec, degree, vector, parts):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64)")
+def _read(blocks, spec, degree, side):  # type: ignore[no-untyped-def]
     """Read what one side gives: 1, or 0 if it is not plain or not valid."""
+    vector, parts, layouts = side, _parts_of(side, degree), _layouts_of(side, degree)
+    fill(layouts, 0, degree * LAYOUT.total)
     if blocks <= _EQUAL:
         return _read_equal(spec, 1 if blocks == _ONE else degree, vector, parts)
-    found = read_vector(spec, degree, vector) if blocks == _ANY else read_typed_vector(spec, degree, vector)
+    found = read_vector(spec, degree, vector) if blocks == _ANY else read_laid_out(spec, degree, vector, layouts)
     if found == NONE:
         return 0
     sizes = vector + VECTOR.total
     for index in range(degree):
-        offset = load64(sizes + 8 * (degree + index))
-        _place(parts + index * PART.total, load64(vector + VECTOR.address) + offset, load64(sizes + 8 * index))
+        layout = layouts + index * LAYOUT.total
+        has_gaps = load64(layout + LAYOUT.key) != 0
+        address = load64(vector + VECTOR.address) + load64(sizes + 8 * (degree + index))
+        _place(parts + index * PART.total, address, load64(sizes + 8 * index), layout if has_gaps else 0)
     return 1
+
+
+@kernel("int64(int64, int64)")
+def _parts_of(side, degree):  # type: ignore[no-untyped-def]
+    """Where the blocks of a side are, which begins with a vector."""
+    return side + VECTOR.total + 16 * degree
+
+
+@kernel("int64(int64, int64)")
+def _layouts_of(side, degree):  # type: ignore[no-untyped-def]
+    return _parts_of(side, degree) + degree * PART.total
 
 
 @kernel("int64(int64)")
 def _side_bytes(degree):  # type: ignore[no-untyped-def]
     """Bytes to work in for one side."""
-    return VECTOR.total + degree * (16 + PART.total)
+    return _layouts_of(0, degree) + degree * LAYOUT.total
+
+
+@kernel("void(int64, int64)")
+def _hold(side, degree):  # type: ignore[no-untyped-def]
+    hold(side)
+    hold_layouts(_layouts_of(side, degree), degree)
+
+
+@kernel("void(int64, int64)")
+def _let_go(side, degree):  # type: ignore[no-untyped-def]
+    let_go(side)
+    let_layouts_go(_layouts_of(side, degree), degree)
 
 
 @kernel(types.int64(types.int64, types.int64, object_argument, object_argument), is_entry=True, nogil=False)
@@ -92,15 +120,13 @@ def exchange_neighbors(comm, which, send, recv):  # type: ignore[no-untyped-def]
     if given == 0:
         return NO_MEMORY
     taken = given + _side_bytes(outdegree)
-    store64(given + VECTOR.array, 0)
-    store64(taken + VECTOR.array, 0)
-    sent, received = taken - outdegree * PART.total, taken + _side_bytes(indegree) - indegree * PART.total
-    is_read = _read(_given(which), object_of(send), outdegree, given, sent) != 0
-    if is_read and _read(_taken(which), object_of(recv), indegree, taken, received) != 0 and load64(taken + VECTOR.writable) != 0:
-        hold(given)
-        hold(taken)
-        code = exchange(comm, NEIGHBOR_ALLGATHER if which <= ALLGATHERV else NEIGHBOR_ALLTOALL, sent, received)
-        let_go(given)
-        let_go(taken)
+    is_read = _read(_given(which), object_of(send), outdegree, given) != 0
+    if is_read and _read(_taken(which), object_of(recv), indegree, taken) != 0 and load64(taken + VECTOR.writable) != 0:
+        _hold(given, outdegree)
+        _hold(taken, indegree)
+        kind = NEIGHBOR_ALLGATHER if which <= ALLGATHERV else NEIGHBOR_ALLTOALL
+        code = exchange(comm, kind, _parts_of(given, outdegree), _parts_of(taken, indegree))
+        _let_go(given, outdegree)
+        _let_go(taken, indegree)
     release(given)
     return code
