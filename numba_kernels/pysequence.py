@@ -201,21 +201,28 @@ def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
-    """As :func:`read_vector`, for blocks with types of their own. Returns 0, or NONE."""
+def open_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
+    """Read an array, `length` counts, and as many offsets in bytes: the address of the items that are the types, or 0."""
     items = items_of(spec)
     given = load64(spec + OB_SIZE) if items != 0 else 0
     if given != 3 and given != 4:
-        return NONE
+        return 0
     counts, offsets, kinds = load64(items + 8), load64(items + 16), load64(items + 8 * (given - 1))
     if given == 3:
         if _is_pair(counts) == 0:
-            return NONE
+            return 0
         offsets, counts = _item(counts, 1), _item(counts, 0)
     places, named = vector + VECTOR.total, items_of(kinds)
     if read_integers(counts, length, places, vector) == 0 or read_integers(offsets, length, places + 8 * length, vector) == 0:
-        return NONE
-    if named == 0 or load64(kinds + OB_SIZE) != length or _open(load64(items), 0, vector) == NONE:
+        return 0
+    return named if named != 0 and load64(kinds + OB_SIZE) == length and _open(load64(items), 0, vector) != NONE else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
+    """As :func:`read_vector`, for blocks with types of their own. Returns 0, or NONE."""
+    places, named = vector + VECTOR.total, open_typed_vector(spec, length, vector)
+    if named == 0:
         return NONE
     for index in range(length):
         element = element_named(load64(named + 8 * index))

@@ -1,5 +1,6 @@
-"""Collectives of each rank with its neighbours: blocking, non-blocking, persistent, and on objects. All are the same plans.
+"""Collectives of each rank with its neighbours: blocking, non-blocking, persistent, and on objects.
 
+A blocking one of plain arrays is one compiled call; the others are all the same plans.
 Blocks of a buffer are in the order of the neighbours. In a grid these are, for each dimension, the one before and the one behind; what is
 sent to the one before comes from the one behind, also where both are the same rank. Blocks of neighbours that do not exist, beyond the end
 of a grid, are left as they are, and objects of them are None. How arguments are resolved is in :mod:`ncclx_mpi.api.neighbor_arguments`.
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncclx_mpi.api import neighbor_arguments, neighbor_objects
+from ncclx_mpi.api import fast, neighbor_arguments, neighbor_objects
 from ncclx_mpi.api.collective_arguments import prepare, run_on_host, start
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.request import Prequest, Request
+from ncclx_mpi.collectives.fast_neighbor import ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, ALLTOALLW
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW
 
 
@@ -25,23 +27,38 @@ class NeighborCollectives:
 
     def Neighbor_allgather(self, sendbuf: BufSpec, recvbuf: BufSpecB) -> None:
         """Gather to all neighbors."""
-        run_on_host(self._state, neighbor_arguments.allgather(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.exchange_neighbors(state.address, ALLGATHER, sendbuf, recvbuf)
+        if code and fast.settle(state, code, "neighbor_allgather"):
+            run_on_host(state, neighbor_arguments.allgather(state, sendbuf, recvbuf))
 
     def Neighbor_allgatherv(self, sendbuf: BufSpec, recvbuf: BufSpecV) -> None:
         """Gather vector data to all neighbors."""
-        run_on_host(self._state, neighbor_arguments.allgatherv(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.exchange_neighbors(state.address, ALLGATHERV, sendbuf, recvbuf)
+        if code and fast.settle(state, code, "neighbor_allgather"):
+            run_on_host(state, neighbor_arguments.allgatherv(state, sendbuf, recvbuf))
 
     def Neighbor_alltoall(self, sendbuf: BufSpecB, recvbuf: BufSpecB) -> None:
         """Exchange a block of data with all neighbors."""
-        run_on_host(self._state, neighbor_arguments.alltoall(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.exchange_neighbors(state.address, ALLTOALL, sendbuf, recvbuf)
+        if code and fast.settle(state, code, "neighbor_alltoall"):
+            run_on_host(state, neighbor_arguments.alltoall(state, sendbuf, recvbuf))
 
     def Neighbor_alltoallv(self, sendbuf: BufSpecV, recvbuf: BufSpecV) -> None:
         """Exchange vector data with all neighbors."""
-        run_on_host(self._state, neighbor_arguments.alltoallv(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.exchange_neighbors(state.address, ALLTOALLV, sendbuf, recvbuf)
+        if code and fast.settle(state, code, "neighbor_alltoall"):
+            run_on_host(state, neighbor_arguments.alltoallv(state, sendbuf, recvbuf))
 
     def Neighbor_alltoallw(self, sendbuf: BufSpecW, recvbuf: BufSpecW) -> None:
         """Exchange data of different types with all neighbors."""
-        run_on_host(self._state, neighbor_arguments.alltoallw(self._state, sendbuf, recvbuf))
+        state = self._state
+        code = fast.exchange_neighbors(state.address, ALLTOALLW, sendbuf, recvbuf)
+        if code and fast.settle(state, code, "neighbor_alltoall"):
+            run_on_host(state, neighbor_arguments.alltoallw(state, sendbuf, recvbuf))
 
     def Ineighbor_allgather(self, sendbuf: BufSpec, recvbuf: BufSpecB) -> Request:
         """Nonblocking: gather to all neighbors."""

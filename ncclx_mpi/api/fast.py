@@ -22,6 +22,7 @@ from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import NO_WORDS, Op, learn
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.collectives import fast as routes
+from ncclx_mpi.collectives import fast_neighbor as neighbors
 from ncclx_mpi.collectives import fast_nonblocking as starts
 from ncclx_mpi.collectives import fast_vector as vectors
 from ncclx_mpi.collectives.allgather import shm_object as allgather_blob
@@ -154,6 +155,7 @@ scan_arrays = _at_first_call(vectors.scan_arrays)
 exchange_vectors = _at_first_call(vectors.exchange_vectors)
 allgatherv_arrays = _at_first_call(vectors.allgatherv_arrays)
 reduce_scatter_arrays = _at_first_call(vectors.reduce_scatter_arrays)
+exchange_neighbors = _at_first_call(neighbors.exchange_neighbors)
 ibarrier = _at_first_call(starts.ibarrier, _nothing)
 ibcast_array = _at_first_call(starts.ibcast_array, _nothing)
 iallreduce_arrays = _at_first_call(starts.iallreduce_arrays, _nothing)

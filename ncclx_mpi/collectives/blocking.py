@@ -29,6 +29,8 @@ from ncclx_mpi.collectives.bcast import shm_pipelined as bcast_large
 from ncclx_mpi.collectives.executor import Collective, broken, entry
 from ncclx_mpi.collectives.gather import shm_oneshot as gather_small
 from ncclx_mpi.collectives.gather import shm_pipelined as gather_large
+from ncclx_mpi.collectives.neighbor_alltoall import shm_edges as neighbor_edges
+from ncclx_mpi.collectives.neighborhood import NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL, Neighborhood, introduce, parts
 from ncclx_mpi.collectives.reduce import shm_oneshot as reduce_small
 from ncclx_mpi.collectives.reduce import shm_pipelined as reduce_large
 from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
@@ -219,6 +221,40 @@ def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn:
     _on_slot(comm, name, algorithm, scan_small.scan, scan_large.scan, *arguments)
 
 
+def neighbor_allgather(
+    comm: NativeComm, edges: Neighborhood, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts
+) -> None:
+    """`nbytes` to every destination; block i of ``counts[i]`` bytes from source i to ``recv + offsets[i]``."""
+    sent, received = parts(send, [nbytes], [0]), parts(recv, counts, offsets)
+    if not _along_edges(comm, NEIGHBOR_ALLGATHER, edges, sent, received):
+        _run(prepare.neighbor_allgather(comm, edges, send, nbytes, recv, counts, offsets))
+
+
+def neighbor_alltoall(
+    comm: NativeComm,
+    edges: Neighborhood,
+    send: int,
+    send_counts: Counts,
+    send_offsets: Counts,
+    recv: int,
+    counts: Counts,
+    offsets: Counts,
+) -> None:
+    """Block j of `send` to destination j, and what comes from source i to block i of `recv`: bytes and byte offsets of each."""
+    sent, received = parts(send, send_counts, send_offsets), parts(recv, counts, offsets)
+    if not _along_edges(comm, NEIGHBOR_ALLTOALL, edges, sent, received):
+        _run(prepare.neighbor_alltoall(comm, edges, send, send_counts, send_offsets, recv, counts, offsets))
+
+
+def _along_edges(comm: NativeComm, kind: int, edges: Neighborhood, sent: Table, received: Table) -> bool:
+    """Whether a neighbourhood collective needed no plan."""
+    introduce(comm, edges)
+    code = entry(neighbor_edges.exchange)(comm.address, kind, sent.ctypes.data, received.ctypes.data)
+    if code != ready.SLOW:
+        check(comm, code, OPERATIONS[kind])
+    return bool(code != ready.SLOW)
+
+
 def _carry_out(
     comm: NativeComm, name: str, algorithm: str, small: Any, large: Any, plan: Callable[..., Collective], *arguments: int
 ) -> None:
@@ -267,6 +303,13 @@ def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:
         ctypes.c_int64.from_address(comm.address + word).value
         for word in (scratch.offender, scratch.own_signature, scratch.its_signature)
     )
+    kind, _, nbytes = shm_oneshot.read_signature(own)
+    if kind in (NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL) and error_class == errors.ERR_TRUNCATE:
+        return errors.error(
+            error_class,
+            f"rank {comm.rank}: {OPERATIONS[kind]}: {nbytes} bytes are expected of rank {other}, which sent "
+            f"{shm_oneshot.read_signature(its)[2]} bytes; counts and datatypes must agree between the ranks",
+        )
     if _called(own) == _called(its):
         return errors.error(
             error_class,
@@ -306,8 +349,6 @@ def _awaiting(prepare: Callable[_Arguments, Collective]) -> Callable[_Arguments,
     return run
 
 
-neighbor_allgather = _awaiting(prepare.neighbor_allgather)
-neighbor_alltoall = _awaiting(prepare.neighbor_alltoall)
 inter_exchange = _awaiting(intergroup.inter_exchange)
 inter_bcast = _awaiting(intergroup.inter_bcast)
 inter_reduce = _awaiting(intergroup.inter_reduce)

@@ -34,7 +34,7 @@ from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, REFUSED
 from ncclx_mpi.p2p.waiting import check_signals, wait_word
 from numba_kernels.atomics import full_fence, load64, load_acquire, store64, store_release, ticks
 from numba_kernels.jit import kernel
-from transports.shm.cma import read_peer, write_peer
+from transports.shm.cma import read_peer, read_runs, write_peer
 from transports.shm.slots import SLOT, done_of, pushing_of
 
 UNREACHED = -1
@@ -139,6 +139,19 @@ def pull(comm, other, source, target, nbytes):  # type: ignore[no-untyped-def]
         if code == 0 and read_peer(control_at(comm, other), source + done, target + done, piece) == 0:
             code = REFUSED
         done += piece
+    return code
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def pull_runs(comm, other, source, target, nbytes):  # type: ignore[no-untyped-def]
+    """Copy `nbytes` of runs in the memory of rank `other` to runs here (:data:`transports.shm.cma.RUNS`). 0, or why that was given up."""
+    done, code = 0, 0
+    while done < nbytes and code == 0:
+        code = _look(comm)
+        if code == 0:
+            moved = read_runs(control_at(comm, other), source, target, done, min(nbytes, done + _SLICE))
+            code = 0 if moved > 0 else REFUSED
+            done += moved
     return code
 
 

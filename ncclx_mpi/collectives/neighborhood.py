@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from ncclx_mpi.constants import PROC_NULL
+from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
+from numba_kernels.layout import WORD, words
 
 NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL = (OPERATIONS.index(name) for name in ("neighbor_allgather", "neighbor_alltoall"))
 """Kinds of collective."""
+
+EDGES = words("Edges", "way indegree outdegree destinations sources own")
+"""The edges of a rank for compiled code: how all ranks go along theirs (:mod:`.neighbor_alltoall.shm_edges`), blocks of a buffer that is
+received and of one that is sent, and how many rows of `EDGE` follow for edges to other ranks, from them, and to itself."""
+EDGE = words("Edge", "rank index which")
+"""The rank at the other end, and the index of the block. Of an edge from a rank: which of those it is that the two have, in the order in
+which that rank has them. Of one to itself: the index of the block that is received, and ``which`` is that of the one that is sent."""
+PART = words("Part", "address nbytes layout")
+"""A block: where it is, its bytes when packed, and the address of its layout (:data:`numba_kernels.pylayouts.LAYOUT`), 0 without gaps."""
 
 
 class Neighborhood(NamedTuple):
@@ -32,3 +50,38 @@ class Neighborhood(NamedTuple):
         into = [index for index in self.arrivals if self.sources[index] == rank]
         out_of = [index for index, peer in enumerate(self.destinations) if peer == rank]
         return list(zip(into, out_of, strict=True))
+
+    def words(self, rank: int) -> npt.NDArray[np.int64]:
+        """The edges of `rank` as :data:`EDGES`."""
+        nobody = (PROC_NULL, rank)
+        destinations = [(peer, index, 0) for index, peer in enumerate(self.destinations) if peer not in nobody]
+        sources, seen = [], Counter[int]()
+        for index in self.arrivals:
+            peer = self.sources[index]
+            if peer not in nobody:
+                sources.append((peer, index, seen[peer]))
+                seen[peer] += 1
+        own = [(rank, source, destination) for source, destination in self.to_itself(rank)]
+        numbers = [0, len(self.sources), len(self.destinations), len(destinations), len(sources), len(own)]
+        return np.array([*numbers, *(word for row in (*destinations, *sources, *own) for word in row)], dtype=np.int64)
+
+
+_known: weakref.WeakKeyDictionary[NativeComm, tuple[Neighborhood, npt.NDArray[np.int64]]] = weakref.WeakKeyDictionary()
+
+
+def introduce(comm: NativeComm, neighborhood: Neighborhood) -> None:
+    """Let compiled code find the edges of this rank in a communicator."""
+    known = _known.get(comm)
+    if known is None or known[0] != neighborhood:
+        edges = neighborhood.words(comm.rank)
+        _known[comm] = neighborhood, edges
+        comm.set_word("edges", edges.ctypes.data)
+
+
+def parts(address: int, sizes: Sequence[int], offsets: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Blocks without gaps, in bytes, as :data:`PART`."""
+    rows = np.zeros((max(len(sizes), 1), PART.total // WORD), dtype=np.int64)
+    if sizes:
+        rows[:, PART.address // WORD] = np.add(offsets, address)
+        rows[:, PART.nbytes // WORD] = sizes
+    return rows

@@ -74,8 +74,9 @@ LEFT = words("Left", "context calls word")
 COMM = words(
     "Comm",
     # `handle`: address of its Python object
-    # `ended`: 1 once nobody is to wait in it any more (revoking.py); `ready`: plans of blocking calls (collectives/ready.py), 0 for none
-    "engine context rank size world local slot sequence broken plans handle ended ready scratch*64 "
+    # `ended`: 1 once nobody is to wait in it any more (revoking.py); `ready`: plans of blocking calls (collectives/ready.py), 0 for none;
+    # `edges`: those of its topology (collectives/neighborhood.py), 0 before the first neighbourhood collective
+    "engine context rank size world local slot sequence broken plans handle ended ready edges scratch*64 "
     # what the ranks agreed on, and trials for each kind of collective (collectives/cma_tuning.py)
     "| ways*776 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)

@@ -42,6 +42,9 @@ KERNELS = {
     "collectives.fast_vector.exchange_vectors": "Gatherv Scatterv Alltoallv Alltoallw",
     "collectives.fast_vector.allgatherv_arrays": "Allgatherv",
     "collectives.fast_vector.reduce_scatter_arrays": "Reduce_scatter",
+    "collectives.fast_neighbor.exchange_neighbors": (
+        "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw"
+    ),
     "collectives.fast_nonblocking.ibarrier": "Ibarrier",
     "collectives.fast_nonblocking.ibcast_array": "Ibcast",
     "collectives.fast_nonblocking.igather_arrays": "Igather",
@@ -71,12 +74,15 @@ WITHOUT = {
     "Recv_init", "Iprobe", "Mprobe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer", "Iflush_buffer", "Igatherv",
     "Iscatterv", "Iallgatherv", "Ialltoallv", "Ialltoallw", "Ireduce_scatter", "Get_status", "Get_status_any", "Get_status_all",
     "Get_status_some", "Cancel", "Free", "Complete", "Pready", "Pready_range", "Pready_list", "Parrived",
+    "Ineighbor_allgather", "Ineighbor_allgatherv", "Ineighbor_alltoall", "Ineighbor_alltoallv", "Ineighbor_alltoallw",
+    "Neighbor_allgather_init", "Neighbor_allgatherv_init", "Neighbor_alltoall_init", "Neighbor_alltoallv_init", "Neighbor_alltoallw_init",
 }  # fmt: skip
 """Methods that go the general way at once."""
 
 CLASSES = {
     "comm_p2p": ("PointToPoint",),
     "comm_collective": ("Collectives", "Scans"),
+    "comm_neighbor": ("NeighborCollectives",),
     "comm_nonblocking": ("NonBlockingCollectives", "NonBlockingScans"),
     "request": ("Request", "Prequest"),
     "message": ("Message",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -318,3 +319,134 @@ def test_a_communicator_without_edges(comm):
     with pytest.raises(MPI.Exception, match="without a topology") as caught:
         MPI.Topocomm.Neighbor_allgather(comm, np.ones(1), np.ones(1))
     assert caught.value.Get_error_class() == MPI.ERR_TOPOLOGY
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+def test_calls_that_follow_each_other_share_nothing(comm: Any) -> None:
+    """Other buffers, counts, types and collectives at each call, arrays that are gone, and sizes on both sides of every limit."""
+    made = grid(comm, [0], [True])
+    degree, sent, received = made.indegree, None, None
+    for turn, length in enumerate([1, 3000, 2, 0, 250, 100_000, 5, 700, 1, 40_000]):
+        del sent, received
+        sent = values(made.rank, degree, length) + turn
+        wanted = by_messages(made, sent, length)
+        received = np.full((degree, length), -1.0)
+        made.Neighbor_alltoall(sent, received)
+        np.testing.assert_array_equal(received, wanted)
+        shorter = np.full((degree, length), -1.0, np.float32)
+        made.Neighbor_alltoallv([sent.astype(np.float32), [length] * degree], [shorter, [length] * degree, MPI.FLOAT])
+        np.testing.assert_array_equal(shorter, wanted.astype(np.float32))
+        received = np.full((degree, length), -1.0)
+        made.Neighbor_allgather(sent[0].copy(), received)
+        np.testing.assert_array_equal(received, by_messages(made, np.tile(sent[0], (degree, 1)), length))
+        made.Barrier()
+    made.Free()
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_list_that_changes_while_the_call_waits(comm: Any) -> None:
+    """The arrays that were given are the ones that are read and written."""
+    made, late = grid(comm, [0], [True]), comm.rank == comm.size - 1
+    made.Neighbor_alltoall(np.zeros(2), np.zeros(2))
+    sent, received = values(made.rank, 2, 60_000), np.zeros((2, 60_000))
+    wanted = by_messages(made, sent, 60_000)
+    spec: list[Any] = [received, MPI.DOUBLE]
+    comm.Barrier()
+    if late:
+        time.sleep(0.2)
+    else:
+        threading.Timer(0.05, spec.clear).start()
+    made.Neighbor_alltoall(sent, spec)
+    np.testing.assert_array_equal(received, wanted)
+
+
+@pytest.mark.ranks(2, 3)
+def test_where_one_rank_is_given_other_lengths_than_its_second_neighbour_sends(comm: Any) -> None:
+    """Each rank that is concerned hears of the bytes, though others give up before it has looked."""
+    made = grid(comm, [0], [True])
+    made.Neighbor_alltoall(np.zeros(2), np.zeros(2))
+    with pytest.raises(MPI.Exception, match="bytes are expected of rank") as caught:
+        made.Neighbor_alltoallv([np.zeros(5), [2, 3]], [np.zeros(4), [2, 2]])
+    assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+
+
+def faces(types: list[Any]) -> list[Any]:
+    """What alltoallw takes behind the array: one element of each type, from the first byte."""
+    return [[1] * len(types), [0] * len(types), types]
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("width", [1, 5, 300])
+def test_types_that_are_made_and_freed_between_calls(comm: Any, width: int) -> None:
+    """The same names for other types at each call, regular and not, of one run and of many, on both sides of every limit."""
+    made, rows = grid(comm, [0], [True]), 40
+    for turn in range(8):
+        mine = np.arange(rows * 4 * width).reshape(rows, 4 * width) + 1e6 * made.rank + turn
+        first, last = slice(width * (turn % 2), width * (turn % 2) + width), slice(3 * width, 4 * width)
+        if turn < 6:
+            shapes = [MPI.DOUBLE.Create_subarray(mine.shape, (rows, width), (0, each.start)) for each in (first, last)]
+        else:
+            starts = [[row * 4 * width + each.start for row in range(rows)] for each in (first, last)]
+            shapes = [MPI.DOUBLE.Create_indexed_block(width, start) for start in starts]
+        types = [each.Commit() for each in shapes]
+        received = np.full_like(mine, -1.0)
+        made.Neighbor_alltoallw([mine, *faces(types)], [received, *faces(types)])
+        expected = np.full_like(mine, -1.0)
+        before, behind = made.inedges
+        expected[:, first] = mine[:, last] + 1e6 * (before - made.rank)
+        expected[:, last] = mine[:, first] + 1e6 * (behind - made.rank)
+        np.testing.assert_array_equal(received, expected)
+        for each in types:
+            each.Free()
+        with pytest.raises(MPI.Exception) as caught:
+            made.Neighbor_alltoallw([mine, *faces(types)], [received, *faces(types)])
+        assert caught.value.Get_error_class() == MPI.ERR_TYPE
+
+
+@pytest.mark.ranks(1, 2)
+def test_elements_of_a_known_type_that_reach_beyond_the_array(comm: Any) -> None:
+    made = grid(comm, [0], [True])
+    column = MPI.DOUBLE.Create_vector(4, 1, 4).Commit()
+    matrix, other, one = np.ones((4, 4)), np.zeros((4, 4)), [column, column]
+    for _ in range(2):
+        made.Neighbor_alltoallw([matrix, [1, 1], [0, 8], one], [other, [1, 1], [16, 24], one])
+    assert other.sum() == 8
+    with pytest.raises(ValueError, match="message"):
+        made.Neighbor_alltoallw([matrix, [1, 1], [0, 8], one], [other, [1, 1], [16, 32], one])
+    with pytest.raises(MPI.Exception) as caught:
+        made.Neighbor_alltoallw(
+            [matrix, [1, 1], [0, 8], [column, MPI.DOUBLE.Create_vector(4, 1, 4)]], [other, [1, 1], [16, 24], one]
+        )
+    assert caught.value.Get_error_class() == MPI.ERR_TYPE
+    frozen = other.copy()
+    frozen.flags.writeable = False
+    with pytest.raises(BufferError):
+        made.Neighbor_alltoallw([matrix, [1, 1], [0, 8], one], [frozen, [1, 1], [16, 24], one])
+
+
+@pytest.mark.ranks(2)
+def test_a_type_that_is_freed_while_the_call_waits(comm: Any) -> None:
+    """Its blocks are there until the call has ended."""
+    made, rows, width = grid(comm, [0], [True]), 3000, 40
+    for _ in range(3):
+        starts = np.arange(rows) * width
+        column = MPI.DOUBLE.Create_indexed_block(width // 4, starts.tolist()).Commit()
+        mine, received = np.full((rows, width), 1.0 + comm.rank), np.zeros((rows, width))
+        types = [column, column]
+        halves = [[1, 0], [0, 0], types], [[0, 1], [0, 0], types]
+        made.Neighbor_alltoallw([mine, *halves[0]], [received, *halves[1]])
+        received[:] = 0
+        comm.Barrier()
+        if comm.rank:
+            time.sleep(0.1)
+        else:
+
+            def end(column: Any = column, types: list[Any] = types) -> None:
+                column.Free()
+                types.clear()
+
+            threading.Timer(0.03, end).start()
+        del column
+        made.Neighbor_alltoallw([mine, *halves[0]], [received, *halves[1]])
+        assert received.sum() == rows * (width // 4) * (2 - comm.rank)
+        comm.Barrier()

@@ -34,6 +34,10 @@ _writev = types.external("process_vm_writev", types.intp(types.int32, *[types.in
 
 _VECTORS = words("Vectors", "local nbytes remote same_nbytes")
 _vectors, _word = make_stack(_VECTORS.total // 8), make_stack(1)
+RUNS = words("Runs", "address run step")
+"""Equal runs of bytes at equal distances: where the first one is, the bytes of each, and how far the next one begins."""
+_MOST_RUNS = 64
+_far_runs, _near_runs = make_stack(2 * _MOST_RUNS), make_stack(2 * _MOST_RUNS)
 _PR_SET_PTRACER = 0x59616D61
 _NOBODY, _ANYBODY = ctypes.c_ulong(0), ctypes.c_ulong(-1)
 
@@ -93,6 +97,33 @@ def read_peer(control, remote, local, nbytes):  # type: ignore[no-untyped-def]
 def write_peer(control, remote, local, nbytes):  # type: ignore[no-untyped-def]
     """As :func:`read_peer`, from `local` to `remote`."""
     return _copy(1, control, remote, local, nbytes)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _spread(runs, first, end, vectors):  # type: ignore[no-untyped-def]
+    """Write where the bytes from `first` to `end` of some runs are, as far as there is room; returns how many pieces that are."""
+    run, step, position, count = load64(runs + RUNS.run), load64(runs + RUNS.step), first, 0
+    while position < end and count < _MOST_RUNS:
+        inside = position % run
+        length = min(run - inside, end - position)
+        store64(vectors + 16 * count, load64(runs + RUNS.address) + position // run * step + inside)
+        store64(vectors + 16 * count + 8, length)
+        position += length
+        count += 1
+    return count
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def read_runs(control, remote, local, first, end):  # type: ignore[no-untyped-def]
+    """Copy some of the bytes from `first` to `end` of :data:`RUNS` of the peer to those of runs of this process.
+
+    Returns how many bytes were copied, 0 if the kernel refused, or the rank has finalized or died.
+    """
+    if load_relaxed(control + CONTROL.state) != ALIVE:
+        return 0
+    far, near, pid = _far_runs(), _near_runs(), types.int32(load64(control + CONTROL.pid))
+    pieces, its_pieces = _spread(local, first, end, near), _spread(remote, first, end, far)
+    return max(_readv(pid, near, pieces, far, its_pieces, 0), 0)
 
 
 @kernel("int64(int64, int64, int64)")

@@ -7,8 +7,8 @@
 
 What a rank has with itself is copied. Messages between two ranks that have several edges meet by the order of
 :class:`~ncclx_mpi.collectives.neighborhood.Neighborhood`. Of an allgather all blocks that are sent are the same memory.
-With d destinations T = alpha + d * m * beta. Neighbours are few and known to their two ends only, so there is no other algorithm, and
-nothing to choose: it has no row in :mod:`ncclx_mpi.algorithms`.
+With d destinations T = alpha + d * m * beta. Neighbours are few and known to their two ends only, so there is no other plan, and nothing
+to choose: it has no row in :mod:`ncclx_mpi.algorithms`. Blocking calls inside a node need none where the ranks agree (:mod:`.shm_edges`).
 """
 
 from __future__ import annotations

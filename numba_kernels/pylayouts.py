@@ -1,0 +1,138 @@
+"""Layouts of derived datatypes straight from Python objects into compiled code.
+
+What a datatype handle refers to is an object that knows the blocks of memory which an element has. Compiled code finds these by the
+address of that object in a table: who has resolved a datatype in Python puts it there (:func:`remember`). A handle that was freed
+refers to nothing, which is never there, and an object that is gone has left the table before another one can have its address.
+
+The table holds some hundreds, each in one of a few places; one more takes the place of another, which is resolved in Python again.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from numba_kernels import symbols
+from numba_kernels.atomics import load64, store64
+from numba_kernels.calls import make_symbol
+from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD, words
+from numba_kernels.memory import copy
+from numba_kernels.pyobject import NONE, OB_TYPE
+from numba_kernels.pysequence import VECTOR, open_typed_vector
+from numba_kernels.pyslots import decrease, increase, slot_offset
+
+LAYOUT = words("Layout", "key blocks nblocks size extent low high run step")
+"""What is known of a layout: the address of its Python object; of its typemap (:mod:`numba_kernels.pack`), and how many blocks that has; its
+size and extent in bytes; where its first byte is, and the end of its last one; the bytes of its blocks and the distance between
+them if both are always the same, else 0."""
+
+_SETS, _WAYS = 64, 4
+_ADDRESS_SHIFT = 4
+_table = np.zeros((_SETS * _WAYS, LAYOUT.total // WORD), dtype=np.int64)
+_handle = np.zeros(2, dtype=np.int64)
+"""The address of the class of handles, and where in one its state is."""
+_alive: dict[int, weakref.ref[Any]] = {}
+"""What is in the table, by its address."""
+symbols.add("ncclx_mpi_layouts", _table.ctypes.data)
+symbols.add("ncclx_mpi_layout_handle", _handle.ctypes.data)
+_layouts = make_symbol("ncclx_mpi_layouts")
+_handles = make_symbol("ncclx_mpi_layout_handle")
+
+
+def introduce(kind: type, slot: str) -> None:
+    """Let compiled code look for the object in a slot of objects of this very class."""
+    _handle[1] = slot_offset(kind, slot)
+    _handle[0] = id(kind)
+
+
+def is_known(layout: object) -> bool:
+    """Whether the table has an object."""
+    return id(layout) in _alive
+
+
+def remember(layout: object, fields: Sequence[int]) -> None:
+    """Put an object into the table, with the fields of `LAYOUT` but for the first one; they hold as long as it lives."""
+    first = (id(layout) >> _ADDRESS_SHIFT) % _SETS * _WAYS
+    keys = _table[first : first + _WAYS, 0].tolist()
+    place = first + (keys.index(0) if 0 in keys else len(_alive) % _WAYS)
+    _drop(int(_table[place, 0]), place)
+    _alive[id(layout)] = weakref.ref(layout, functools.partial(_forget, id(layout)))
+    _table[place, 1:] = fields
+    _table[place, 0] = id(layout)
+
+
+def _drop(key: int, place: int) -> None:
+    _table[place, 0] = 0
+    _alive.pop(key, None)
+
+
+def _forget(key: int, _: object) -> None:
+    first = (key >> _ADDRESS_SHIFT) % _SETS * _WAYS
+    for place in range(first, first + _WAYS):
+        if _table[place, 0] == key:
+            _drop(key, place)
+
+
+@kernel("int64(int64)")
+def _find(handle):  # type: ignore[no-untyped-def]
+    """Where the table has the layout of a handle, 0 if it does not have it, or the object is no such handle."""
+    if load64(handle + OB_TYPE) != load64(_handles()):
+        return 0
+    key = load64(handle + load64(_handles() + WORD))
+    row = _layouts() + (key >> _ADDRESS_SHIFT) % _SETS * _WAYS * LAYOUT.total
+    for _ in range(_WAYS):
+        if key != 0 and load64(row + LAYOUT.key) == key:
+            return row
+        row += LAYOUT.total
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _fits(row, count, offset, nbytes):  # type: ignore[no-untyped-def]
+    """Whether `count` elements of a layout, the first one at `offset`, lie in so many bytes."""
+    last = (count - 1) * load64(row + LAYOUT.extent)
+    low, high = min(last, 0) + load64(row + LAYOUT.low), max(last, 0) + load64(row + LAYOUT.high)
+    return 1 if count == 0 or (offset + low >= 0 and offset + high <= nbytes) else 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def read_laid_out(spec, length, vector, layouts):  # type: ignore[no-untyped-def]
+    """Read `length` blocks with layouts of their own into `vector`, and a copy of each layout to a row of `LAYOUT`. Returns 0, or NONE.
+
+    Bytes of a block are those of its elements when packed; its offset is that of the origin of the first one, and where the ``key`` of
+    a row is 0 that of the first byte: these blocks have no gaps. Only what is valid is taken.
+    """
+    places, named = vector + VECTOR.total, open_typed_vector(spec, length, vector)
+    if named == 0:
+        return NONE
+    for index in range(length):
+        row, own = _find(load64(named + 8 * index)), layouts + index * LAYOUT.total
+        count, offset = load64(places + 8 * index), load64(places + 8 * (length + index))
+        if row == 0 or _fits(row, count, offset, load64(vector + VECTOR.nbytes)) == 0:
+            return NONE
+        copy(own, row, LAYOUT.total)
+        size = load64(own + LAYOUT.size)
+        if load64(own + LAYOUT.nblocks) == 1 and (count == 1 or size == load64(own + LAYOUT.extent)):
+            store64(own + LAYOUT.key, 0)
+            store64(places + 8 * (length + index), offset + load64(own + LAYOUT.low))
+        store64(places + 8 * index, count * size)
+    return 0
+
+
+@kernel("void(int64, int64)")
+def hold_layouts(layouts, length):  # type: ignore[no-untyped-def]
+    """Own a reference to each layout that :func:`read_laid_out` has found, until :func:`let_layouts_go`."""
+    for index in range(length):
+        increase(load64(layouts + index * LAYOUT.total + LAYOUT.key))
+
+
+@kernel("void(int64, int64)")
+def let_layouts_go(layouts, length):  # type: ignore[no-untyped-def]
+    """End :func:`hold_layouts`. Any Python code may run."""
+    for index in range(length):
+        decrease(load64(layouts + index * LAYOUT.total + LAYOUT.key))
