@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.util
 import marshal
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numba_kernels import cache_files
+from numba_kernels.sha256 import sha256
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
 LIST = "sources-"
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 @functools.cache
 def module_digest(path: str) -> str:
     """Digest of :func:`sources_digest` and the versions that compile."""
-    return hashlib.sha256(versions() + sources_digest(path).encode()).hexdigest()[:20]
+    return sha256(versions() + sources_digest(path).encode()).hexdigest()[:20]
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def sources_digest(path: str) -> str:
         found[source.name] = source.digest
         left.extend(other for other in source.imported if other not in seen)
         seen.update(source.imported)
-    total = hashlib.sha256()
+    total = sha256()
     for name in sorted(found):
         total.update(name.encode() + b"\0" + found[name])
     return total.hexdigest()[:20]
@@ -82,7 +82,7 @@ def sources() -> list[str]:
 
 def list_path(kind: str = LIST) -> Path:
     """Return where something about this installation is kept: several may share a cache."""
-    home = hashlib.sha256(__file__.encode()).hexdigest()[:16]
+    home = sha256(__file__.encode()).hexdigest()[:16]
     return cache_files.cache_root() / f"{kind}{sys.implementation.cache_tag}-{home}"
 
 
@@ -159,7 +159,7 @@ def _scan(path: str, content: bytes) -> Source:
         files.extend(_module_files(home, module, names))
     for name in sorted(set(_EMITTED.findall(text))):
         files.extend(_module_files(home, f"numba_kernels.emit.{name}", []))
-    return Source(os.path.relpath(path, root), hashlib.sha256(content).digest(), tuple(files))
+    return Source(os.path.relpath(path, root), sha256(content).digest(), tuple(files))
 
 
 def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:

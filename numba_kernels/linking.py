@@ -25,7 +25,6 @@ Objects for processors other than x86-64 are left to Numba.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import marshal
 import mmap
 import os
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numba_kernels import cache_files, symbols
+from numba_kernels.sha256 import sha256
 
 _HEADER, _SECTION, _SYMBOL, _RELOCATION = (
     struct.Struct("<4s36xQ12xHH"),
@@ -84,7 +84,7 @@ class Linked(NamedTuple):
 
 def image_path(folder: Path, name: str, target: str) -> Path:
     """Where the image of a function lies; `target` says for which processor it is."""
-    return folder / f"{name}-{hashlib.sha256(target.encode()).hexdigest()[:16]}.image"
+    return folder / f"{name}-{sha256(target.encode()).hexdigest()[:16]}.image"
 
 
 def write_image(path: Path, image: Image) -> None:

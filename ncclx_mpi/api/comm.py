@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
-from ncclx_mpi import collectives, errors, runtime
+from ncclx_mpi import collectives, errors, late, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, localities, meeting
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm_collective import Collectives
@@ -32,12 +32,16 @@ from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.constants import UNDEFINED
-from ncclx_mpi.locality.levels import number
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.p2p.engine import NativeComm
 
 if TYPE_CHECKING:
+    from ncclx_mpi.api import localities, meeting
     from ncclx_mpi.api.intercomm import Intercomm
+    from ncclx_mpi.locality import levels
+else:
+    localities, meeting = late.module("ncclx_mpi.api.localities"), late.module("ncclx_mpi.api.meeting")
+    levels = late.module("ncclx_mpi.locality.levels")
 
 _CREATE_GROUP_OFFSET = 3
 _CREATE_GROUP_TAG = 1 << 24
@@ -291,7 +295,7 @@ class Comm(
         processes = (info.Get(_SET_NAME) or "").lower() if info and may_be_a_set else ""
         engine = self._state.native.engine
         words = {_SELF: (engine.arena.job, engine.rank), _WORLD: (engine.arena.job,)}.get(processes)
-        return UNDEFINED if words is None else number(processes, *words)
+        return UNDEFINED if words is None else levels.number(processes, *words)
 
     def _node(self) -> int:
         """A number that the ranks on the node of this one have, and no others; those of another job share no memory with them."""

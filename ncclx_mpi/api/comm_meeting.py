@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ncclx_mpi import errors
-from ncclx_mpi.api import meeting, ports, spawning
+from ncclx_mpi import errors, late
 from ncclx_mpi.api.collective_arguments import check_root
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.bootstrap.port import Talk
 
 if TYPE_CHECKING:
+    from ncclx_mpi.api import meeting, ports, spawning
     from ncclx_mpi.api.intercomm import Intercomm
+    from ncclx_mpi.bootstrap.port import Talk
+else:
+    meeting, ports, spawning = (late.module(f"ncclx_mpi.api.{name}") for name in ("meeting", "ports", "spawning"))
 
 
 class Meetings:

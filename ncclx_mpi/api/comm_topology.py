@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ncclx_mpi import errors
-from ncclx_mpi.api import communicator, edges, localities, topology
+from ncclx_mpi import errors, late
+from ncclx_mpi.api import communicator, topology
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.topology import DistributedGraph, Topology, items
@@ -19,7 +19,10 @@ from ncclx_mpi.constants import CART, DIST_GRAPH, GRAPH, UNDEFINED, UNWEIGHTED, 
 from ncclx_mpi.p2p.engine import NativeComm
 
 if TYPE_CHECKING:
+    from ncclx_mpi.api import edges, localities
     from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm
+else:
+    edges, localities = late.module("ncclx_mpi.api.edges"), late.module("ncclx_mpi.api.localities")
 
 
 class Topologies:

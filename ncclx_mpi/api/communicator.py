@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import secrets
+import os
 import threading
 import weakref
 from array import array
@@ -295,7 +295,7 @@ def _counted(engine: Engine) -> int:
 
 def random_context() -> int:
     """A context that no communicator of any job has; none that is counted is as high."""
-    return 1 << _RANDOM_SHIFT | secrets.randbits(_RANDOM_SHIFT) // _STEP * _STEP
+    return 1 << _RANDOM_SHIFT | (int.from_bytes(os.urandom(8), "little") % (1 << _RANDOM_SHIFT)) // _STEP * _STEP
 
 
 def check_own_job(engine: Engine, ranks: Iterable[int]) -> None:

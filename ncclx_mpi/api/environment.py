@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+import os
 import sys
 import threading
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from ncclx_mpi import __version__, collectives, errors, rc, runtime
+from ncclx_mpi import __version__, collectives, errors, late, rc, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import buffering, communicator, errhandler_dispatch, localities, spawning
+from ncclx_mpi.api import buffering, communicator, errhandler_dispatch
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm import Comm
 from ncclx_mpi.api.errhandler import default_errhandler
@@ -18,8 +18,14 @@ from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import Info
 from ncclx_mpi.api.intracomm import COMM_SELF, COMM_WORLD, Intracomm
 from ncclx_mpi.api.pickle import heed_environment
+from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.p2p.engine import Engine
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api import localities, spawning
+else:
+    localities, spawning = late.module("ncclx_mpi.api.localities"), late.module("ncclx_mpi.api.spawning")
 
 _LEVELS = {
     "single": mpi.THREAD_SINGLE,
@@ -68,9 +74,9 @@ def _start(level: int) -> None:
     COMM_WORLD._state.fill(communicator.world(engine), handler, "MPI_COMM_WORLD")
     COMM_SELF._state.fill(communicator.own(engine), handler, "MPI_COMM_SELF")
     errhandler_dispatch.use(handler, Comm, Intracomm, *Comm._WITH_TOPOLOGY.values())
-    parent = spawning.find_parent(COMM_WORLD._state.native, handler)
-    if parent is not None:
-        Comm._PARENT = parent
+    parents = os.environ.pop(launcher.PARENT, "")
+    if parents and runtime.membership().kind == "launcher":
+        Comm._PARENT = spawning.meet_parent(parents, COMM_WORLD._state.native, handler)
 
 
 def _at_exit() -> None:
@@ -203,7 +209,7 @@ def get_vendor() -> tuple[str, tuple[int, int, int]]:
 
 def Get_processor_name() -> str:
     """Obtain the name of the calling processor."""
-    return socket.gethostname()[: mpi.MAX_PROCESSOR_NAME - 1]
+    return os.uname().nodename[: mpi.MAX_PROCESSOR_NAME - 1]
 
 
 def Get_hw_resource_info() -> Info:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi import errors, runtime
+from ncclx_mpi import errors, late, runtime
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.bootstrap import names, port
-from ncclx_mpi.bootstrap.port import Port
+
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap import names, port
+    from ncclx_mpi.bootstrap.port import Port
+else:
+    names, port = late.module("ncclx_mpi.bootstrap.names"), late.module("ncclx_mpi.bootstrap.port")
 
 _opened: dict[str, Port] = {}
 
@@ -16,7 +20,7 @@ def Open_port(info: Info = INFO_NULL) -> str:
     """Return an address that can be used to establish connections between groups of MPI processes of one user on one host."""
     rank = runtime.engine().rank
     try:
-        made = Port()
+        made = port.Port()
     except (OSError, RuntimeError) as error:
         raise errors.error(errors.ERR_PORT, f"rank {rank}: Open_port: {error}") from None
     _opened[made.name] = made

@@ -28,8 +28,6 @@ from ncclx_mpi.p2p.engine import Engine, NativeComm
 if TYPE_CHECKING:
     import subprocess
 
-PARENT = "NCCLX_MPI_PARENT"
-"""Names the port of the parents in the environment of a started process, until it has found them."""
 _LAUNCHER = "ncclx_mpi.launch.spawned"
 _PLACES = ("host", "hostfile", "add-host", "add-hostfile")
 
@@ -162,7 +160,7 @@ def _checked(engine: Engine, command: Command, what: str) -> Command:
 def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str) -> subprocess.Popen[bytes]:
     import subprocess
 
-    environ = process.environment_of_helpers({**os.environ, PARENT: port_name})
+    environ = process.environment_of_helpers({**os.environ, launcher.PARENT: port_name})
     for name in (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, launcher.NUMBER):
         environ.pop(name, None)
     told = {
@@ -206,16 +204,13 @@ def _wait_for_all() -> None:
         running.wait()
 
 
-def find_parent(world: NativeComm, errhandler: Errhandler) -> CommState | None:
-    """The intercommunicator with those who have started this job, None if nobody has. Collective over it.
+def meet_parent(name: str, world: NativeComm, errhandler: Errhandler) -> CommState:
+    """The intercommunicator with those who have started this job, and wait for it at the port `name`. Collective over it.
 
     Raises
     ------
     Exception
         ERR_SPAWN: they are not there any more.
     """
-    name = os.environ.pop(PARENT, "")
-    if not name or runtime.membership().kind != "launcher":
-        return None
     connect = meeting.towards(name, world.engine, "Init", errors.ERR_SPAWN)
     return meeting.meet(world, 0, connect, "Init", errors.ERR_SPAWN, errhandler)

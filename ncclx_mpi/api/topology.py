@@ -7,14 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi import errors
+from ncclx_mpi import errors, late
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.constants import CART, DIST_GRAPH, GRAPH, PROC_NULL
-from ncclx_mpi.locality import placement
-from ncclx_mpi.locality.levels import Row
+
+if TYPE_CHECKING:
+    from ncclx_mpi.locality import placement
+    from ncclx_mpi.locality.levels import Row
+else:
+    placement = late.module("ncclx_mpi.locality.placement")
 
 
 def items(values: Any, name: str, length: int | None = None) -> list[int]:

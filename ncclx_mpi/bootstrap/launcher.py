@@ -9,19 +9,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ncclx_mpi.bootstrap import handover, singleton
-from ncclx_mpi.bootstrap.exchange import Directory, name_of
-from ncclx_mpi.bootstrap.meet import attach
+from ncclx_mpi import late
+from ncclx_mpi.bootstrap import singleton
 from ncclx_mpi.bootstrap.membership import Membership
-from ncclx_mpi.bootstrap.nodes import Nodes
 from transports.shm.arena import Arena, start_time
 from transports.shm.layout import ABSENT
-from transports.virtual.network import Network
+
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap import exchange, handover, meet
+    from ncclx_mpi.bootstrap.exchange import Directory
+    from ncclx_mpi.bootstrap.nodes import Nodes
+    from transports.virtual.network import Network
+else:
+    exchange, handover, meet = (late.module(f"ncclx_mpi.bootstrap.{name}") for name in ("exchange", "handover", "meet"))
 
 RANK, SIZE, LOCAL_RANK, JOB = "NCCLX_MPI_RANK", "NCCLX_MPI_SIZE", "NCCLX_MPI_LOCAL_RANK", "NCCLX_MPI_JOB"
 NUMBER = "NCCLX_MPI_APPNUM"
 """Which of the programs of its job a rank runs, where it has several."""
+PARENT = "NCCLX_MPI_PARENT"
+"""Names the port of the parents in the environment of a started process, until it has found them."""
 
 
 @dataclass
@@ -52,7 +60,7 @@ def variables(rank: int, size: int, local_rank: int, job: str) -> dict[str, str]
 def directory(job: str) -> Directory:
     """Where ranks of a job, as :func:`variables` names it, learn how those of other hosts are reached."""
     name, _, token = job.rpartition(":")
-    return Directory(name_of(name), token)
+    return exchange.Directory(exchange.name_of(name), token)
 
 
 def is_present(environ: Mapping[str, str]) -> bool:
@@ -77,7 +85,7 @@ def join() -> Membership:
 def _join_through_variables() -> Membership:
     rank, size, job = int(os.environ[RANK]), int(os.environ[SIZE]), os.environ[JOB]
     name, _, token = job.rpartition(":")
-    arena, network = attach(handover.fetch("\0" + name, token, rank, size))
+    arena, network = meet.attach(handover.fetch("\0" + name, token, rank, size))
     is_elsewhere = network is None and arena.nranks < size
     found = Membership(
         rank,

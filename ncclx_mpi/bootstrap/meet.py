@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
+from ncclx_mpi import late
 from ncclx_mpi.bootstrap import handover
 from ncclx_mpi.bootstrap.membership import Membership
 from ncclx_mpi.bootstrap.nodes import Nodes
 from ncclx_mpi.bootstrap.watch import Watch
 from transports.shm.arena import Arena
-from transports.virtual.network import Network
+
+if TYPE_CHECKING:
+    from transports.virtual import network as simulated
+    from transports.virtual.network import Network
+else:
+    simulated = late.module("transports.virtual.network")
 
 _ASKING_SECONDS = 0.002
 
@@ -49,7 +56,7 @@ def wait_all_joined(shared: Arena | Network, seconds: float) -> None:
 
 def attach(fds: list[int]) -> tuple[Arena, Network | None]:
     """Map what :meth:`~ncclx_mpi.bootstrap.nodes.Nodes.fds_of` names in another process; takes over the descriptors."""
-    return Arena.attach(fds[0]), Network.attach(fds[1]) if len(fds) > 1 else None
+    return Arena.attach(fds[0]), simulated.Network.attach(fds[1]) if len(fds) > 1 else None
 
 
 def _serve(name: str, token: str, size: int) -> tuple[Arena, Network | None]:

@@ -6,12 +6,13 @@ import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ncclx_mpi.bootstrap.exchange import Directory
-from ncclx_mpi.bootstrap.handover import join_timeout
-from ncclx_mpi.bootstrap.patience import Patience
 from transports.shm.arena import Arena, start_time
-from transports.virtual.network import Network
+
+if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap.exchange import Directory
+    from transports.virtual.network import Network
 
 _FIRST = struct.Struct("!I")
 """What travels before an endpoint: the first world rank of the node."""
@@ -90,6 +91,9 @@ class Membership:
         RuntimeError, TimeoutError
             Not all have come; names those that are missing.
         """
+        from ncclx_mpi.bootstrap.handover import join_timeout
+        from ncclx_mpi.bootstrap.patience import Patience
+
         assert self.directory is not None
         own = _FIRST.pack(self.arena.near[0]) + endpoint
         found = self.directory.exchange(self.rank, own, Patience(join_timeout() + _AGENT_SECONDS))

@@ -10,20 +10,22 @@ name, or ranks are on several hosts, the real ``mpi4py.MPI`` is initialised, by 
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi.bootstrap import handover, singleton
-from ncclx_mpi.bootstrap.meet import meet, whole_number
+from ncclx_mpi import late
+from ncclx_mpi.bootstrap import singleton
 from ncclx_mpi.bootstrap.membership import Membership
 from transports.shm.arena import start_time
 
 if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap import meet
     from ncclx_mpi.bootstrap.meet_hosts import Place
+else:
+    meet = late.module("ncclx_mpi.bootstrap.meet")
 
 _RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
@@ -68,7 +70,7 @@ def join() -> Membership:
     if world.size == 1:
         return singleton.join(world.detail)
     if world.place is None:
-        return meet(world.rank, world.size, world.job, "mpi", world.detail)
+        return meet.meet(world.rank, world.size, world.job, "mpi", world.detail)
     from ncclx_mpi.bootstrap.meet_hosts import meet_on_hosts
 
     return meet_on_hosts(world.place, world.job, "mpi", world.detail, world.token)
@@ -80,7 +82,7 @@ def world_from_variables(environ: Mapping[str, str]) -> World | None:
     job = _job_name(environ)
     if rank_text is None or size_text is None or job is None:
         return None
-    rank, size = whole_number("the launcher's rank", rank_text), whole_number("the launcher's size", size_text)
+    rank, size = meet.whole_number("the launcher's rank", rank_text), meet.whole_number("the launcher's size", size_text)
     return World(rank, size, job, f"rank {rank} of {size} from the variables of {job.split()[0]}, no MPI loaded")
 
 
@@ -90,7 +92,7 @@ def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 
 def _local_size(environ: Mapping[str, str], size: int) -> int:
     """Ranks on this host, all of them if the launcher does not say."""
-    return whole_number("the launcher's number of ranks on this host", _first(environ, _LOCAL_SIZES) or str(size))
+    return meet.whole_number("the launcher's number of ranks on this host", _first(environ, _LOCAL_SIZES) or str(size))
 
 
 def _job_name(environ: Mapping[str, str]) -> str | None:
@@ -117,6 +119,10 @@ def _proxy_above(pid: int) -> int | None:
 
 def _holder_of(fd_text: str) -> int | None:
     """Process that made the launcher's end of the socket `fd_text`: the same one for all ranks of a node."""
+    import socket
+
+    from ncclx_mpi.bootstrap import handover
+
     try:
         fd = int(fd_text)
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from ncclx_mpi import late
 from ncclx_mpi.bootstrap import topology
 from transports.shm.arena import Arena, new_key
 from transports.shm.layout import DEAD, FINALIZED, HEADER
-from transports.virtual.network import Network
+
+if TYPE_CHECKING:
+    from transports.virtual import network as simulated
+    from transports.virtual.network import Network
+else:
+    simulated = late.module("transports.virtual.network")
 
 
 class Share(NamedTuple):
@@ -70,7 +76,7 @@ class Nodes:
             for group in groups:
                 self.arenas += (Arena.create(len(group), group, size, job, machine_size=machine_size),)
             if len(groups) > 1:
-                self.network = Network.create(size, topology.network(), [group[0] for group in groups for _ in group])
+                self.network = simulated.Network.create(size, topology.network(), [group[0] for group in groups for _ in group])
         except BaseException:
             self.close()
             raise

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ncclx_mpi.bootstrap.meet import meet, whole_number
+from ncclx_mpi import late
 from ncclx_mpi.bootstrap.membership import Membership
 
 if TYPE_CHECKING:
+    from ncclx_mpi.bootstrap import meet
     from ncclx_mpi.bootstrap.meet_hosts import Place
+else:
+    meet = late.module("ncclx_mpi.bootstrap.meet")
 
 _RANKS_OF_MPI = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _MOST_NODES = 100_000
@@ -40,13 +42,13 @@ def _size(environ: Mapping[str, str]) -> str:
 def join() -> Membership:
     """Meet under the number of the job step."""
     environ = os.environ
-    rank = whole_number("SLURM_PROCID", environ["SLURM_PROCID"])
-    size = whole_number("SLURM_STEP_NUM_TASKS", _size(environ))
+    rank = meet.whole_number("SLURM_PROCID", environ["SLURM_PROCID"])
+    size = meet.whole_number("SLURM_STEP_NUM_TASKS", _size(environ))
     step = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
-    nodes = whole_number("SLURM_STEP_NUM_NODES", environ.get("SLURM_STEP_NUM_NODES", "1"))
+    nodes = meet.whole_number("SLURM_STEP_NUM_NODES", environ.get("SLURM_STEP_NUM_NODES", "1"))
     attempt, detail = environ.get("SLURM_RESTART_COUNT", "0"), f"task {rank} of {size} of job step {step}"
     if nodes == 1:
-        return meet(rank, size, f"slurm {step} {environ.get('SLURM_NODEID', '0')} {attempt}", "slurm", detail)
+        return meet.meet(rank, size, f"slurm {step} {environ.get('SLURM_NODEID', '0')} {attempt}", "slurm", detail)
     from ncclx_mpi.bootstrap.meet_hosts import meet_on_hosts
 
     return meet_on_hosts(_place(environ, rank, size, nodes), f"slurm {step} {attempt}", "slurm", f"{detail}, on {nodes} nodes")
@@ -55,14 +57,14 @@ def join() -> Membership:
 def _place(environ: Mapping[str, str], rank: int, size: int, nodes: int) -> Place:
     from ncclx_mpi.bootstrap.meet_hosts import Place
 
-    node = whole_number("SLURM_NODEID", environ.get("SLURM_NODEID", ""))
+    node = meet.whole_number("SLURM_NODEID", environ.get("SLURM_NODEID", ""))
     tasks = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     if len(tasks) != nodes or sum(tasks) != size or not 0 <= node < nodes:
         raise RuntimeError(
             f"SLURM_STEP_TASKS_PER_NODE={environ.get('SLURM_STEP_TASKS_PER_NODE')!r} does not describe {size} tasks on {nodes} nodes, "
             f"of which this is {node}"
         )
-    local_rank = whole_number("SLURM_LOCALID", environ.get("SLURM_LOCALID", ""))
+    local_rank = meet.whole_number("SLURM_LOCALID", environ.get("SLURM_LOCALID", ""))
     return Place(rank, size, local_rank, tasks[node], node, nodes, _first_address(environ))
 
 
@@ -84,6 +86,8 @@ def first_host(text: str) -> str:
 
 def _first_address(environ: Mapping[str, str]) -> str:
     """By what the first node of the step is reached: its name, or where names mean nothing, the address of the node that ran ``srun``."""
+    import socket
+
     name = first_host(environ.get("SLURM_STEP_NODELIST", ""))
     try:
         socket.getaddrinfo(name or None, 1)

@@ -6,8 +6,14 @@ know of each other only what a simulated network (:mod:`transports.virtual`) bri
 
 from __future__ import annotations
 
-from ncclx_mpi import rc
-from transports.virtual.network import Settings
+from typing import TYPE_CHECKING
+
+from ncclx_mpi import late, rc
+
+if TYPE_CHECKING:
+    from transports.virtual import network as simulated
+else:
+    simulated = late.module("transports.virtual.network")
 
 _VARIABLE, _NETWORK_VARIABLE = "NCCLX_MPI_TOPOLOGY", "NCCLX_MPI_NETWORK"
 _NUMBERS = {"credits": "credits", "delay": "delay_us", "jitter": "jitter_us", "seed": "seed"}
@@ -29,7 +35,7 @@ def nodes(size: int, setting: str = "") -> list[range]:
     return [range(first, min(first + ranks_of_node, size)) for first in range(0, size, ranks_of_node)]
 
 
-def network() -> Settings:
+def network() -> simulated.Settings:
     """How the network between simulated nodes behaves, as ``rc.network`` has it: ``"delay=50,jitter=200,credits=2,shuffled,seed=7"``.
 
     Raises
@@ -50,7 +56,7 @@ def network() -> Settings:
                 f"{_NETWORK_VARIABLE}: {word!r} says nothing about a network; words are {', '.join(f'{known}=N' for known in _NUMBERS)} "
                 "(delay and jitter in us) and shuffled"
             )
-    return Settings(**found, is_shuffled=is_shuffled)
+    return simulated.Settings(**found, is_shuffled=is_shuffled)
 
 
 def _setting(name: str) -> str:

@@ -6,11 +6,14 @@ A peer that ends before it has finalized is declared dead in the arena, which wa
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from ncclx_mpi.bootstrap.process_watch import ProcessWatch
 from transports.shm.arena import Arena
 from transports.shm.layout import DEAD, FINALIZED
-from transports.virtual.network import Network
+
+if TYPE_CHECKING:
+    from transports.virtual.network import Network
 
 
 class Watch(ProcessWatch):

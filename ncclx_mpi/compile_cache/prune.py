@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -74,6 +73,8 @@ def _remove(folder: Path) -> None:
     doomed = folder.with_name(f"removed-{os.getpid()}-{folder.name}")
     with contextlib.suppress(OSError):
         folder.rename(doomed)
+        import shutil
+
         shutil.rmtree(doomed, ignore_errors=True)
 
 

@@ -6,7 +6,6 @@ use a part. So who has done it notes the state of all that it follows from, and 
 
 from __future__ import annotations
 
-import hashlib
 import marshal
 import os
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from ncclx_mpi.compile_cache import prune
 from numba_kernels import cache_files, digests, processor, shipped
+from numba_kernels.sha256 import sha256
 
 _Stamp = tuple[int, int]
 
@@ -53,7 +53,7 @@ def _key() -> str:
     from ncclx_mpi import rc
 
     words = (sys.implementation.cache_tag, processor.name(), digests.versions(), getattr(rc, "topology"))  # noqa: B009
-    return hashlib.sha256(repr(words).encode()).hexdigest()
+    return sha256(repr(words).encode()).hexdigest()
 
 
 def _path() -> Path:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import hashlib
 import importlib
 import os
-import pkgutil
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi import process
-from ncclx_mpi.compile_cache import prune, tasks, verdict
-from ncclx_mpi.compile_cache.bar import Bar
+from ncclx_mpi import late, process
+from ncclx_mpi.compile_cache import prune, verdict
+from numba_kernels.sha256 import sha256
+
+if TYPE_CHECKING:
+    from ncclx_mpi.compile_cache import bar, tasks
+else:
+    bar, tasks = late.module("ncclx_mpi.compile_cache.bar"), late.module("ncclx_mpi.compile_cache.tasks")
 
 _ENGINE_PACKAGES = (
     "transports.shm",
@@ -80,6 +83,8 @@ def import_engine() -> None:
 
 
 def _import_package(name: str) -> None:
+    import pkgutil
+
     package = _import(name)
     for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
         if "device" not in module.name.split("."):
@@ -135,7 +140,7 @@ def _mark(everything: bool) -> Path:
     from numba_kernels import cache_files, digests, processor
     from numba_kernels.reduce import native as reduce_native
 
-    total = hashlib.sha256(f"{sys.implementation.cache_tag} {processor.name()}".encode())
+    total = sha256(f"{sys.implementation.cache_tag} {processor.name()}".encode())
     for declared in sorted(_chosen(everything), key=lambda kernel: kernel.name):
         total.update(f"{declared.name} {declared.signature} {digests.module_digest(_file_of(declared))}".encode())
     total.update(digests.module_digest(str(reduce_native.__file__)).encode())
@@ -185,7 +190,7 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
                 file=sys.stderr,
                 flush=True,
             )
-        if _compile_all(chosen, Bar(sys.stderr) if announce else None):
+        if _compile_all(chosen, bar.Bar(sys.stderr) if announce else None):
             _keep(_mark(everything), announce)
         digests.keep()
     seconds = time.monotonic() - start
@@ -228,7 +233,7 @@ def ensure(everything: bool = False) -> None:
             subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, check=False)
 
 
-def _compile_all(chosen: Iterable[Any], bar: Bar | None = None) -> bool:
+def _compile_all(chosen: Iterable[Any], progress: bar.Bar | None = None) -> bool:
     """Compile entries on all cores, callees before their callers: each function once. Returns whether all went well."""
     from numba_kernels import jit, reduce
 
@@ -243,7 +248,7 @@ def _compile_all(chosen: Iterable[Any], bar: Bar | None = None) -> bool:
     ]
     work.append(tasks.Task(lambda: reduce.warm() > 0))
     processes = min(len(os.sched_getaffinity(0)), _MOST_COMPILERS)
-    return tasks.run_all(work, processes, bar.show) if bar else tasks.run_all(work, processes)
+    return tasks.run_all(work, processes, progress.show) if progress else tasks.run_all(work, processes)
 
 
 def _compile(function: Any) -> bool:

@@ -6,7 +6,6 @@ nothing is known, and for one of which the rank may use several: a rank that is 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 NETWORK = ("dc", "zone", "rack")
@@ -43,6 +42,8 @@ Row = Sequence[int]
 
 def number(*words: object) -> int:
     """The number that stands for these words, on all hosts."""
+    import hashlib
+
     text = "\0".join(map(str, words))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 64 - _NUMBER_BITS
 

@@ -14,7 +14,6 @@ Where there is none, it is what Slurm tells each task.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +63,7 @@ def find(first_rank: int = 0, environ: Mapping[str, str] = os.environ) -> Wherea
 
 def names_of_host(environ: Mapping[str, str]) -> list[str]:
     """What this host is called, by Slurm first."""
-    full = socket.gethostname()
+    full = os.uname().nodename
     return [name for name in dict.fromkeys((environ.get(_SLURM_NAME, ""), full, full.partition(".")[0])) if name]
 
 

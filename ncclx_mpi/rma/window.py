@@ -10,7 +10,7 @@ serves (:mod:`ncclx_mpi.rma.service`).
 from __future__ import annotations
 
 import functools
-import secrets
+import os
 import struct
 from array import array
 from collections.abc import Callable, Collection
@@ -56,7 +56,7 @@ class Part(NamedTuple):
 @functools.cache
 def _token(pid: int) -> tuple[int, int]:
     """A number by which others find out whether a process is this one, and where it stands for good: drawn here, as forks share memory."""
-    _tokens.append(np.array([secrets.randbits(62)], np.int64))
+    _tokens.append(np.array([int.from_bytes(os.urandom(8), "little") >> 2], np.int64))
     return int(_tokens[-1][0]), array_words(_tokens[-1])[0]
 
 

@@ -8,12 +8,11 @@ does not fit is never taken, so folders may be stale or hold code for other rele
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
-import tempfile
 from pathlib import Path
 
 from numba_kernels import cache_files
+from numba_kernels.sha256 import sha256
 
 FOLDER_VARIABLE = "NCCLX_MPI_CUBINS"
 _LAYOUT = 1
@@ -57,6 +56,8 @@ def keep(name: str, digest: str, arch: tuple[int, int], code: bytes) -> None:
 
 def write(folder: Path, name: str, digest: str, arch: tuple[int, int], code: bytes) -> Path:
     """Store machine code in `folder`. Many ranks may do so at once: a file appears whole."""
+    import tempfile
+
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / file_name(name, digest, arch)
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}-", delete=False) as file:
@@ -90,4 +91,4 @@ def _versions() -> str:
             found.append(f"{package}={version(package)}")
         except PackageNotFoundError:
             continue
-    return hashlib.sha256(" ".join(found).encode()).hexdigest()[:20]
+    return sha256(" ".join(found).encode()).hexdigest()[:20]

@@ -6,9 +6,6 @@ import functools
 import importlib.util
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +81,9 @@ def run_ptxas(text: str, arch: tuple[int, int]) -> tuple[bytes, Usage]:
     ValueError
         ptxas refuses the text.
     """
+    import subprocess
+    import tempfile
+
     program = find_ptxas()
     if program is None:
         raise CompilerMissing(_entry(text), arch, "neither nvJitLink nor ptxas is there")
@@ -113,6 +113,8 @@ def find_ptxas() -> str | None:
 
 def _assemblers() -> list[str]:
     """Each ptxas that is installed; those that belong to this Python come first."""
+    import shutil
+
     wheels = importlib.util.find_spec("nvidia")
     found = [path for place in (wheels and wheels.submodule_search_locations) or () for path in Path(place).glob("*/bin/ptxas")]
     toolkits = [os.path.join(os.environ[name], "bin") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
@@ -125,6 +127,8 @@ def _assemblers() -> list[str]:
 @functools.cache
 def _release(program: str) -> tuple[int, int]:
     """Release of the toolkit that a ptxas is from, 0.0 if it does not say."""
+    import subprocess
+
     try:
         said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     except OSError:

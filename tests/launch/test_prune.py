@@ -74,7 +74,7 @@ def test_a_mark_lists_what_this_process_uses(tmp_path: Path) -> None:
 
 def test_a_folder_that_another_process_removes_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     doomed = folder(tmp_path, "a", 50)
-    monkeypatch.setattr(prune.shutil, "rmtree", lambda *args, **kwargs: None)
+    monkeypatch.setattr("shutil.rmtree", lambda *args, **kwargs: None)
     monkeypatch.setattr(Path, "rename", lambda *args: (_ for _ in ()).throw(FileNotFoundError()))
     prune.prune(tmp_path)
     assert doomed.exists()
