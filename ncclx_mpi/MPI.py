@@ -11,6 +11,8 @@ with _collector.at_rest():
     from ncclx_mpi.api.environment import bootstrap as _bootstrap
     from ncclx_mpi.api.public import *
     from ncclx_mpi.api.public import (
+        _LATE,
+        __getattr__,
         _comm_lock,
         _comm_lock_table,
         _commctx_inter,
@@ -27,3 +29,9 @@ with _collector.at_rest():
 
     _bootstrap()
 del _bootstrap, _collector
+
+globals()["__all__"] = [*(_name for _name in globals() if not _name.startswith("_")), *_LATE]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import copyreg
 import pickle
-
-import numpy as np
+from array import array
+from typing import Any
 
 from numba_kernels import symbols, types
 from numba_kernels.atomics import load8, load32, load64, store8, store32, store64
 from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
+from numba_kernels.late_numpy import at_import, np
+from numba_kernels.layout import WORD, zeroed
 from numba_kernels.memory import compare, copy
 from numba_kernels.pyobject import (
     C_CONTIGUOUS,
@@ -33,6 +35,7 @@ from numba_kernels.pyobject import (
     NDIM,
     NONE,
     TYPE_NUMBER,
+    TYPE_NUMBERS,
     WRITEABLE,
     item_sizes,
     ndarray_type,
@@ -51,7 +54,7 @@ _BUFFER = pickle.BYTEARRAY8
 _TAIL = pickle.TUPLE + pickle.REDUCE
 _TYPE_AT, _BUFFER_AT = len(_HEAD), len(_HEAD) + len(_TYPE)
 _TAIL_AT = _BUFFER_AT + len(_BUFFER)
-_parts = np.frombuffer(_HEAD + _TYPE + _BUFFER + _TAIL, np.uint8)
+_parts = array("B", _HEAD + _TYPE + _BUFFER + _TAIL)
 
 _LENGTH = 5
 """Bytes of the length of one dimension."""
@@ -60,22 +63,34 @@ _FIXED = len(_parts) + 1 + 8
 _MOST_DIMENSIONS, _MOST_BYTES = 64, 1 << 20
 
 _CODES, _NUMBERS = 128, 24
-_types = {ord(code): np.dtype(code) for code in "?bBhHiIlLqQefdgFDG"}
-_table = np.zeros(_CODES + _NUMBERS, dtype=np.int64)
-"""Address of the element type by its code, then the code by NumPy's type number."""
-for _code, _dtype in _types.items():
-    _table[_code] = id(_dtype)
-    _table[_CODES + _dtype.num] = _code
-
-_empty, _kept_reducers = np.empty, copyreg.dispatch_table
+_PLAIN = "?bBhHiIlLqQefdgFDG"
+_table, _table_at = zeroed((_CODES + _NUMBERS + 1) * WORD)
+"""Address of the element type by its code, the code by NumPy's type number, and what makes empty arrays; all 0 before NumPy is there."""
+_EMPTY = _CODES + _NUMBERS
+_kept: list[Any] = [copyreg.dispatch_table]
 """Kept alive: compiled code knows their addresses."""
-symbols.add("ncclx_mpi_array_parts", _parts.ctypes.data)
-symbols.add("ncclx_mpi_array_types", _table.ctypes.data)
-symbols.add("ncclx_mpi_array_empty", id(_empty))
-symbols.add("ncclx_mpi_reducers", id(_kept_reducers))
+symbols.add("ncclx_mpi_array_parts", _parts.buffer_info()[0])
+symbols.add("ncclx_mpi_array_types", _table_at)
+symbols.add("ncclx_mpi_reducers", id(copyreg.dispatch_table))
+
+
+def _learn() -> None:
+    _kept.extend((np.empty, *map(np.dtype, _PLAIN)))
+    _table[_EMPTY] = id(np.empty)
+    for code in map(ord, _PLAIN):
+        _table[code] = id(np.dtype(chr(code)))
+        _table[_CODES + TYPE_NUMBERS[chr(code)]] = code
+
+
+def forget() -> None:
+    """Leave arrays to Python's pickle."""
+    for index in range(len(_table)):
+        _table[index] = 0
+
+
+at_import(_learn)
 _address_of_parts = make_symbol("ncclx_mpi_array_parts")
 _address_of_table = make_symbol("ncclx_mpi_array_types")
-_empty_function = make_symbol("ncclx_mpi_array_empty")
 _reducers = make_symbol("ncclx_mpi_reducers")
 
 _find = types.external("PyDict_GetItem", types.intp(types.intp, types.intp))
@@ -171,7 +186,7 @@ def _new_array(lengths, ndim, descriptor):  # type: ignore[no-untyped-def]
     increase(descriptor)
     set_item(operands, 0, shape)
     set_item(operands, 1, descriptor)
-    made = _call(_empty_function(), operands)
+    made = _call(load64(_address_of_table() + 8 * _EMPTY), operands)
     decrease(operands)
     return made
 

@@ -21,13 +21,11 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import numpy as np
-
 from numba_kernels import symbols, types
 from numba_kernels.atomics import load8, load32, load64, store8, store32, store64
 from numba_kernels.calls import call_four, make_symbol
 from numba_kernels.jit import c_address, kernel
-from numba_kernels.layout import words
+from numba_kernels.layout import words, zeroed
 from numba_kernels.memory import allocate, copy
 from numba_kernels.pickled_arrays import write_array
 from numba_kernels.pyobject import (
@@ -82,8 +80,8 @@ ROOM = words(
 containers inside and no arrays. ``arrays``: the ``count`` of them that were written; ``fields`` of one."""
 
 _TABLE = words("Table", "rooms write read")
-_table = np.zeros(_TABLE.total // 8, dtype=np.int64)
-symbols.add("ncclx_mpi_pickling", _table.ctypes.data)
+_table, _table_at = zeroed(_TABLE.total)
+symbols.add("ncclx_mpi_pickling", _table_at)
 symbols.add("ncclx_mpi_float_type", id(float))
 symbols.add("ncclx_mpi_str_type", id(str))
 symbols.add("ncclx_mpi_dict_type", id(dict))

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import functools
 import weakref
+from array import array
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from numba_kernels import symbols
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
-from numba_kernels.layout import WORD, words
+from numba_kernels.layout import WORD, words, zeroed
 from numba_kernels.memory import copy
 from numba_kernels.pyobject import NONE, OB_TYPE
 from numba_kernels.pysequence import VECTOR, open_typed_vector
@@ -33,13 +32,14 @@ them if both are always the same, else 0."""
 
 _SETS, _WAYS = 64, 4
 _ADDRESS_SHIFT = 4
-_table = np.zeros((_SETS * _WAYS, LAYOUT.total // WORD), dtype=np.int64)
-_handle = np.zeros(2, dtype=np.int64)
+_ROW = LAYOUT.total // WORD
+_table, _table_at = zeroed(_SETS * _WAYS * LAYOUT.total)
+_handle, _handle_at = zeroed(2 * WORD)
 """The address of the class of handles, and where in one its state is."""
 _alive: dict[int, weakref.ref[Any]] = {}
 """What is in the table, by its address."""
-symbols.add("ncclx_mpi_layouts", _table.ctypes.data)
-symbols.add("ncclx_mpi_layout_handle", _handle.ctypes.data)
+symbols.add("ncclx_mpi_layouts", _table_at)
+symbols.add("ncclx_mpi_layout_handle", _handle_at)
 _layouts = make_symbol("ncclx_mpi_layouts")
 _handles = make_symbol("ncclx_mpi_layout_handle")
 
@@ -58,23 +58,23 @@ def is_known(layout: object) -> bool:
 def remember(layout: object, fields: Sequence[int]) -> None:
     """Put an object into the table, with the fields of `LAYOUT` but for the first one; they hold as long as it lives."""
     first = (id(layout) >> _ADDRESS_SHIFT) % _SETS * _WAYS
-    keys = _table[first : first + _WAYS, 0].tolist()
+    keys = _table[first * _ROW : (first + _WAYS) * _ROW : _ROW].tolist()
     place = first + (keys.index(0) if 0 in keys else len(_alive) % _WAYS)
-    _drop(int(_table[place, 0]), place)
+    _drop(_table[place * _ROW], place)
     _alive[id(layout)] = weakref.ref(layout, functools.partial(_forget, id(layout)))
-    _table[place, 1:] = fields
-    _table[place, 0] = id(layout)
+    _table[place * _ROW + 1 : (place + 1) * _ROW] = array("q", fields)
+    _table[place * _ROW] = id(layout)
 
 
 def _drop(key: int, place: int) -> None:
-    _table[place, 0] = 0
+    _table[place * _ROW] = 0
     _alive.pop(key, None)
 
 
 def _forget(key: int, _: object) -> None:
     first = (key >> _ADDRESS_SHIFT) % _SETS * _WAYS
     for place in range(first, first + _WAYS):
-        if _table[place, 0] == key:
+        if _table[place * _ROW] == key:
             _drop(key, place)
 
 

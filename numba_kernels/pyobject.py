@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from array import array as words
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from numba_kernels import symbols, types
+from numba_kernels.atomics import load64
 from numba_kernels.calls import make_symbol
 from numba_kernels.deferred import emitted
 from numba_kernels.jit import entry, kernel
+from numba_kernels.late_numpy import at_import, is_imported, np, npt
+from numba_kernels.layout import WORD, zeroed
 
 NONE = -1
 
@@ -42,22 +43,26 @@ TEXT_COMPACT, TEXT_ASCII, TEXT_KIND_SHIFT, TEXT_KIND_MASK = 0x20, 0x40, 2, 7
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
 
 LAST_PLAIN, HALF = 16, 23  # type numbers 0..16 are bool to complex long double; 23 is float16
-_ITEMSIZES = np.array([np.dtype(code).itemsize for code in "?bBhHiIlLqQfdgFDG"] + [0] * 3 + [1, 0, 0, 2], dtype=np.int64)
-"""Bytes of an element by NumPy type number; the letters are NumPy's type codes in that order. Number 20, void, stands for bytes."""
+TYPE_NUMBERS = {code: number for number, code in enumerate("?bBhHiIlLqQfdgFDGOSUVMme")}
+"""NumPy's type codes, which are numbered in this order for ever."""
+_ITEMSIZES = words("q", [1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 4, 8, 16, 8, 16, 32, 0, 0, 0, 1, 0, 0, 2])
+"""Bytes of an element by NumPy type number. Void stands for bytes."""
 
 BUCKETS = 512
-_registered = np.zeros((BUCKETS, 2), dtype=np.int64)
+_registered, _registered_at = zeroed(2 * BUCKETS * WORD)
 """Open-addressing table: address of a Python object that names an element type, NumPy type number. Read by compiled code."""
+_array_type, _array_type_at = zeroed(WORD)
+"""The address of the class of arrays once there is one: nothing is an array before."""
 _kept: list[Any] = []
 
-symbols.add("ncclx_mpi_ndarray_type", id(np.ndarray))
+symbols.add("ncclx_mpi_ndarray_type", _array_type_at)
 symbols.add("ncclx_mpi_list_type", id(list))
 symbols.add("ncclx_mpi_tuple_type", id(tuple))
 symbols.add("ncclx_mpi_int_type", id(int))
 symbols.add("ncclx_mpi_bytes_type", id(bytes))
 symbols.add("ncclx_mpi_none", id(None))
-symbols.add("ncclx_mpi_element_table", _registered.ctypes.data)
-symbols.add("ncclx_mpi_itemsizes", _ITEMSIZES.ctypes.data)
+symbols.add("ncclx_mpi_element_table", _registered_at)
+symbols.add("ncclx_mpi_itemsizes", _ITEMSIZES.buffer_info()[0])
 
 
 FIELDS = ("address", "nbytes", "element", "itemsize", "writable")
@@ -89,26 +94,36 @@ store_fields = emitted("pyobject", "store_fields")
 list_type = make_symbol("ncclx_mpi_list_type")
 tuple_type = make_symbol("ncclx_mpi_tuple_type")
 int_type = make_symbol("ncclx_mpi_int_type")
-ndarray_type = make_symbol("ncclx_mpi_ndarray_type")
+_address_of_array_type = make_symbol("ncclx_mpi_ndarray_type")
 bytes_type = make_symbol("ncclx_mpi_bytes_type")
 none_object = make_symbol("ncclx_mpi_none")
 item_sizes = make_symbol("ncclx_mpi_itemsizes")
 """Address of the bytes of an element by NumPy type number."""
 
 
-def register_element(key: Any, dtype: npt.DTypeLike | None) -> None:
-    """Let ``[array, key]`` take the fast route as an array of `dtype`; `key` is kept alive."""
-    if dtype is None:
-        return
-    number = np.dtype(dtype).num
+def register_element(key: Any, code: str) -> None:
+    """Let ``[array, key]`` take the fast route as an array of the type with this code of NumPy's; `key` is kept alive."""
     slot = (id(key) >> 4) % BUCKETS
-    while _registered[slot, 0]:
+    while _registered[2 * slot]:
         slot = (slot + 1) % BUCKETS
     if len(_kept) >= BUCKETS // 2:
         return
     _kept.append(key)
-    _registered[slot, 1] = number
-    _registered[slot, 0] = id(key)
+    _registered[2 * slot + 1] = TYPE_NUMBERS[code]
+    _registered[2 * slot] = id(key)
+
+
+def _learn() -> None:
+    _array_type[0] = id(np.ndarray)
+
+
+at_import(_learn)
+
+
+@kernel("int64()")
+def ndarray_type():  # type: ignore[no-untyped-def]
+    """The address of the class of arrays, 0 while there is none."""
+    return load64(_address_of_array_type())
 
 
 @kernel(types.int64(array_argument, types.int64), is_entry=True, nogil=False)
@@ -119,20 +134,26 @@ def read_argument(argument, target):  # type: ignore[no-untyped-def]
 
 
 def mismatch() -> str:
-    """Return what this interpreter or this NumPy does not keep as compiled code assumes, nothing if that is so of none."""
+    """Return what this interpreter, or NumPy if it is there, does not keep as compiled code assumes; nothing if that is so of none."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return "the GIL"
     if not _are_references_as_assumed():
         return "numbers of references"
     items = [object(), object(), object()]
-    samples: tuple[Any, ...] = (items, tuple(items), b"bytes", 7, 1.5, None, {}, np.zeros(1))
+    samples: tuple[Any, ...] = (items, tuple(items), b"bytes", 7, 1.5, None, {})
     for sample in samples:
         if not _is_object_as_assumed(sample):
             return type(sample).__name__
     for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4)):
         if not _is_text_as_assumed(text, size):
             return f"str of {size} bytes a character"
-    return "" if _are_arrays_as_assumed() else "ndarray"
+    return "" if not is_imported() or _are_arrays_as_assumed() else "ndarray"
+
+
+def verify_arrays() -> None:
+    """Have compiled code take nothing for an array if a NumPy that came later does not keep them as it assumes."""
+    if not _are_arrays_as_assumed():
+        _array_type[0] = 0
 
 
 _LEAST_ADDRESS, _WORD_BYTES = 1 << 16, 8
@@ -168,6 +189,8 @@ def _word(sample: Any, offset: int) -> int:
 
 def _are_arrays_as_assumed() -> bool:
     """Whether compiled code reads of arrays what NumPy says, and takes none that is not plain."""
+    if any(np.dtype(code).num != number for code, number in TYPE_NUMBERS.items()) or not _is_object_as_assumed(np.zeros(1)):
+        return False
     fields = np.zeros(len(FIELDS), dtype=np.int64)
     read = entry(read_argument)
     array: npt.NDArray[Any] = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -24,8 +24,6 @@ Typed vectors, where each block has an element type of its own and offsets are b
 
 from __future__ import annotations
 
-import numpy as np
-
 from numba_kernels.atomics import load32, load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
@@ -35,6 +33,7 @@ from numba_kernels.pyobject import (
     OB_SIZE,
     OB_TYPE,
     TUPLE_ITEMS,
+    TYPE_NUMBERS,
     element_named,
     int_type,
     item_sizes,
@@ -52,7 +51,7 @@ The reference to the array is the specification's. That may be a list, which ano
 array itself (:func:`hold`)."""
 _MOST = 1 << 40
 """Integers beyond this are left to Python, so that products with item sizes fit a word."""
-_INT32, _INT64, _LONGLONG = (np.dtype(kind).num for kind in (np.int32, np.int64, np.longlong))
+_INT32, _INT64, _LONGLONG = (TYPE_NUMBERS[code] for code in "ilq")
 
 
 @kernel("int64(int64)")

@@ -12,29 +12,44 @@ import ctypes
 import pickle
 from typing import Any
 
-import numpy as np
-
-from numba_kernels import pickling, unpickling
+from numba_kernels import pickled_arrays, pickling, unpickling
 from numba_kernels.jit import entry
-from numba_kernels.layout import WORD
+from numba_kernels.late_numpy import at_import, is_array, is_imported, np
+from numba_kernels.layout import zeroed
 from numba_kernels.pickling import LARGEST, ROOM
 
 
 def mismatch() -> str:
-    """Return the first kind of value that does not come back as it was, nothing if all do; after :func:`numba_kernels.pickling.introduce`."""
+    """Return the first kind of value that does not come back as it was, nothing if all do; after :func:`numba_kernels.pickling.introduce`.
+
+    Arrays are looked at if NumPy is there, and else once it is: they are left to Python's pickle if they do not come back.
+    """
+    if is_imported():
+        return _mismatch([*_plain_values(), *_arrays()], [*_other_values(), *_other_arrays()])
+    found = _mismatch(_plain_values(), _other_values())
+    if not found:
+        at_import(_verify_arrays)
+    return found
+
+
+def _verify_arrays() -> None:
+    if _mismatch(_arrays(), _other_arrays()):
+        pickled_arrays.forget()
+
+
+def _mismatch(values: list[Any], others: list[Any]) -> str:
     room = _Room()
-    for value in [*_plain_values(), *_arrays()]:
+    for value in values:
         if not room.is_safe(value):
             return f"{type(value).__name__} {_told(value)[:40]}"
-    return next((f"{type(value).__name__}" for value in _other_values() if room.write(value) != 0), "")
+    return next((f"{type(value).__name__}" for value in others if room.write(value) != 0), "")
 
 
 class _Room:
     """What compiled code works with, and where its pickles are."""
 
     def __init__(self) -> None:
-        self._words = np.zeros(ROOM.total // WORD, np.int64)
-        self._address = self._words.ctypes.data
+        self._words, self._address = zeroed(ROOM.total)
         self._write, self._read = entry(pickling.write), entry(unpickling.read)
 
     def is_safe(self, value: Any) -> bool:
@@ -79,7 +94,7 @@ def _read_by_python(data: bytes) -> list[Any]:
 
 def _told(value: Any) -> str:
     """All that tells a value from others, its type included."""
-    return repr((value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value)
+    return repr((value.dtype, value.shape, value.tobytes()) if is_array(value) else value)
 
 
 def _plain_values() -> list[Any]:
@@ -107,8 +122,10 @@ def _other_values() -> list[Any]:
         bytearray(2),
         {1},
         frozenset(),
-        np.float64(1),
         [shared, shared],
-        np.arange(4)[::2],
-        np.array(["text"]),
     ]
+
+
+def _other_arrays() -> list[Any]:
+    """Return what is like an array that compiled code writes, and is none."""
+    return [np.float64(1), np.arange(4)[::2], np.array(["text"])]

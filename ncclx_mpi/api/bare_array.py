@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import numpy as np
+from numba_kernels.late_numpy import np
 
 _Base: Any = np.ndarray
 _OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift", "and", "or", "xor", "matmul"]

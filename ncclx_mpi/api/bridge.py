@@ -11,8 +11,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api import communicator
 from ncclx_mpi.api.communicator import CommState, Words
@@ -21,6 +19,7 @@ from ncclx_mpi.collectives import prepare
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.guests import Identity
+from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD
 
 if TYPE_CHECKING:

@@ -6,12 +6,17 @@ has it: without it, or beyond it, a buffered send is an error.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi import errors, runtime
-from ncclx_mpi.api.memory import BUFFER_AUTOMATIC, buffer
+from ncclx_mpi import errors, late, runtime
+from ncclx_mpi.buffers.sentinels import BUFFER_AUTOMATIC
 from ncclx_mpi.constants import BSEND_OVERHEAD
 from ncclx_mpi.operations.operation import Operation
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api import memory
+else:
+    memory = late.module("ncclx_mpi.api.memory")
 
 
 class SendBuffer:
@@ -23,7 +28,7 @@ class SendBuffer:
         if self.is_automatic:
             self.room = 0
             return
-        view = buffer.frombuffer(attached)
+        view = memory.buffer.frombuffer(attached)
         if view.readonly:
             raise BufferError("the attached buffer is not writable")
         self.room = view.nbytes

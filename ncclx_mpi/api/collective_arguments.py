@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from ncclx_mpi import arguments, collectives, errors
 from ncclx_mpi.api import collective_requests
 from ncclx_mpi.api.communicator import CommState
@@ -25,6 +23,8 @@ from ncclx_mpi.collectives import prepare as plans
 from ncclx_mpi.gpu_memory import streams
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.operations.operation import Operation, Persistent
+from numba_kernels.late_numpy import np
+from numba_kernels.layout import zeroed
 
 if TYPE_CHECKING:
     from ncclx_mpi.device.parts import Cut, Parts
@@ -41,8 +41,7 @@ IN_PLACE = 0
 _FUNCTION = 4
 """Which argument of a reduction is its function."""
 
-_nothing = np.zeros(64, dtype=np.uint8)
-_NOWHERE = _nothing.ctypes.data
+_nothing, _NOWHERE = zeroed(64)
 """Address of empty buffers, so that none looks like IN_PLACE."""
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ncclx_mpi.api import collective_arguments, fast
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
+from ncclx_mpi.buffers.sentinels import IN_PLACE
 from ncclx_mpi.collectives.fast_vector import TYPED
 from ncclx_mpi.collectives.shm_oneshot import ALLTOALL, GATHER, SCATTER
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ncclx_mpi.api import collective_arguments, fast
 from ncclx_mpi.api.collective_arguments import start
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.memory import IN_PLACE
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.api.request import Request
+from ncclx_mpi.buffers.sentinels import IN_PLACE
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
 

@@ -15,8 +15,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ncclx_mpi import collectives, rc
 from ncclx_mpi.api import fast, object_blocks, object_messages
 from ncclx_mpi.api.collective_arguments import check_root
@@ -27,6 +25,7 @@ from ncclx_mpi.collectives import shm_object
 from ncclx_mpi.operations.operation import Operation, Together
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.partial_results import CODE, RAW, SLOW
+from numba_kernels.late_numpy import np
 
 Reduction = Op | Callable[[Any, Any], Any]
 

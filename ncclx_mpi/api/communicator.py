@@ -16,10 +16,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api.attributes import Table
@@ -30,6 +27,7 @@ from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.fast import GIVEN_UP
 from ncclx_mpi.state import State
 from numba_kernels.jit import entry
+from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
 from transports.shm.layout import SLOTS
 from transports.shm.slots import SLOT, lease
@@ -48,7 +46,7 @@ WORLD_CONTEXT = 0
 _STEP = 4
 _RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
-Words = npt.NDArray[np.int64]
+Words: TypeAlias = "npt.NDArray[np.int64]"
 _Pair = ctypes.c_int64 * 2
 _ZERO, _GIVEN = array("q", [0]), shm_making.GIVEN.total // WORD
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ncclx_mpi import errors
+from ncclx_mpi import errors, late
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import integer
-from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words, view
 from ncclx_mpi.io import representation
 from ncclx_mpi.io.representation import Representation
 from ncclx_mpi.rma.accumulate import element_of
+from numba_kernels.late_numpy import np
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api import memory
+else:
+    memory = late.module("ncclx_mpi.api.memory")
 
 Conversion = Callable[[Any, Datatype, int, Any, int], None]
 
@@ -64,8 +67,8 @@ def _convert(name: str, function: Conversion, address: int, given: Buffer, *, is
     if layout is None:
         errors.fail(errors.ERR_CONVERSION, f"data representation {name!r} takes elements of one predefined type, not of several")
     elsewhere = np.empty(given.nbytes, np.uint8)
-    here = buffer._over(address, given.nbytes, False, None, given.owner)
-    there = buffer._over(array_words(elsewhere)[0], given.nbytes, False, None, elsewhere)
+    here = memory.buffer._over(address, given.nbytes, False, None, given.owner)
+    there = memory.buffer._over(array_words(elsewhere)[0], given.nbytes, False, None, elsewhere)
     user, file = (here, there) if is_write else (there, here)
     count = given.nbytes // layout.size if layout.size else 0
     _called(name, function, user, Datatype._refer(layout), count, file, 0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes
 from ncclx_mpi.api.accessors import Attributed, Named
@@ -15,6 +13,7 @@ from ncclx_mpi.arguments import host_view, spec
 from ncclx_mpi.buffers import named, packing, shapes, source
 from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
 from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
+from numba_kernels.late_numpy import is_any_array, np
 from numba_kernels.pyobject import register_element
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
@@ -432,7 +431,7 @@ def _datatype_decode(datatype: Datatype, mark: bool = False) -> tuple[Datatype, 
     recipe = datatype._need("decode").recipe
     if recipe is None:
         return datatype, "NAMED", {}
-    params = {name: each.tolist() if isinstance(each, np.ndarray) else each for name, each in recipe.params.items()}
+    params = {name: each.tolist() if is_any_array(each) else each for name, each in recipe.params.items()}
     types = [_constant(each) if each.is_named else _reference(each) for each in recipe.layouts]
     if recipe.combiner == mpi.COMBINER_STRUCT:
         params["datatypes"] = types

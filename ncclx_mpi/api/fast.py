@@ -11,15 +11,13 @@ import functools
 import sys
 import threading
 import warnings
+from array import array
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.op import NO_WORDS, Op, learn
+from ncclx_mpi.api.op import NO_TABLE, Op, learn
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_neighbor as neighbors
@@ -39,6 +37,8 @@ from ncclx_mpi.p2p.engine import NativeComm, from_whom
 from ncclx_mpi.rma import fast as windows
 from numba_kernels import pickling, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
+from numba_kernels.late_numpy import at_import, is_imported
+from numba_kernels.layout import WORD, zeroed
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
@@ -46,7 +46,11 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 @functools.cache
 def can_read_objects() -> bool:
     """Whether compiled code may look into this interpreter's objects; if not, everything goes the general way."""
-    return _fits(pyobject.mismatch())
+    if not _fits(pyobject.mismatch()):
+        return False
+    if not is_imported():
+        at_import(pyobject.verify_arrays)
+    return True
 
 
 @functools.cache
@@ -180,12 +184,10 @@ unlock_all = _at_first_call(windows.unlock_all)
 flush = _at_first_call(windows.flush)
 flush_all = _at_first_call(windows.flush_all)
 
-_NONE = NO_WORDS.ctypes.data
-
 
 def table_of(op: Any) -> int:
     """Return the address of the table of reduction functions of `op`; of an empty one if it is no operation at all."""
-    return op._state.table if isinstance(op, Op) else _NONE
+    return op._state.table if isinstance(op, Op) else NO_TABLE
 
 
 def settle(state: CommState, code: int, name: str, op: Any = None, argument: Any = None) -> bool:
@@ -204,7 +206,9 @@ def learn_from(op: Any, argument: Any) -> None:
     The table is for arrays that compiled code reads: those of a GPU's libraries never are.
     """
     if isinstance(op, Op) and not are_quickly_told(type(argument)):
-        element = entry(pyobject.read_argument)(argument, _words().ctypes.data)
+        fields, address = zeroed(len(pyobject.FIELDS) * WORD)
+        element = entry(pyobject.read_argument)(argument, address)
+        del fields
         if element != pyobject.NONE:
             learn(op, element)
 
@@ -276,10 +280,10 @@ _scratch = threading.local()
 _FEW_PLACES = 64
 
 
-def status_words() -> npt.NDArray[np.int64]:
+def status_words() -> array[int]:
     """Return the words into which this thread's receives write their status; :func:`status_address` is where they are."""
     status_address()
-    words: npt.NDArray[np.int64] = _scratch.status
+    words: array[int] = _scratch.status
     return words
 
 
@@ -288,9 +292,8 @@ def status_address() -> int:
     try:
         address: int = _scratch.address
     except AttributeError:
-        _scratch.status = np.zeros(8, dtype=np.int64)
-        _scratch.argument = np.zeros(8, dtype=np.int64)
-        address = _scratch.address = _scratch.status.ctypes.data
+        _scratch.status, address = zeroed(8 * WORD)
+        _scratch.address = address
     return address
 
 
@@ -300,16 +303,9 @@ def room_for(status: Status) -> int:
     return status_address()
 
 
-def places(count: int) -> tuple[npt.NDArray[np.int64], int]:
+def places(count: int) -> tuple[array[int], int]:
     """Return at least `count` words of this thread for the places of completed requests, and where they are."""
-    pair: tuple[npt.NDArray[np.int64], int] | None = getattr(_scratch, "places", None)
+    pair: tuple[array[int], int] | None = getattr(_scratch, "places", None)
     if pair is None or len(pair[0]) < count:
-        words = np.zeros(max(count, _FEW_PLACES), dtype=np.int64)
-        pair = _scratch.places = words, words.ctypes.data
+        pair = _scratch.places = zeroed(max(count, _FEW_PLACES) * WORD)
     return pair
-
-
-def _words() -> npt.NDArray[np.int64]:
-    status_address()
-    words: npt.NDArray[np.int64] = _scratch.argument
-    return words

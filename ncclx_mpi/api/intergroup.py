@@ -10,8 +10,6 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ncclx_mpi import arguments, collectives, errors
 from ncclx_mpi.api.collective_arguments import IN_PLACE, Blocks, Call, check_sums, operation_of
 from ncclx_mpi.api.handle import integer
@@ -20,6 +18,7 @@ from ncclx_mpi.collectives import Neighborhood, Sides
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, GATHER, SCATTER
 from ncclx_mpi.constants import PROC_NULL, ROOT
 from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD
 
 if TYPE_CHECKING:

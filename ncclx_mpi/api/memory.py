@@ -1,4 +1,4 @@
-"""MPI.buffer, Alloc_mem, and the names of the singletons that stand in the place of a buffer.
+"""MPI.buffer, which is imported when it is first used, since it needs NumPy.
 
 `buffer` is an array type underneath, of which nothing but the memory shows (:mod:`ncclx_mpi.api.bare_array`). It is a view over the
 whole address space, so that it costs no copy and no ctypes type for each length; what keeps the memory alive is held beside it.
@@ -6,42 +6,16 @@ whole address space, so that it costs no copy and no ctypes type for each length
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any, Self, SupportsIndex
 
-import numpy as np
-
-from ncclx_mpi import runtime
 from ncclx_mpi.api.bare_array import BareArray
-from ncclx_mpi.api.handle import PUBLIC, integer
-from ncclx_mpi.api.info import INFO_NULL, Info
+from ncclx_mpi.api.handle import PUBLIC
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_HOST
 from ncclx_mpi.buffers.memory import ORIGIN, SPACE, array_words
-from ncclx_mpi.buffers.sentinels import (
-    BOTTOM,
-    BUFFER_AUTOMATIC,
-    IN_PLACE,
-    BottomType,
-    BufferAutomaticType,
-    InPlaceType,
-)
 from ncclx_mpi.buffers.source import Source, open_source
-from ncclx_mpi.errors import ERR_ARG, ERR_NO_MEM, fail
 from ncclx_mpi.gpu_memory.memory import at as device_memory
-
-__all__ = [
-    "BOTTOM",
-    "BUFFER_AUTOMATIC",
-    "IN_PLACE",
-    "Alloc_mem",
-    "BottomType",
-    "BufferAutomaticType",
-    "Free_mem",
-    "InPlaceType",
-    "buffer",
-    "memory",
-]
+from numba_kernels.late_numpy import np
 
 _BYTE = np.dtype(np.uint8)
 _Base: Any = np.ndarray
@@ -228,47 +202,3 @@ def _range(item: Any, length: int) -> tuple[int, int]:
     if not 0 <= start < length:
         raise IndexError("index out of range")
     return start, start + 1
-
-
-_allocated: dict[int, Any] = {}
-"""What Free_mem releases: by address, the arena it came from, or the private array."""
-
-
-def Alloc_mem(size: int, info: Info = INFO_NULL) -> buffer:
-    """Allocate memory that the other ranks of the node can read without a copy."""
-    nbytes = integer(size, "size")
-    if nbytes < 0:
-        fail(ERR_ARG, f"Alloc_mem: the size is negative: {nbytes}")
-    try:
-        address, source = _allocate(max(nbytes, 1))
-    except MemoryError:
-        fail(ERR_NO_MEM, f"Alloc_mem: no memory of {nbytes} bytes is left")
-    _allocated[address] = source
-    return buffer._over(address, nbytes, False, None, address)
-
-
-def Free_mem(mem: buffer) -> None:
-    """Free memory that `Alloc_mem` returned."""
-    if not isinstance(mem, buffer):
-        raise TypeError(f"expected a buffer from Alloc_mem, got {type(mem).__name__}")
-    source = _allocated.pop(mem.address, None)
-    if source is None and len(mem):
-        fail(ERR_ARG, f"Free_mem: the memory at {mem.address:#x} did not come from Alloc_mem, or was freed")
-    if callable(source):
-        source(mem.address)
-    mem.release()
-
-
-def _allocate(nbytes: int) -> tuple[int, Any]:
-    """Address and what frees it: in this rank's part of the arena, or private while there is none."""
-    if runtime.is_active():
-        heap = _heap()
-        return heap.allocate(nbytes), heap.free
-    private = np.empty(nbytes, _BYTE)
-    return array_words(private)[0], private
-
-
-@functools.cache
-def _heap() -> Any:
-    engine = runtime.engine()
-    return engine.arena.open_heap(engine.local_rank)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ncclx_mpi import collectives
 from ncclx_mpi.api import object_messages
 from ncclx_mpi.api.communicator import CommState
@@ -16,6 +14,7 @@ from ncclx_mpi.api.neighbor_arguments import neighborhood_of
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.constants import PROC_NULL
+from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD
 
 _LOCK = "neighbor_objects"

@@ -27,8 +27,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.pickle import pickle
@@ -45,6 +43,7 @@ from ncclx_mpi.p2p.layout import PENDING, STANDARD
 from ncclx_mpi.p2p.object_requests import PARTIAL
 from ncclx_mpi.p2p.partial_results import RAW
 from numba_kernels.jit import entry
+from numba_kernels.late_numpy import is_array, np
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384
@@ -79,7 +78,7 @@ def dump(obj: Any) -> tuple[bytes, list[memoryview]]:
     """Pickle an object; its large contiguous buffers stay where they are and are returned beside the pickle."""
     if not pickle._is_standard:
         return bytes(pickle.dumps(obj)), []
-    if type(obj) is np.ndarray and obj.nbytes < OUT_OF_BAND_MIN and not obj.dtype.hasobject:
+    if is_array(obj) and obj.nbytes < OUT_OF_BAND_MIN and not obj.dtype.hasobject:
         return _dumps(obj, -1), []
     frames: list[memoryview] = []
 

@@ -11,16 +11,13 @@ import functools
 import sys
 import threading
 import traceback
+from array import array
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from ncclx_mpi import arguments, errors, runtime
+from ncclx_mpi import arguments, errors, late, runtime
 from ncclx_mpi.api.datatype import Datatype, kind_of
 from ncclx_mpi.api.handle import Handle, constant
-from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout, committed
 from ncclx_mpi.buffers.memory import array_words
@@ -30,10 +27,19 @@ from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
+from numba_kernels.late_numpy import np
+from numba_kernels.layout import WORD, zeroed
+from numba_kernels.pyobject import TYPE_NUMBERS
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api import memory
+    from ncclx_mpi.api.memory import buffer
+else:
+    memory = late.module("ncclx_mpi.api.memory")
 
 MAX_USER_OPS = 32
 _KINDS: dict[int, str] = {
-    np.dtype(code).num: kind
+    TYPE_NUMBERS[code]: kind
     for codes, kind in (
         ("?", "bool"), ("V", "byte"), ("b", "i8"), ("B", "u8"), ("h", "i16"), ("H", "u16"), ("i", "i32"), ("I", "u32"),
         ("lq", "i64"), ("LQ", "u64"), ("e", "f16"), ("f", "f32"), ("d", "f64"), ("F", "c64"), ("D", "c128"),
@@ -57,7 +63,7 @@ _live: set[OpState] = set()
 _lock = threading.Lock()
 
 
-NO_WORDS: npt.NDArray[np.int64] = np.zeros(2 * ELEMENTS, dtype=np.int64)
+NO_WORDS, NO_TABLE = zeroed(2 * ELEMENTS * WORD)
 """Table of an operation that has no compiled function for any element."""
 
 
@@ -78,7 +84,7 @@ class OpState(State):
     user: bool
     natives: dict[Any, tuple[int, Any]]
     table: int
-    words: npt.NDArray[np.int64]
+    words: array[int]
 
     def __init__(self, name: str = "", function: Callable[..., Any] | None = None, commute: bool = True) -> None:
         if function is not None:
@@ -87,8 +93,7 @@ class OpState(State):
             self.commute = commute
             self.user = not name
             self.natives = {}
-            self.words = NO_WORDS if self.user else np.zeros(2 * ELEMENTS, dtype=np.int64)
-            self.table = self.words.ctypes.data
+            self.words, self.table = (NO_WORDS, NO_TABLE) if self.user else zeroed(2 * ELEMENTS * WORD)
 
 
 _NULL = OpState()
@@ -274,10 +279,14 @@ def _user_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
 def _on_packed(function: _User, layout: Layout, datatype: Datatype, out: int, low: int, high: int, count: int) -> None:
     """Call a user's function on packed elements, which are laid out in memory just so."""
     nbytes = count * layout.size
-    inbuf = buffer(bytearray(ctypes.string_at(low, nbytes))) if out == low else buffer._over(low, nbytes, False, None, None)
+    inbuf = (
+        memory.buffer(bytearray(ctypes.string_at(low, nbytes)))
+        if out == low
+        else memory.buffer._over(low, nbytes, False, None, None)
+    )
     if out != high:
         ctypes.memmove(out, high, nbytes)
-    function(inbuf, buffer._over(out, nbytes, False, None, None), Datatype(datatype))
+    function(inbuf, memory.buffer._over(out, nbytes, False, None, None), Datatype(datatype))
 
 
 def _on_laid_out(function: _User, layout: Layout, datatype: Datatype, out: int, low: int, high: int, count: int) -> None:
@@ -295,7 +304,7 @@ def _laid_out(layout: Layout, packed: int, count: int) -> buffer:
     area = np.zeros(max(high, nbytes) - start, np.uint8)
     origin = array_words(area)[0] - start
     packing.unpack(layout, packed, count * layout.size, origin)
-    return buffer._over(origin, nbytes, False, area, area)
+    return memory.buffer._over(origin, nbytes, False, area, area)
 
 
 def _callback(apply: Callable[[int, int, int, int], None]) -> tuple[int, Any]:

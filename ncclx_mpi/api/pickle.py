@@ -9,10 +9,16 @@ from __future__ import annotations
 import os
 import pickle as _pickle
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ncclx_mpi import late
 from ncclx_mpi.api.handle import PUBLIC
-from ncclx_mpi.api.memory import buffer
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api import memory
+    from ncclx_mpi.api.memory import buffer
+else:
+    memory = late.module("ncclx_mpi.api.memory")
 
 _THRESHOLD = 256 * 1024
 _OUT_OF_BAND = 5
@@ -52,7 +58,7 @@ class Pickle:
         large: list[buffer] = []
 
         def is_in_band(found: _pickle.PickleBuffer) -> bool:
-            view = buffer(found)
+            view = memory.buffer(found)
             if view.nbytes < self._threshold:
                 return True
             large.append(view)

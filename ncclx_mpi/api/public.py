@@ -5,7 +5,12 @@ Launchers import this module before they fork the ranks, which then find it read
 
 # ruff: noqa: F401, F403  (names are what this module is for; all of those of constants are public)
 
+import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from ncclx_mpi import errors as _errors
+from ncclx_mpi.api.allocation import Alloc_mem, Free_mem
 from ncclx_mpi.api.comm import COMM_NULL, Comm
 from ncclx_mpi.api.datarep import Register_datarep
 from ncclx_mpi.api.datatype import (
@@ -61,18 +66,6 @@ from ncclx_mpi.api.intracomm import (
     _comm_lock_table,
     _commctx_intra,
 )
-from ncclx_mpi.api.memory import (
-    BOTTOM,
-    BUFFER_AUTOMATIC,
-    IN_PLACE,
-    Alloc_mem,
-    BottomType,
-    BufferAutomaticType,
-    Free_mem,
-    InPlaceType,
-    buffer,
-    memory,
-)
 from ncclx_mpi.api.message import MESSAGE_NO_PROC, MESSAGE_NULL, Message
 from ncclx_mpi.api.op import (
     BAND,
@@ -100,6 +93,7 @@ from ncclx_mpi.api.status import Status
 from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm, Topocomm
 from ncclx_mpi.api.topology import Compute_dims
 from ncclx_mpi.api.window import WIN_NULL, Win
+from ncclx_mpi.buffers.sentinels import BOTTOM, BUFFER_AUTOMATIC, IN_PLACE, BottomType, BufferAutomaticType, InPlaceType
 from ncclx_mpi.constants import *
 from ncclx_mpi.errors import (
     SUCCESS,
@@ -120,4 +114,22 @@ for _each in list(globals().values()):
     if isinstance(_each, type):
         _each.__module__ = _PUBLIC  # where users find it, and where pickle looks
 _begin_with_signatures(list(globals().values()))
-del _begin_with_signatures, _each, _errors, _PREDEFINED, _PUBLIC
+del _each, _errors, _PREDEFINED, _PUBLIC
+
+_LATE = ("buffer", "memory")
+"""Names of what is imported when it is first asked for: it needs NumPy, and most programs without arrays never name it."""
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'ncclx_mpi.MPI' has no attribute {name!r}", name=name, obj=_sys.modules.get("ncclx_mpi.MPI"))
+    from ncclx_mpi.api import memory
+
+    if "buffer" not in globals():
+        _begin_with_signatures([memory.buffer])
+        globals().update(dict.fromkeys(_LATE, memory.buffer))
+    return memory.buffer
+
+
+if _TYPE_CHECKING:
+    from ncclx_mpi.api.memory import buffer, memory

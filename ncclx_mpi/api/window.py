@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from ncclx_mpi import arguments, errors, runtime
+from ncclx_mpi import arguments, errors, late, runtime
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
@@ -22,7 +22,6 @@ from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
-from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, numbered
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
@@ -39,6 +38,12 @@ from ncclx_mpi.rma.shared import shared_part
 from ncclx_mpi.rma.window import Part, Window
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import Buffer, BufSpec, TargetSpec
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api import memory
+    from ncclx_mpi.api.memory import buffer
+else:
+    memory = late.module("ncclx_mpi.api.memory")
 
 _NOT_REDUCTIONS = fast.table_of(REPLACE), fast.table_of(NO_OP)
 
@@ -210,7 +215,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         every = range(window.comm.size)
         chosen = next((other for other in every if window.size_of(other)), 0) if target == PROC_NULL else target
         address, nbytes, unit = window.segment(chosen)
-        return buffer._over(address, nbytes, False, None, window.part), unit
+        return memory.buffer._over(address, nbytes, False, None, window.part), unit
 
     @classmethod
     def _make(cls, comm: Intracomm, prepare: Callable[[], Part], flavor: int, info: Info) -> Self:
@@ -250,7 +255,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def tomemory(self) -> buffer:
         """Return this rank's memory in the window."""
         part = self._state.window.part
-        return buffer._over(part.address, part.nbytes, False, None, part if part.nbytes else None)
+        return memory.buffer._over(part.address, part.nbytes, False, None, part if part.nbytes else None)
 
     def __buffer__(self, flags: int, /) -> memoryview:
         """Return this rank's memory in the window."""

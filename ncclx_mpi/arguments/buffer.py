@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from ncclx_mpi.arguments import bounce_buffers, gpu_packing
 from ncclx_mpi.arguments.gpu_packing import Piece
 from ncclx_mpi.buffers import packing
@@ -16,6 +14,7 @@ from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.errors import ERR_NO_MEM, fail
 from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
+from numba_kernels.late_numpy import np
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype

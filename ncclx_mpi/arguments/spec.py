@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from ncclx_mpi.arguments import kept
 from ncclx_mpi.arguments.buffer import Buffer, VBuffer, WBuffer
 from ncclx_mpi.buffers.bounds import check_inside
@@ -26,6 +24,7 @@ from ncclx_mpi.buffers.sentinels import BOTTOM, IN_PLACE
 from ncclx_mpi.buffers.source import check_byte_order, is_source, open_source
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.gpu_memory.memory import at as device_memory
+from numba_kernels.late_numpy import is_array, np
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype
@@ -47,7 +46,6 @@ def register(datatype: type, codes: dict[str, Datatype]) -> None:
 
 _EXPECT_ITEMS = "message: expecting 2 to 4 items"
 _EXPECT_BUFFER = "message: expecting buffer or list/tuple"
-_NDARRAY = np.ndarray
 _CONTIGUOUS_C, _CONTIGUOUS_F = C_CONTIGUOUS, F_CONTIGUOUS
 _WRITABLE_C, _WRITABLE_F = C_CONTIGUOUS | WRITEABLE, F_CONTIGUOUS | WRITEABLE
 
@@ -83,7 +81,7 @@ def _quick(spec: Any, blocks: int, flags_c: int, flags_f: int) -> Buffer | None:
 
     None for everything else, and for what is wrong: the long way knows what to say.
     """
-    if type(spec) is _NDARRAY:
+    if is_array(spec):
         address, descr, flags = array_words(spec)
         found = _by_dtype.get(descr)
         if found is None:
@@ -92,7 +90,7 @@ def _quick(spec: Any, blocks: int, flags_c: int, flags_f: int) -> Buffer | None:
         array, count, rest = spec, spec.size, 0
     elif isinstance(spec, list | tuple) and len(spec) == 2:
         array, datatype = spec
-        if type(array) is not _NDARRAY or type(datatype) is not _datatype:
+        if not is_array(array) or type(datatype) is not _datatype:
             return None
         layout = datatype._state
         if layout is None or not layout.is_plain:
@@ -293,7 +291,7 @@ def _device_at(layout: Layout, address: int, count: int) -> DeviceMemory | None:
 def _datatype_of(source: Any, code: str | None) -> Datatype:
     """Datatype of a buffer's format; remembered by dtype object for arrays."""
     datatype = format_datatype(code)
-    if type(source) is _NDARRAY and len(_by_dtype) < _MOST_DTYPES:
+    if is_array(source) and len(_by_dtype) < _MOST_DTYPES:
         layout = datatype._state
         if layout is not None and layout.size == source.itemsize:
             _by_dtype[id(source.dtype)] = (datatype, layout, source.dtype)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Protocol
 
-import numpy as np
-
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.source import open_export
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.gpu_memory.staging import Lease
+from numba_kernels.late_numpy import is_any_array
 
 _FROM_BUFFER = "ffffffff"
 """Under which key ctypes keeps what ``from_buffer`` was given."""
@@ -100,7 +99,7 @@ def _behind(owner: Any) -> Any:
         return owner[-1]
     if isinstance(owner, memoryview):
         return owner.obj
-    if isinstance(owner, np.ndarray):
+    if is_any_array(owner):
         if not hasattr(owner, "_owner"):
             return owner if owner.flags.owndata else owner.base
         # an MPI.buffer, whose base is the whole address space; its owner is an address where that was allocated
@@ -121,7 +120,7 @@ def _behind_data(owner: Any) -> Any:
 
 def _own(owner: Any) -> Range | None:
     """The memory that an object has, None if it exports none."""
-    if isinstance(owner, np.ndarray):
+    if is_any_array(owner):
         address = array_words(owner)[0]
         return address, address + owner.nbytes
     try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from ncclx_mpi.buffers.layout import Layout, Words
 from numba_kernels import pylayouts
+from numba_kernels.late_numpy import np
 
 
 def learn(layouts: Iterable[Layout]) -> None:

@@ -13,16 +13,14 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, NamedTuple, TypeAlias
 
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.errors import ERR_TYPE, fail
+from numba_kernels.late_numpy import np, npt
 
-Words = npt.NDArray[np.int64]
+Words: TypeAlias = "npt.NDArray[np.int64]"
 
 
 Span = tuple[int, int, int, int]
@@ -269,8 +267,12 @@ class Layout:
     def blocks(self) -> Words:
         """Offset and length in bytes of each block of one element, in packing order, neighbours merged; of flat layouts only."""
         if self._blocks is None:
-            self._blocks = _merge(np.concatenate([part.tile() for part in self._filled()] or [_NONE]))
+            self._blocks = _merge(np.concatenate([part.tile() for part in self._filled()] or [self._whole()]))
         return self._blocks
+
+    def _whole(self) -> Words:
+        """The only block of a basic element; there is none in what has parts without bytes."""
+        return np.array([[0, self.size]], np.int64)
 
     @property
     def table(self) -> tuple[int, int] | None:
@@ -340,7 +342,6 @@ class Layout:
 
 
 _OF_FORTRAN = (mpi.COMBINER_F90_INTEGER, mpi.COMBINER_F90_REAL, mpi.COMBINER_F90_COMPLEX)
-_NONE: Words = np.empty((0, 2), np.int64)
 _FEW = 1 << 20
 _EACH = 1024
 _MOST = 1 << 26
@@ -371,7 +372,6 @@ def basic(name: str, size: int, align: int) -> Layout:
     layout.name, layout.align, layout.nbasic = name, align, 1
     layout.size = size
     layout.ub = layout.true_ub = layout.extent = size
-    layout._blocks = np.array([[0, size]], np.int64)
     layout._contiguous = layout.is_plain = True
     return layout
 
@@ -382,7 +382,7 @@ def pair(name: str, value: Layout, index: Layout) -> Layout:
     layout = Layout((once(value), Strided(index, 1, 1, start=offset)), None)
     layout.name = name
     layout.pad()
-    layout.is_plain = layout.contiguous
+    layout._contiguous = layout.is_plain = layout.size == layout.extent
     return layout
 
 

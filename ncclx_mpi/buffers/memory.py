@@ -10,17 +10,16 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from numba_kernels.late_numpy import at_import, np, npt
 
 ADDRESS_BITS = 48
 ORIGIN = 64
 SPACE: Any = (ctypes.c_ubyte * ((1 << ADDRESS_BITS) - ORIGIN)).from_address(ORIGIN)
 """All memory from address ORIGIN on; not from 0, since NumPy takes a null buffer for none."""
 
-Bytes = npt.NDArray[np.uint8]
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
 C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE = 0x1, 0x2, 0x400
 _FIELDS = struct.Struct(f"={object.__basicsize__}xqi4xqqqqi")
@@ -52,7 +51,7 @@ def _check_structure() -> None:
         raise ImportError(f"NumPy {np.__version__} lays out arrays in an unknown way; ncclx_mpi needs 1.24 to 2.x")
 
 
-_check_structure()
+at_import(_check_structure)
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], unit: int) -> bool:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.buffers.layout import Layout, Listed, Part, Recipe, Strided, Words, once
 from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, fail
+from numba_kernels.late_numpy import is_any_array, np
 
 _REACH = 1 << 62
 _DISTRIBUTIONS = (mpi.DISTRIBUTE_BLOCK, mpi.DISTRIBUTE_CYCLIC, mpi.DISTRIBUTE_NONE)
@@ -209,7 +208,7 @@ def _offsets(old: Layout, displacements: Words, *, in_bytes: bool) -> Words:
 def _check_counts(counts: Sequence[int] | Words) -> None:
     if not len(counts):
         return
-    lowest = int(counts.min()) if isinstance(counts, np.ndarray) else min(counts)
+    lowest = int(counts.min()) if is_any_array(counts) else min(counts)
     if lowest < 0:
         fail(ERR_COUNT, f"a datatype cannot have a count or block length of {lowest}")
 

@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, ORIGIN, WRITEABLE, array_words, is_contiguous
@@ -25,10 +23,10 @@ from ncclx_mpi.buffers.sentinels import BottomType, BufferAutomaticType, InPlace
 from ncclx_mpi.gpu_memory.memory import DeviceMemory, check_readable
 from ncclx_mpi.gpu_memory.streams import are_quickly_told, facts_of, library_of, stream_of
 from numba_kernels.cuda import driver as drivers
+from numba_kernels.late_numpy import is_any_array, is_array, np
 
 _WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x0098
 READ_ONLY = "buffer is not writable: the array is read-only (array.flags.writeable)"
-_NDARRAY = np.ndarray
 _KEPT = 1024
 """Arrays of which is kept what they said of themselves, but not they."""
 
@@ -105,7 +103,7 @@ def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:
     BufferError
         The buffer is not contiguous, not writable, or not in native byte order.
     """
-    if type(obj) is _NDARRAY:
+    if is_array(obj):
         return _open_array(obj, writable=writable, with_format=with_format)
     if are_quickly_told(type(obj)):
         return _located(_open_again(obj, writable=writable, with_format=with_format), obj)
@@ -156,7 +154,7 @@ def _located(found: Source, obj: Any) -> Source:
         check_readable(found.address, found.nbytes)
     if known is None or known.device < 0:
         return found
-    array = getattr(obj, "obj", obj) if isinstance(obj, _NDARRAY) else obj
+    array = getattr(obj, "obj", obj) if is_any_array(obj) else obj
     return found._replace(lent=DeviceMemory(driver, known, found.address, stream_of(array, known.device)))
 
 
@@ -201,7 +199,7 @@ def open_export(obj: Any, flags: int = 0) -> Export:
 def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
     export = open_export(obj, (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0))
     code = export.format.decode() if with_format and export.format else None
-    device = getattr(obj, "_device", CPU) if isinstance(obj, _NDARRAY) else CPU  # MPI.buffer, over any memory
+    device = getattr(obj, "_device", CPU) if is_any_array(obj) else CPU  # MPI.buffer, over any memory
     return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), device)
 
 

@@ -22,11 +22,10 @@ Deaths end no wait here; they are acknowledged when they are noticed (:meth:`~nc
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeAlias
 
 from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
 
 _OFFSET, _TAG, _NUMBER_BITS = 3, 1 << 46, 16
@@ -35,7 +34,7 @@ _FLAG, _CONTEXT, _SECOND, _FAILED = range(4)
 _RANKS = 63
 """Ranks to a word."""
 
-Words = npt.NDArray[np.int64]
+Words: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Agreement:

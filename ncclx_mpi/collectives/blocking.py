@@ -9,10 +9,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, ParamSpec
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, ParamSpec, TypeAlias
 
 from ncclx_mpi import errors
 from ncclx_mpi.collectives import intergroup, prepare, ready, select, shm_oneshot
@@ -43,9 +40,10 @@ from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.collectives.shm_leaving import parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS, PEER_LEFT
+from numba_kernels.late_numpy import np, npt
 
 Counts = Sequence[int]
-Table = npt.NDArray[np.int64]
+Table: TypeAlias = "npt.NDArray[np.int64]"
 _Arguments = ParamSpec("_Arguments")
 
 

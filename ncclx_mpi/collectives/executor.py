@@ -19,8 +19,6 @@ import threading
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, WINDOW, Plan
 from ncclx_mpi.collectives.shm_leaving import is_death_suspected, parted
@@ -35,6 +33,7 @@ from numba_kernels.atomics import load64, load_acquire, store64, store_release, 
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.jit import entry as _entry
+from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import move
 

@@ -22,17 +22,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from ncclx_mpi.collectives.bcast import binomial
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.neighbor_alltoall import linear
 from ncclx_mpi.collectives.neighborhood import Neighborhood
-from ncclx_mpi.collectives.plan import OUTPUT, STEP_TYPE, TEMP, Builder, Plan, Shape, columns
+from ncclx_mpi.collectives.plan import OUTPUT, TEMP, Builder, Plan, Shape, columns, no_steps
 from ncclx_mpi.collectives.reduce_scatter.pairwise import even_blocks, exchange_and_reduce, rooms_of
 from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, BCAST, REDUCE, REDUCE_SCATTER
 from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels.late_numpy import np, npt
 
 
 class Sides(NamedTuple):
@@ -73,13 +71,13 @@ def inter_exchange(
 
 def inter_bcast(comm: NativeComm, sides: Sides, address: int, nbytes: int, root: int) -> Collective:
     """Bytes of the root to all ranks of the other group; the others of its own group give a root of -1."""
-    plan = _NOTHING if root < 0 else _bcast(comm.rank, sides, nbytes, root)
+    plan = no_steps() if root < 0 else _bcast(comm.rank, sides, nbytes, root)
     return Collective(comm, _in_words("bcast"), BCAST, plan, (address, address), root=max(root, 0))
 
 
 def inter_reduce(comm: NativeComm, sides: Sides, send: int, recv: int, count: int, itemsize: int, fn: int, root: int) -> Collective:
     """Reduction of `count` elements of the group without the root to the root; the others of its own group give a root of -1."""
-    plan = _NOTHING
+    plan = no_steps()
     if root == comm.rank:
         blocks, _ = even_blocks(count, itemsize, len(sides.theirs), 0)
         plan = _take_reduced(sides).fill(*blocks[:2])
@@ -111,7 +109,6 @@ def inter_reduce_scatter(
 # Plans ------------------------------------------------------------------------------------------------------------
 
 
-_NOTHING = Plan(np.empty(0, dtype=STEP_TYPE), 0)
 """Of ranks that take no part: all count a collective, so that its messages are not mistaken for those of the next one."""
 
 

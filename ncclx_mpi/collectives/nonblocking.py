@@ -14,12 +14,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import ONESHOT_UPTO
@@ -30,7 +28,8 @@ from ncclx_mpi.collectives.select import LARGE, SMALL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
-from numba_kernels.layout import WORD
+from numba_kernels.late_numpy import np
+from numba_kernels.layout import WORD, zeroed
 from numba_kernels.memory import LINE
 
 _LEAST_ENTRIES = 32
@@ -54,9 +53,8 @@ class Described:
     __slots__ = ("_memory", "address", "after", "before", "is_refusal")
 
     def __init__(self) -> None:
-        words = np.zeros(_WORDS, dtype=np.int64)
-        self._memory: list[npt.NDArray[Any]] = [words]
-        self.address = int(words.ctypes.data)
+        words, self.address = zeroed(_WORDS * WORD)
+        self._memory: list[Any] = [words]
         self.before: list[Callable[[], Any]] = []
         self.after: list[Callable[[], Any]] = []
         self.is_refusal = False
@@ -81,7 +79,7 @@ class Described:
         return at
 
 
-_NO_ENTRIES, _NO_CHUNKS = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
+_NOTHING = array("q")
 
 
 class Pending:
@@ -116,9 +114,9 @@ class Pending:
     def __init__(self, comm: NativeComm) -> None:
         self.comm = comm
         self.owners: dict[int, Any] = {}
-        self._entries = _NO_ENTRIES
+        self._entries = _NOTHING
         self._drop_at = _FEW_OWNERS
-        self._chunks = _NO_CHUNKS
+        self._chunks = _NOTHING
         self._landings: dict[int, list[Callable[[], Any]]] = {}
         self._holders: set[int] = set()
         self._is_left = self._has_left = False
@@ -187,8 +185,7 @@ class Pending:
         if comm.size == 1 or not entry(cma_tuning.may_be_direct)(comm.address, kind):
             return shm_oneshot.PLANNED
         if not len(self._chunks):
-            self._chunks = np.empty(cma_schedule.CHUNKS_BYTES + LINE, dtype=np.uint8)
-            address = self._chunks.ctypes.data
+            self._chunks, address = zeroed(cma_schedule.CHUNKS_BYTES + LINE)
             _word(comm.address + shm_oneshot.SCRATCH.chunks).value = address + -address % LINE
             _word(comm.address + shm_oneshot.SCRATCH.one_sided).value = c_address(cma_schedule.step)
         if entry(cma_tuning.is_one_sided)(comm.address, kind):
@@ -298,8 +295,8 @@ class Pending:
         engine, room = self.comm.engine, max(2 * len(self._entries) // _WORDS, _LEAST_ENTRIES)
         if not engine.word("lines_step"):
             engine.set_word("lines_step", c_address(shm_schedule.step))
-        entries = np.empty(room * _WORDS, dtype=np.int64)
-        entry(shm_schedule.move_entries)(self.comm.address, entries.ctypes.data, room)
+        entries, address = zeroed(room * _WORDS * WORD)
+        entry(shm_schedule.move_entries)(self.comm.address, address, room)
         self._entries = entries
         _word(self.comm.address + shm_oneshot.SCRATCH.keeper).value = id(self)
         _let_go()

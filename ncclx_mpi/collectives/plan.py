@@ -13,16 +13,15 @@ to call, an algorithm therefore writes its steps once, as a :class:`Shape`, and 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD, words
 
 SEND, RECV, COPY, REDUCE, JOIN = range(5)
@@ -42,16 +41,15 @@ STEP = words(
 ``state`` and ``request`` belong to the executor."""
 
 FIELDS = tuple(field for field in STEP._fields if field != "total")
-STEP_TYPE = np.dtype([(field, np.int64) for field in FIELDS])
-assert STEP_TYPE.itemsize == STEP.total == len(FIELDS) * WORD
+assert STEP.total == len(FIELDS) * WORD
 
 Place = tuple[int, int]
 """(buffer, byte offset)."""
 
 
-Counts = npt.ArrayLike
+Counts: TypeAlias = "npt.ArrayLike"
 """Bytes, or byte offsets, of the block of each rank."""
-Numbers = npt.NDArray[np.int64]
+Numbers: TypeAlias = "npt.NDArray[np.int64]"
 _MOST_FILLED = 4
 _SIZES = ("nbytes", "offset", "low_offset", "high_offset")
 
@@ -81,7 +79,7 @@ class Shape:
 
     def fill(self, *values: Counts, temp: int = 0) -> Plan:
         """Return the plan for values 1, 2, ... and `temp` bytes of temporary memory, which must follow from the values."""
-        numbers: Numbers = np.concatenate((_ZERO, *values), dtype=np.int64)
+        numbers: Numbers = np.concatenate(([0], *values), dtype=np.int64)
         key = numbers.tobytes()
         plan = self.filled.get(key)
         if plan is None:
@@ -112,7 +110,16 @@ def _without_idle(steps: npt.NDArray[Any], is_empty: npt.NDArray[np.bool_]) -> n
     return left
 
 
-_ZERO = np.zeros(1, dtype=np.int64)
+@functools.cache
+def step_type() -> np.dtype[Any]:
+    """The steps of a plan as an array has them: fields of words."""
+    return np.dtype([(field, np.int64) for field in FIELDS])
+
+
+@functools.cache
+def no_steps() -> Plan:
+    """The plan of a rank that has nothing to do."""
+    return Plan(np.empty(0, dtype=step_type()), 0)
 
 
 def columns(*lengths: int) -> list[range]:
@@ -216,7 +223,7 @@ class Builder:
         return Shape(self._table())
 
     def _table(self) -> npt.NDArray[Any]:
-        steps = np.array([tuple(row.get(field, 0) for field in FIELDS) for row in self._rows], dtype=STEP_TYPE)
+        steps = np.array([tuple(row.get(field, 0) for field in FIELDS) for row in self._rows], dtype=step_type())
         steps.setflags(write=False)
         return steps
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import numpy as np
-
 from ncclx_mpi.collectives import select
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.neighbor_alltoall import linear
@@ -32,6 +30,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
     SCATTER,
 )
 from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels.late_numpy import np
 
 
 def barrier(comm: NativeComm) -> Collective:

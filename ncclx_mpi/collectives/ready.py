@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import weakref
 
-import numpy as np
-
 from ncclx_mpi.collectives.executor import IDLE, KIND_MASK, PLAN, Collective, Room, number_and_bind, start_plan, wait_plan
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
@@ -19,7 +17,7 @@ from ncclx_mpi.p2p.layout import COMM
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_seven
 from numba_kernels.jit import c_address, kernel
-from numba_kernels.layout import WORD, words
+from numba_kernels.layout import WORD, words, zeroed
 
 SLOW, UNFINISHED = -1, -2
 """No plan is ready: nothing was done. One ran, and there is something to raise: :func:`raise_failure`."""
@@ -95,11 +93,10 @@ class ReadyPlans:
     """
 
     def __init__(self, comm: NativeComm) -> None:
-        self._block = np.zeros((READY.total + _MOST * ENTRY.total) // WORD, dtype=np.int64)
-        self._words: memoryview[int] = self._block.data
+        self._words, address = zeroed(READY.total + _MOST * ENTRY.total)
         self._rooms: list[Room | None] = [None] * _MOST
         self._words[READY.run // WORD] = c_address(run_ready)
-        comm.set_word("ready", self._block.ctypes.data)
+        comm.set_word("ready", address)
 
     def keep(self, collective: Collective) -> None:
         """Keep the plan of a blocking call that is complete, in the place of the one that was kept longest ago."""
@@ -124,7 +121,7 @@ class ReadyPlans:
         return self._words[READY.code // WORD], key, room
 
     def _keys(self) -> list[tuple[int, int, int, int]]:
-        rows = self._block[READY.total // WORD :].reshape(_MOST, -1)[:, : len(_KEY)].tolist()
+        rows = (self._words[at : at + len(_KEY)] for at in range(READY.total // WORD, len(self._words), ENTRY.total // WORD))
         return [(row[0], row[1], row[2], row[3]) if row[4] else (-1, -1, -1, -1) for row in rows]
 
 

@@ -27,9 +27,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+from array import array
 from collections.abc import Callable
-
-import numpy as np
 
 from ncclx_mpi import algorithms, errors
 from ncclx_mpi.algorithms import ONESHOT, ONESHOT_UPTO, UNFORCED, Algorithm, Case
@@ -37,7 +36,9 @@ from ncclx_mpi.collectives.plan import Plan
 from ncclx_mpi.collectives.shm_oneshot import BARRIER, EXSCAN
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import COMM, OPERATIONS
+from numba_kernels import symbols
 from numba_kernels.atomics import load64
+from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
 
 FIRST_PLAN = algorithms.PLAN
@@ -50,8 +51,10 @@ COLLECTIVES = {kind: "scan" if OPERATIONS[kind] == "exscan" else OPERATIONS[kind
 
 LINES_UPTO = {kind: algorithms.row_of(collective, "shm_oneshot").upto for kind, collective in COLLECTIVES.items()}
 """Bytes that one rank publishes up to which lines are used; never more than `ONESHOT_UPTO`."""
-_UPTO = np.array([LINES_UPTO.get(kind, 0) for kind in range(EXSCAN + 1)])
-"""The same for compiled code: an array, as the index of a tuple is checked by something that raises."""
+_upto = array("q", (LINES_UPTO.get(kind, 0) for kind in range(EXSCAN + 1)))
+symbols.add("ncclx_mpi_lines_upto", _upto.buffer_info()[0])
+_upto_table = make_symbol("ncclx_mpi_lines_upto")
+"""The same for compiled code."""
 
 LARGEST_ITEM = algorithms.LARGEST_ITEM
 """Bytes of an element up to which reductions are cut into chunks of whole elements."""
@@ -61,7 +64,7 @@ LARGEST_ITEM = algorithms.LARGEST_ITEM
 def _lines_upto(kind, forced):  # type: ignore[no-untyped-def]
     """Bytes that one rank publishes up to which lines are used; what is empty passes by them whatever is forced."""
     if forced == UNFORCED:
-        return _UPTO[kind]
+        return load64(_upto_table() + 8 * kind)
     return ONESHOT_UPTO if forced == ONESHOT else 0
 
 
@@ -88,7 +91,8 @@ def algorithm(comm: NativeComm, kind: int, published: int) -> str:
     forced = comm.forced[kind]
     if comm.slot < 0 or forced >= FIRST_PLAN:
         return PLAN
-    return SMALL if published <= _lines_upto.py_func(kind, forced) else LARGE
+    upto = _upto[kind] if forced == UNFORCED else ONESHOT_UPTO if forced == ONESHOT else 0
+    return SMALL if published <= upto else LARGE
 
 
 def plan_for(

@@ -263,7 +263,7 @@ def _compile(function: Any) -> bool:
     return True
 
 
-def load(nranks: int, spans_hosts: bool = False) -> None:
+def load(nranks: int, spans_hosts: bool = False, with_numpy: bool = True) -> None:
     """Import the engine and load its functions into this process, and set it aside from garbage collection, before forking ranks.
 
     With a core for each of the `nranks` ranks, only what all of them use is loaded: a function takes some 0.4 ms, of 150 a program
@@ -274,6 +274,8 @@ def load(nranks: int, spans_hosts: bool = False) -> None:
 
     gc.disable()
     try:
+        if with_numpy:
+            importlib.import_module("numpy")
         warm_up()
         if spans_hosts:
             _compile_for_hosts()

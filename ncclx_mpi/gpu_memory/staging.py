@@ -17,11 +17,10 @@ import threading
 import warnings
 from typing import Any
 
-import numpy as np
-
 from ncclx_mpi import errors, runtime
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda.driver import Driver, DriverError
+from numba_kernels.late_numpy import np
 
 _PAGE = 4096
 _SLAB = 4 << 20

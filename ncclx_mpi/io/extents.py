@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ncclx_mpi.buffers.layout import Words
+from numba_kernels.late_numpy import np
 
 
 def joined(table: Words, gap: int = 0) -> Words:

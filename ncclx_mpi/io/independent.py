@@ -6,8 +6,6 @@ meanwhile would be lost.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Words
 from ncclx_mpi.buffers.memory import array_words
@@ -16,6 +14,7 @@ from ncclx_mpi.io.hints import DISABLE, ENABLE, Hints
 from ncclx_mpi.io.memory import Memory
 from ncclx_mpi.io.posix import PosixFile
 from ncclx_mpi.io.view import View
+from numba_kernels.late_numpy import np
 
 _FAR = 4096
 """Up to this many bytes from one block to the next, on average, holes are read too: that costs less than a call for each block."""

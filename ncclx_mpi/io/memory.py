@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.io.representation import Representation
+from numba_kernels.late_numpy import np
 
 _PIECE = 4 << 20
 """Bytes of memory with gaps that are moved at a time."""

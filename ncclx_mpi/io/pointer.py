@@ -6,14 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma.reach import Place
 from ncclx_mpi.rma.window import Part, Window
+from numba_kernels.late_numpy import np
 
 _WORD = 8
 _ROOT = 0

@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Words
@@ -30,6 +28,7 @@ from ncclx_mpi.io.memory import Memory
 from ncclx_mpi.io.posix import PosixFile
 from ncclx_mpi.io.view import View
 from ncclx_mpi.p2p.engine import NativeComm
+from numba_kernels.late_numpy import np
 
 _GAP = 64 << 10
 """Holes of up to this many bytes are read too."""
@@ -45,8 +44,6 @@ ANY = 1 << 60
 
 _MANY_RANKS = 4
 """Up to so many ranks read the holes between their small blocks sooner than they exchange what is in them."""
-
-_NOTHING: Words = np.empty((0, 2), np.int64)
 
 
 def write(comm: NativeComm, file: PosixFile, view: View, position: int, memory: Memory, hints: Hints) -> int:
@@ -164,7 +161,7 @@ class _Access:
     def rows(self, window: _Window) -> list[Words]:
         """Tell each aggregator which extents this rank has in its window; returns what all ranks have in this rank's window."""
         comm, size = self.comm, self.comm.size
-        mine = [_NOTHING] * size
+        mine = [np.empty((0, 2), np.int64)] * size
         for rank, (first, last) in zip(self.aggregators, window.spans.tolist(), strict=True):
             if first < last:
                 mine[rank] = np.concatenate(list(self.view.extents(self.position + first, last - first)))

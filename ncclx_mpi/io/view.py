@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.layout import Layout, Run, Words
 from ncclx_mpi.io import extents
+from numba_kernels.late_numpy import np
 
 _MOST_ROWS = 1 << 15
 """Of one table of extents."""

@@ -198,10 +198,11 @@ def _take_leave(job: Job, relay: LineRelay, files: RankFiles | None, outcome: Ou
 
 def _prepare(programs_of_ranks: Sequence[programs.Program], spans_hosts: bool) -> Sequence[programs.Program]:
     """Do once what all ranks would do, and read the program from standard input if it is there."""
-    make_ready(len(programs_of_ranks), spans_hosts)
     first = programs_of_ranks[0]
     if first.kind == programs.STDIN:
-        return [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)
+        programs_of_ranks = [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)
+    with_numpy = any(program.may_use_numpy for program in {id(each): each for each in programs_of_ranks}.values())
+    make_ready(len(programs_of_ranks), spans_hosts, with_numpy)
     return programs_of_ranks
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import runpy
 import shutil
 import sys
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType, ModuleType, TracebackType
 
 from ncclx_mpi import process
 
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
 _LONGEST_LINE = 4096
+_IMPORTED = re.compile(r"^[ \t]*(?:from[ \t]+|import[ \t]+(?=([\w., \t]+)))([\w.]+)", re.MULTILINE)
+_PERHAPS = ("numpy", "import_module", "__import__")
+_WITHOUT_NUMPY = {"mpi4py", "ncclx_mpi", *sys.stdlib_module_names}
 
 
 class UsageError(Exception):
@@ -49,6 +54,21 @@ class Program:
     def is_python(self) -> bool:
         """Can it be forked?"""
         return self.kind != EXECUTABLE
+
+    @property
+    def may_use_numpy(self) -> bool:
+        """Whether it can import NumPy for all that is known: False where it imports Python's own modules and mpi4py alone."""
+        text = self.target
+        if self.kind == SCRIPT:
+            try:
+                text = Path(self.target).read_text()
+            except (OSError, ValueError):
+                return True
+        elif self.kind == MODULE:
+            return True
+        parts = (part for several, one in _IMPORTED.findall(text) for part in (several or one).split(","))
+        names = {part.split()[0].partition(".")[0] for part in parts if part.strip()}
+        return bool(names - _WITHOUT_NUMPY) or any(word in text for word in _PERHAPS)
 
 
 def parse(words: list[str]) -> Program:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from ncclx_mpi.p2p.layout import OPERATIONS, TRACE, TRACE_RECORDS
 from ncclx_mpi.p2p.wording import in_words
@@ -34,7 +32,7 @@ class Readable(Protocol):
     def word(self, offset: int) -> int:
         """The word at `offset`."""
 
-    def words(self, offset: int, count: int) -> npt.NDArray[np.int64]:
+    def words(self, offset: int, count: int) -> array[int]:
         """A copy of words."""
 
     def state(self, rank: int) -> int:
@@ -139,7 +137,7 @@ def _report(arena: Readable, rank: int, count: int) -> RankReport:
 
 def _record(arena: Readable, rank: int, index: int) -> Record:
     at = arena.plan.trace(rank) + index % TRACE_RECORDS * TRACE.total
-    row = [int(value) for value in arena.words(at, TRACE.total // _WORD)]
+    row = arena.words(at, TRACE.total // _WORD)
     value = {name: row[getattr(TRACE, name) // _WORD] for name in TRACE._fields if name != "total"}
     rate, current = ticks_per_us() * 1e6, entry(now)()
     end = value["end"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from transports.shm.layout import CONTROL, HEADER, MAGIC, VERSION, ArenaPlan
 
@@ -40,9 +38,9 @@ class ArenaView:
         """The word at `offset`."""
         return int.from_bytes(os.pread(self._fd, _WORD, offset), "little", signed=True)
 
-    def words(self, offset: int, count: int) -> npt.NDArray[np.int64]:
+    def words(self, offset: int, count: int) -> array[int]:
         """A copy of `count` words from `offset`."""
-        return np.frombuffer(os.pread(self._fd, count * _WORD, offset), dtype=np.int64)
+        return array("q", os.pread(self._fd, count * _WORD, offset))
 
     def state(self, rank: int) -> int:
         """ABSENT, ALIVE, FINALIZED or DEAD."""

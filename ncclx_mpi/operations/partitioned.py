@@ -19,13 +19,12 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, on_behalf, write_status
 from ncclx_mpi.operations.transfer import Transfer
 from ncclx_mpi.p2p.engine import NativeComm, Result
+from numba_kernels.late_numpy import np
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.status import Status

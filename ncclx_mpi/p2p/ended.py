@@ -6,13 +6,12 @@ import ctypes
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.p2p import revoking
 from ncclx_mpi.p2p.layout import COMM, PEER_DEAD, REQUEST
 from ncclx_mpi.p2p.living import Living
 from numba_kernels.jit import entry
+from numba_kernels.layout import WORD, zeroed
 
 if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine, NativeComm
@@ -31,8 +30,7 @@ class EndedComms:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._revoked = np.zeros(revoking.MOST_REVOKED, dtype=np.int64)
-        self.address = int(self._revoked.ctypes.data)
+        self._revoked, self.address = zeroed(revoking.MOST_REVOKED * WORD)
         self._comms: Living[NativeComm] = Living()
         self._early: set[int] = set()
         self._acknowledged: frozenset[int] = frozenset()
@@ -71,7 +69,7 @@ class EndedComms:
             return
         self._engine.set_word("heeded", count)
         for number in range(max(first, count - revoking.MOST_REVOKED), count):
-            context = int(self._revoked[number % revoking.MOST_REVOKED])
+            context = self._revoked[number % revoking.MOST_REVOKED]
             if context < 0:  # a peer of another job has died
                 self._guest_died(-1 - context)
                 continue

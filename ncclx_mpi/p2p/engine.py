@@ -10,9 +10,6 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import numpy as np
-import numpy.typing as npt
-
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
@@ -149,7 +146,7 @@ class Engine:
         self.near_eager_max = self.transport.caps.max_eager
         self.timeout = timeout
         self._block, self.address = block(ENGINE.total)
-        self._words: memoryview[int] = self._block.data
+        self._words = self._block
         self._peers, self._peers_address = untouched_block(PEER.total * (self.size + MOST_GUESTS))
         self._buckets, self._buckets_address = block(BUCKET.total * BUCKETS)
         self._left, self._left_address = block(LEFT.total * MOST_LEFT)
@@ -612,9 +609,9 @@ class Engine:
         rate = self.word("ticks_per_us")
         return "\n".join(state_in_words(self.arena, local_rank, rank, rate) for local_rank, rank in enumerate(self.near))
 
-    def _status(self) -> tuple[npt.NDArray[np.int64], int]:
+    def _status(self) -> tuple[memoryview[int], int]:
         """Return the five status words of this thread, and their address."""
-        pair: tuple[npt.NDArray[np.int64], int] | None = getattr(self._scratch, "status", None)
+        pair: tuple[memoryview[int], int] | None = getattr(self._scratch, "status", None)
         if pair is None:
             pair = block(requests.STATUS_WORDS * WORD)
             self._scratch.status = pair

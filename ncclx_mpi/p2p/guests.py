@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from ncclx_mpi import errors
 from ncclx_mpi.p2p import joined
@@ -103,7 +102,7 @@ class Guests:
         self._lock = threading.Lock()
         self._meetings: list[Meeting] = []
         self._members: dict[int, Member] = {}
-        self._list = np.zeros(0, dtype=np.int64)
+        self._list = array("q")
         self._own = [
             (transport.functions.poll, engine.word("other_state")) for transport in engine.transports if not transport.is_inlined
         ]
@@ -230,6 +229,6 @@ class Guests:
         """Poll all transports that there are from now on."""
         polled = [*self._own, *(meeting.poll for meeting in self._meetings)]
         words = [len(polled), *itertools.chain.from_iterable(polled)]
-        before, self._list = self._list, np.array(words, dtype=np.int64)
-        entry(joined.poll_from_now_on)(self._engine.address, c_address(joined.poll_all), self._list.ctypes.data)
+        before, self._list = self._list, array("q", words)
+        entry(joined.poll_from_now_on)(self._engine.address, c_address(joined.poll_all), self._list.buffer_info()[0])
         del before  # nobody reads it any more

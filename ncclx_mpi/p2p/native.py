@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi.nodes import several_nodes
-from ncclx_mpi.p2p.blocks import words_block
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.p2p.numbering import numbering
-from numba_kernels.layout import WORD
+from numba_kernels.layout import WORD, zeroed
 
 if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine
@@ -62,7 +62,7 @@ class NativeComm:
         self.forced = engine.forced
         self.reduction_order = engine.reduction_order
         self._numbering = numbering(self.world_ranks, engine.known)
-        self._words, self.address = words_block(COMM.total)
+        self._words, self.address = zeroed(COMM.total)
         arena = engine.arena
         at = arena.base + arena.plan.slot(slot) if slot >= 0 else self._lone_slot()
         numbers = (self._numbering.world_at, self._numbering.local_at)
@@ -82,7 +82,7 @@ class NativeComm:
         made.forced = engine.forced
         made.reduction_order = engine.reduction_order
         made._numbering = self._numbering
-        made._words, made.address = words_block(COMM.total)
+        made._words, made.address = zeroed(COMM.total)
         return made
 
     def settle(self) -> NativeComm:
@@ -100,7 +100,7 @@ class NativeComm:
         if self.world_ranks != (self.engine.rank,):
             return 0
         self._lone = self.engine.arena.lone_slot()
-        return self._lone.ctypes.data
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._lone))
 
     def word(self, field: str) -> int:
         """A word of the native block."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
-
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.layout import ENGINE
 from ncclx_mpi.p2p.progress import try_lock, unlock, usleep
@@ -19,6 +17,7 @@ from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire
 from numba_kernels.calls import call_step
 from numba_kernels.jit import entry, kernel
+from numba_kernels.layout import WORD, zeroed
 
 _PERIOD_US = 5000
 """Between two looks at the network: a system call each, which costs a rank that computes nothing to speak of."""
@@ -28,7 +27,7 @@ class NetworkProgress:
     """The thread, from its making until :meth:`stop`. It holds no GIL, and does nothing while the rank is in the engine itself."""
 
     def __init__(self, engine: Engine) -> None:
-        self._is_stopped = np.zeros(1, dtype=np.int64)
+        self._is_stopped, self._stopped_at = zeroed(WORD)
         self._engine = engine  # its memory stays as long as the thread goes on
         self._thread = threading.Thread(target=self._run, name="ncclx_mpi-network", daemon=True)
         self._thread.start()
@@ -39,7 +38,7 @@ class NetworkProgress:
         self._thread.join()
 
     def _run(self) -> None:
-        entry(_poll_now_and_then)(self._engine.address, self._is_stopped.ctypes.data)
+        entry(_poll_now_and_then)(self._engine.address, self._stopped_at)
 
 
 @kernel("void(int64, int64)", is_entry=True)

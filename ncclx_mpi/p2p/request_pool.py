@@ -21,8 +21,6 @@ import ctypes
 from array import array
 from typing import Any
 
-import numpy as np
-
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.layout import COLLECTIVE, COMM, COMPLETE, ENGINE, FREE, REQUEST, SEND
 from ncclx_mpi.p2p.matching import reset_request
@@ -33,7 +31,7 @@ from numba_kernels import symbols, types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_step, make_symbol
 from numba_kernels.jit import kernel
-from numba_kernels.layout import words
+from numba_kernels.layout import words, zeroed
 from numba_kernels.memory import allocate
 from numba_kernels.pyobject import (
     NONE,
@@ -80,8 +78,8 @@ of the slot with their words, and what type the words are."""
 ARRAY_ITEMS = 24
 """Bytes from the beginning of an ``array.array`` to the address of its items."""
 
-_looks = np.zeros(HANDLES.total // 8, dtype=np.int64)
-symbols.add("ncclx_mpi_handles", _looks.ctypes.data)
+_looks, _looks_at = zeroed(HANDLES.total)
+symbols.add("ncclx_mpi_handles", _looks_at)
 _address_of_looks = make_symbol("ncclx_mpi_handles")
 
 
@@ -92,7 +90,7 @@ def introduce(handle_type: type, persistent_type: type, ticket_type: type, bound
         return  # nothing starts natively then
     types_ = (id(kind) for kind in (handle_type, persistent_type, ticket_type, bound_type))
     found = (*types_, id(null), slot_offset(handle_type, "_state"), *slots.values(), ticket_type.__weakrefoffset__)
-    _looks[: len(found)] = found
+    _looks[: len(found)] = array("q", found)
 
 
 def introduce_collectives(ticket_type: type, bound_type: type) -> None:
@@ -104,7 +102,7 @@ def introduce_statuses(status_type: type, words: array[int]) -> None:
     """Tell compiled code how statuses look: `words` is like what their slot ``_words`` holds."""
     if ctypes.c_int64.from_address(id(words) + ARRAY_ITEMS).value == words.buffer_info()[0]:
         first = HANDLES.status_type // 8
-        _looks[first : first + 3] = id(status_type), slot_offset(status_type, "_words"), id(type(words))
+        _looks[first : first + 3] = array("q", (id(status_type), slot_offset(status_type, "_words"), id(type(words))))
 
 
 def introduce_objects(ticket_type: type) -> None:

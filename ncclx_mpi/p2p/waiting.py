@@ -118,5 +118,6 @@ def keep_waiting(engine, comm, word, target, alarm):  # type: ignore[no-untyped-
 def raise_parked(words: Any) -> None:
     """Raise the exception that a signal handler raised inside a compiled wait; `words` are the engine's three."""
     pointers = [ctypes.c_void_p(int(word)) for word in words]
-    words[:] = 0
+    for index in range(len(words)):
+        words[index] = 0
     ctypes.pythonapi.PyErr_Restore(*pointers)

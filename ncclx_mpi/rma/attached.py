@@ -6,11 +6,10 @@ there; what far ones ask for is looked up by the rank that serves them.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import view
 from ncclx_mpi.rma.reach import Place, Reach
+from numba_kernels.late_numpy import np
 
 MOST_REGIONS = 1024
 TABLE_BYTES = 8 * (1 + 2 * MOST_REGIONS)

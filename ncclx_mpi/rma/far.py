@@ -20,11 +20,8 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import Bytes, array_words
-from ncclx_mpi.p2p.blocks import words_block
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import ANY_TAG
 from ncclx_mpi.rma import requests
@@ -32,7 +29,8 @@ from ncclx_mpi.rma.accumulate import Reduction
 from ncclx_mpi.rma.asking import FIRST_TAG
 from ncclx_mpi.rma.layout import FAR_TARGET
 from ncclx_mpi.rma.reach import Landing, Place
-from numba_kernels.layout import WORD
+from numba_kernels.late_numpy import np
+from numba_kernels.layout import WORD, zeroed
 
 _MOST_UNDERWAY = 16 << 20
 """Bytes of requests that have not gone out, and of answers that have not come: what more there is waits for the oldest."""
@@ -172,7 +170,7 @@ class Far:
         self._awaited: deque[Answer] = deque()
         self._awaited_bytes = 0
         self._fetches: list[Fetch] = []
-        self._words, self.address = words_block(FAR_TARGET.total)
+        self._words, self.address = zeroed(FAR_TARGET.total)
         self._words[FAR_TARGET.rank // WORD] = rank
 
     def _count(self) -> None:

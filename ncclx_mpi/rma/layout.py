@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from ncclx_mpi.p2p.blocks import words_block
 from ncclx_mpi.p2p.layout import WATCHED
-from numba_kernels.layout import WORD, words
+from numba_kernels.layout import WORD, words, zeroed
 from transports.shm.heap import SPARE_BYTES
 
 WINDOW = words(
@@ -86,7 +85,7 @@ class Words:
     """
 
     def __init__(self, comm: int, size: int, not_reductions: tuple[int, int]) -> None:
-        self._words, self.address = words_block(WINDOW.total + size * TARGET.total)
+        self._words, self.address = zeroed(WINDOW.total + size * TARGET.total)
         self._size = size
         replace, no_op = not_reductions
         _HEADER.pack_into(self._words, 0, comm, size, 0, 0, 0, 0, replace, no_op)
@@ -141,7 +140,7 @@ class ServedWords:
     """
 
     def __init__(self, size: int) -> None:
-        self._words, self.address = words_block(SERVED_WINDOW.total + ORIGIN_WORDS * size * WORD)
+        self._words, self.address = zeroed(SERVED_WINDOW.total + ORIGIN_WORDS * size * WORD)
         self._size = size
 
     def get(self, field: str) -> int:

@@ -13,12 +13,11 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout, Words
 from ncclx_mpi.buffers.memory import array_words
+from numba_kernels.late_numpy import np
 
 _MOST_BLOCKS = 1024
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from ncclx_mpi.buffers.layout import Layout, Listed, Words
 from ncclx_mpi.buffers.memory import Bytes, array_words
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.p2p.alarm import SERVED
 from ncclx_mpi.rma.accumulate import element_of
 from ncclx_mpi.rma.reach import Place
+from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, words
 
 REQUEST = words("WindowRequest", "action reply nblocks start extent number value element")
@@ -74,21 +73,20 @@ class Request(NamedTuple):
     payload: int
 
 
-NOWHERE = Part(0, 0, 0, np.empty((0, 2), np.int64))
-"""For what concerns no elements."""
 _BYTE = LAYOUTS["BYTE"]
 
 
 def message(
-    action: int, reply: int = 0, part: Part = NOWHERE, value: int = 0, element: int = 0, room: int = 0
+    action: int, reply: int = 0, part: Part | None = None, value: int = 0, element: int = 0, room: int = 0
 ) -> tuple[Bytes, int]:
-    """Return a request with `room` bytes for its payload, and the address of that."""
-    nblocks = len(part.blocks)
+    """Return a request with `room` bytes for its payload, and the address of that; no part, if it concerns no elements."""
+    start, extent, number, blocks = part or (0, 0, 0, np.empty((0, 2), np.int64))
+    nblocks = len(blocks)
     begin = REQUEST.total + nblocks * _ROW
     made = np.empty(begin + room, np.uint8)
     header = made[:begin].view(np.int64)
-    header[: REQUEST.total // WORD] = action, reply, nblocks, part.start, part.extent, part.number, value, element
-    header[REQUEST.total // WORD :] = part.blocks.reshape(-1)
+    header[: REQUEST.total // WORD] = action, reply, nblocks, start, extent, number, value, element
+    header[REQUEST.total // WORD :] = blocks.reshape(-1)
     return made, array_words(made)[0] + begin
 
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import Bytes, array_words
 from ncclx_mpi.p2p import alarm
 from ncclx_mpi.p2p.alarm import SERVED as SERVED_SPACE
-from ncclx_mpi.p2p.blocks import words_block
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.process import report_exception
@@ -27,7 +24,8 @@ from ncclx_mpi.rma.layout import EXCLUSIVE, FAILURE, FREE, GRANTED, KEPT, SERVED
 from ncclx_mpi.rma.reach import Landing
 from ncclx_mpi.rma.requests import Request
 from numba_kernels.jit import c_address, entry
-from numba_kernels.layout import WORD
+from numba_kernels.late_numpy import np
+from numba_kernels.layout import WORD, zeroed
 
 _MOST_HELD = 64 << 20
 """Bytes of requests that are taken in before the oldest are served; the others wait with their senders."""
@@ -66,7 +64,7 @@ class Serving:
         self._coming: dict[int, deque[tuple[int, Bytes]]] = {}
         self._held_bytes = 0
         self._waiting: dict[int, Request] = {}
-        self._functions, functions = words_block(MOST_FUNCTIONS * WORD)
+        self._functions, functions = zeroed(MOST_FUNCTIONS * WORD)
         self.words = ServedWords(comm.size)
         base, nbytes, guard = mapped
         self.words.fill("comm", comm.address, base if nbytes else 0, nbytes, lock, guard, functions, 1, 0, 0, 0)

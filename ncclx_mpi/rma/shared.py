@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma.window import Part
+from numba_kernels.late_numpy import np
 
 _MOST_BYTES = 1 << 62
 """More than any machine has, and less than a word holds."""

@@ -16,9 +16,6 @@ from array import array
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
-import numpy.typing as npt
-
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
@@ -31,6 +28,7 @@ from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FREE, PRIVATE, ROW, 
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
+from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ncclx_mpi.algorithms import PLAN, Algorithm, rows_of
-from ncclx_mpi.collectives.plan import COPY, FIELDS, JOIN, RECV, REDUCE, SEND, STEP_TYPE, Plan
+from ncclx_mpi.collectives.plan import COPY, FIELDS, JOIN, RECV, REDUCE, SEND, Plan, step_type
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.network import Network
 
@@ -131,4 +131,4 @@ def _plan(lines: Iterator[tuple[int, str]]) -> Plan:
 
 
 def _table(steps: Sequence[dict[str, int]]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    return np.array([tuple(step.get(field, 0) for field in FIELDS) for step in steps], dtype=STEP_TYPE)
+    return np.array([tuple(step.get(field, 0) for field in FIELDS) for step in steps], dtype=step_type())

@@ -5,22 +5,21 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numpy as np
+from numba_kernels.late_numpy import np
 
-_INDEX = np.dtype(np.intc)
-_SCALARS: dict[str, Any] = {
-    "bool": np.bool_,
-    "byte": np.uint8,
-    "f16": np.float16,
-    "bf16": np.uint16,
-    "e4m3": np.uint8,
-    "e5m2": np.uint8,
-    "f32": np.float32,
-    "f64": np.float64,
-    "f80": np.longdouble,
-    "c64": np.complex64,
-    "c128": np.complex128,
-    "c160": np.clongdouble,
+_SCALARS = {
+    "bool": "?",
+    "byte": "u1",
+    "f16": "f2",
+    "bf16": "u2",
+    "e4m3": "u1",
+    "e5m2": "u1",
+    "f32": "f4",
+    "f64": "f8",
+    "f80": "g",
+    "c64": "c8",
+    "c128": "c16",
+    "c160": "G",
 } | {f"{sign}{bits}": f"{sign}{bits // 8}" for sign in "iu" for bits in (8, 16, 32, 64)}
 
 
@@ -34,5 +33,5 @@ def dtype(kind: str) -> np.dtype[Any]:
     if not index:
         scalar: np.dtype[Any] = np.dtype(_SCALARS[value])
         return scalar
-    pair: np.dtype[Any] = np.dtype([("value", _SCALARS[value]), ("index", _INDEX)])
+    pair: np.dtype[Any] = np.dtype([("value", _SCALARS[value]), ("index", np.intc)])
     return pair

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from numba_kernels.late_numpy import np, npt
 
 MANTISSA_32, BIAS_32 = 23, 127
 INFINITY_32 = 0x7F800000
@@ -65,7 +64,7 @@ FORMATS = {
 """IEEE half precision, its neighbour with the exponent of float32, and the two of 8 bits, whose results saturate."""
 
 
-def numpy_widen(bits: NDArray[Any], form: Format) -> NDArray[Any]:
+def numpy_widen(bits: npt.NDArray[Any], form: Format) -> npt.NDArray[Any]:
     """Twin of :func:`widen`, from the definition of the numbers: unsigned integers to float32."""
     magnitude = bits.astype(np.int64) & ((1 << (form.bits - 1)) - 1)
     exponent, fraction = magnitude >> form.mantissa, magnitude & ((1 << form.mantissa) - 1)
@@ -73,11 +72,11 @@ def numpy_widen(bits: NDArray[Any], form: Format) -> NDArray[Any]:
     value = np.ldexp(fraction + one + 0.0, np.maximum(exponent, 1) - form.bias - form.mantissa)
     value[magnitude > form.special] = np.nan
     value[magnitude == form.special] = np.nan if form.special == form.nan else np.inf
-    signed: NDArray[Any] = np.copysign(value, np.where(bits >> (form.bits - 1), -1.0, 1.0)).astype(np.float32)
+    signed: npt.NDArray[Any] = np.copysign(value, np.where(bits >> (form.bits - 1), -1.0, 1.0)).astype(np.float32)
     return signed
 
 
-def numpy_narrow(value: NDArray[Any], form: Format) -> NDArray[Any]:
+def numpy_narrow(value: npt.NDArray[Any], form: Format) -> npt.NDArray[Any]:
     """Twin of :func:`narrow`: numbers of any type, taken as float32, to unsigned integers."""
     value = value.astype(np.float32)
     finite = np.where(np.isfinite(value), np.abs(value), 0).astype(np.float64)
@@ -87,5 +86,5 @@ def numpy_narrow(value: NDArray[Any], form: Format) -> NDArray[Any]:
     magnitude = np.minimum(((exponent + form.bias - 1) << form.mantissa) + steps, form.limit)
     magnitude[np.isinf(value)] = form.limit
     magnitude[np.isnan(value)] = form.nan
-    bits: NDArray[Any] = magnitude | np.signbit(value).astype(np.int64) << (form.bits - 1)
+    bits: npt.NDArray[Any] = magnitude | np.signbit(value).astype(np.int64) << (form.bits - 1)
     return bits.astype(f"u{form.bits // 8}")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from numba_kernels.late_numpy import np, npt
 from numba_kernels.reduce.narrow import FORMATS, numpy_narrow, numpy_widen
 from numba_kernels.reduce.table import defined
 
-Array = NDArray[Any]
-Twin = Callable[[Array, Array, Array], None]
+Array: TypeAlias = "npt.NDArray[Any]"
+Twin: TypeAlias = "Callable[[Array, Array, Array], None]"
 
 
 def _multiplied(low: Array, high: Array) -> Array:
@@ -40,20 +38,21 @@ def _located(low: Array, high: Array, low_is_better: Array) -> Array:
     return chosen
 
 
-_TWINS: dict[str, Callable[[Array, Array], Array]] = {
-    "sum": np.add,
+_TWINS: dict[str, str | Callable[[Array, Array], Array]] = {
+    "sum": "add",
     "prod": _multiplied,
     "min": lambda low, high: np.where(high < low, high, low),
     "max": lambda low, high: np.where(high > low, high, low),
-    "land": np.logical_and,
-    "lor": np.logical_or,
-    "lxor": np.logical_xor,
-    "band": np.bitwise_and,
-    "bor": np.bitwise_or,
-    "bxor": np.bitwise_xor,
+    "land": "logical_and",
+    "lor": "logical_or",
+    "lxor": "logical_xor",
+    "band": "bitwise_and",
+    "bor": "bitwise_or",
+    "bxor": "bitwise_xor",
     "minloc": _least_located,
     "maxloc": _greatest_located,
 }
+"""Functions of NumPy by name."""
 
 
 def numpy_twin(op: str, kind: str) -> Twin:
@@ -68,7 +67,8 @@ def numpy_twin(op: str, kind: str) -> Twin:
     """
     if not defined(op, kind):
         raise ValueError(f"operation {op!r} is not defined for elements of type {kind!r}")
-    operate = _TWINS[op]
+    found = _TWINS[op]
+    operate = getattr(np, found) if isinstance(found, str) else found
 
     def twin(out: Array, low: Array, high: Array) -> None:
         with np.errstate(all="ignore"):

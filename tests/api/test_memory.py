@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import errors
+from ncclx_mpi.api.allocation import Alloc_mem, Free_mem
 from ncclx_mpi.api.datatype import Get_address
-from ncclx_mpi.api.memory import BOTTOM, BUFFER_AUTOMATIC, IN_PLACE, Alloc_mem, Free_mem, buffer, memory
+from ncclx_mpi.api.memory import buffer, memory
+from ncclx_mpi.buffers.sentinels import BOTTOM, BUFFER_AUTOMATIC, IN_PLACE
 
 
 def test_views_an_object() -> None:

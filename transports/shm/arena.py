@@ -13,12 +13,10 @@ import mmap
 import os
 import resource
 import sys
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from numba_kernels.atomics import compare_exchange, fetch_add, load_acquire, store_release
 from numba_kernels.jit import c_address, entry, kernel
@@ -148,8 +146,9 @@ class Arena:
         ValueError
             The file is no arena, or one of another version of this package.
         """
-        head = np.frombuffer(os.pread(fd, HEADER.total, 0), dtype=np.int64)
-        if head.size * _WORD < HEADER.total or head[HEADER.magic // _WORD] != MAGIC:
+        head = memoryview(os.pread(fd, HEADER.total, 0))
+        head = head[: len(head) // _WORD * _WORD].cast("q")
+        if len(head) * _WORD < HEADER.total or head[HEADER.magic // _WORD] != MAGIC:
             raise ValueError("the descriptor passed by the launcher is not an ncclx_mpi arena")
         version = int(head[HEADER.version // _WORD])
         if version != VERSION:
@@ -193,9 +192,9 @@ class Arena:
         """Write the word at `offset`, of which the caller is the only writer."""
         self._map[offset : offset + _WORD] = value.to_bytes(_WORD, "little", signed=True)
 
-    def words(self, offset: int, count: int) -> npt.NDArray[np.int64]:
+    def words(self, offset: int, count: int) -> array[int]:
         """A copy of `count` words from `offset`."""
-        return np.frombuffer(self._map[offset : offset + count * _WORD], dtype=np.int64)
+        return array("q", self._map[offset : offset + count * _WORD])
 
     def control_word(self, rank: int, field: str) -> int:
         """A word of the control block of `rank`: ``pid``, ``state``, ``turns`` ..."""
@@ -320,9 +319,9 @@ class Arena:
         """Whether peers can read what lies at `address` in this process: whether it is in a heap of the arena."""
         return self.plan.heaps <= address - self.base < self.plan.nbytes
 
-    def lone_slot(self) -> npt.NDArray[np.uint8]:
+    def lone_slot(self) -> mmap.mmap:
         """Private memory in the place of a slot, for a communicator of one rank: addresses rather than memory, as few pages are touched."""
-        return np.frombuffer(mmap.mmap(-1, slot_bytes(1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=np.uint8)
+        return mmap.mmap(-1, slot_bytes(1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def open_heap(self, rank: int) -> Heap:
         """The part of the arena from which `rank` allocates memory that its peers read without a copy."""

@@ -16,11 +16,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import numpy as np
-
 from ncclx_mpi.collectives.neighborhood import Neighborhood
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan, Shape, columns
 from ncclx_mpi.constants import PROC_NULL
+from numba_kernels.late_numpy import np
 
 
 def plan(

@@ -12,9 +12,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import numpy as np
-
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Numbers, Plan, Shape, columns
+from numba_kernels.late_numpy import np
 
 
 def plan(rank: int, size: int, counts: Counts) -> Plan:

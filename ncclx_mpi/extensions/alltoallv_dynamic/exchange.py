@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from ncclx_mpi import collectives
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
 from ncclx_mpi.collectives.executor import entry
@@ -19,6 +16,7 @@ from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.operations.collection import Collection
 from numba_kernels.alltoallv import layout
 from numba_kernels.alltoallv.layout import CALL, OFFER, PAIR, RUN
+from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
 
 if TYPE_CHECKING:

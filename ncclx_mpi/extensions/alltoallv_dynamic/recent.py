@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from ncclx_mpi.buffers.memory import array_words
+from numba_kernels.late_numpy import is_array
 
 Resolved = TypeVar("Resolved")
 _MOST = 64
@@ -44,7 +43,7 @@ def _key(name: Any, arguments: Sequence[Any]) -> tuple[Any, ...] | None:
     for array in arguments:
         if array is None:
             words.append(None)
-        elif type(array) is np.ndarray:
+        elif is_array(array):
             words += array_words(array)
             words.append(array.nbytes)
         else:
