@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 __all__ = ["at_import", "is_any_array", "is_array", "is_imported", "look", "np", "npt"]
 
@@ -47,13 +47,13 @@ def is_imported() -> bool:
     return "numpy" in sys.modules
 
 
-def is_array(obj: object) -> bool:
+def is_array(obj: object) -> TypeGuard[np.ndarray[Any, Any]]:
     """Whether an object is an array, of this very class; NumPy is not imported to tell."""
     kind = type(obj)
     return kind.__module__ == "numpy" and kind is np.ndarray
 
 
-def is_any_array(obj: object) -> bool:
+def is_any_array(obj: object) -> TypeGuard[np.ndarray[Any, Any]]:
     """Whether an object is an array, of whatever class; NumPy is not imported to tell."""
     return is_imported() and isinstance(obj, np.ndarray)
 
