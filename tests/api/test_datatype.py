@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from ncclx_mpi import arguments, errors
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.api.datatype import DATATYPE_NULL, PREDEFINED, Datatype, _datatype_create, kind_of
-from ncclx_mpi.api.memory import BOTTOM, buffer
+from ncclx_mpi.api.memory import buffer
 from ncclx_mpi.buffers import layout, packing
+from ncclx_mpi.buffers.sentinels import BOTTOM
 from ncclx_mpi.testing.guarded import guarded
 
 INT, DOUBLE, BYTE, CHAR = (PREDEFINED[name] for name in ("INT", "DOUBLE", "BYTE", "CHAR"))
