@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from ncclx_mpi import arguments, errors
 from ncclx_mpi.api.datatype import PREDEFINED, Datatype, Get_address
-from ncclx_mpi.api.memory import BOTTOM, IN_PLACE, buffer
+from ncclx_mpi.api.memory import buffer
+from ncclx_mpi.buffers.sentinels import BOTTOM, IN_PLACE
 
 INT, DOUBLE, BYTE = (PREDEFINED[name] for name in ("INT", "DOUBLE", "BYTE"))
 

@@ -145,7 +145,7 @@ def one_cannot_reach_the_others(comm: NativeComm, raised: Signals) -> None:
     """Rank 1 is not allowed to copy although all said that they take part: nobody hangs, and who waits for it is told what to do."""
     pending, block = Pending(comm), np.full(100_000, 1.0)
     if comm.rank == 1:
-        table = comm.engine._peers.reshape(-1, PEER.total // 8)
+        table = np.asarray(comm.engine._peers).reshape(-1, PEER.total // 8)
         table[:, LANE.reach // 8] = 1  # the kernel does not let it
         assert start_allreduce(pending, block) == 0
         raised.wait()

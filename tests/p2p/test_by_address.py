@@ -17,7 +17,7 @@ from ncclx_mpi.p2p.layout import PEER
 def called_by_address() -> Iterator[None]:
     """Let this rank send and poll by the addresses of the transport's functions."""
     engine = runtime.engine()
-    table = engine._peers.reshape(-1, PEER.total // 8)
+    table = np.asarray(engine._peers).reshape(-1, PEER.total // 8)
     columns = [PEER.send // 8, PEER.credit // 8]
     assert not table[:, columns].any()
     functions = engine.transport.functions
