@@ -13,6 +13,7 @@ from types import ModuleType
 from programs import HOME, all_gone, command, environment, run_code
 
 from ncclx_mpi import process
+from ncclx_mpi.launch.program import CODE, MODULE, SCRIPT, Program
 from numba_kernels import cache_files, digests
 
 WORLD = "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
@@ -67,6 +68,65 @@ def test_every_blocking_call_on_arrays_needs_no_compiler_once_it_is_cached():
     run_code(2, WORLD + EVERYTHING)
     result = run_code(2, WORLD + EVERYTHING + NO_COMPILER)
     assert result.stdout == "[]\n" * 2, result.stderr
+
+
+OBJECTS = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+assert comm.allreduce(1) == comm.size
+assert comm.sendrecv([comm.rank, (1.5, None)], comm.rank) == [comm.rank, (1.5, None)]
+assert comm.bcast({"a": "text"}) == {"a": "text"}
+comm.Dup().Free()
+comm.Ibarrier().wait()
+"""
+ARRAYS = """
+np = __import__("num" "py")
+from numba_kernels import pyobject
+small = comm.sendrecv({"array": np.arange(3)}, comm.rank)["array"]
+assert small.tolist() == [0, 1, 2]
+total = np.empty(3)
+for _ in range(2):
+    comm.Allreduce(np.ones(3), total)
+    assert (total == comm.size).all()
+assert pyobject._array_type[0] == id(np.ndarray)
+assert comm.sendrecv({"array": np.arange(3)}, comm.rank)["array"].dtype == np.arange(3).dtype
+"""
+HAS_NUMPY = "import sys; print('nu' 'mpy' in sys.modules)"
+
+
+def test_a_program_without_arrays_needs_no_numpy():
+    result = run_code(2, OBJECTS + HAS_NUMPY)
+    assert result.stdout == "False\n" * 2, result.stderr
+
+
+def test_numpy_that_comes_later_is_noticed():
+    code = OBJECTS.replace("mpi4py", "ncclx_mpi") + HAS_NUMPY + ARRAYS
+    run = subprocess.run([sys.executable, "-c", code], env=environment(), text=True, capture_output=True)
+    assert (run.returncode, run.stdout) == (0, "False\n"), run.stderr
+
+
+def test_names_that_need_numpy_are_there_without_it():
+    code = "from mpi4py import MPI\nassert {'buffer', 'memory'} <= {*dir(MPI)}\n" + HAS_NUMPY + "\n"
+    code += "from mpi4py.MPI import *\nassert memory is buffer is MPI.buffer and type(MPI.Alloc_mem(8)) is buffer\n" + HAS_NUMPY
+    run = subprocess.run([sys.executable, "-m", "ncclx_mpi", "-c", code], env=environment(), text=True, capture_output=True)
+    assert (run.returncode, run.stdout) == (0, "False\nTrue\n"), run.stderr
+
+
+def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path):
+    script = tmp_path / "script.py"
+    for text, expected in (
+        ("import os, sys\nfrom mpi4py import MPI\nfrom time import sleep\nimport json as j, mpi4py.util\n", False),
+        ("import numpy\n", True),
+        ("import os; import something_else\nimport os, scipy.linalg as la\n", True),
+        ("def work():\n    from mine.own import work\n", True),
+        ("import importlib\nimportlib.import_module(name)\n", True),
+    ):
+        script.write_text(text)
+        assert Program(SCRIPT, str(script), []).may_use_numpy is expected, text
+        assert Program(CODE, text, []).may_use_numpy is expected, text
+    assert Program(SCRIPT, str(tmp_path / "absent.py"), []).may_use_numpy
+    assert Program(MODULE, "whatever", []).may_use_numpy
 
 
 def test_a_program_with_numba_functions_of_its_own():
