@@ -13,12 +13,14 @@ Compiled code knows arrays by the address of their type, which is not there befo
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 __all__ = ["at_import", "is_any_array", "is_array", "is_imported", "look", "np", "npt"]
 
 _waiting: list[Callable[[], None]] = []
+_lock = threading.RLock()
 
 
 class _Late:
@@ -67,5 +69,8 @@ def at_import(learn: Callable[[], None]) -> None:
 
 def look() -> None:
     """Notice that the program has imported NumPy, if it has."""
-    while _waiting and is_imported():
-        _waiting.pop(0)()
+    if _waiting and is_imported():
+        __import__("numpy")  # all of it: another thread may be importing it
+        with _lock:
+            while _waiting:
+                _waiting.pop(0)()

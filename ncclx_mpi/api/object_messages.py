@@ -44,6 +44,7 @@ from ncclx_mpi.p2p.object_requests import PARTIAL
 from ncclx_mpi.p2p.partial_results import RAW
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import is_array, np
+from numba_kernels.late_numpy import look as look_for_numpy
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384
@@ -78,6 +79,7 @@ def dump(obj: Any) -> tuple[bytes, list[memoryview]]:
     """Pickle an object; its large contiguous buffers stay where they are and are returned beside the pickle."""
     if not pickle._is_standard:
         return bytes(pickle.dumps(obj)), []
+    look_for_numpy()
     if is_array(obj) and obj.nbytes < OUT_OF_BAND_MIN and not obj.dtype.hasobject:
         return _dumps(obj, -1), []
     frames: list[memoryview] = []

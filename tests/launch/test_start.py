@@ -84,12 +84,12 @@ ARRAYS = """
 np = __import__("num" "py")
 from numba_kernels import pyobject
 small = comm.sendrecv({"array": np.arange(3)}, comm.rank)["array"]
+assert pyobject._array_type[0] == id(np.ndarray)
 assert small.tolist() == [0, 1, 2]
 total = np.empty(3)
 for _ in range(2):
     comm.Allreduce(np.ones(3), total)
     assert (total == comm.size).all()
-assert pyobject._array_type[0] == id(np.ndarray)
 assert comm.sendrecv({"array": np.arange(3)}, comm.rank)["array"].dtype == np.arange(3).dtype
 """
 HAS_NUMPY = "import sys; print('nu' 'mpy' in sys.modules)"
