@@ -129,6 +129,8 @@ _IMPORT = re.compile(
     r"|import\s+((?:" + "|".join(PACKAGES) + r")[\w.]*))",
     re.MULTILINE,
 )
+_IMPORT_BESIDE = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)|import\s+([\w.]+))", re.MULTILINE)
+"""Of a module that is none of ours: what it imports from its own folder or package holds code that it has compiled, too."""
 _EMITTED = re.compile(r'\bemitted(?:_type)?\(\s*"(\w+)"')
 """What :mod:`numba_kernels.emit` makes for a module."""
 
@@ -151,15 +153,42 @@ def _source(path: str) -> Source | None:
 
 def _scan(path: str, content: bytes) -> Source:
     root, text = _package_root(path), content.decode()
-    home = root if root != os.path.dirname(path) else _package_root(__file__)  # a module that is none of ours imports ours
+    name = os.path.relpath(path, root)
+    is_ours = name.split(os.sep)[0] in PACKAGES
+    home = root if is_ours else _package_root(__file__)
     files: list[str] = []
-    for match in _IMPORT.finditer(text):
-        module = match.group(1) or match.group(3)
-        names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
+    for module, names in _imports(_IMPORT, text):
         files.extend(_module_files(home, module, names))
+    if not is_ours:
+        for module, names in _imports(_IMPORT_BESIDE, text):
+            files.extend(_files_beside(path, root, module, names))
     for name in sorted(set(_EMITTED.findall(text))):
         files.extend(_module_files(home, f"numba_kernels.emit.{name}", []))
-    return Source(os.path.relpath(path, root), sha256(content).digest(), tuple(files))
+    return Source(name, sha256(content).digest(), tuple(files))
+
+
+def _imports(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, list[str]]]:
+    """Modules that a text imports or imports from, each with the names that it imports from there."""
+    for match in pattern.finditer(text):
+        names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
+        yield match.group(1) or match.group(3), names
+
+
+def _files_beside(path: str, root: str, module: str, names: list[str]) -> Iterator[str]:
+    """Files of the package of a module, or of its folder if it is in none: not of what else is installed there."""
+    folder, absolute = os.path.dirname(path), module.lstrip(".")
+    dots = len(module) - len(absolute)
+    if dots:
+        for _ in range(dots - 1):
+            folder = os.path.dirname(folder)
+        package = os.path.relpath(folder, root).replace(os.sep, ".")
+        yield from _module_files(root, f"{package}.{absolute}".rstrip("."), names)
+    elif folder == root:
+        beside = os.path.join(folder, f"{absolute}.py")
+        if os.path.exists(beside):
+            yield beside
+    elif absolute.split(".")[0] == os.path.relpath(path, root).split(os.sep)[0]:
+        yield from _module_files(root, absolute, names)
 
 
 def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:
@@ -174,8 +203,8 @@ def _module_files(root: str, module: str, names: list[str]) -> Iterator[str]:
 
 
 def _package_root(path: str) -> str:
-    parts = path.split(os.sep)
-    for package in PACKAGES:
-        if package in parts:
-            return os.sep.join(parts[: len(parts) - 1 - parts[::-1].index(package)])
-    return os.path.dirname(path)
+    """The folder of the outermost package that a module is in, or of the module itself."""
+    folder = os.path.dirname(path)
+    while os.path.exists(os.path.join(folder, "__init__.py")) and (above := os.path.dirname(folder)) != folder:
+        folder = above
+    return folder

@@ -31,9 +31,9 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
 def ran_as_a_program(command: str) -> bool:
-    """``ncclx run -n 4 hello.py``, where tests/docs/test_docs.py runs that file on as many ranks."""
-    match = re.fullmatch(r"ncclx run -n (\d+) (\w+\.py)", command)
-    return match is not None and (SNIPPETS / match[2]).read_text().startswith(f"# ranks: {match[1]}\n")
+    """``ncclx run -n 4 hello.py``, where tests/docs/test_docs.py runs that file on as many ranks; ``python hello.py`` if on none."""
+    match = re.fullmatch(r"(?:ncclx run -n (\d+)|python) (\w+\.py)", command)
+    return match is not None and (SNIPPETS / match[2]).read_text().startswith(f"# ranks: {match[1] or 'none'}\n")
 
 
 def is_of_a_program(name: str) -> bool:

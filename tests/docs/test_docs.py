@@ -82,6 +82,19 @@ def test_python_in_the_docs_comes_from_files(page: Path) -> None:
     assert blocks == from_files
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "tutorials").glob("*.md")), ids=name_of)
+def test_a_tutorial_shows_what_its_programs_print(page: Path) -> None:
+    text = page.read_text()
+    programs = re.findall(r"<!-- file: snippets/(\w+)\.py -->", text)
+    outputs = [DOCS / "snippets" / f"{name}.out" for name in programs if name != "heat"]  # of which the picture is made
+    silent = [
+        path.name
+        for path in outputs
+        if path.exists() and path.stat().st_size and f"<!-- output: snippets/{path.name} -->" not in text
+    ]
+    assert silent == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):

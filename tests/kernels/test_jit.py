@@ -100,6 +100,33 @@ def test_what_a_module_that_is_none_of_ours_imports_of_ours_counts(tmp_path):
     assert {str(memory.__file__), str(atomics.__file__)} <= set(digests._scan(str(module), module.read_bytes()).imported)
 
 
+@pytest.mark.parametrize(
+    ("caller", "callee", "said"),
+    [
+        ("calls.py", "called.py", "from called import VALUE"),
+        ("calls.py", "called.py", "import called"),
+        ("theirs/calls.py", "theirs/called.py", "from theirs.called import (\n    VALUE,\n)"),
+        ("theirs/calls.py", "theirs/called.py", "from .called import VALUE"),
+        ("theirs/inner/calls.py", "theirs/called.py", "from .. import called"),
+    ],
+)
+def test_what_a_module_that_is_none_of_ours_imports_from_beside_it_counts(tmp_path, caller, callee, said):
+    """In a folder of a name of ours, and beside a package that is none of its own business."""
+    home = tmp_path / "ncclx_mpi"
+    for folder in ("theirs/inner", "elses"):
+        (home / folder).mkdir(parents=True)
+    for package in ("theirs", "theirs/inner", "elses"):
+        (home / package / "__init__.py").write_text("VALUE = 1\n")
+    (home / caller).write_text(f"{said}\nimport numba_kernels.memory\nimport elses\n")
+    (home / callee).write_text("VALUE = 1\n")
+    digest = digests.sources_digest(str(home / caller))
+    assert str(memory.__file__) in digests._scan(str(home / caller), (home / caller).read_bytes()).imported
+    for edited, is_another in (("elses/__init__.py", False), (callee, True)):
+        (home / edited).write_text("VALUE = 22\n")
+        digests.forget()
+        assert (digests.sources_digest(str(home / caller)) != digest) is is_another
+
+
 REMOVED = """
 import shutil
 from numba_kernels import cache_files, digests, jit, memory
