@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
+from ncclx_mpi.api.handle import Handle, constant, integer, is_constant, text
 from ncclx_mpi.constants import MAX_INFO_KEY, MAX_INFO_VAL
 from ncclx_mpi.errors import ERR_ARG, ERR_INFO, ERR_INFO_KEY, ERR_INFO_NOKEY, ERR_INFO_VALUE, fail
 from ncclx_mpi.state import State
@@ -213,12 +213,10 @@ def _pairs(items: Any) -> list[tuple[str, str]]:
 
 
 def _text(value: Any, most: int, error_class: int) -> str:
-    if not isinstance(value, str | bytes):
-        raise TypeError(f"expected str or bytes, {type(value).__name__} found")
-    text = value if isinstance(value, str) else value.decode()
-    if len(text) > most or (not text and error_class == ERR_INFO_KEY):
-        fail(error_class, f"a string of {len(text)} characters is not accepted in an info object; 1 to {most} are")
-    return text
+    found = text(value)
+    if len(found) > most or (not found and error_class == ERR_INFO_KEY):
+        fail(error_class, f"a string of {len(found)} characters is not accepted in an info object; 1 to {most} are")
+    return found
 
 
 def _environment(args: Sequence[str] | None) -> dict[str, str]:
