@@ -141,7 +141,7 @@ def _agree(
             )
         is_host = side.number > greeting["number"]
         if is_host:
-            if _is_memory_needed(side.members, theirs):
+            if len({member.identity.job for member in [*side.members, *theirs]}) > 1:  # those of one job share memory already
                 handout = _Handout(engine, len(side.members) + len(theirs))
             contexts = [communicator.random_context(), communicator.random_context()]
             told = {"contexts": contexts, "place": handout.place if handout else None}
@@ -162,10 +162,6 @@ def _close(talk: Talk | None, handout: _Handout | None) -> None:
     for each in (talk, handout):
         if each is not None:
             each.close()
-
-
-def _is_memory_needed(mine: Sequence[Member], theirs: Sequence[Member]) -> bool:
-    return len({member.identity.job for member in [*mine, *theirs]}) > 1
 
 
 def hear(engine: Engine, talk: Talk, what: str, error_class: int, seconds: float = 0.0) -> Any:
