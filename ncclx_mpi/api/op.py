@@ -119,7 +119,7 @@ class Op(Handle):
         if self and self._state.user:
             if hasattr(self, "_is_found"):
                 raise ValueError("cannot serialize a user-defined operation that was found by its number")
-            return (_create, (type(self), self._state.function, self._state.commute))
+            return type(self).Create, (self._state.function, self._state.commute)
         return super().__reduce__()
 
     @classmethod
@@ -308,10 +308,6 @@ def predefined(op: Any) -> Callable[[Any, Any], Any] | None:
     """Return what a predefined operation does to two Python objects; None of anything else."""
     state = op._state if type(op) is Op else _NULL
     return None if state is _NULL or state.user else state.function
-
-
-def _create(cls: type[Op], function: Callable[..., Any], commute: bool) -> Op:
-    return cls.Create(function, commute)
 
 
 def _maxloc(x: Any, y: Any) -> Any:

@@ -412,7 +412,7 @@ def _take_over(statuses: Any, room: Any, count: int) -> None:
     if room is not statuses:
         _extend(statuses, count)
         for target, result in zip(statuses, room[:count], strict=False):
-            _assign(target, result)
+            target._words = result._words
 
 
 def _complete_object(request: Request, status: Status | None, waits: int) -> Any:
@@ -642,9 +642,7 @@ def _retire_many(deliver: Deliver, requests: Sequence[Request], indices: Sequenc
             if status is not None:
                 status.error = int(exception)
     if statuses is not None:
-        _extend(statuses, len(results))
-        for target, result in zip(statuses, results, strict=False):
-            _assign(target, result)
+        _take_over(statuses, results, len(results))
     if failure is not None:
         raise errors.error(errors.ERR_IN_STATUS, str(failure)) from failure
     return objects
@@ -654,10 +652,6 @@ def _extend(statuses: Any, count: int) -> None:
     """Make a list of statuses long enough; tuples stay as they are."""
     if isinstance(statuses, list):
         statuses.extend(Status() for _ in range(count - len(statuses)))
-
-
-def _assign(target: Status, result: Status) -> None:
-    target._words = result._words
 
 
 request_pool.introduce(Request, Prequest, Ticket, Bound, _NULL)

@@ -224,17 +224,7 @@ CASES: dict[str, Build] = {
     "gatherv": partial(_gathering, "Gatherv", True),
     "scatter": _scatter,
     "scatterv": _scatterv,
-    "ibarrier": partial(_nonblocking, _barrier),
-    "ibcast": partial(_nonblocking, _bcast),
-    "iallreduce": partial(_nonblocking, partial(_reduction, "Allreduce")),
-    "iallgather": partial(_nonblocking, partial(_gathering, "Allgather", False)),
-    "ialltoall": partial(_nonblocking, partial(_gathering, "Alltoall", False)),
     "ring": _ring,
-    "barrier_init": partial(_persistent, _barrier),
-    "bcast_init": partial(_persistent, _bcast),
-    "allreduce_init": partial(_persistent, partial(_reduction, "Allreduce")),
-    "allgather_init": partial(_persistent, partial(_gathering, "Allgather", False)),
-    "alltoall_init": partial(_persistent, partial(_gathering, "Alltoall", False)),
     "ring_init": _persistent_ring,
     "pingpong": _pingpong,
     "bcast_dict": partial(_object_bcast, _dictionary),
@@ -252,6 +242,9 @@ CASES: dict[str, Build] = {
     "allgather_dict": _allgather_dict,
     "allreduce_object": _allreduce_object,
 }
+for _case in ("barrier", "bcast", "allreduce", "allgather", "alltoall"):
+    CASES[f"i{_case}"] = partial(_nonblocking, CASES[_case])
+    CASES[f"{_case}_init"] = partial(_persistent, CASES[_case])
 
 
 def _pace(comm: Any, timer: timeit.Timer, seconds: float, blocks: int) -> tuple[int, int]:
