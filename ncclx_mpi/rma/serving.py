@@ -13,7 +13,6 @@ from collections.abc import Callable
 import numpy as np
 
 from ncclx_mpi import errors
-from ncclx_mpi.arguments.buffer import nothing
 from ncclx_mpi.buffers.memory import Bytes, array_words
 from ncclx_mpi.p2p import alarm
 from ncclx_mpi.p2p.alarm import SERVED as SERVED_SPACE
@@ -232,7 +231,7 @@ class Serving:
     def _room(self, request: Request) -> tuple[Bytes, Landing]:
         """Memory for what the target holds, if the origin wants to know it."""
         room = np.empty(request.part.nbytes if request.reply else 0, np.uint8)
-        return room, (array_words(room)[0], room, nothing)
+        return room, (array_words(room)[0], room, lambda nbytes: None)
 
     # Answers
 
