@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from ncclx_mpi.api.handle import Handle, constant, integer, is_constant, text
+from ncclx_mpi.api.handle import Handle, constant, integer, text
 from ncclx_mpi.constants import MAX_INFO_KEY, MAX_INFO_VAL
 from ncclx_mpi.errors import ERR_ARG, ERR_INFO, ERR_INFO_KEY, ERR_INFO_NOKEY, ERR_INFO_VALUE, fail
 from ncclx_mpi.state import State
@@ -48,9 +48,7 @@ class Info(Handle):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle predefined objects by name, all others by value."""
-        if not self or not self._state.frozen:
-            return super().__reduce__() if not self else (type(self).Create, (self.items(),))
-        return super().__reduce__()
+        return (type(self).Create, (self.items(),)) if self and not self._state.frozen else super().__reduce__()
 
     @classmethod
     def Create(cls, items: Info | Items | None = None) -> Self:
@@ -71,14 +69,6 @@ class Info(Handle):
         self._writable("Free")
         self._state.empty()
         self._become_null()
-
-    def free(self) -> None:
-        """Release the info object unless it is null or predefined."""
-        if self and not is_constant(self):
-            if self._state.frozen:
-                self._become_null()
-            else:
-                self.Free()
 
     def Dup(self) -> Self:
         """Make an info object with the same items."""
