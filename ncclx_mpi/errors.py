@@ -6,6 +6,7 @@ above it, so codes differ from classes, as they do in real MPI libraries: client
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from typing import Any, NoReturn
@@ -99,6 +100,7 @@ _messages: dict[int, str] = {}
 _serials = itertools.count()
 
 
+@functools.total_ordering
 class Exception(RuntimeError):
     """An error of MPI: a number, with its class and its text."""
 
@@ -133,25 +135,9 @@ class Exception(RuntimeError):
         """Return ``self == other``."""
         return bool(int(self) == _code(other))
 
-    def __ne__(self, other: object, /) -> bool:
-        """Return self!=other."""
-        return bool(int(self) != _code(other))
-
     def __lt__(self, other: Any, /) -> bool:
         """Return self<other."""
         return bool(int(self) < _code(other))
-
-    def __le__(self, other: Any, /) -> bool:
-        """Return self<=other."""
-        return bool(int(self) <= _code(other))
-
-    def __gt__(self, other: Any, /) -> bool:
-        """Return self>other."""
-        return bool(int(self) > _code(other))
-
-    def __ge__(self, other: Any, /) -> bool:
-        """Return self>=other."""
-        return bool(int(self) >= _code(other))
 
     def __repr__(self) -> str:
         """Return ``repr(self)``."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from ncclx_mpi.api import attributes, errhandler_dispatch
 from ncclx_mpi.api.errhandler import Errhandler
-from ncclx_mpi.api.handle import Handle, instance, integer
+from ncclx_mpi.api.handle import Handle, instance, integer, text
 from ncclx_mpi.api.info import Info
 from ncclx_mpi.constants import MAX_OBJECT_NAME
 
@@ -32,10 +32,7 @@ class Named(Handle):
 
     def Set_name(self, name: str) -> None:
         """Set the print name for this object."""
-        if not isinstance(name, str | bytes):
-            raise TypeError(f"expected str or bytes, {type(name).__name__} found")
-        text = name if isinstance(name, str) else name.decode()
-        self._need("Set_name").name = text[: MAX_OBJECT_NAME - 1]
+        self._need("Set_name").name = text(name)[: MAX_OBJECT_NAME - 1]
 
     @property
     def name(self) -> str:

@@ -161,6 +161,11 @@ class _Flavours(NamedTuple):
     prepare: Callable[..., collectives.Collective]
 
 
+def _planned(prepare: Callable[..., collectives.Collective]) -> _Flavours:
+    """Of a collective that is always a plan."""
+    return _Flavours(lambda *arguments: collectives.run(prepare(*arguments)), prepare)
+
+
 _FLAVOURS = {
     "barrier": _Flavours(collectives.barrier, plans.barrier),
     "bcast": _Flavours(collectives.bcast, plans.bcast),
@@ -180,12 +185,23 @@ _FLAVOURS = {
     "reduce_scatter_block": _Flavours(collectives.reduce_scatter_block, plans.reduce_scatter_block),
     "scan": _Flavours(collectives.scan, plans.scan),
     "exscan": _Flavours(collectives.exscan, plans.exscan),
-    "inter_exchange": _Flavours(collectives.inter_exchange, intergroup.inter_exchange),
-    "inter_bcast": _Flavours(collectives.inter_bcast, intergroup.inter_bcast),
-    "inter_reduce": _Flavours(collectives.inter_reduce, intergroup.inter_reduce),
-    "inter_allreduce": _Flavours(collectives.inter_allreduce, intergroup.inter_allreduce),
-    "inter_reduce_scatter": _Flavours(collectives.inter_reduce_scatter, intergroup.inter_reduce_scatter),
+    "inter_exchange": _planned(intergroup.inter_exchange),
+    "inter_bcast": _planned(intergroup.inter_bcast),
+    "inter_reduce": _planned(intergroup.inter_reduce),
+    "inter_allreduce": _planned(intergroup.inter_allreduce),
+    "inter_reduce_scatter": _planned(intergroup.inter_reduce_scatter),
 }
+
+BETWEEN_GROUPS: dict[Callable[..., Call], Callable[..., Call]] = {}
+"""By the functions of this module, what resolves their arguments between two groups: methods of what such a communicator has of its own."""
+
+
+def _resolved(state: CommState, resolve: Callable[..., Call], arguments: Sequence[Any]) -> Call:
+    """What a call is."""
+    state.native  # noqa: B018  (raises if it is null, was freed, or revoked)
+    if state.intergroup is not None and resolve in BETWEEN_GROUPS:
+        return BETWEEN_GROUPS[resolve](state.intergroup, *arguments)
+    return resolve(state, *arguments)
 
 
 def carry_out(state: CommState, resolve: Callable[..., Call], *arguments: Any) -> None:
@@ -194,7 +210,7 @@ def carry_out(state: CommState, resolve: Callable[..., Call], *arguments: Any) -
     cut = None if key is None or state.repeats is None else state.repeats.carry_out(key, arguments)
     if cut is not None and not cut.pieces:
         return
-    call = resolve(state, *arguments)
+    call = _resolved(state, resolve, arguments)
     if cut is None and call.is_on_device and state.intergroup is None:
         cut = _run_on_devices(state, call, resolve, arguments)
     if cut is None or cut.pieces:
@@ -281,8 +297,9 @@ def _values(resolve: Callable[..., Call], arguments: Sequence[Any]) -> tuple[Any
     return tuple(found)
 
 
-def start(state: CommState, call: Call) -> Request:
-    """Start a call."""
+def start(state: CommState, resolve: Callable[..., Call], *given: Any) -> Request:
+    """Start a call; arguments as for :func:`carry_out`."""
+    call = _resolved(state, resolve, given)
     arguments = call.bind(call)
     for copy in call.before:
         copy()
@@ -294,8 +311,9 @@ def start(state: CommState, call: Call) -> Request:
     return Request._refer(_begin(collective, call))
 
 
-def prepare(state: CommState, call: Call) -> Prequest:
-    """Prepare a call for being started many times, each time from its operands as they are then."""
+def prepare(state: CommState, resolve: Callable[..., Call], *given: Any) -> Prequest:
+    """Prepare a call for being started many times, each time from its operands as they are then; arguments as for :func:`carry_out`."""
+    call = _resolved(state, resolve, given)
     arguments, pending, name = call.bind(call), state.pending, call.name
     described = _describe(state, call, arguments)
     if described is not None and not (described.is_refusal or described.before or described.after or call.before or call.after):
@@ -370,14 +388,11 @@ def check_block(name: str, sent: int, expected: int) -> None:
 
 def barrier(state: CommState) -> Call:
     """Arguments of Barrier."""
-    state.native  # noqa: B018  (raises if it is null or was freed)
     return Call("barrier", lambda call: ())
 
 
 def bcast(state: CommState, buf: Any, root: int) -> Call:
     """Arguments of Bcast."""
-    if state.intergroup is not None:
-        return state.intergroup.bcast(buf, root)
     root = check_root(state, root)
     if state.rank == root:
         sent = arguments.send(buf)
@@ -388,8 +403,6 @@ def bcast(state: CommState, buf: Any, root: int) -> Call:
 
 def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Gather."""
-    if state.intergroup is not None:
-        return state.intergroup.gather(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.send(sendbuf)
@@ -406,8 +419,6 @@ def gather(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Gatherv."""
-    if state.intergroup is not None:
-        return state.intergroup.gatherv(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.send(sendbuf)
@@ -425,8 +436,6 @@ def gatherv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Scatter."""
-    if state.intergroup is not None:
-        return state.intergroup.scatter(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.recv(recvbuf)
@@ -442,8 +451,6 @@ def scatter(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
     """Arguments of Scatterv."""
-    if state.intergroup is not None:
-        return state.intergroup.scatterv(sendbuf, recvbuf, root)
     root = check_root(state, root)
     if state.rank != root:
         own = arguments.recv(recvbuf)
@@ -461,8 +468,6 @@ def scatterv(state: CommState, sendbuf: Any, recvbuf: Any, root: int) -> Call:
 
 def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Allgather."""
-    if state.intergroup is not None:
-        return state.intergroup.allgather(sendbuf, recvbuf)
     block = arguments.recv(recvbuf, state.size)
     sent, received = _given("allgather", sendbuf, block.nbytes), block.times(state.size)
 
@@ -474,8 +479,6 @@ def allgather(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Allgatherv."""
-    if state.intergroup is not None:
-        return state.intergroup.allgatherv(sendbuf, recvbuf)
     received = arguments.recv_vector(recvbuf, state.size)
     sent = _given("allgatherv", sendbuf, received.sizes[state.rank])
 
@@ -489,8 +492,6 @@ def allgatherv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Alltoall."""
-    if state.intergroup is not None:
-        return state.intergroup.alltoall(sendbuf, recvbuf)
     block, sent = arguments.recv(recvbuf, state.size), None
     if not is_in_place(sendbuf):
         given = arguments.send(sendbuf, state.size)
@@ -506,8 +507,6 @@ def alltoall(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def alltoallv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Alltoallv."""
-    if state.intergroup is not None:
-        return state.intergroup.alltoallv(sendbuf, recvbuf)
     received = arguments.recv_vector(recvbuf, state.size)
     sent = None if is_in_place(sendbuf) else arguments.send_vector(sendbuf, state.size)
     return _exchange(state, sent, received)
@@ -515,8 +514,6 @@ def alltoallv(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
 
 def alltoallw(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Alltoallw."""
-    if state.intergroup is not None:
-        return state.intergroup.alltoallw(sendbuf, recvbuf)
     received = arguments.recv_w(recvbuf, state.size)
     sent = None if is_in_place(sendbuf) else arguments.send_w(sendbuf, state.size)
     return _exchange(state, sent, received)
@@ -539,8 +536,6 @@ def _exchange(state: CommState, sent: Blocks | None, received: Blocks) -> Call:
 
 def reduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op, root: int) -> Call:
     """Arguments of Reduce."""
-    if state.intergroup is not None:
-        return state.intergroup.reduce(sendbuf, recvbuf, op, root)
     root = check_root(state, root)
     if state.rank == root:
         return _reduction("reduce", sendbuf, recvbuf, op, root)
@@ -553,27 +548,21 @@ def reduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op, root: int) -> C
 
 def allreduce(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Allreduce."""
-    if state.intergroup is not None:
-        return state.intergroup.allreduce(sendbuf, recvbuf, op)
     return _reduction("allreduce", sendbuf, recvbuf, op)
 
 
 def scan(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Scan."""
-    state.native  # noqa: B018  (raises if it is null or was freed)
     return _reduction("scan", sendbuf, recvbuf, op)
 
 
 def exscan(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Exscan."""
-    state.native  # noqa: B018  (raises if it is null or was freed)
     return _reduction("exscan", sendbuf, recvbuf, op)
 
 
 def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -> Call:
     """Arguments of Reduce_scatter_block."""
-    if state.intergroup is not None:
-        return state.intergroup.reduce_scatter_block(sendbuf, recvbuf, op)
     size, sent = state.size, None
     if is_in_place(sendbuf):
         block = arguments.recv(recvbuf, size)
@@ -593,8 +582,6 @@ def reduce_scatter_block(state: CommState, sendbuf: Any, recvbuf: Any, op: Op) -
 
 def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int] | None, op: Op) -> Call:
     """Arguments of Reduce_scatter; without counts, ranks tell each other theirs first."""
-    if state.intergroup is not None:
-        return state.intergroup.reduce_scatter(sendbuf, recvbuf, recvcounts, op)
     received = arguments.recv(recvbuf)
     sent = None if is_in_place(sendbuf) else arguments.send(sendbuf)
     counts = _receive_counts(state, recvcounts, received.count, is_known=sent is None)

@@ -104,7 +104,7 @@ class Collectives:
         """Reduce to one member of a group."""
         state = self._state
         code = fast.reduce_arrays(state.address, sendbuf, recvbuf, fast.table_of(op), root)
-        if code and fast.settle(state, code, "reduce", op, sendbuf):
+        if code and fast.settle(state, code, "reduce"):
             collective_arguments.carry_out(state, collective_arguments.reduce, sendbuf, recvbuf, op, root)
 
     def Allreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
@@ -112,14 +112,14 @@ class Collectives:
         state = self._state
         given = recvbuf if sendbuf is IN_PLACE else sendbuf
         code = fast.allreduce_arrays(state.address, given, recvbuf, fast.table_of(op))
-        if code and fast.settle(state, code, "allreduce", op, recvbuf):
+        if code and fast.settle(state, code, "allreduce"):
             collective_arguments.carry_out(state, collective_arguments.allreduce, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM) -> None:
         """Reduce and scatter equal blocks of the result."""
         state = self._state
         code = fast.reduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
-        if code and fast.settle(state, code, "reduce_scatter_block", op, recvbuf):
+        if code and fast.settle(state, code, "reduce_scatter_block"):
             collective_arguments.carry_out(state, collective_arguments.reduce_scatter_block, sendbuf, recvbuf, op)
 
     def Reduce_scatter(
@@ -128,7 +128,7 @@ class Collectives:
         """Reduce and scatter the result."""
         state = self._state
         code = fast.reduce_scatter_arrays(state.address, sendbuf, recvbuf, recvcounts, fast.table_of(op))
-        if code and fast.settle(state, code, "reduce_scatter", op, recvbuf):
+        if code and fast.settle(state, code, "reduce_scatter"):
             collective_arguments.carry_out(state, collective_arguments.reduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
 
@@ -142,12 +142,12 @@ class Scans:
         """Inclusive scan."""
         state = self._state
         code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 0)
-        if code and fast.settle(state, code, "scan", op, recvbuf):
+        if code and fast.settle(state, code, "scan"):
             collective_arguments.carry_out(state, collective_arguments.scan, sendbuf, recvbuf, op)
 
     def Exscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> None:
         """Exclusive scan."""
         state = self._state
         code = fast.scan_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1)
-        if code and fast.settle(state, code, "exscan", op, recvbuf):
+        if code and fast.settle(state, code, "exscan"):
             collective_arguments.carry_out(state, collective_arguments.exscan, sendbuf, recvbuf, op)

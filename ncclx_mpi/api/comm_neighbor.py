@@ -62,43 +62,43 @@ class NeighborCollectives:
 
     def Ineighbor_allgather(self, sendbuf: BufSpec, recvbuf: BufSpecB) -> Request:
         """Nonblocking: gather to all neighbors."""
-        return start(self._state, neighbor_arguments.allgather(self._state, sendbuf, recvbuf))
+        return start(self._state, neighbor_arguments.allgather, sendbuf, recvbuf)
 
     def Ineighbor_allgatherv(self, sendbuf: BufSpec, recvbuf: BufSpecV) -> Request:
         """Nonblocking: gather vector data to all neighbors."""
-        return start(self._state, neighbor_arguments.allgatherv(self._state, sendbuf, recvbuf))
+        return start(self._state, neighbor_arguments.allgatherv, sendbuf, recvbuf)
 
     def Ineighbor_alltoall(self, sendbuf: BufSpecB, recvbuf: BufSpecB) -> Request:
         """Nonblocking: exchange a block of data with all neighbors."""
-        return start(self._state, neighbor_arguments.alltoall(self._state, sendbuf, recvbuf))
+        return start(self._state, neighbor_arguments.alltoall, sendbuf, recvbuf)
 
     def Ineighbor_alltoallv(self, sendbuf: BufSpecV, recvbuf: BufSpecV) -> Request:
         """Nonblocking: exchange vector data with all neighbors."""
-        return start(self._state, neighbor_arguments.alltoallv(self._state, sendbuf, recvbuf))
+        return start(self._state, neighbor_arguments.alltoallv, sendbuf, recvbuf)
 
     def Ineighbor_alltoallw(self, sendbuf: BufSpecW, recvbuf: BufSpecW) -> Request:
         """Nonblocking: exchange data of different types with all neighbors."""
-        return start(self._state, neighbor_arguments.alltoallw(self._state, sendbuf, recvbuf))
+        return start(self._state, neighbor_arguments.alltoallw, sendbuf, recvbuf)
 
     def Neighbor_allgather_init(self, sendbuf: BufSpec, recvbuf: BufSpecB, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather to all neighbors."""
-        return prepare(self._state, neighbor_arguments.allgather(self._state, sendbuf, recvbuf))
+        return prepare(self._state, neighbor_arguments.allgather, sendbuf, recvbuf)
 
     def Neighbor_allgatherv_init(self, sendbuf: BufSpec, recvbuf: BufSpecV, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather vector data to all neighbors."""
-        return prepare(self._state, neighbor_arguments.allgatherv(self._state, sendbuf, recvbuf))
+        return prepare(self._state, neighbor_arguments.allgatherv, sendbuf, recvbuf)
 
     def Neighbor_alltoall_init(self, sendbuf: BufSpecB, recvbuf: BufSpecB, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exchange a block of data with all neighbors."""
-        return prepare(self._state, neighbor_arguments.alltoall(self._state, sendbuf, recvbuf))
+        return prepare(self._state, neighbor_arguments.alltoall, sendbuf, recvbuf)
 
     def Neighbor_alltoallv_init(self, sendbuf: BufSpecV, recvbuf: BufSpecV, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exchange vector data with all neighbors."""
-        return prepare(self._state, neighbor_arguments.alltoallv(self._state, sendbuf, recvbuf))
+        return prepare(self._state, neighbor_arguments.alltoallv, sendbuf, recvbuf)
 
     def Neighbor_alltoallw_init(self, sendbuf: BufSpecW, recvbuf: BufSpecW, info: Info = INFO_NULL) -> Prequest:
         """Persistent: exchange data of different types with all neighbors."""
-        return prepare(self._state, neighbor_arguments.alltoallw(self._state, sendbuf, recvbuf))
+        return prepare(self._state, neighbor_arguments.alltoallw, sendbuf, recvbuf)
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         """Gather objects of all neighbors."""

@@ -23,66 +23,63 @@ class NonBlockingCollectives:
         """Nonblocking: barrier synchronization."""
         state = self._state
         request: Request | None = fast.ibarrier(state.address)
-        return start(state, collective_arguments.barrier(state)) if request is None else request
+        return start(state, collective_arguments.barrier) if request is None else request
 
     def Ibcast(self, buf: BufSpec, root: int = 0) -> Request:
         """Nonblocking: broadcast data from one member to all members of a group."""
         state = self._state
         request: Request | None = fast.ibcast_array(state.address, buf, root)
-        return start(state, collective_arguments.bcast(state, buf, root)) if request is None else request
+        return start(state, collective_arguments.bcast, buf, root) if request is None else request
 
     def Igather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB | None, root: int = 0) -> Request:
         """Nonblocking: gather data to one member of a group."""
         state = self._state
         request: Request | None = fast.igather_arrays(state.address, sendbuf, recvbuf, root)
-        return start(state, collective_arguments.gather(state, sendbuf, recvbuf, root)) if request is None else request
+        return start(state, collective_arguments.gather, sendbuf, recvbuf, root) if request is None else request
 
     def Igatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> Request:
         """Nonblocking: gather vector data to one member of a group."""
-        return start(self._state, collective_arguments.gatherv(self._state, sendbuf, recvbuf, root))
+        return start(self._state, collective_arguments.gatherv, sendbuf, recvbuf, root)
 
     def Iscatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> Request:
         """Nonblocking: scatter data from one member to all members of a group."""
         state = self._state
         request: Request | None = fast.iscatter_arrays(state.address, sendbuf, recvbuf, root)
-        return start(state, collective_arguments.scatter(state, sendbuf, recvbuf, root)) if request is None else request
+        return start(state, collective_arguments.scatter, sendbuf, recvbuf, root) if request is None else request
 
     def Iscatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> Request:
         """Nonblocking: scatter vector data from one member to all members of a group."""
-        return start(self._state, collective_arguments.scatterv(self._state, sendbuf, recvbuf, root))
+        return start(self._state, collective_arguments.scatterv, sendbuf, recvbuf, root)
 
     def Iallgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> Request:
         """Nonblocking: gather data to all members of a group."""
         state = self._state
         request: Request | None = fast.iallgather_arrays(state.address, sendbuf, recvbuf)
-        return start(state, collective_arguments.allgather(state, sendbuf, recvbuf)) if request is None else request
+        return start(state, collective_arguments.allgather, sendbuf, recvbuf) if request is None else request
 
     def Iallgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> Request:
         """Nonblocking: gather vector data to all members of a group."""
-        return start(self._state, collective_arguments.allgatherv(self._state, sendbuf, recvbuf))
+        return start(self._state, collective_arguments.allgatherv, sendbuf, recvbuf)
 
     def Ialltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> Request:
         """Nonblocking: exchange a block of data between all members of a group."""
         state = self._state
         request: Request | None = fast.ialltoall_arrays(state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf)
-        return start(state, collective_arguments.alltoall(state, sendbuf, recvbuf)) if request is None else request
+        return start(state, collective_arguments.alltoall, sendbuf, recvbuf) if request is None else request
 
     def Ialltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> Request:
         """Nonblocking: exchange vector data between all members of a group."""
-        return start(self._state, collective_arguments.alltoallv(self._state, sendbuf, recvbuf))
+        return start(self._state, collective_arguments.alltoallv, sendbuf, recvbuf)
 
     def Ialltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> Request:
         """Nonblocking: exchange data of different types between all members of a group."""
-        return start(self._state, collective_arguments.alltoallw(self._state, sendbuf, recvbuf))
+        return start(self._state, collective_arguments.alltoallw, sendbuf, recvbuf)
 
     def Ireduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> Request:
         """Nonblocking: reduce to one member of a group."""
         state = self._state
         request: Request | None = fast.ireduce_arrays(state.address, sendbuf, recvbuf, fast.table_of(op), root)
-        if request is not None:
-            return request
-        fast.learn_from(op, sendbuf)
-        return start(state, collective_arguments.reduce(state, sendbuf, recvbuf, op, root))
+        return start(state, collective_arguments.reduce, sendbuf, recvbuf, op, root) if request is None else request
 
     def Iallreduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> Request:
         """Nonblocking: reduce to all members of a group."""
@@ -90,25 +87,19 @@ class NonBlockingCollectives:
         request: Request | None = fast.iallreduce_arrays(
             state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op)
         )
-        if request is not None:
-            return request
-        fast.learn_from(op, recvbuf)
-        return start(state, collective_arguments.allreduce(state, sendbuf, recvbuf, op))
+        return start(state, collective_arguments.allreduce, sendbuf, recvbuf, op) if request is None else request
 
     def Ireduce_scatter_block(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpec | BufSpecB, op: Op = SUM) -> Request:
         """Nonblocking: reduce and scatter equal blocks of the result."""
         state = self._state
         request: Request | None = fast.ireduce_scatter_block_arrays(state.address, sendbuf, recvbuf, fast.table_of(op))
-        if request is not None:
-            return request
-        fast.learn_from(op, recvbuf)
-        return start(state, collective_arguments.reduce_scatter_block(state, sendbuf, recvbuf, op))
+        return start(state, collective_arguments.reduce_scatter_block, sendbuf, recvbuf, op) if request is None else request
 
     def Ireduce_scatter(
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM
     ) -> Request:
         """Nonblocking: reduce and scatter the result."""
-        return start(self._state, collective_arguments.reduce_scatter(self._state, sendbuf, recvbuf, recvcounts, op))
+        return start(self._state, collective_arguments.reduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
 
 class NonBlockingScans:
@@ -123,10 +114,7 @@ class NonBlockingScans:
         request: Request | None = fast.iscan_arrays(
             state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 0
         )
-        if request is not None:
-            return request
-        fast.learn_from(op, recvbuf)
-        return start(state, collective_arguments.scan(state, sendbuf, recvbuf, op))
+        return start(state, collective_arguments.scan, sendbuf, recvbuf, op) if request is None else request
 
     def Iexscan(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: Op = SUM) -> Request:
         """Nonblocking: exclusive scan."""
@@ -134,7 +122,4 @@ class NonBlockingScans:
         request: Request | None = fast.iscan_arrays(
             state.address, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, fast.table_of(op), 1
         )
-        if request is not None:
-            return request
-        fast.learn_from(op, recvbuf)
-        return start(state, collective_arguments.exscan(state, sendbuf, recvbuf, op))
+        return start(state, collective_arguments.exscan, sendbuf, recvbuf, op) if request is None else request

@@ -210,8 +210,6 @@ class PointToPoint:
         source, tag = checked_source(state, source), _recv_tag(tag)
         return state.native, source, tag, source == PROC_NULL
 
-    # Attached buffer
-
     # Objects
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:

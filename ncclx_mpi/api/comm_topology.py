@@ -14,8 +14,8 @@ from ncclx_mpi import errors, late
 from ncclx_mpi.api import communicator, topology
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.api.topology import DistributedGraph, Topology, items
-from ncclx_mpi.constants import CART, DIST_GRAPH, GRAPH, UNDEFINED, UNWEIGHTED, WEIGHTS_EMPTY
+from ncclx_mpi.api.topology import Cartesian, DistributedGraph, Graph, Topology, items
+from ncclx_mpi.constants import DIST_GRAPH, UNDEFINED, UNWEIGHTED, WEIGHTS_EMPTY
 from ncclx_mpi.p2p.engine import NativeComm
 
 if TYPE_CHECKING:
@@ -35,19 +35,13 @@ class Topologies:
     def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False) -> Cartcomm:
         """Create cartesian communicator; ranks beyond the grid get a null one."""
         native = self._state.native
-        grid = topology.cartesian(dims, periods, native.size, native.rank)
-        rows = localities.exchange(self._state, "Create_cart") if reorder else ()
-        created = self._of(grid.seats(rows[: grid.size]))
-        made: Cartcomm = self._with_topology(CART, created, grid if created is None else replace(grid, rank=created.rank))
+        made: Cartcomm = self._arranged(topology.cartesian(dims, periods, native.size, native.rank), "Create_cart", reorder)
         return made
 
     def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
         """Create graph communicator; ranks beyond the graph get a null one."""
         native = self._state.native
-        graph = topology.graph(index, edges, native.size, native.rank)
-        rows = localities.exchange(self._state, "Create_graph") if reorder else ()
-        created = self._of(graph.seats(rows[: graph.size]))
-        made: Graphcomm = self._with_topology(GRAPH, created, graph if created is None else replace(graph, rank=created.rank))
+        made: Graphcomm = self._arranged(topology.graph(index, edges, native.size, native.rank), "Create_graph", reorder)
         return made
 
     def Create_dist_graph_adjacent(
@@ -111,6 +105,12 @@ class Topologies:
             graph, created = edges.moved(native, graph, seats), self._of(seats)
         made: Distgraphcomm = self._with_topology(DIST_GRAPH, created, graph)
         return made
+
+    def _arranged(self, shape: Cartesian | Graph, name: str, reorder: bool) -> Any:
+        """Make a communicator with a grid or graph that all ranks know."""
+        rows = localities.exchange(self._state, name) if reorder else ()
+        created = self._of(shape.seats(rows[: shape.size]))
+        return self._with_topology(shape.kind, created, shape if created is None else replace(shape, rank=created.rank))
 
     def _of(self, ranks: Sequence[int]) -> NativeComm | None:
         """Make a communicator of these ranks; None for all others."""

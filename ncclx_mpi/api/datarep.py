@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import errors, late
 from ncclx_mpi.api.datatype import Datatype
-from ncclx_mpi.api.handle import integer
+from ncclx_mpi.api.handle import integer, text
 from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words, view
@@ -42,9 +42,7 @@ def Register_datarep(
     Exception
         ERR_DUP_DATAREP: there is one of that name. ERR_ARG: the name is empty, or too long.
     """
-    name = datarep.decode() if isinstance(datarep, bytes) else datarep
-    if not isinstance(name, str):
-        raise TypeError(f"expected str or bytes, {type(name).__name__} found")
+    name = text(datarep)
     for function in (read_fn, write_fn, extent_fn):
         if not callable(function) and (function is not None or function is extent_fn):
             raise TypeError(f"expected a function, got {type(function).__name__}")

@@ -269,7 +269,7 @@ class Datatype(Named, Attributed, Handle):
         if recipe is None:
             fail(ERR_TYPE, "Datatype.Get_contents: a predefined datatype has no contents")
         counts = [count for each in recipe.counts for count in np.atleast_1d(each).tolist()]
-        return list(recipe.integers), [], counts, [_reference(each) for each in recipe.layouts]
+        return list(recipe.integers), [], counts, [Datatype._refer(each) for each in recipe.layouts]
 
     def decode(self) -> tuple[Datatype, str, dict[str, Any]]:
         """Base type, name of the constructor, and its arguments."""
@@ -417,10 +417,6 @@ def _check_datarep(datarep: str) -> None:
         fail(ERR_ARG, f"data representation {datarep!r} is unknown; there is external32 only")
 
 
-def _reference(layout: Layout) -> Datatype:
-    return Datatype._refer(layout)
-
-
 def _constant(layout: Layout | None) -> Datatype:
     """The constant of a predefined layout, or DATATYPE_NULL."""
     return DATATYPE_NULL if layout is None else _constants[id(layout)]
@@ -432,7 +428,7 @@ def _datatype_decode(datatype: Datatype, mark: bool = False) -> tuple[Datatype, 
     if recipe is None:
         return datatype, "NAMED", {}
     params = {name: each.tolist() if is_any_array(each) else each for name, each in recipe.params.items()}
-    types = [_constant(each) if each.is_named else _reference(each) for each in recipe.layouts]
+    types = [_constant(each) if each.is_named else Datatype._refer(each) for each in recipe.layouts]
     if recipe.combiner == mpi.COMBINER_STRUCT:
         params["datatypes"] = types
     base = types[0] if len(types) == 1 else DATATYPE_NULL

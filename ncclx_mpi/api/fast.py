@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.op import NO_TABLE, Op, learn
+from ncclx_mpi.api.op import NO_TABLE, Op
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_neighbor as neighbors
@@ -28,7 +28,6 @@ from ncclx_mpi.collectives.alltoall import shm_object as alltoall_blob
 from ncclx_mpi.collectives.bcast import shm_object as bcast_blob
 from ncclx_mpi.collectives.gather import shm_object as gather_blob
 from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
-from ncclx_mpi.gpu_memory.streams import are_quickly_told
 from ncclx_mpi.operations.operation import Operation, Together, blame, wait_for
 from ncclx_mpi.operations.transfer import Ticket, Transfer
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
@@ -190,27 +189,11 @@ def table_of(op: Any) -> int:
     return op._state.table if isinstance(op, Op) else NO_TABLE
 
 
-def settle(state: CommState, code: int, name: str, op: Any = None, argument: Any = None) -> bool:
+def settle(state: CommState, code: int, name: str) -> bool:
     """Whether a collective that returned `code` goes the general way; raises what any other code means."""
     if code != routes.SLOW:
         collectives.check(state.native, code, name)
-        return False
-    if op is not None:
-        learn_from(op, argument)
-    return True
-
-
-def learn_from(op: Any, argument: Any) -> None:
-    """Resolve `op` for the elements of `argument`, so that the next call with such elements finds it in its table.
-
-    The table is for arrays that compiled code reads: those of a GPU's libraries never are.
-    """
-    if isinstance(op, Op) and not are_quickly_told(type(argument)):
-        fields, address = zeroed(len(pyobject.FIELDS) * WORD)
-        element = entry(pyobject.read_argument)(argument, address)
-        del fields
-        if element != pyobject.NONE:
-            learn(op, element)
+    return code == routes.SLOW
 
 
 def settle_send(state: CommState, code: int, dest: int, tag: int) -> bool:

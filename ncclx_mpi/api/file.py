@@ -18,7 +18,7 @@ from ncclx_mpi.api.accessors import ErrorHandled, Hinted, hints
 from ncclx_mpi.api.datatype import BYTE, Datatype
 from ncclx_mpi.api.errhandler import ERRORS_RETURN, Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, instance, integer
+from ncclx_mpi.api.handle import Handle, constant, instance, integer, text
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import Intracomm
 from ncclx_mpi.api.request import Request
@@ -230,10 +230,7 @@ class File(Hinted, ErrorHandled, Handle):
         file = self._file
         unit = committed(instance(etype, Datatype)._state, "Set_view: etype")
         repeated = unit if filetype is None else committed(instance(filetype, Datatype)._state, "Set_view: filetype")
-        name = datarep.decode() if isinstance(datarep, bytes) else datarep
-        if not isinstance(name, str):
-            raise TypeError(f"expected str or bytes, {type(name).__name__} found")
-        file.set_view(integer(disp, "disp"), unit, repeated, name, hints(info))
+        file.set_view(integer(disp, "disp"), unit, repeated, text(datarep), hints(info))
 
     def Get_view(self) -> tuple[int, Datatype, Datatype, str]:
         """Return the file view: displacement, etype, filetype, and name of the data representation."""
@@ -269,19 +266,19 @@ class File(Hinted, ErrorHandled, Handle):
 
     def Read_at(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Read using explicit offset."""
-        self._read(integer(offset, "offset"), buf, status)
+        self._access(self._file.read, integer(offset, "offset"), arguments.recv(buf), status)
 
     def Read_at_all(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Collective read using explicit offset."""
-        self._read_all(integer(offset, "offset"), buf, status)
+        self._access(self._file.read_all, integer(offset, "offset"), arguments.recv(buf), status)
 
     def Write_at(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Write using explicit offset."""
-        self._write(integer(offset, "offset"), buf, status)
+        self._access(self._file.write, integer(offset, "offset"), arguments.send(buf), status)
 
     def Write_at_all(self, offset: int, buf: BufSpec, status: Status | None = None) -> None:
         """Collective write using explicit offset."""
-        self._write_all(integer(offset, "offset"), buf, status)
+        self._access(self._file.write_all, integer(offset, "offset"), arguments.send(buf), status)
 
     def Iread_at(self, offset: int, buf: BufSpec) -> Request:
         """Non-blocking read using explicit offset."""
@@ -303,19 +300,19 @@ class File(Hinted, ErrorHandled, Handle):
 
     def Read(self, buf: BufSpec, status: Status | None = None) -> None:
         """Read using individual file pointer."""
-        self._read(Pointer.INDIVIDUAL, buf, status)
+        self._access(self._file.read, Pointer.INDIVIDUAL, arguments.recv(buf), status)
 
     def Read_all(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective read using individual file pointer."""
-        self._read_all(Pointer.INDIVIDUAL, buf, status)
+        self._access(self._file.read_all, Pointer.INDIVIDUAL, arguments.recv(buf), status)
 
     def Write(self, buf: BufSpec, status: Status | None = None) -> None:
         """Write using individual file pointer."""
-        self._write(Pointer.INDIVIDUAL, buf, status)
+        self._access(self._file.write, Pointer.INDIVIDUAL, arguments.send(buf), status)
 
     def Write_all(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective write using individual file pointer."""
-        self._write_all(Pointer.INDIVIDUAL, buf, status)
+        self._access(self._file.write_all, Pointer.INDIVIDUAL, arguments.send(buf), status)
 
     def Iread(self, buf: BufSpec) -> Request:
         """Non-blocking read using individual file pointer."""
@@ -337,11 +334,11 @@ class File(Hinted, ErrorHandled, Handle):
 
     def Read_shared(self, buf: BufSpec, status: Status | None = None) -> None:
         """Read using shared file pointer."""
-        self._read(Pointer.SHARED, buf, status)
+        self._access(self._file.read, Pointer.SHARED, arguments.recv(buf), status)
 
     def Write_shared(self, buf: BufSpec, status: Status | None = None) -> None:
         """Write using shared file pointer."""
-        self._write(Pointer.SHARED, buf, status)
+        self._access(self._file.write, Pointer.SHARED, arguments.send(buf), status)
 
     def Iread_shared(self, buf: BufSpec) -> Request:
         """Non-blocking read using shared file pointer."""
@@ -353,11 +350,11 @@ class File(Hinted, ErrorHandled, Handle):
 
     def Read_ordered(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective read using shared file pointer, in the order of ranks."""
-        self._read_all(Pointer.ORDERED, buf, status)
+        self._access(self._file.read_all, Pointer.ORDERED, arguments.recv(buf), status)
 
     def Write_ordered(self, buf: BufSpec, status: Status | None = None) -> None:
         """Collective write using shared file pointer, in the order of ranks."""
-        self._write_all(Pointer.ORDERED, buf, status)
+        self._access(self._file.write_all, Pointer.ORDERED, arguments.send(buf), status)
 
     # Split collectives
 
@@ -411,21 +408,11 @@ class File(Hinted, ErrorHandled, Handle):
 
     # How
 
-    def _read(self, where: Where, buf: BufSpec, status: Status | None) -> None:
+    def _access(
+        self, access: Callable[[Where, arguments.Buffer], int], where: Where, buffer: arguments.Buffer, status: Status | None
+    ) -> None:
         check_status(status)
-        _report(status, self._file.read(where, arguments.recv(buf)))
-
-    def _read_all(self, where: Where, buf: BufSpec, status: Status | None) -> None:
-        check_status(status)
-        _report(status, self._file.read_all(where, arguments.recv(buf)))
-
-    def _write(self, where: Where, buf: BufSpec, status: Status | None) -> None:
-        check_status(status)
-        _report(status, self._file.write(where, arguments.send(buf)))
-
-    def _write_all(self, where: Where, buf: BufSpec, status: Status | None) -> None:
-        check_status(status)
-        _report(status, self._file.write_all(where, arguments.send(buf)))
+        _report(status, access(where, buffer))
 
     def _begin(self, what: str, access: Callable[[Where, arguments.Buffer], int], where: Where, buffer: arguments.Buffer) -> None:
         self._file.begin(what, lambda: access(where, buffer))

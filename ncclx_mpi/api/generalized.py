@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api.request import Request
@@ -17,18 +17,6 @@ class Grequest(Request):
     """Generalized request handler."""
 
     __slots__ = ()
-
-    def __new__(cls, request: Request | None = None) -> Self:
-        """Create a handle of the same generalized operation, or a null one."""
-        self = super().__new__(cls, request)
-        if self and not isinstance(request, Grequest):
-            raise TypeError(f"expected a Grequest, got {type(request).__name__}")
-        return self
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Grequest:
-        """Create object from the integer that `handle` gave."""
-        return Grequest._refer(cls._find(handle))
 
     @classmethod
     def Start(
@@ -53,6 +41,9 @@ class Grequest(Request):
             errors.fail(errors.ERR_REQUEST, "this request is null or not generalized: it cannot be completed")
         operation.value = obj
         operation.is_complete = True
+
+
+Grequest._SORT = (Grequest,)
 
 
 class Generalized(Operation):

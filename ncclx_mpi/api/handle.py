@@ -66,12 +66,6 @@ class Handle:
             return NotImplemented
         return bool(self._state is other._state)
 
-    def __ne__(self, other: object, /) -> bool:
-        """Return self!=other."""
-        if not isinstance(other, self._ROOT):
-            return NotImplemented
-        return self._state is not other._state
-
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
@@ -161,6 +155,13 @@ def instance(value: Any, kind: type[Some]) -> Some:
         name = kind.__name__
         raise TypeError(f"expected {'an' if name[0] in 'EI' else 'a'} {name}, got {type(value).__name__}")
     return value
+
+
+def text(value: Any) -> str:
+    """Return what a program gives as text or as bytes as text; raises TypeError."""
+    if not isinstance(value, str | bytes):
+        raise TypeError(f"expected str or bytes, {type(value).__name__} found")
+    return value if isinstance(value, str) else value.decode()
 
 
 def integer(value: Any, name: str) -> int:

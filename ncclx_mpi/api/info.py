@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
+from ncclx_mpi.api.handle import Handle, constant, integer, text
 from ncclx_mpi.constants import MAX_INFO_KEY, MAX_INFO_VAL
 from ncclx_mpi.errors import ERR_ARG, ERR_INFO, ERR_INFO_KEY, ERR_INFO_NOKEY, ERR_INFO_VALUE, fail
 from ncclx_mpi.state import State
@@ -48,9 +48,7 @@ class Info(Handle):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle predefined objects by name, all others by value."""
-        if not self or not self._state.frozen:
-            return super().__reduce__() if not self else (type(self).Create, (self.items(),))
-        return super().__reduce__()
+        return (type(self).Create, (self.items(),)) if self and not self._state.frozen else super().__reduce__()
 
     @classmethod
     def Create(cls, items: Info | Items | None = None) -> Self:
@@ -71,14 +69,6 @@ class Info(Handle):
         self._writable("Free")
         self._state.empty()
         self._become_null()
-
-    def free(self) -> None:
-        """Release the info object unless it is null or predefined."""
-        if self and not is_constant(self):
-            if self._state.frozen:
-                self._become_null()
-            else:
-                self.Free()
 
     def Dup(self) -> Self:
         """Make an info object with the same items."""
@@ -213,12 +203,10 @@ def _pairs(items: Any) -> list[tuple[str, str]]:
 
 
 def _text(value: Any, most: int, error_class: int) -> str:
-    if not isinstance(value, str | bytes):
-        raise TypeError(f"expected str or bytes, {type(value).__name__} found")
-    text = value if isinstance(value, str) else value.decode()
-    if len(text) > most or (not text and error_class == ERR_INFO_KEY):
-        fail(error_class, f"a string of {len(text)} characters is not accepted in an info object; 1 to {most} are")
-    return text
+    found = text(value)
+    if len(found) > most or (not found and error_class == ERR_INFO_KEY):
+        fail(error_class, f"a string of {len(found)} characters is not accepted in an info object; 1 to {most} are")
+    return found
 
 
 def _environment(args: Sequence[str] | None) -> dict[str, str]:

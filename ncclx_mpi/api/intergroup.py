@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import arguments, collectives, errors
-from ncclx_mpi.api.collective_arguments import IN_PLACE, Blocks, Call, check_sums, operation_of
+from ncclx_mpi.api import collective_arguments
+from ncclx_mpi.api.collective_arguments import BETWEEN_GROUPS, IN_PLACE, Blocks, Call, check_sums, operation_of
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same
-from ncclx_mpi.collectives import Neighborhood, Sides
+from ncclx_mpi.collectives import Neighborhood, Sides, intergroup
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, GATHER, SCATTER
 from ncclx_mpi.constants import PROC_NULL, ROOT
 from ncclx_mpi.p2p.engine import NativeComm
@@ -278,7 +279,7 @@ class Intergroup:
             task = edges_of(mine, mine), word.ctypes.data, [WORD] * size, [0] * size, table.ctypes.data, *rooms
         else:
             task = edges_of((), ()), IN_PLACE, [], [], IN_PLACE, [], []
-        collectives.inter_exchange(self.native, "reduce_scatter", ALLGATHER, *task, 0)
+        collectives.run(intergroup.inter_exchange(self.native, "reduce_scatter", ALLGATHER, *task, 0))
         return counts if given is not None else table.tolist()
 
 
@@ -297,3 +298,21 @@ def _laid_out(memory: tuple[int, list[int]], blocks: Blocks) -> tuple[int, list[
     """Address of packed blocks, bytes of each, and the offset of each."""
     address, offsets = memory
     return address, blocks.sizes, offsets
+
+
+BETWEEN_GROUPS |= {
+    collective_arguments.bcast: Intergroup.bcast,
+    collective_arguments.gather: Intergroup.gather,
+    collective_arguments.gatherv: Intergroup.gatherv,
+    collective_arguments.scatter: Intergroup.scatter,
+    collective_arguments.scatterv: Intergroup.scatterv,
+    collective_arguments.allgather: Intergroup.allgather,
+    collective_arguments.allgatherv: Intergroup.allgatherv,
+    collective_arguments.alltoall: Intergroup.alltoall,
+    collective_arguments.alltoallv: Intergroup.alltoallv,
+    collective_arguments.alltoallw: Intergroup.alltoallw,
+    collective_arguments.reduce: Intergroup.reduce,
+    collective_arguments.allreduce: Intergroup.allreduce,
+    collective_arguments.reduce_scatter_block: Intergroup.reduce_scatter_block,
+    collective_arguments.reduce_scatter: Intergroup.reduce_scatter,
+}

@@ -11,7 +11,7 @@ from ncclx_mpi.api import neighbor_objects
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.intergroup import Intergroup, edges_of
 from ncclx_mpi.api.op import SUM, Op
-from ncclx_mpi.collectives import Neighborhood
+from ncclx_mpi.collectives import Neighborhood, intergroup
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, BCAST, GATHER, SCATTER
 from ncclx_mpi.p2p.engine import NativeComm
 
@@ -102,4 +102,4 @@ class IntergroupObjects:
 
 def _move(native: NativeComm, name: str, kind: int, root: int, *edges_and_memory: Any) -> None:
     task = name, kind, *edges_and_memory, root
-    collectives.inter_exchange(native, *task)
+    collectives.run(intergroup.inter_exchange(native, *task))

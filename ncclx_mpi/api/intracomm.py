@@ -19,7 +19,7 @@ from ncclx_mpi.api.comm_topology import Topologies
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import constant, integer
+from ncclx_mpi.api.handle import constant, integer, text
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.constants import MAX_STRINGTAG_LEN
 
@@ -93,9 +93,7 @@ class Intracomm(Scans, NonBlockingScans, PersistentScans, ObjectScans, Topologie
 
 def checked_tag(stringtag: Any) -> bytes:
     """The tag of those who make a communicator without one of which it is a part."""
-    if not isinstance(stringtag, str | bytes):
-        raise TypeError(f"expected str or bytes, {type(stringtag).__name__} found")
-    tag = stringtag.encode() if isinstance(stringtag, str) else stringtag
+    tag = stringtag if isinstance(stringtag, bytes) else text(stringtag).encode()
     if len(tag) > MAX_STRINGTAG_LEN:
         errors.fail(errors.ERR_ARG, f"a string tag of {len(tag)} bytes; there may be {MAX_STRINGTAG_LEN}")
     return tag

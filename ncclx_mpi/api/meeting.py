@@ -141,7 +141,7 @@ def _agree(
             )
         is_host = side.number > greeting["number"]
         if is_host:
-            if _is_memory_needed(side.members, theirs):
+            if len({member.identity.job for member in [*side.members, *theirs]}) > 1:  # those of one job share memory already
                 handout = _Handout(engine, len(side.members) + len(theirs))
             contexts = [communicator.random_context(), communicator.random_context()]
             told = {"contexts": contexts, "place": handout.place if handout else None}
@@ -162,10 +162,6 @@ def _close(talk: Talk | None, handout: _Handout | None) -> None:
     for each in (talk, handout):
         if each is not None:
             each.close()
-
-
-def _is_memory_needed(mine: Sequence[Member], theirs: Sequence[Member]) -> bool:
-    return len({member.identity.job for member in [*mine, *theirs]}) > 1
 
 
 def hear(engine: Engine, talk: Talk, what: str, error_class: int, seconds: float = 0.0) -> Any:
@@ -336,15 +332,20 @@ def towards(name: str, engine: Engine, what: str, error_class: int) -> Connect:
     """How a root connects with the port of this name."""
 
     def connect(side: Side) -> tuple[Talk, dict[str, Any]]:
-        talk = _connected(name, engine, what, error_class)
-        try:
-            talk.say({**side.greeting, "token": port.token_of(name)})
-            return talk, hear(engine, talk, what, error_class)
-        except BaseException:
-            talk.close()
-            raise
+        greeting = {**side.greeting, "token": port.token_of(name)}
+        return _greet(_connected(name, engine, what, error_class), greeting, engine, what, error_class)
 
     return connect
+
+
+def _greet(talk: Talk, greeting: dict[str, Any], engine: Engine, what: str, error_class: int) -> tuple[Talk, dict[str, Any]]:
+    """Tell the other root who is here; returns what it says of its group."""
+    try:
+        talk.say(greeting)
+        return talk, hear(engine, talk, what, error_class)
+    except BaseException:
+        talk.close()
+        raise
 
 
 def _connected(name: str, engine: Engine, what: str, error_class: int) -> Talk:
@@ -377,11 +378,6 @@ def over(fd: int, engine: Engine, what: str, error_class: int) -> Connect:
         except OSError as error:
             why = f"descriptor {fd} is no connected socket ({error.strerror})"
             raise errors.error(error_class, f"rank {engine.rank}: {what}: {why}") from None
-        try:
-            talk.say(side.greeting)
-            return talk, hear(engine, talk, what, error_class)
-        except BaseException:
-            talk.close()
-            raise
+        return _greet(talk, side.greeting, engine, what, error_class)
 
     return connect

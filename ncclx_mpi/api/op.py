@@ -38,15 +38,14 @@ else:
     memory = late.module("ncclx_mpi.api.memory")
 
 MAX_USER_OPS = 32
-_KINDS: dict[int, str] = {
-    TYPE_NUMBERS[code]: kind
+_ELEMENTS: dict[str, list[int]] = {
+    kind: [TYPE_NUMBERS[code] for code in codes]
     for codes, kind in (
         ("?", "bool"), ("V", "byte"), ("b", "i8"), ("B", "u8"), ("h", "i16"), ("H", "u16"), ("i", "i32"), ("I", "u32"),
         ("lq", "i64"), ("LQ", "u64"), ("e", "f16"), ("f", "f32"), ("d", "f64"), ("F", "c64"), ("D", "c128"),
     )
-    for code in codes
 }  # fmt: skip
-"""Element types with compiled reductions, by NumPy type number."""
+"""NumPy type numbers of element types with compiled reductions."""
 
 _WHY_NOT = {
     "byte": ", nor for arrays whose elements MPI has no type for (floats of 8 bits): they are moved as bytes; say what the elements are, as "
@@ -70,9 +69,9 @@ NO_WORDS, NO_TABLE = zeroed(2 * ELEMENTS * WORD)
 class OpState(State):
     """One operation: what it does to two Python objects, and native functions made so far.
 
-    ``words`` holds those of plain NumPy elements by type number, for the calls that never leave compiled code; ``table`` is
-    its address, valid for ever: a user's operation, which another thread may free, has none and shares an empty table. Whoever calls a
-    native function later keeps ``natives`` itself, since :meth:`Op.Free` empties the state.
+    ``words`` holds those of plain NumPy elements by type number, and behind them by what all ranks know them, for the calls that never
+    leave compiled code; ``table`` is its address, valid for ever: a user's operation, which another thread may free, has none and shares
+    an empty table. Whoever calls a native function later keeps ``natives`` itself, since :meth:`Op.Free` empties the state.
     """
 
     __slots__ = ("commute", "function", "name", "natives", "table", "user", "words")
@@ -125,7 +124,7 @@ class Op(Handle):
         if self and self._state.user:
             if hasattr(self, "_is_found"):
                 raise ValueError("cannot serialize a user-defined operation that was found by its number")
-            return (_create, (type(self), self._state.function, self._state.commute))
+            return type(self).Create, (self._state.function, self._state.commute)
         return super().__reduce__()
 
     @classmethod
@@ -237,19 +236,8 @@ def is_compiled(op: Op, function: int) -> bool:
     return (function, None) in op._state.natives.values()
 
 
-def learn(op: Op, element: int) -> None:
-    """Resolve a predefined operation for elements of a NumPy type number, if it has a compiled function for them.
-
-    The table has the addresses of the functions, and behind them their numbers.
-    """
-    state = op._state
-    kind = _KINDS.get(element)
-    if kind is not None and not state.user and reduce.defined(state.name.lower(), kind):
-        state.words[ELEMENTS + element] = _NUMBERS[state] + _TYPE_NUMBERS[kind]
-        state.words[element] = reduce.address(state.name.lower(), kind)
-
-
 def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
+    """Return a compiled function, which the table knows from now on, or NumPy's: address, and what keeps it alive."""
     operation, kind = state.name.lower(), kind_of(datatype)
     if operation in _IN_WINDOWS_ONLY:
         errors.fail(errors.ERR_OP, f"MPI.{state.name} is for windows only: it reduces nothing")
@@ -259,6 +247,9 @@ def _predefined_function(state: OpState, datatype: Datatype) -> tuple[int, Any]:
         )
     address = reduce.address(operation, kind)
     if address:
+        for number in _ELEMENTS.get(kind, ()):
+            state.words[ELEMENTS + number] = _NUMBERS[state] + _TYPE_NUMBERS[kind]
+            state.words[number] = address
         return address, None
     twin, element = reduce.numpy_twin(operation, kind), reduce.dtype(kind)
 
@@ -328,18 +319,6 @@ def predefined(op: Any) -> Callable[[Any, Any], Any] | None:
     return None if state is _NULL or state.user else state.function
 
 
-def _create(cls: type[Op], function: Callable[..., Any], commute: bool) -> Op:
-    return cls.Create(function, commute)
-
-
-def _max(x: Any, y: Any) -> Any:
-    return y if y > x else x
-
-
-def _min(x: Any, y: Any) -> Any:
-    return y if y < x else x
-
-
 def _maxloc(x: Any, y: Any) -> Any:
     (u, i), (v, j) = x, y
     if u > v:
@@ -359,8 +338,8 @@ def _define(name: str, function: Callable[[Any, Any], Any]) -> Op:
 
 
 OP_NULL = constant(Op(), "OP_NULL")
-MAX = _define("MAX", _max)
-MIN = _define("MIN", _min)
+MAX = _define("MAX", lambda x, y: y if y > x else x)
+MIN = _define("MIN", lambda x, y: y if y < x else x)
 SUM = _define("SUM", lambda x, y: x + y)
 PROD = _define("PROD", lambda x, y: x * y)
 LAND = _define("LAND", lambda x, y: bool(x) & bool(y))

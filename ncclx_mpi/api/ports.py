@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import errors, late, runtime
+from ncclx_mpi.api.handle import text
 from ncclx_mpi.api.info import INFO_NULL, Info
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def Publish_name(service_name: str, port_name: str, info: Info = INFO_NULL) -> N
     Exception
         ERR_PORT: this is no name of a port. ERR_SERVICE: the service is published already, or cannot be.
     """
-    service, name, rank = _text(service_name, "service_name"), checked(port_name), runtime.engine().rank
+    service, name, rank = text(service_name), checked(port_name), runtime.engine().rank
     try:
         is_new = names.publish(service, name)
     except OSError as error:
@@ -64,8 +65,8 @@ def Unpublish_name(service_name: str, port_name: str, info: Info = INFO_NULL) ->
     Exception
         ERR_SERVICE: this process has not published it for this port.
     """
-    service = _text(service_name, "service_name")
-    if not names.unpublish(service, _text(port_name, "port_name")):
+    service = text(service_name)
+    if not names.unpublish(service, text(port_name)):
         rank = runtime.engine().rank
         errors.fail(errors.ERR_SERVICE, f"rank {rank}: Unpublish_name: this process has not published {service!r} for this port")
 
@@ -78,7 +79,7 @@ def Lookup_name(service_name: str, info: Info = INFO_NULL) -> str:
     Exception
         ERR_NAME: no program of this user on this host has published it.
     """
-    service, rank = _text(service_name, "service_name"), runtime.engine().rank
+    service, rank = text(service_name), runtime.engine().rank
     found = names.look_up(service)
     if found is None:
         errors.fail(errors.ERR_NAME, f"rank {rank}: Lookup_name: nobody has published {service!r} on this host")
@@ -87,7 +88,7 @@ def Lookup_name(service_name: str, info: Info = INFO_NULL) -> str:
 
 def opened(port_name: Any) -> Port:
     """A port that this process has opened, by its name."""
-    found = _opened.get(_text(port_name, "port_name"))
+    found = _opened.get(text(port_name))
     if found is None:
         rank = runtime.engine().rank
         errors.fail(
@@ -99,15 +100,7 @@ def opened(port_name: Any) -> Port:
 
 def checked(port_name: Any) -> str:
     """What can be the name of a port."""
-    name = _text(port_name, "port_name")
+    name = text(port_name)
     if not port.is_name(name):
         errors.fail(errors.ERR_PORT, f"rank {runtime.engine().rank}: {name!r} is no name of a port; Open_port returns one")
     return name
-
-
-def _text(value: Any, name: str) -> str:
-    if isinstance(value, bytes):
-        return value.decode()
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: expected str or bytes, {type(value).__name__} found")
-    return value

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from operator import methodcaller
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast, object_messages
-from ncclx_mpi.api.handle import Handle, constant, integer, is_constant
+from ncclx_mpi.api.handle import Handle, constant, integer
 from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status, check_status, check_statuses
 from ncclx_mpi.constants import UNDEFINED
@@ -39,14 +39,20 @@ class Request(Handle):
     _STATE = (Operation,)
     _state: Operation
 
+    _SORT: ClassVar[tuple[type[Request]]]
+    """The class that all handles of this sort of request are of; in a tuple for the reason that `_ROOT` is."""
+
     def __new__(cls, request: Request | None = None) -> Self:
         """Create a handle of the same operation, or a null one."""
-        return cls._copy(request, "request")
+        self = cls._copy(request, "request")
+        if self and not isinstance(request, cls._SORT):
+            raise TypeError(f"expected a {cls._SORT[0].__name__}, got {type(request).__name__}")
+        return self
 
-    def free(self) -> None:
-        """Call `Free` if not null."""
-        if self and not is_constant(self):
-            self.Free()
+    @classmethod
+    def fromhandle(cls, handle: int) -> Request:
+        """Create object from the integer that `handle` gave."""
+        return cls._SORT[0]._refer(cls._find(handle))
 
     # One request
 
@@ -262,18 +268,6 @@ class Prequest(Request):
 
     __slots__ = ()
 
-    def __new__(cls, request: Request | None = None) -> Self:
-        """Create a handle of the same persistent operation, or a null one."""
-        self = super().__new__(cls, request)
-        if self and not isinstance(request, Prequest):
-            raise TypeError(f"expected a Prequest, got {type(request).__name__}")
-        return self
-
-    @classmethod
-    def fromhandle(cls, handle: int) -> Prequest:
-        """Create object from the integer that `handle` gave."""
-        return Prequest._refer(cls._find(handle))
-
     def Start(self) -> None:
         """Initiate a communication with a persistent request."""
         if fast.start_one(self) != DONE:
@@ -412,7 +406,7 @@ def _take_over(statuses: Any, room: Any, count: int) -> None:
     if room is not statuses:
         _extend(statuses, count)
         for target, result in zip(statuses, room[:count], strict=False):
-            _assign(target, result)
+            target._words = result._words
 
 
 def _complete_object(request: Request, status: Status | None, waits: int) -> Any:
@@ -642,9 +636,7 @@ def _retire_many(deliver: Deliver, requests: Sequence[Request], indices: Sequenc
             if status is not None:
                 status.error = int(exception)
     if statuses is not None:
-        _extend(statuses, len(results))
-        for target, result in zip(statuses, results, strict=False):
-            _assign(target, result)
+        _take_over(statuses, results, len(results))
     if failure is not None:
         raise errors.error(errors.ERR_IN_STATUS, str(failure)) from failure
     return objects
@@ -656,11 +648,8 @@ def _extend(statuses: Any, count: int) -> None:
         statuses.extend(Status() for _ in range(count - len(statuses)))
 
 
-def _assign(target: Status, result: Status) -> None:
-    target._words = result._words
-
-
 request_pool.introduce(Request, Prequest, Ticket, Bound, _NULL)
 request_pool.introduce_statuses(Status, Status()._words)
 
+Request._SORT, Prequest._SORT = (Request,), (Prequest,)
 REQUEST_NULL = constant(Request(), "REQUEST_NULL")

@@ -346,7 +346,6 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        fast.learn_from(op, origin)
         sent = arguments.send(origin)
         place, datatype = self._place(rank, target, sent)
         self._combine(rank, place, datatype, op, sent)
@@ -367,7 +366,6 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return None
-        fast.learn_from(op, origin)
         sent, received = arguments.send(origin), arguments.recv(result)
         place, datatype = self._place(rank, target, received if op == NO_OP else sent)
         return self._fetch(rank, place, datatype, op, sent, received)
@@ -384,7 +382,6 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         rank = self._target_rank(target_rank)
         if rank == PROC_NULL:
             return
-        fast.learn_from(op, origin)
         sent, received = arguments.send(origin), arguments.recv(result)
         check_single(origin=sent, result=received)
         place, datatype = self._place(rank, integer(target_disp, "target_disp"), sent)

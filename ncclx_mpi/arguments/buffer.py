@@ -133,7 +133,7 @@ class Buffer(Elements):
             The packed elements are there already, as operands of a reduction in place.
         """
         if self.is_direct:
-            return self.address, self.owner, _nothing
+            return self.address, self.owner, nothing
         run = self._run()
         if run is not None:
             if filled:
@@ -317,5 +317,5 @@ def _room(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         fail(ERR_NO_MEM, f"no memory for {nbytes} bytes of elements with gaps, which are packed on their way; move fewer at a time")
 
 
-def _nothing(nbytes: int) -> None:
-    """Data arrived where it belongs."""
+def nothing(nbytes: int) -> None:
+    """Data arrived where it belongs, or goes on from there."""

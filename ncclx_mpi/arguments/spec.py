@@ -171,7 +171,7 @@ def _split(spec: Any, pair: Any) -> tuple[Any, Any, Any, Any]:
     match len(spec):
         case 2:
             source, counts = spec
-            if _is_type(counts):
+            if isinstance(counts, (str, _datatype)):
                 counts, kind = None, counts
             elif isinstance(counts, pair):
                 counts, displs = counts
@@ -327,10 +327,6 @@ def _layout(memory: _Memory, *, is_inferred: bool) -> Layout:
     if memory.datatype._state is None and is_inferred and memory.nbytes > 0:
         raise ValueError("message: cannot infer count, datatype is null")
     return committed(memory.datatype._state, "message")
-
-
-def _is_type(item: Any) -> bool:
-    return isinstance(item, (str, _datatype))
 
 
 def is_bottom(source: Any) -> bool:

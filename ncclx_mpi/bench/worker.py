@@ -83,16 +83,10 @@ def _reduction(method: str, comm: Any, nbytes: int) -> Work:
     return Work(f"comm.{method}(s, r)", {"s": _sent(nbytes, r), "r": _room(nbytes)}, "r", total)
 
 
-def _reduce_scatter_block(comm: Any, nbytes: int) -> Work:
-    n = comm.size
-    names = {"s": _sent(nbytes, comm.rank, n), "r": _room(nbytes)}
-    return Work("comm.Reduce_scatter_block(s, r)", names, "r", n * (n + 1) / 2)
-
-
-def _reduce_scatter(comm: Any, nbytes: int) -> Work:
+def _reduce_scatter(call: str, comm: Any, nbytes: int) -> Work:
     n = comm.size
     names = {"s": _sent(nbytes, comm.rank, n), "r": _room(nbytes), "counts": [nbytes // 4] * n}
-    return Work("comm.Reduce_scatter(s, r, counts)", names, "r", n * (n + 1) / 2)
+    return Work(call, names, "r", n * (n + 1) / 2)
 
 
 def _gathering(method: str, is_vector: bool, comm: Any, nbytes: int) -> Work:
@@ -106,13 +100,9 @@ def _gathering(method: str, is_vector: bool, comm: Any, nbytes: int) -> Work:
     return Work(call, names, "r", _ranks(nbytes, n) if holds else 0)
 
 
-def _scatter(comm: Any, nbytes: int) -> Work:
-    return Work("comm.Scatter(s, r)", {"s": _ranks(nbytes, comm.size), "r": _room(nbytes)}, "r", comm.rank + 1)
-
-
-def _scatterv(comm: Any, nbytes: int) -> Work:
+def _scatter(call: str, comm: Any, nbytes: int) -> Work:
     names = {"s": _ranks(nbytes, comm.size), "r": _room(nbytes), "counts": [nbytes // 4] * comm.size}
-    return Work("comm.Scatterv([s, counts], r)", names, "r", comm.rank + 1)
+    return Work(call, names, "r", comm.rank + 1)
 
 
 def _alltoallw(comm: Any, nbytes: int) -> Work:
@@ -213,8 +203,8 @@ CASES: dict[str, Build] = {
     "reduce": partial(_reduction, "Reduce"),
     "scan": partial(_reduction, "Scan"),
     "exscan": partial(_reduction, "Exscan"),
-    "reduce_scatter_block": _reduce_scatter_block,
-    "reduce_scatter": _reduce_scatter,
+    "reduce_scatter_block": partial(_reduce_scatter, "comm.Reduce_scatter_block(s, r)"),
+    "reduce_scatter": partial(_reduce_scatter, "comm.Reduce_scatter(s, r, counts)"),
     "allgather": partial(_gathering, "Allgather", False),
     "allgatherv": partial(_gathering, "Allgatherv", True),
     "alltoall": partial(_gathering, "Alltoall", False),
@@ -222,19 +212,9 @@ CASES: dict[str, Build] = {
     "alltoallw": _alltoallw,
     "gather": partial(_gathering, "Gather", False),
     "gatherv": partial(_gathering, "Gatherv", True),
-    "scatter": _scatter,
-    "scatterv": _scatterv,
-    "ibarrier": partial(_nonblocking, _barrier),
-    "ibcast": partial(_nonblocking, _bcast),
-    "iallreduce": partial(_nonblocking, partial(_reduction, "Allreduce")),
-    "iallgather": partial(_nonblocking, partial(_gathering, "Allgather", False)),
-    "ialltoall": partial(_nonblocking, partial(_gathering, "Alltoall", False)),
+    "scatter": partial(_scatter, "comm.Scatter(s, r)"),
+    "scatterv": partial(_scatter, "comm.Scatterv([s, counts], r)"),
     "ring": _ring,
-    "barrier_init": partial(_persistent, _barrier),
-    "bcast_init": partial(_persistent, _bcast),
-    "allreduce_init": partial(_persistent, partial(_reduction, "Allreduce")),
-    "allgather_init": partial(_persistent, partial(_gathering, "Allgather", False)),
-    "alltoall_init": partial(_persistent, partial(_gathering, "Alltoall", False)),
     "ring_init": _persistent_ring,
     "pingpong": _pingpong,
     "bcast_dict": partial(_object_bcast, _dictionary),
@@ -252,6 +232,9 @@ CASES: dict[str, Build] = {
     "allgather_dict": _allgather_dict,
     "allreduce_object": _allreduce_object,
 }
+for _case in ("barrier", "bcast", "allreduce", "allgather", "alltoall"):
+    CASES[f"i{_case}"] = partial(_nonblocking, CASES[_case])
+    CASES[f"{_case}_init"] = partial(_persistent, CASES[_case])
 
 
 def _pace(comm: Any, timer: timeit.Timer, seconds: float, blocks: int) -> tuple[int, int]:

@@ -75,12 +75,9 @@ def _room(memory: Memory) -> Range | None:
     start, end = memory.address, memory.address + memory.nbytes
     if isinstance(memory.owner, Lease):  # a copy of the view, and of nothing around it
         return start, end
-    room = _owned(memory.owner) if memory.lent is None else _allocation(memory.lent)
+    known = memory.lent.known if memory.lent is not None else None
+    room = _owned(memory.owner) if known is None else (known.base, known.base + known.nbytes)
     return room if room is not None and room[0] <= start and end <= room[1] else None
-
-
-def _allocation(memory: DeviceMemory) -> Range:
-    return memory.known.base, memory.known.base + memory.known.nbytes
 
 
 def _owned(owner: Any) -> Range | None:

@@ -81,11 +81,6 @@ class _Place(_Empty):  # type: ignore[misc]
         except TypeError:
             return NotImplemented
 
-    def __ne__(self, other: object) -> bool:
-        """Whether `other` is neither the same nor an equal integer."""
-        is_equal = self.__eq__(other)
-        return is_equal if is_equal is NotImplemented else not is_equal
-
     def __hash__(self) -> int:
         """Hash of the address."""
         return hash(self._VALUE)

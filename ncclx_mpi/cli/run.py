@@ -178,7 +178,7 @@ def _complain(message: str) -> int:
 
 
 def _run(options: argparse.Namespace, program: Program, node: Node | None, found: list[Binding]) -> int:
-    from ncclx_mpi.launch.local import Manners, run_program
+    from ncclx_mpi.launch.local import Manners, run_programs
 
     manners = Manners(
         is_tagged=options.tag_output,
@@ -188,4 +188,4 @@ def _run(options: argparse.Namespace, program: Program, node: Node | None, found
         reports_bindings=options.report_bindings,
         output_dir=options.output_dir,
     )
-    return run_program(program, options.nranks or 1, manners, node)
+    return run_programs([program] * (options.nranks or 1), manners, node)

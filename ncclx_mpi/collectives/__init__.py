@@ -20,16 +20,12 @@ from ncclx_mpi.collectives.blocking import (
     exscan,
     gather,
     gatherv,
-    inter_allreduce,
-    inter_bcast,
-    inter_exchange,
-    inter_reduce,
-    inter_reduce_scatter,
     neighbor_allgather,
     neighbor_alltoall,
     reduce,
     reduce_scatter,
     reduce_scatter_block,
+    run,
     scan,
     scatter,
     scatterv,
@@ -43,7 +39,6 @@ from ncclx_mpi.collectives.shm_mismatch import disagreement
 
 __all__ = [
     "Agreement", "Collective", "Described", "Neighborhood", "Pending", "Sides", "allgather", "allgatherv", "allreduce", "alltoall",
-    "alltoallv", "barrier", "bcast", "check", "disagreement", "exscan", "gather", "gatherv", "inter_allreduce", "inter_bcast",
-    "inter_exchange", "inter_reduce", "inter_reduce_scatter", "neighbor_allgather", "neighbor_alltoall", "part", "reduce",
-    "reduce_scatter", "reduce_scatter_block", "scan", "scatter", "scatterv", "watch",
+    "alltoallv", "barrier", "bcast", "check", "disagreement", "exscan", "gather", "gatherv", "neighbor_allgather",
+    "neighbor_alltoall", "part", "reduce", "reduce_scatter", "reduce_scatter_block", "run", "scan", "scatter", "scatterv", "watch",
 ]  # fmt: skip

@@ -6,13 +6,12 @@ Arguments and in-place rules as in :mod:`ncclx_mpi.collectives.prepare`.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, ParamSpec, TypeAlias
+from typing import Any, TypeAlias
 
 from ncclx_mpi import errors
-from ncclx_mpi.collectives import intergroup, prepare, ready, select, shm_oneshot
+from ncclx_mpi.collectives import prepare, ready, select, shm_oneshot
 from ncclx_mpi.collectives.allgather import shm_oneshot as allgather_small
 from ncclx_mpi.collectives.allgather import shm_pipelined as allgather_large
 from ncclx_mpi.collectives.allreduce import shm_oneshot as allreduce_small
@@ -44,13 +43,12 @@ from numba_kernels.late_numpy import np, npt
 
 Counts = Sequence[int]
 Table: TypeAlias = "npt.NDArray[np.int64]"
-_Arguments = ParamSpec("_Arguments")
 
 
 def barrier(comm: NativeComm) -> None:
     """Return when every rank has called it."""
     if select.algorithm(comm, shm_oneshot.BARRIER, 0) == PLAN:
-        _run(prepare.barrier(comm))
+        run(prepare.barrier(comm))
     else:
         check(comm, entry(barrier_small.barrier)(comm.address), "barrier")
 
@@ -70,7 +68,7 @@ def gather(comm: NativeComm, send: int, nbytes: int, recv: int, root: int) -> No
 def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts, root: int) -> None:
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if select.algorithm(comm, shm_oneshot.GATHER, 0) == PLAN:
-        return _run(prepare.gatherv(comm, send, nbytes, recv, counts, offsets, root))
+        return run(prepare.gatherv(comm, send, nbytes, recv, counts, offsets, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
         table[:, 2] = np.add(offsets, recv)
@@ -90,7 +88,7 @@ def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> N
 def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv: int, nbytes: int, root: int) -> None:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if select.algorithm(comm, shm_oneshot.SCATTER, 0) == PLAN:
-        return _run(prepare.scatterv(comm, send, counts, offsets, recv, nbytes, root))
+        return run(prepare.scatterv(comm, send, counts, offsets, recv, nbytes, root))
     table = np.zeros((comm.size, 4), dtype=np.int64)
     if comm.rank == root:
         table[:, 0] = np.add(offsets, send)
@@ -113,7 +111,7 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
     algorithm = select.algorithm(comm, shm_oneshot.ALLGATHER, max(counts))
     if algorithm == PLAN:
-        return _run(prepare.allgatherv(comm, send, nbytes, recv, counts, offsets))
+        return run(prepare.allgatherv(comm, send, nbytes, recv, counts, offsets))
     table = np.empty((comm.size, 2), dtype=np.int64)
     table[:, 0] = np.add(offsets, recv)
     table[:, 1] = counts
@@ -125,7 +123,7 @@ def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
     """Block j of `send` to rank j, where it becomes block i of `recv`. In place: `recv` holds what is sent."""
     algorithm = select.algorithm(comm, shm_oneshot.ALLTOALL, nbytes * comm.size)
     if algorithm == PLAN:
-        return _run(prepare.alltoall(comm, send, recv, nbytes))
+        return run(prepare.alltoall(comm, send, recv, nbytes))
     _on_slot(comm, "alltoall", algorithm, alltoall_small.alltoall, alltoall_large.alltoall, send or recv, recv, nbytes)
 
 
@@ -140,7 +138,7 @@ def alltoallv(
 ) -> None:
     """As alltoall, with bytes and byte offsets of each block."""
     if select.algorithm(comm, shm_oneshot.ALLTOALL, 0) == PLAN:
-        return _run(prepare.alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
+        return run(prepare.alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
     table = np.empty((comm.size, 4), dtype=np.int64)
     table[:, 0] = np.add(send_offsets, send) if send else np.add(offsets, recv)
     table[:, 1] = send_counts if send else counts
@@ -153,7 +151,7 @@ def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn
     """Reduction of all ranks' `count` elements to the root. In place at the root: its contribution is in `recv`."""
     algorithm = _reduction(shm_oneshot.REDUCE, comm, count, itemsize)
     if algorithm == PLAN:
-        return _run(prepare.reduce(comm, send, recv, count, itemsize, fn, commutative, root))
+        return run(prepare.reduce(comm, send, recv, count, itemsize, fn, commutative, root))
     _on_slot(comm, "reduce", algorithm, reduce_small.reduce, reduce_large.reduce, send or recv, recv, count, itemsize, fn, root)
 
 
@@ -161,7 +159,7 @@ def allreduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int,
     """Reduction of all ranks' `count` elements to everyone. In place: the contribution is in `recv`."""
     algorithm = _reduction(shm_oneshot.ALLREDUCE, comm, count, itemsize)
     if algorithm == PLAN:
-        return _run(prepare.allreduce(comm, send, recv, count, itemsize, fn, commutative))
+        return run(prepare.allreduce(comm, send, recv, count, itemsize, fn, commutative))
     small, large = allreduce_small.allreduce, allreduce_large.allreduce
     _on_slot(comm, "allreduce", algorithm, small, large, send or recv, recv, count, itemsize, fn)
 
@@ -181,7 +179,7 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
     elif algorithm == LARGE:
         code = entry(reduce_scatter_large.reduce_scatter)(comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn)
     else:
-        return _run(prepare.reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
+        return run(prepare.reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter")
 
 
@@ -196,7 +194,7 @@ def reduce_scatter_block(comm: NativeComm, send: int, recv: int, count: int, ite
     elif algorithm == LARGE:
         code = entry(reduce_scatter_large.reduce_scatter_block)(comm.address, send or recv, recv, count, itemsize, fn)
     else:
-        return _run(prepare.reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
+        return run(prepare.reduce_scatter_block(comm, send, recv, count, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter_block")
 
 
@@ -214,7 +212,7 @@ def _scan(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn:
     algorithm = _reduction(shm_oneshot.SCAN, comm, count, itemsize)
     if algorithm == PLAN:
         plan = prepare.exscan if exclusive else prepare.scan
-        return _run(plan(comm, send, recv, count, itemsize, fn, commutative))
+        return run(plan(comm, send, recv, count, itemsize, fn, commutative))
     name, arguments = "exscan" if exclusive else "scan", (send or recv, recv, count, itemsize, fn, int(exclusive))
     _on_slot(comm, name, algorithm, scan_small.scan, scan_large.scan, *arguments)
 
@@ -225,7 +223,7 @@ def neighbor_allgather(
     """`nbytes` to every destination; block i of ``counts[i]`` bytes from source i to ``recv + offsets[i]``."""
     sent, received = parts(send, [nbytes], [0]), parts(recv, counts, offsets)
     if not _along_edges(comm, NEIGHBOR_ALLGATHER, edges, sent, received):
-        _run(prepare.neighbor_allgather(comm, edges, send, nbytes, recv, counts, offsets))
+        run(prepare.neighbor_allgather(comm, edges, send, nbytes, recv, counts, offsets))
 
 
 def neighbor_alltoall(
@@ -241,7 +239,7 @@ def neighbor_alltoall(
     """Block j of `send` to destination j, and what comes from source i to block i of `recv`: bytes and byte offsets of each."""
     sent, received = parts(send, send_counts, send_offsets), parts(recv, counts, offsets)
     if not _along_edges(comm, NEIGHBOR_ALLTOALL, edges, sent, received):
-        _run(prepare.neighbor_alltoall(comm, edges, send, send_counts, send_offsets, recv, counts, offsets))
+        run(prepare.neighbor_alltoall(comm, edges, send, send_counts, send_offsets, recv, counts, offsets))
 
 
 def _along_edges(comm: NativeComm, kind: int, edges: Neighborhood, sent: Table, received: Table) -> bool:
@@ -258,7 +256,7 @@ def _carry_out(
 ) -> None:
     """Call one of three that take the same arguments: the kernel on lines, the one on streams, or what makes a plan."""
     if algorithm == PLAN:
-        _run(plan(comm, *arguments))
+        run(plan(comm, *arguments))
     else:
         _on_slot(comm, name, algorithm, small, large, *arguments)
 
@@ -329,7 +327,8 @@ def _called(signature: int) -> str:
     return f"{OPERATIONS[kind]}{given} with root {root} and {nbytes} bytes"
 
 
-def _run(collective: Collective) -> None:
+def run(collective: Collective) -> None:
+    """Start a plan, and wait for it; what is to be ready for the next such call is kept."""
     try:
         collective.start().wait()
     except BaseException:
@@ -337,18 +336,3 @@ def _run(collective: Collective) -> None:
             collective.abandon()
         raise
     ready.keep(collective)
-
-
-def _awaiting(prepare: Callable[_Arguments, Collective]) -> Callable[_Arguments, None]:
-    @functools.wraps(prepare)
-    def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
-        _run(prepare(*args, **kwargs))
-
-    return run
-
-
-inter_exchange = _awaiting(intergroup.inter_exchange)
-inter_bcast = _awaiting(intergroup.inter_bcast)
-inter_reduce = _awaiting(intergroup.inter_reduce)
-inter_allreduce = _awaiting(intergroup.inter_allreduce)
-inter_reduce_scatter = _awaiting(intergroup.inter_reduce_scatter)

@@ -128,9 +128,9 @@ def _reduction(size: int, kind: int, sent: Operands, received: Operands, root: i
 
 
 def _moves(rank: int, size: int, name: str, sent: Operands, received: Operands, root: int) -> Task | None:
-    if name not in _MOVES:
+    if name.removesuffix("v") not in _MOVES:
         return None
-    kind, rows_of = _MOVES[name]
+    kind, rows_of = _MOVES[name.removesuffix("v")]
     nbytes, rows = rows_of(rank, size, sent, received, root)
     if not any(row.send_bytes or row.recv_bytes for row in rows):
         return None
@@ -190,14 +190,11 @@ def _alltoall(rank: int, size: int, sent: Operands, received: Operands, root: in
 _MOVES: dict[str, tuple[int, Callable[[int, int, Operands, Operands, int], Moves]]] = {
     "bcast": (shm_oneshot.BCAST, _bcast),
     "gather": (shm_oneshot.GATHER, _gather),
-    "gatherv": (shm_oneshot.GATHER, _gather),
     "scatter": (shm_oneshot.SCATTER, _scatter),
-    "scatterv": (shm_oneshot.SCATTER, _scatter),
     "allgather": (shm_oneshot.ALLGATHER, _allgather),
-    "allgatherv": (shm_oneshot.ALLGATHER, _allgather),
     "alltoall": (shm_oneshot.ALLTOALL, _alltoall),
-    "alltoallv": (shm_oneshot.ALLTOALL, _alltoall),
 }
+"""Kinds and rows; those with counts have the same."""
 _REDUCTIONS = {
     "reduce": shm_oneshot.REDUCE,
     "allreduce": shm_oneshot.ALLREDUCE,
@@ -214,4 +211,5 @@ def is_reduction(name: str) -> bool:
 
 def kind_of(name: str) -> int:
     """What a collective is signed with."""
-    return _MOVES[name][0] if name in _MOVES else (_REDUCTIONS | _SCANS)[name]
+    moves = _MOVES.get(name.removesuffix("v"))
+    return (_REDUCTIONS | _SCANS)[name] if moves is None else moves[0]

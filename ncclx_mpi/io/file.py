@@ -91,22 +91,15 @@ class File:
         wrong = _wrong_amode(self.amode)
         failure = errors.error(errors.ERR_AMODE, f"rank {comm.rank}: {what}: {wrong}") if wrong else None
         agreement.alike(comm, what, [self.amode if not wrong else 0, *self.hints.words], failure)
-        found: PosixFile | None = None
-        for is_turn in (comm.rank == 0, comm.rank != 0):
-            failure = None
-            if is_turn:
-                try:
-                    found = self._opened()
-                except errors.Exception as error:
-                    failure = error
-            try:
-                agreement.succeed(comm, failure, what)
-            except BaseException:
-                if found is not None:
-                    found.close()
-                raise
-        assert found is not None
-        return found
+        found: list[PosixFile] = []
+        try:
+            for is_turn in (comm.rank == 0, comm.rank != 0):
+                self._if_turn(is_turn, what, lambda: found.append(self._opened()))
+        except BaseException:
+            for file in found:
+                file.close()
+            raise
+        return found[0]
 
     def _opened(self) -> PosixFile:
         making = constants.MODE_CREATE | constants.MODE_EXCL
@@ -122,14 +115,12 @@ class File:
         background.settle()
         self._pointer.close()
         self.is_open = False
-        failure: Exception | None = None
-        try:
-            self._posix.close()
-            if self.amode & constants.MODE_DELETE_ON_CLOSE and self.comm.rank == 0:
-                posix.remove(self.path, 0)
-        except errors.Exception as error:
-            failure = error
-        agreement.succeed(self.comm, failure, "File.Close")
+        self._if_turn(True, "File.Close", self._closed)
+
+    def _closed(self) -> None:
+        self._posix.close()
+        if self.amode & constants.MODE_DELETE_ON_CLOSE and self.comm.rank == 0:
+            posix.remove(self.path, 0)
 
     # What it is
 
@@ -155,12 +146,12 @@ class File:
         background.settle()
         agreement.alike(self.comm, what, [size if wrong is None else 0], wrong)
         self._is_changed = True
-        self._on_root(what, change)
+        self._if_turn(self.comm.rank == 0, what, change)
 
-    def _on_root(self, what: str, do: Callable[[], None]) -> None:
-        """Let rank 0 do something, and all go on when it is done."""
+    def _if_turn(self, is_turn: bool, what: str, do: Callable[[], None]) -> None:
+        """Do something if it is this rank's turn; all go on when it is done."""
         failure: Exception | None = None
-        if self.comm.rank == 0:
+        if is_turn:
             try:
                 do()
             except errors.Exception as error:
@@ -176,15 +167,9 @@ class File:
         engine, world_ranks = self.comm.engine, self.comm.world_ranks
         changed = agreement.succeed(self.comm, None, "File.Sync", [int(self._is_changed)])[:, 0]
         near = [rank for rank, world in enumerate(world_ranks) if engine.is_near(world)]
-        failure: Exception | None = None
-        if changed[near].any() and near[0] == self.comm.rank:
-            try:
-                self._posix.sync()
-            except errors.Exception as error:
-                failure = error
         if changed.any():
             self._is_changed = False
-            agreement.succeed(self.comm, failure, "File.Sync")
+            self._if_turn(bool(changed[near].any()) and near[0] == self.comm.rank, "File.Sync", self._posix.sync)
         self._posix.look_again()
 
     def set_atomicity(self, flag: bool) -> None:
@@ -265,7 +250,9 @@ class File:
                 errors.ERR_ARG, f"rank {self.comm.rank}: File.Seek_shared: there is no offset {offset} (from {whence})"
             )
         agreement.alike(self.comm, "File.Seek_shared", [0, 0] if wrong else [offset, whence], wrong)
-        self._on_root("File.Seek_shared", lambda: self._pointer.set(self._sought(offset, whence, self._pointer.get())))
+        self._if_turn(
+            self.comm.rank == 0, "File.Seek_shared", lambda: self._pointer.set(self._sought(offset, whence, self._pointer.get()))
+        )
 
     def position_shared(self) -> int:
         """Where the shared pointer is."""

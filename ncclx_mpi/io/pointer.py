@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ncclx_mpi import errors
+from ncclx_mpi.arguments.buffer import nothing
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.p2p.engine import NativeComm
@@ -69,7 +70,7 @@ class SharedPointer:
                 self._window.unlock(_ROOT)
 
     def _read(self) -> int:
-        fetch = self._window.target(_ROOT).read(self._place, (array_words(self._word)[0], self._word, _nothing))
+        fetch = self._window.target(_ROOT).read(self._place, (array_words(self._word)[0], self._word, nothing))
         if fetch is not None:
             fetch.wait()
         return int(self._word[0])
@@ -77,10 +78,6 @@ class SharedPointer:
     def _write(self, value: int) -> None:
         self._word[0] = value
         self._window.target(_ROOT).write(self._place, array_words(self._word)[0])
-
-
-def _nothing(nbytes: int) -> None:
-    """The value came where it is read."""
 
 
 def _no_function(number: int) -> tuple[int, bool]:

@@ -16,7 +16,7 @@ wrote there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers import packing
@@ -171,8 +171,8 @@ class _Access:
         packed, room = np.concatenate(mine), np.empty((int(came.sum()) // 16, 2), np.int64)
         _move(
             comm,
-            _Bytes(array_words(packed)[0], sent, np.array(_offsets(sent), np.int64), packed),
-            _Bytes(array_words(room)[0], came, np.array(_offsets(came), np.int64), room),
+            _packed(packed, sent),
+            _packed(room, came),
         )
         return np.split(room, (np.cumsum(came) // 16)[:-1])
 
@@ -183,8 +183,7 @@ class _Access:
         if self.memory.address:
             offsets[self.aggregators] = window.spans[:, 0]
             return _Bytes(self.memory.address, counts, offsets, None)
-        room = np.empty(max(int(counts.sum()), 1), np.uint8)
-        return _Bytes(array_words(room)[0], counts, np.array(_offsets(counts), np.int64), room)
+        return _room(counts)
 
 
 class _Bytes(NamedTuple):
@@ -244,9 +243,17 @@ def _read_union(comm: NativeComm, file: PosixFile, table: Words, buffer: int, st
 
 def _all(tables: list[Words]) -> _Bytes:
     """Room for the bytes of extents of all ranks."""
-    counts = np.array([int(table[:, 1].sum()) for table in tables], np.int64)
-    room = np.empty(max(int(counts.sum()), 1), np.uint8)
-    return _Bytes(array_words(room)[0], counts, np.array(_offsets(counts), np.int64), room)
+    return _room(np.array([int(table[:, 1].sum()) for table in tables], np.int64))
+
+
+def _room(counts: Words) -> _Bytes:
+    """Room for so many bytes."""
+    return _packed(np.empty(max(int(counts.sum()), 1), np.uint8), counts)
+
+
+def _packed(memory: np.ndarray[Any, Any], counts: Words) -> _Bytes:
+    """So many bytes in memory that has them one behind the other."""
+    return _Bytes(array_words(memory)[0], counts, np.cumsum(counts) - counts, memory)
 
 
 def _move(comm: NativeComm, source: _Bytes, target: _Bytes) -> None:
@@ -260,9 +267,3 @@ def _move(comm: NativeComm, source: _Bytes, target: _Bytes) -> None:
         target.counts.tolist(),
         target.offsets.tolist(),
     )
-
-
-def _offsets(counts: Words) -> list[int]:
-    """Where blocks of so many bytes begin, one behind the other."""
-    found: list[int] = (np.cumsum(counts) - counts).tolist()
-    return found

@@ -81,34 +81,19 @@ class Manners:
     output_dir: str = ""
 
 
-def run_program(program: programs.Program, nranks: int, manners: Manners, node: Node | None = None) -> int:
+def run_programs(
+    programs_of_ranks: Sequence[programs.Program], manners: Manners, node: Node | None = None, lifeline: int = -1
+) -> int:
     """Fork the ranks and see them to their end. Returns the exit status of the job; never returns in a rank.
 
     Parameters
     ----------
-    program
-        What to run.
-    nranks
-        Number of ranks here.
+    programs_of_ranks
+        What each rank here runs.
     manners
         How.
     node
         Where the job is on several hosts: which of them this is.
-    """
-    return run_programs([program] * nranks, manners, node)
-
-
-def run_programs(
-    programs_of_ranks: Sequence[programs.Program], manners: Manners, node: Node | None = None, lifeline: int = -1
-) -> int:
-    """As :func:`run_program`, with a program for each rank here.
-
-    Parameters
-    ----------
-    programs_of_ranks
-        What each rank runs.
-    manners, node
-        As there.
     lifeline
         Descriptor whose end ends the job, as standard input does where `manners` say so; the program has no input then. -1 for none.
     """

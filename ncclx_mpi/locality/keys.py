@@ -46,7 +46,7 @@ def lines_of(text: Iterable[str]) -> Iterator[Line]:
     for number, line in enumerate(text, 1):
         said = line.partition("#")[0].strip()
         key, is_there, value = (word.strip() for word in said.partition("="))
-        if not said or (is_there and _is_foreign(key) and key not in FOREIGN):
+        if not said or (is_there and key.isidentifier() and key.isupper() and key not in FOREIGN):
             continue
         if not is_there or key not in _KNOWN:
             raise ValueError(f"line {number}: {said!r} says nothing about a network; keys are {', '.join(_KNOWN)}")
@@ -54,10 +54,6 @@ def lines_of(text: Iterable[str]) -> Iterator[Line]:
 
 
 _KNOWN = (*PARTS, *PRICES, *NAMES, *FOREIGN)
-
-
-def _is_foreign(key: str) -> bool:
-    return key.isidentifier() and key.isupper()
 
 
 def whole_number(line: Line) -> int:

@@ -229,7 +229,7 @@ class Serving:
     def _room(self, request: Request) -> tuple[Bytes, Landing]:
         """Memory for what the target holds, if the origin wants to know it."""
         room = np.empty(request.part.nbytes if request.reply else 0, np.uint8)
-        return room, (array_words(room)[0], room, _nothing)
+        return room, (array_words(room)[0], room, lambda nbytes: None)
 
     # Answers
 
@@ -240,10 +240,6 @@ class Serving:
         if request.reply:
             sent = self.engine.start_send(self._comm, array_words(data)[0], data.nbytes, origin, request.reply, 0, requests.REPLIES)
             self.engine.free(sent, (self._comm, data))
-
-
-def _nothing(nbytes: int) -> None:
-    """What was asked for is where the answer is sent from."""
 
 
 _ACCESSES: dict[int, Callable[[Serving, int, Request], None]] = {

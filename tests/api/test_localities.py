@@ -69,7 +69,7 @@ def by(comm: Any, name: str, kind: int = MPI.COMM_TYPE_HW_GUIDED, key: int = 0) 
 # Splits -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, topology="machine")  # ranks of several nodes share no part
 @pytest.mark.parametrize("kind", GUIDED)
 def test_ranks_that_share_a_part_of_the_machine(comm: Any, kind: int) -> None:
     with bound_to({0: {0}, 1: {1}, 2: {2, 3}, 3: {3, 4}}[comm.rank]):
@@ -115,7 +115,7 @@ def test_unguided_splits_go_down_level_by_level(comm: Any) -> None:
     }.get(MPI.COMM_WORLD.rank, [("rack", 4), ("mpi_shared_memory", 2), ("hwloc://NUMANode", 1), last])
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, topology="machine")  # on several nodes a split by node comes first
 def test_unguided_where_all_are_in_the_same(comm: Any) -> None:
     with bound_to({0}):
         assert comm.Split_type(MPI.COMM_TYPE_HW_UNGUIDED, 0) == MPI.COMM_NULL
@@ -134,7 +134,7 @@ def test_process_sets(comm: Any) -> None:
     assert comm.Split_type(MPI.COMM_TYPE_RESOURCE_GUIDED, 0, MPI.Info.Create({"mpi_pset_name": "mpi://MOON"})) == MPI.COMM_NULL
 
 
-@pytest.mark.ranks(1, 3)
+@pytest.mark.ranks(1, 3, topology="machine")  # all share memory, which needs no file to be known
 def test_a_file_with_a_fault_is_said_on_all_ranks(comm: Any) -> None:
     """Also where others have a good one; those that do not need it do not look."""
     last = comm.size - 1
@@ -283,7 +283,7 @@ def test_edges_of_each_rank_stay_its_own(comm: Any) -> None:
     is_sound(made)
 
 
-@pytest.mark.ranks(6)
+@pytest.mark.ranks(6, topology="machine")  # nodes come before caches
 def test_caches_of_one_node(comm: Any) -> None:
     """Three caches for two ranks each; a row of the grid is three ranks."""
     with bound_to({comm.rank}):

@@ -153,13 +153,13 @@ def test_compare_and_swap_is_that_of_the_general_way(comm: Any, kind: str) -> No
 @pytest.mark.ranks(1, 2)
 def test_what_is_not_usual_is_left_alone(comm: Any, kind: str) -> None:
     from ncclx_mpi import MPI
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast, op
 
     win, memory = make(comm, kind)
     address, target, data, frozen = win._state.address, comm.size - 1, np.ones(4, np.int64), np.ones(4, np.int64)
     frozen.flags.writeable = False
     total = fast.table_of(MPI.SUM)
-    fast.learn_from(MPI.SUM, data)
+    op.native(MPI.SUM, MPI.INT64_T)
     epoch(win, memory, -1)
     strangers = (comm.size, -1, -5, MPI.PROC_NULL, 1.0, None, True, 1 << 70)
     places = (
