@@ -14,9 +14,12 @@ NumPy nor Numba.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ncclx_mpi.nodes import NodeMap
+
+if TYPE_CHECKING:
+    from ncclx_mpi.tuning import Table
 
 UNFORCED, ONESHOT, PIPELINED, CMA, PLAN = range(5)
 """Kinds of algorithm, and the numbers of those that are compiled for a communicator's slot; numbers from `PLAN` on are those of plans."""
@@ -53,6 +56,8 @@ class Case(NamedTuple):
         Whether the communicator has a slot in shared memory.
     nodes
         Where the ranks are, if they are on several nodes; None if on one, or if not all ranks know.
+    table
+        What was measured where the job runs, if all ranks have the same table; None if the model chooses.
     """
 
     size: int
@@ -63,6 +68,7 @@ class Case(NamedTuple):
     has_counts: bool = False
     has_slot: bool = False
     nodes: NodeMap | None = None
+    table: Table | None = None
 
 
 class Link(NamedTuple):
@@ -473,7 +479,10 @@ def row_of(collective: str, name: str) -> Algorithm:
 
 
 def choose(collective: str, case: Case) -> Algorithm:
-    """The algorithm that a call goes by where none is forced: on several nodes the plan that costs least."""
+    """The algorithm that a call goes by where none is forced: on several nodes the plan that costs least, or took least where it was measured."""
+    measured = measured_us(collective, case)
+    if measured:
+        return min(measured, key=lambda row: measured[row])
     if case.nodes is None:
         return next(row for row in rows_of(collective) if row.is_chosen(case))
     return min(candidates(collective, case), key=lambda row: cost_of(row, case))
@@ -482,6 +491,17 @@ def choose(collective: str, case: Case) -> Algorithm:
 def candidates(collective: str, case: Case) -> list[Algorithm]:
     """The plans by which a call can go."""
     return [row for row in rows_of(collective) if row.kind == PLAN and not row.why_not(case)]
+
+
+def measured_us(collective: str, case: Case) -> dict[Algorithm, float]:
+    """The plans by which a call can go that the tuning table has times of, with these, in us; none on the slot.
+
+    There is no telling how many bytes a call with counts moves that only the two ends of a block know.
+    """
+    if case.table is None or case.has_slot or (case.has_counts and not case.nbytes):
+        return {}
+    times = case.table.times(collective, case.nodes.of if case.nodes else (0,) * case.size, case.nbytes)
+    return {row: times[row.name] for row in candidates(collective, case) if row.name in times} if times else {}
 
 
 def cost_of(row: Algorithm, case: Case) -> float:
