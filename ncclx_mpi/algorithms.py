@@ -70,6 +70,11 @@ class Case(NamedTuple):
     nodes: NodeMap | None = None
     table: Table | None = None
 
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """The node of each rank, as the tuning table has it; the same for all of them if they share one."""
+        return self.nodes.of if self.nodes else (0,) * self.size
+
 
 class Link(NamedTuple):
     """What costs are computed from, in us: a message, a line of the slot, a byte moved, a byte reduced."""
@@ -479,7 +484,7 @@ def row_of(collective: str, name: str) -> Algorithm:
 
 
 def choose(collective: str, case: Case) -> Algorithm:
-    """The algorithm that a call goes by where none is forced: on several nodes the plan that costs least, or took least where it was measured."""
+    """The algorithm that a call goes by where none is forced: the plan that took least, if measured; on several nodes the cheapest."""
     measured = measured_us(collective, case)
     if measured:
         return min(measured, key=lambda row: measured[row])
@@ -500,7 +505,7 @@ def measured_us(collective: str, case: Case) -> dict[Algorithm, float]:
     """
     if case.table is None or case.has_slot or (case.has_counts and not case.nbytes):
         return {}
-    times = case.table.times(collective, case.nodes.of if case.nodes else (0,) * case.size, case.nbytes)
+    times = case.table.times(collective, case.layout, case.nbytes)
     return {row: times[row.name] for row in candidates(collective, case) if row.name in times} if times else {}
 
 

@@ -115,14 +115,23 @@ def start() -> Engine:
 
 
 def _tuning_table(rank: int) -> Table | None:
-    """What measured times choose plans by, if a setting names any."""
+    """The measured times by which plans are chosen, if a setting names any.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: the file is no such table.
+    """
     from ncclx_mpi import rc
 
     if not getattr(rc, "tuning_file", ""):
         return None
     from ncclx_mpi import tuning
 
-    return tuning.load(rank)
+    try:
+        return tuning.find()
+    except ValueError as error:
+        errors.fail(errors.ERR_OTHER, f"rank {rank}: {error}")
 
 
 def _to_other_nodes(membership: Membership) -> list[Transport]:

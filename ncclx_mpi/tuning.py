@@ -20,11 +20,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ncclx_mpi import errors, rc
+from ncclx_mpi import rc
 from ncclx_mpi.algorithms import ALGORITHMS
 from ncclx_mpi.nodes import nodes_of
 
@@ -74,13 +74,13 @@ class Table:
         return {name: time + part * (slow[name] - time) for name, time in fast.items() if name in slow}
 
 
-def load(rank: int) -> Table | None:
+def find() -> Table | None:
     """The table that the setting names; None if it names none.
 
     Raises
     ------
-    Exception
-        ERR_OTHER: it cannot be read, or is no table of this version.
+    ValueError
+        It cannot be read, or is no table of this version: says what is wrong, and what to do.
     """
     name = str(getattr(rc, "tuning_file")).strip()  # noqa: B009 - a setting, which mypy does not see
     if not name:
@@ -89,9 +89,7 @@ def load(rank: int) -> Table | None:
         return read(Path(name))
     except (OSError, ValueError) as error:
         what = error.strerror if isinstance(error, OSError) and error.strerror else error
-        errors.fail(
-            errors.ERR_OTHER, f"rank {rank}: {VARIABLE}={name}: {what}; `ncclx bench --tune FILE`, under a launcher, makes one"
-        )
+        raise ValueError(f"{VARIABLE}={name}: {what}; `ncclx bench --tune FILE`, under a launcher, makes one") from None
 
 
 def read(path: Path) -> Table:
@@ -116,14 +114,23 @@ def read(path: Path) -> Table:
 
 def text(layouts: Layouts, made: Mapping[str, Any]) -> str:
     """The text of a file, a line for each size."""
-    lines = [f'{{"format": {json.dumps(FORMAT)}, "version": {VERSION}, "made": {json.dumps(made)}, "layouts": [']
-    for which, (nodes, collectives) in enumerate(layouts.items()):
-        lines.append(f'{"," * (which > 0)} {{"nodes": {json.dumps(nodes)}, "us": {{')
-        for index, (collective, sizes) in enumerate(collectives.items()):
-            each = ",\n".join(f'   "{nbytes}": {json.dumps(times)}' for nbytes, times in sizes)
-            lines.append(f'{"," * (index > 0)}  "{collective}": {{\n{each}}}')
-        lines.append(" }}")
-    return "\n".join([*lines, "]}", ""])
+    head = f'"format": {json.dumps(FORMAT)}, "version": {VERSION}, "made": {json.dumps(made)}'
+    return f'{{{head}, "layouts": [\n{_joined(map(_text_of_layout, layouts.items()))}\n]}}\n'
+
+
+def _text_of_layout(layout: tuple[tuple[int, ...], Mapping[str, Sizes]]) -> str:
+    nodes, collectives = layout
+    return f' {{"nodes": {json.dumps(nodes)}, "us": {{\n{_joined(map(_text_of_sizes, collectives.items()))}}}}}'
+
+
+def _text_of_sizes(collective: tuple[str, Sizes]) -> str:
+    name, sizes = collective
+    lines = (f'   "{nbytes}": {json.dumps(times)}' for nbytes, times in sizes)
+    return f'  "{name}": {{\n{_joined(lines)}}}'
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return ",\n".join(lines)
 
 
 def _no_number(text: str) -> NoReturn:
