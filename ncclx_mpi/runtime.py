@@ -131,7 +131,7 @@ def _tuning_table(rank: int) -> Table | None:
     try:
         return tuning.find()
     except ValueError as error:
-        errors.fail(errors.ERR_OTHER, f"rank {rank}: {error}")
+        raise errors.error(errors.ERR_OTHER, f"rank {rank}: {error}") from None
 
 
 def _to_other_nodes(membership: Membership) -> list[Transport]:

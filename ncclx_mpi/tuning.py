@@ -144,9 +144,7 @@ def _layouts(found: Any) -> Layouts:
         case {"format": str(name), "version": version} if name == FORMAT and version != VERSION:
             raise ValueError(f"it is a tuning table of version {version!r}, and this ncclx_mpi reads version {VERSION}")
         case _:
-            raise ValueError(
-                f"it is no tuning table: it does not begin as {{'format': {FORMAT!r}, 'version': {VERSION}, 'layouts': ["
-            )
+            raise ValueError(f"it is no tuning table, which has a 'format', {FORMAT!r}, a 'version', {VERSION}, and 'layouts'")
     made: dict[tuple[int, ...], Mapping[str, Sizes]] = {}
     for number, layout in enumerate(layouts, 1):
         where = f"layout {number}"
