@@ -295,6 +295,12 @@ def _tree(nodes: NodeMap, m: int, reduces: bool = False) -> Crossing:
     return Crossing(rounds, 0, rounds * m, 0, rounds * m * reduces)
 
 
+def _gathered(nodes: NodeMap, m: int) -> Crossing:
+    """Up a tree of one rank of each node."""
+    rounds = _rounds(nodes.number)
+    return Crossing(0, rounds, 0, rounds * m, rounds * m)
+
+
 def _doubled(nodes: NodeMap, m: int) -> Crossing:
     """Recursive doubling among one rank of each node."""
     rounds = _rounds(nodes.number) + (nodes.number & (nodes.number - 1) > 0)
@@ -369,6 +375,13 @@ ROWS: tuple[Algorithm, ...] = (
         lambda n, m, link: link.message + (n - 1) * m * (link.byte + link.reduced),
         chosen=_always,
         figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m),
+    ),
+    Algorithm(
+        "reduce", "leaders", PLAN,
+        lambda n, m, link: _rounds(n) * (link.message + m * (link.byte + link.reduced)),
+        order=ANY,
+        figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m, _rounds(n) * m, _rounds(n) * min(m, 512 << 10)),
+        by_node=lambda nodes, m: _both(_tree(nodes, m, reduces=True), _gathered(nodes, m)),
     ),
     *_on_slot("allreduce", 4 << 10, _from_others, lambda n: 2 * (n - 1) / n, reduces=True),
     Algorithm(
