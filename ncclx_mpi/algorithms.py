@@ -13,8 +13,9 @@ NumPy nor Numba.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ncclx_mpi.nodes import NodeMap
 
@@ -89,6 +90,10 @@ SHARED_MEMORY = Link(message=1.0, line=0.2, byte=1e-4, reduced=5e-5)
 """Ranks of one machine, in round numbers: for comparing algorithms, not for predicting times."""
 NETWORK = Link(message=6.0, line=0.0, byte=6e-4, reduced=5e-5)
 """Ranks of two hosts, by TCP between namespaces of one machine; a byte is one of all that leave a node."""
+
+OVERRULED_FROM = 1.1
+"""How many times the best measured time the choice of the model may take."""
+Choice = TypeVar("Choice")
 
 Cost = Callable[[int, int, Link], float]
 """From ranks, bytes of each rank and the link to us."""
@@ -497,10 +502,18 @@ def row_of(collective: str, name: str) -> Algorithm:
 
 
 def choose(collective: str, case: Case) -> Algorithm:
-    """The algorithm that a call goes by where none is forced: the plan that took least, if measured; on several nodes the cheapest."""
-    measured = measured_us(collective, case)
-    if measured:
-        return min(measured, key=lambda row: measured[row])
+    """The algorithm that a call goes by where none is forced: as measured times have it, else the model."""
+    return preferred(_by_model(collective, case), measured_us(collective, case))
+
+
+def preferred(model: Choice, us: Mapping[Choice, float]) -> Choice:
+    """What took least, if the choice of the model took longer by more than measuring is sure of, or was not measured."""
+    best = min(us, key=lambda each: us[each], default=model)
+    return best if us and us.get(model, math.inf) > OVERRULED_FROM * us[best] else model
+
+
+def _by_model(collective: str, case: Case) -> Algorithm:
+    """On several nodes, the plan that costs least."""
     if case.nodes is None:
         return next(row for row in rows_of(collective) if row.is_chosen(case))
     return min(candidates(collective, case), key=lambda row: cost_of(row, case))

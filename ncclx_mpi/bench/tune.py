@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ncclx_mpi import runtime
-from ncclx_mpi.algorithms import Algorithm, Case, candidates, choose
+from ncclx_mpi.algorithms import Algorithm, Case, candidates, choose, preferred
 from ncclx_mpi.bench.points import EXCHANGED, KIB, MIB, SCATTERED, Point, buffer_bytes, size_text
 from ncclx_mpi.bench.regret import LIMIT, collective_of
 from ncclx_mpi.bench.rounds import Effort
@@ -151,13 +151,8 @@ def verdict(measured: Measured) -> Verdict:
     us = measured.us
     model = choose(measured.collective, measured.case).name
     halves = [{name: times[start::2] for name, times in us.items()} for start in (0, 1)]
-    judged = [_regret(_best(halves[k]), halves[1 - k]) for k in (0, 1)] if all(halves[1].values()) else [0.0]
-    return Verdict(model, _best(us), _regret(model, us), statistics.mean(judged))
-
-
-def _best(us: Mapping[str, Sequence[float]]) -> str:
-    least = _least(us)
-    return min(least, key=lambda name: least[name])
+    judged = [_regret(preferred(model, _least(halves[k])), halves[1 - k]) for k in (0, 1)] if all(halves[1].values()) else [0.0]
+    return Verdict(model, preferred(model, _least(us)), _regret(model, us), statistics.mean(judged))
 
 
 def _regret(name: str, us: Mapping[str, Sequence[float]]) -> float:

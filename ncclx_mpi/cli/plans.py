@@ -66,7 +66,7 @@ def _between_nodes(collective: str, case: Case) -> list[str]:
         counts = f"{needs.near_messages:>15.0f}{needs.far_messages:>6.0f}{size_text(round(needs.near)):>14}{size_text(round(needs.far)):>10}"
         counts += f"{cost_of(row, case):>12.1f}{measured.get(row.name, _NONE * bool(measured))}"
         lines.append(f"{'*' if row is chosen else '':2}{row.name:26}{counts}  {reason}")
-    why = "took least where it was measured" if measured else "costs least"
+    why = "is best by measured times" if measured else "costs least"
     lines += ["", f"* runs if none is forced: it {why}; messages, and bytes on a node, are those of the busiest rank, and bytes"]
     return [*lines, "between nodes those out of the busiest node, or into it", *_about_table(case, bool(measured), "*")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,7 +72,7 @@ def _why(collective: str, case: Case) -> str:
     if measured:
         assert case.table is not None
         where = "" if case.nodes else ", where there is no slot in shared memory"
-        return f"{min(measured.values()):.1f} us in the tuning table {case.table.source}{where}"
+        return f"{measured.get(choose(collective, case), math.inf):.1f} us in the tuning table {case.table.source}{where}"
     return "as the model has it"
 
 

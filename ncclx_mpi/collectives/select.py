@@ -4,7 +4,8 @@ What all ranks know: the collective, the number of ranks, the bytes that every r
 whether the communicator has a slot in the arena, which node each rank is on, what the settings force, and the tuning table. The rows of
 :mod:`ncclx_mpi.algorithms` say which algorithm is chosen for what; :func:`on_lines` and :func:`is_planned` are compiled, so that calls
 which never leave compiled code choose by the very same rows. On several nodes, that plan is chosen which costs least, as the rows have it.
-Where the tuning table (:mod:`ncclx_mpi.tuning`) has times, it is the plan that took least, of those that can carry the call out.
+Where the tuning table (:mod:`ncclx_mpi.tuning`) has times, it is the plan that took least, of those that can carry the call out, unless
+that plan took hardly less than the one of the model.
 
 A forced plan runs, or the call is refused with what its row says. A forced algorithm of the slot that cannot serve a call leaves it to
 another one, alike on all ranks (why: ``design/011-plans-and-rows.md``):

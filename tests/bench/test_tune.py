@@ -47,6 +47,12 @@ def test_the_plan_that_took_least_is_chosen() -> None:
     assert choose("bcast", Case(3, 100, table=TABLE)).name == "full_lane"
 
 
+def test_the_model_is_overruled_only_by_what_is_clearly_faster() -> None:
+    for us, name in ((9.2, "leaders"), (9.0, "ring")):
+        close = Table({TWO_BY_TWO: {"allreduce": [(8, {"ring": us, "leaders": 10.0})]}})
+        assert choose("allreduce", case(8, table=close)).name == name
+
+
 def test_what_cannot_carry_a_call_out_is_not_chosen() -> None:
     for refused in (case(8, commutes=False), case(8, order=RANK)):
         assert not measured_us("allreduce", refused)
