@@ -61,6 +61,7 @@ NEEDS: dict[tuple[str, str], Needs] = {
     ("bcast", "full_lane"): Needs(_LANES, Formulas("2 * (n - 1)", "2 * (n - 1) / n * m")),
     ("reduce", "reduce_scatter_gather"): _BY_PARTS,
     ("reduce", "gather_reduce"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) * m", "(n - 1) * m")),
+    ("reduce", "leaders"): Needs(_LEADERS, Formulas("ceil(log2(n))", "ceil(log2(n)) * m", "ceil(log2(n)) * m")),
     ("allreduce", "reduce_scatter_allgather"): _BY_PARTS,
     ("allreduce", "allgather_reduce"): Needs(_PLAIN, Formulas("n - 1", "(n - 1) * m", "(n - 1) * m")),
     ("allreduce", "recursive_doubling"): Needs(

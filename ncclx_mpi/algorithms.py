@@ -13,10 +13,14 @@ NumPy nor Numba.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ncclx_mpi.nodes import NodeMap
+
+if TYPE_CHECKING:
+    from ncclx_mpi.tuning import Table
 
 UNFORCED, ONESHOT, PIPELINED, CMA, PLAN = range(5)
 """Kinds of algorithm, and the numbers of those that are compiled for a communicator's slot; numbers from `PLAN` on are those of plans."""
@@ -53,6 +57,8 @@ class Case(NamedTuple):
         Whether the communicator has a slot in shared memory.
     nodes
         Where the ranks are, if they are on several nodes; None if on one, or if not all ranks know.
+    table
+        What was measured where the job runs, if all ranks have the same table; None if the model chooses.
     """
 
     size: int
@@ -63,6 +69,12 @@ class Case(NamedTuple):
     has_counts: bool = False
     has_slot: bool = False
     nodes: NodeMap | None = None
+    table: Table | None = None
+
+    @property
+    def layout(self) -> tuple[int, ...]:
+        """The node of each rank, as the tuning table has it; the same for all of them if they share one."""
+        return self.nodes.of if self.nodes else (0,) * self.size
 
 
 class Link(NamedTuple):
@@ -78,6 +90,10 @@ SHARED_MEMORY = Link(message=1.0, line=0.2, byte=1e-4, reduced=5e-5)
 """Ranks of one machine, in round numbers: for comparing algorithms, not for predicting times."""
 NETWORK = Link(message=6.0, line=0.0, byte=6e-4, reduced=5e-5)
 """Ranks of two hosts, by TCP between namespaces of one machine; a byte is one of all that leave a node."""
+
+OVERRULED_FROM = 1.1
+"""How many times the best measured time the choice of the model may take."""
+Choice = TypeVar("Choice")
 
 Cost = Callable[[int, int, Link], float]
 """From ranks, bytes of each rank and the link to us."""
@@ -284,6 +300,12 @@ def _tree(nodes: NodeMap, m: int, reduces: bool = False) -> Crossing:
     return Crossing(rounds, 0, rounds * m, 0, rounds * m * reduces)
 
 
+def _gathered(nodes: NodeMap, m: int) -> Crossing:
+    """Up a tree of one rank of each node."""
+    rounds = _rounds(nodes.number)
+    return Crossing(0, rounds, 0, rounds * m, rounds * m)
+
+
 def _doubled(nodes: NodeMap, m: int) -> Crossing:
     """Recursive doubling among one rank of each node."""
     rounds = _rounds(nodes.number) + (nodes.number & (nodes.number - 1) > 0)
@@ -358,6 +380,13 @@ ROWS: tuple[Algorithm, ...] = (
         lambda n, m, link: link.message + (n - 1) * m * (link.byte + link.reduced),
         chosen=_always,
         figures=lambda n, m: Figures(n - 1, (n - 1) * m, (n - 1) * m, n * m),
+    ),
+    Algorithm(
+        "reduce", "leaders", PLAN,
+        lambda n, m, link: _rounds(n) * (link.message + m * (link.byte + link.reduced)),
+        order=ANY,
+        figures=lambda n, m: Figures(_rounds(n), _rounds(n) * m, _rounds(n) * m, _rounds(n) * min(m, 512 << 10)),
+        by_node=lambda nodes, m: _both(_tree(nodes, m, reduces=True), _gathered(nodes, m)),
     ),
     *_on_slot("allreduce", 4 << 10, _from_others, lambda n: 2 * (n - 1) / n, reduces=True),
     Algorithm(
@@ -473,7 +502,18 @@ def row_of(collective: str, name: str) -> Algorithm:
 
 
 def choose(collective: str, case: Case) -> Algorithm:
-    """The algorithm that a call goes by where none is forced: on several nodes the plan that costs least."""
+    """The algorithm that a call goes by where none is forced: as measured times have it, else the model."""
+    return preferred(_by_model(collective, case), measured_us(collective, case))
+
+
+def preferred(model: Choice, us: Mapping[Choice, float]) -> Choice:
+    """What took least, if the choice of the model took longer by more than measuring is sure of, or was not measured."""
+    best = min(us, key=lambda each: us[each], default=model)
+    return best if us and us.get(model, math.inf) > OVERRULED_FROM * us[best] else model
+
+
+def _by_model(collective: str, case: Case) -> Algorithm:
+    """On several nodes, the plan that costs least."""
     if case.nodes is None:
         return next(row for row in rows_of(collective) if row.is_chosen(case))
     return min(candidates(collective, case), key=lambda row: cost_of(row, case))
@@ -482,6 +522,17 @@ def choose(collective: str, case: Case) -> Algorithm:
 def candidates(collective: str, case: Case) -> list[Algorithm]:
     """The plans by which a call can go."""
     return [row for row in rows_of(collective) if row.kind == PLAN and not row.why_not(case)]
+
+
+def measured_us(collective: str, case: Case) -> dict[Algorithm, float]:
+    """The plans by which a call can go that the tuning table has times of, with these, in us; none on the slot.
+
+    There is no telling how many bytes a call with counts moves that only the two ends of a block know.
+    """
+    if case.table is None or case.has_slot or (case.has_counts and not case.nbytes):
+        return {}
+    times = case.table.times(collective, case.layout, case.nbytes)
+    return {row: times[row.name] for row in candidates(collective, case) if row.name in times} if times else {}
 
 
 def cost_of(row: Algorithm, case: Case) -> float:

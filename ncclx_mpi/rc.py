@@ -105,6 +105,13 @@ SETTINGS: dict[str, Setting] = dict(
             "how arrays are reduced: rank: ((0 op 1) op 2) ...; auto: as the algorithm does, with the same bits on all ranks and in all runs",
         ),
         _ours(
+            "tuning_file",
+            "",
+            str,
+            (),
+            "file of measured times by which plans are chosen, from `ncclx bench --tune`, on all ranks the same; empty: by a model",
+        ),
+        _ours(
             "topology",
             "machine",
             str,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.guests import Member
     from ncclx_mpi.p2p.network_progress import NetworkProgress
+    from ncclx_mpi.tuning import Table
     from transports.base import Transport
     from transports.virtual.network import Network
 
@@ -92,17 +93,17 @@ def start() -> Engine:
     from transports.shm.transport import SharedMemory
 
     membership = bootstrap.join()
-    arena, rank, local_rank = membership.arena, membership.rank, membership.local_rank
+    arena, rank = membership.arena, membership.rank
     named = {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS}
-    forced.publish(arena, local_rank, {**named, ORDER: getattr(rc, ORDER)})
+    table = _tuning_table(rank)
+    membership.say(forced.said({**named, ORDER: getattr(rc, ORDER)}, table.digest if table else forced.NO_TABLE))
     membership.enter()
     _job.membership = membership
     shared_memory = SharedMemory(arena, rank)
     transports = [shared_memory, *_to_other_nodes(membership)]
     endpoints = _endpoints(membership, transports)
-    _job.engine = Engine(
-        arena, transports, rank, getattr(rc, "timeout", None), *forced.agreed(arena, local_rank), endpoints, membership.nodes
-    )
+    agreed = forced.agreed(rank, membership.heard())
+    _job.engine = Engine(arena, transports, rank, getattr(rc, "timeout", None), *agreed, endpoints, membership.nodes, table)
     os.register_at_fork(after_in_child=_job.engine.leave_to_parent)
     before_leaving(forbid_peers)
     shared_memory.choose_copies(getattr(rc, "copies", "auto"))
@@ -111,6 +112,26 @@ def start() -> Engine:
     if membership.directory is not None:
         _job.network = NetworkProgress(_job.engine)
     return _job.engine
+
+
+def _tuning_table(rank: int) -> Table | None:
+    """The measured times by which plans are chosen, if a setting names any.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: the file is no such table.
+    """
+    from ncclx_mpi import rc
+
+    if not getattr(rc, "tuning_file", ""):
+        return None
+    from ncclx_mpi import tuning
+
+    try:
+        return tuning.find()
+    except ValueError as error:
+        raise errors.error(errors.ERR_OTHER, f"rank {rank}: {error}") from None
 
 
 def _to_other_nodes(membership: Membership) -> list[Transport]:

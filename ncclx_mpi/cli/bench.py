@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclx_mpi import __version__
-from ncclx_mpi.bench import points, regret, report, rounds, sides, summary
+from ncclx_mpi.bench import points, regret, report, rounds, sides, summary, tune
 from ncclx_mpi.bench.points import Point
 from ncclx_mpi.cli.info import processor
 from ncclx_mpi.cli.main import program_name
@@ -29,6 +29,8 @@ _STYLES = {"osu": report.osu, "nccl": report.nccl, "table": report.comparison}
 def main(args: list[str]) -> int:
     """Measure, print the tables, and return 1 if a goal is missed."""
     options = _parse(args)
+    if options.tune:
+        return _tune(options)
     try:
         wanted = _points(options)
         contestants = list(regret.sides(wanted)) if options.regret else [sides.ours(), *_peers(options)]
@@ -59,6 +61,12 @@ def _parse(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--list", choices=points.LISTS, default="standard", help="the points; only the standard list has goals")
     parser.add_argument("--sweep", action="store_true", help="0 B to 64 MiB, every collective, 1, 2, 3, 4 and 8 ranks")
     parser.add_argument("--regret", action="store_true", help="automatic choices against each of them forced, 64 KiB to 16 MiB")
+    parser.add_argument(
+        "--tune",
+        type=Path,
+        metavar="FILE",
+        help="under a launcher: measure all plans on the ranks of this job, show the regret of choices, and write a tuning table",
+    )
     parser.add_argument("--against", default="", metavar="PEER,...", help=f"compare with {', '.join(sides.PEERS)}")
     parser.add_argument("--peer-python", action="append", default=[], metavar="PEER=PATH", help="use this interpreter")
     parser.add_argument("--peers-only", action="store_true", help="leave our own side out")
@@ -73,12 +81,26 @@ def _parse(args: list[str]) -> argparse.Namespace:
         parser.error(
             "--regret compares this engine with itself: it goes with cases, -n, -b, --rounds, --seconds, --blocks, --json, --resume"
         )
+    others = ("ranks", "sweep", "regret", "against", "peers_only", "style", "json", "resume")
+    if options.tune and (any(getattr(options, name) for name in others) or options.list != "standard"):
+        parser.error("--tune measures the job in which it runs: it goes with cases, -b, --rounds, --seconds, --blocks")
     return options
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from ncclx_mpi.cli.tune import measure
+
+    try:
+        nbytes = [points.parse_size(text) for text in options.bytes.split(",") if text]
+    except ValueError as error:
+        print(f"{program_name()} bench: {error}", file=sys.stderr)
+        return 2
+    return measure(options.tune, options.case, nbytes, _effort(options), _machine())
 
 
 def _effort(options: argparse.Namespace) -> rounds.Effort:
     """Return the usual effort for the list, or for the sweep, with what the options change."""
-    usual = regret.EFFORT if options.regret else rounds.SWEEP if options.sweep else rounds.Effort()
+    usual = tune.EFFORT if options.tune else regret.EFFORT if options.regret else rounds.SWEEP if options.sweep else rounds.Effort()
     given = {name: value for name in ("rounds", "seconds", "blocks") if (value := getattr(options, name)) is not None}
     return dataclasses.replace(usual, **given)
 

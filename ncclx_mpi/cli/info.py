@@ -69,6 +69,7 @@ def main(args: list[str]) -> int:
 
 
 def _print_plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from ncclx_mpi import tuning
     from ncclx_mpi.bench.points import parse_size
     from ncclx_mpi.cli import plans
 
@@ -77,7 +78,7 @@ def _print_plans(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     if not 1 <= options.nodes <= options.ranks:
         parser.error(f"--nodes {options.nodes}: {options.ranks} ranks are on 1 to {options.ranks} nodes")
     try:
-        print(plans.table(options.plans, options.ranks, parse_size(options.bytes), options.nodes))
+        print(plans.table(options.plans, options.ranks, parse_size(options.bytes), options.nodes, tuning.find()))
     except ValueError as error:
         parser.error(str(error))
     return 0

@@ -8,55 +8,84 @@ algorithms, and predict no times.
 from __future__ import annotations
 
 from ncclx_mpi import rc
-from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, cost_of, rows_of, variable
+from ncclx_mpi.algorithms import KINDS, PLAN, SHARED_MEMORY, Algorithm, Case, choose, cost_of, measured_us, rows_of, variable
 from ncclx_mpi.bench.points import size_text
-from ncclx_mpi.nodes import NodeMap, nodes_of
+from ncclx_mpi.nodes import nodes_of
+from ncclx_mpi.tuning import Table
 
 _ITEMSIZE = 4
 """Bytes of an element of a reduction: a float32."""
 
 
-def table(collective: str, ranks: int, nbytes: int, number: int = 1) -> str:
-    """The candidates for a call in which each of `ranks` ranks, on a number of nodes, gives `nbytes`."""
+def table(collective: str, ranks: int, nbytes: int, number: int = 1, tuned: Table | None = None) -> str:
+    """The candidates for a call in which each of `ranks` ranks, on a number of nodes, gives `nbytes`; by a tuning table, if there is one."""
+    itemsize = _ITEMSIZE if collective in _REDUCTIONS else 1
+    case = Case(ranks, 0 if collective == "barrier" else nbytes, itemsize, table=tuned)
     if number > 1:
-        return _between_nodes(collective, nbytes, nodes_of(rank * number // ranks for rank in range(ranks)))
-    case = Case(ranks, 0 if collective == "barrier" else nbytes, _ITEMSIZE if collective in _REDUCTIONS else 1, has_slot=True)
-    on_slot, as_plan = choose(collective, case), choose(collective, case._replace(has_slot=False))
-    lines = [f"{collective} of {size_text(case.nbytes)} from each of {ranks} ranks", ""]
-    lines.append(f"{'':2}{'algorithm':26}{'kind':11}{'steps':>7}{'rounds':>8}{'memory':>10}{'cost, us':>12}  if it is forced")
-    for row in rows_of(collective):
-        mark = "*" if row is on_slot else "+" if row is as_plan else " "
-        steps, rounds, memory = _needs(row, case)
-        cost, reason = row.cost(ranks, case.nbytes, SHARED_MEMORY), row.why_not(case) or "runs"
-        lines.append(f"{mark:2}{row.name:26}{KINDS[row.kind]:11}{steps:>7}{rounds:>8}{memory:>10}{cost:>12.1f}  {reason}")
-    lines += ["", f"* runs if none is forced{'; shm_pipelined and cma are tried in turn' * (on_slot.name == 'shm_pipelined')}"]
-    lines.append(
-        "+ runs where there is no slot in shared memory; steps are those of rank 0; memory is temporary; calls are blocking"
-    )
+        lines = _between_nodes(collective, case._replace(nodes=nodes_of(rank * number // ranks for rank in range(ranks))))
+    else:
+        lines = _on_one_node(collective, case._replace(has_slot=True))
     forced = getattr(rc, f"algo_{collective}")
     if forced != "auto":
         lines.append(f"{variable(collective)}={forced} is set: that runs, unless its line says why not")
     return "\n".join(lines)
 
 
-def _between_nodes(collective: str, nbytes: int, nodes: NodeMap) -> str:
+def _on_one_node(collective: str, case: Case) -> list[str]:
+    """The algorithms for ranks that share a node, those on the slot and plans."""
+    ranks, measured = case.size, _measured(collective, case._replace(has_slot=False))
+    on_slot, as_plan = choose(collective, case), choose(collective, case._replace(has_slot=False))
+    lines = [f"{collective} of {size_text(case.nbytes)} from each of {ranks} ranks", ""]
+    lines.append(
+        f"{'':2}{'algorithm':26}{'kind':11}{'steps':>7}{'rounds':>8}{'memory':>10}{'cost, us':>12}{_HEAD * bool(measured)}  if it is forced"
+    )
+    for row in rows_of(collective):
+        mark = "*" if row is on_slot else "+" if row is as_plan else " "
+        steps, rounds, memory = _needs(row, case)
+        cost, reason = row.cost(ranks, case.nbytes, SHARED_MEMORY), row.why_not(case) or "runs"
+        needs = f"{steps:>7}{rounds:>8}{memory:>10}{cost:>12.1f}{measured.get(row.name, _NONE * bool(measured))}"
+        lines.append(f"{mark:2}{row.name:26}{KINDS[row.kind]:11}{needs}  {reason}")
+    lines += ["", f"* runs if none is forced{'; shm_pipelined and cma are tried in turn' * (on_slot.name == 'shm_pipelined')}"]
+    lines.append(
+        "+ runs where there is no slot in shared memory; steps are those of rank 0; memory is temporary; calls are blocking"
+    )
+    return [*lines, *_about_table(case, bool(measured), "+")]
+
+
+def _between_nodes(collective: str, case: Case) -> list[str]:
     """The plans for ranks on several nodes: what crosses between these, and what all of it costs."""
-    case = Case(nodes.size, 0 if collective == "barrier" else nbytes, _ITEMSIZE if collective in _REDUCTIONS else 1, nodes=nodes)
-    chosen = choose(collective, case)
+    assert case.nodes is not None
+    nodes, chosen, measured = case.nodes, choose(collective, case), _measured(collective, case)
     lines = [f"{collective} of {size_text(case.nbytes)} from each of {nodes.size} ranks on {nodes.number} nodes", ""]
     lines.append(
-        f"{'':2}{'algorithm':26}{'messages: near':>15}{'far':>6}{'bytes: near':>14}{'far':>10}{'cost, us':>12}  if it is forced"
+        f"{'':2}{'algorithm':26}{'messages: near':>15}{'far':>6}{'bytes: near':>14}{'far':>10}{'cost, us':>12}{_HEAD * bool(measured)}"
+        "  if it is forced"
     )
     for row in (row for row in rows_of(collective) if row.kind == PLAN):
         needs, reason = row.crossing(nodes, case.nbytes), row.why_not(case) or "runs"
         counts = f"{needs.near_messages:>15.0f}{needs.far_messages:>6.0f}{size_text(round(needs.near)):>14}{size_text(round(needs.far)):>10}"
-        lines.append(f"{'*' if row is chosen else '':2}{row.name:26}{counts}{cost_of(row, case):>12.1f}  {reason}")
-    lines += [
-        "",
-        "* runs if none is forced: it costs least; messages, and bytes on a node, are those of the busiest rank, and bytes",
-    ]
-    lines.append("between nodes those out of the busiest node, or into it")
-    return "\n".join(lines)
+        counts += f"{cost_of(row, case):>12.1f}{measured.get(row.name, _NONE * bool(measured))}"
+        lines.append(f"{'*' if row is chosen else '':2}{row.name:26}{counts}  {reason}")
+    why = "is best by measured times" if measured else "costs least"
+    lines += ["", f"* runs if none is forced: it {why}; messages, and bytes on a node, are those of the busiest rank, and bytes"]
+    return [*lines, "between nodes those out of the busiest node, or into it", *_about_table(case, bool(measured), "*")]
+
+
+def _measured(collective: str, case: Case) -> dict[str, str]:
+    """What the tuning table says of each plan, as a column."""
+    return {row.name: f"{us:>14.1f}" for row, us in measured_us(collective, case).items()}
+
+
+def _about_table(case: Case, is_used: bool, mark: str) -> list[str]:
+    """Whether the choice came from the tuning table."""
+    if case.table is None:
+        return []
+    chosen = (
+        f"{mark} is the choice of the tuning table"
+        if is_used
+        else "the model chooses: nothing of these ranks is in the tuning table"
+    )
+    return [f"{chosen} {case.table.source}"]
 
 
 def _needs(row: Algorithm, case: Case) -> tuple[str, ...]:
@@ -70,4 +99,5 @@ def _needs(row: Algorithm, case: Case) -> tuple[str, ...]:
     return str(steps), str(needs.steps), size_text(needs.memory)
 
 
+_HEAD, _NONE = f"{'measured, us':>14}", f"{'-':>14}"
 _REDUCTIONS = ("reduce", "allreduce", "reduce_scatter", "scan")

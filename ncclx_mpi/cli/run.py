@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from ncclx_mpi import rc
 from ncclx_mpi.cli.main import program_name
 from ncclx_mpi.launch.binding import KINDS, THREADS, Binding, bindings, threads
 from ncclx_mpi.launch.program import SCRIPT, Program, UsageError, parse_any
@@ -47,6 +48,8 @@ def main(args: list[str]) -> int:
     if found:
         os.environ.setdefault(THREADS, str(threads(found)))  # before anything that reads it is imported
     os.environ.pop(TOKEN, None)  # the ranks have no need of it
+    if wrong := _wrong_table():
+        return _complain(wrong)
     return _run(options, program, node, found)
 
 
@@ -170,6 +173,19 @@ def _start_anew(flags: list[str], variables: dict[str, str], own: list[str], pro
     words += [{"module": "-m", "code": "-c", "stdin": "-"}.get(program.kind, "--")]
     words += [program.target] if program.kind != "stdin" else []
     os.execve(sys.executable, words + program.args, {**os.environ, **variables})
+
+
+def _wrong_table() -> str:
+    """What is wrong with the tuning table, said once instead of by each rank; empty if nothing is."""
+    if not getattr(rc, "tuning_file", ""):
+        return ""
+    from ncclx_mpi import tuning
+
+    try:
+        tuning.find()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _complain(message: str) -> int:

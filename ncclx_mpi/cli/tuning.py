@@ -1,11 +1,18 @@
-"""``ncclx info --tuning``: which way bulk data goes in a job, tried out for it, and the times that decided."""
+"""``ncclx info --tuning``: which way bulk data goes in a job, tried out for it, and which plans are chosen, with the times that decided."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ncclx_mpi.algorithms import ALGORITHMS, Case, choose, measured_us
+from ncclx_mpi.bench.points import size_text
+
+if TYPE_CHECKING:
+    from ncclx_mpi.p2p.native import NativeComm
 
 SIZES = (64 << 10, 1 << 20, 4 << 20)
 """Bytes that a rank gives."""
@@ -24,12 +31,49 @@ def show(is_json: bool) -> int:
                 call()
     if comm.rank == 0:
         engine, native = runtime.engine(), comm._state.native
+        plans = list(_plans(native))
         if is_json:
-            print(json.dumps([each._asdict() for each in shm_decisions.decisions(engine, native)], indent=1))
+            found = [*(each._asdict() for each in shm_decisions.decisions(engine, native)), *(each._asdict() for each in plans)]
+            print(json.dumps(found, indent=1))
         else:
-            print("\n".join(shm_decisions.lines(engine, native)))
+            print(
+                "\n".join(
+                    [*shm_decisions.lines(engine, native), *(f"{each.what} {each.size}: {each.plan}, {each.why}" for each in plans)]
+                )
+            )
     comm.Barrier()
     return 0
+
+
+class Choice(NamedTuple):
+    """Which plan serves calls of COMM_WORLD of a size, and why."""
+
+    what: str
+    size: str
+    plan: str
+    why: str
+
+
+def _plans(comm: NativeComm) -> Iterator[Choice]:
+    """Yield the choices between nodes, of the sizes that were tried, and those that are in the tuning table."""
+    if comm.nodes is None and comm.table is None:
+        return
+    for collective in ALGORITHMS:
+        case = Case(comm.size, 0, nodes=comm.nodes, table=comm.table)
+        known = comm.table.layouts.get(case.layout, {}).get(collective, ()) if comm.table else ()
+        for nbytes in sorted({*(size for size, _ in known), *SIZES}) if collective != "barrier" else (0,):
+            of_size = case._replace(nbytes=nbytes)
+            row = choose(collective, of_size)
+            yield Choice(collective, size_text(nbytes), row.name, _why(collective, of_size))
+
+
+def _why(collective: str, case: Case) -> str:
+    measured = measured_us(collective, case)
+    if measured:
+        assert case.table is not None
+        where = "" if case.nodes else ", where there is no slot in shared memory"
+        return f"{measured.get(choose(collective, case), math.inf):.1f} us in the tuning table {case.table.source}{where}"
+    return "as the model has it"
 
 
 def _calls(comm: Any, nbytes: int) -> Iterator[Any]:

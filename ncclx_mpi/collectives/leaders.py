@@ -1,6 +1,6 @@
 """What the algorithms by leaders have in common: the first rank of each node speaks for it.
 
-On a node, ranks form a binomial tree below the leader.
+On a node, ranks form a binomial tree below the leader. Where there is a root, it is the leader of its node, and leaders form a tree below it.
 """
 
 from __future__ import annotations
@@ -64,3 +64,20 @@ class Tree:
             there = steps.await_signal(self._mates[self._parent])
         for child in self._children:
             steps.signal(self._mates[child], [there])
+
+
+def ways(rank: int, root: int, nodes: NodeMap) -> tuple[int, list[int]]:
+    """The parent of a rank in a tree over all nodes, -1 for the root, and its children, those on other nodes first.
+
+    The root speaks for its node, the first rank for each other one.
+    """
+    (home, at), (node, index) = nodes.place[root], nodes.place[rank]
+    mates, first = nodes.ranks[node], at if node == home else 0
+    parent, children = family((index - first) % len(mates), len(mates))
+    near = [mates[(child + first) % len(mates)] for child in children]
+    if parent >= 0:
+        return mates[(parent + first) % len(mates)], near
+    parent, children = family((node - home) % nodes.number, nodes.number)
+    leaders = [root if other == home else ranks[0] for other, ranks in enumerate(nodes.ranks)]
+    far = [leaders[(child + home) % nodes.number] for child in children]
+    return leaders[(parent + home) % nodes.number] if parent >= 0 else -1, far + near

@@ -1,9 +1,11 @@
 """Which algorithm carries out a collective: a function of what all ranks know, so that all choose alike.
 
 What all ranks know: the collective, the number of ranks, the bytes that every rank gave (never one rank's counts of a v-variant),
-whether the communicator has a slot in the arena, which node each rank is on, and what the settings force. The rows of
+whether the communicator has a slot in the arena, which node each rank is on, what the settings force, and the tuning table. The rows of
 :mod:`ncclx_mpi.algorithms` say which algorithm is chosen for what; :func:`on_lines` and :func:`is_planned` are compiled, so that calls
 which never leave compiled code choose by the very same rows. On several nodes, that plan is chosen which costs least, as the rows have it.
+Where the tuning table (:mod:`ncclx_mpi.tuning`) has times, it is the plan that took least, of those that can carry the call out, unless
+that plan took hardly less than the one of the model.
 
 A forced plan runs, or the call is refused with what its row says. A forced algorithm of the slot that cannot serve a call leaves it to
 another one, alike on all ranks (why: ``design/011-plans-and-rows.md``):
@@ -105,7 +107,7 @@ def plan_for(
     Exception
         ERR_UNSUPPORTED_OPERATION: an algorithm is forced that cannot carry the call out. All ranks raise it.
     """
-    case = Case(comm.size, nbytes, itemsize, commutes, comm.reduction_order, has_counts, nodes=comm.nodes)
+    case = Case(comm.size, nbytes, itemsize, commutes, comm.reduction_order, has_counts, nodes=comm.nodes, table=comm.table)
     row = choose_plan(kind, comm.forced[kind], case)
     reason = row.why_not(case)
     if reason:

@@ -53,6 +53,7 @@ from numba_kernels.jit import c_address, entry
 from transports.base import Calls, Transport
 
 if TYPE_CHECKING:
+    from ncclx_mpi.tuning import Table
     from transports.shm.arena import Arena
 
 WORD = 8
@@ -102,6 +103,8 @@ class Engine:
         What each peer, by world rank, has to be known by, for each transport that has something to be known.
     nodes
         The number of the node of each world rank, as all know it; none if nobody says.
+    table
+        Measured times by which plans are chosen, the same on all ranks of the job.
 
     Attributes
     ----------
@@ -132,11 +135,13 @@ class Engine:
         reduction_order: str = "auto",
         endpoints: Mapping[str, Sequence[bytes]] | None = None,
         nodes: Sequence[int] = (),
+        table: Table | None = None,
     ) -> None:
         self.arena = arena
         self.rank = rank
         self.near = arena.near
         self.nodes = tuple(nodes)
+        self.table = table
         self.local_rank = self.near.index(rank)
         self.reduction_order = reduction_order
         self.pid = os.getpid()

@@ -37,6 +37,8 @@ class NativeComm:
         The number of the forced algorithm of each kind of operation (:mod:`ncclx_mpi.algorithms`).
     nodes : NodeMap or None
         Where its ranks are; None if they share a node, or some are of another job, whose nodes only they know.
+    table : Table or None
+        The tuning table of the job; None if there is none, or some ranks are of another job, which has its own.
     reduction_order : str
         The setting of that name.
     owner : weakref
@@ -59,6 +61,7 @@ class NativeComm:
         self.rank = rank if rank >= 0 else self.world_ranks.index(engine.rank)
         self.slot = slot
         self.nodes = several_nodes(engine.nodes, self.world_ranks)
+        self.table = engine.table if max(self.world_ranks, default=0) < engine.size else None
         self.forced = engine.forced
         self.reduction_order = engine.reduction_order
         self._numbering = numbering(self.world_ranks, engine.known)
@@ -79,6 +82,7 @@ class NativeComm:
         made.size = self.size
         made.rank = self.rank
         made.nodes = self.nodes
+        made.table = self.table
         made.forced = engine.forced
         made.reduction_order = engine.reduction_order
         made._numbering = self._numbering

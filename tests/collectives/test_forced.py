@@ -25,7 +25,6 @@ from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels import reduce as reductions
 from tests.collectives.cases import CASES, REDUCTIONS, Start
 from tests.collectives.forked import run_ranks
-from transports.shm.arena import Arena
 from transports.shm.slots import BIG
 
 CASE = {case.__name__: case for case in CASES}
@@ -426,14 +425,25 @@ def test_an_unknown_name_is_an_error_that_lists_the_names() -> None:
 
 
 def test_ranks_that_force_different_algorithms_are_told() -> None:
-    arena = Arena.create(3)
-    forced.publish(arena, 0, {**dict.fromkeys(ALGORITHMS, "auto"), "scan": "chain"})
-    assert forced.agreed(arena, 0) == (numbers("scan", "chain"), "auto")  # the others have not come yet
-    forced.publish(arena, 2, dict.fromkeys(ALGORITHMS, ""))
+    automatic = dict.fromkeys(ALGORITHMS, "auto")
+    heard = {0: forced.said({**automatic, "scan": "chain"})}
+    assert forced.agreed(0, heard) == (numbers("scan", "chain"), "auto")  # the others have not come yet
+    heard[2] = forced.said(dict.fromkeys(ALGORITHMS, ""))
     with pytest.raises(errors.Exception, match=r"rank 2: NCCLX_MPI_ALGO_SCAN is auto here and chain on rank 0") as caught:
-        forced.agreed(arena, 2)
+        forced.agreed(2, heard)
     assert caught.value.Get_error_class() == errors.ERR_OTHER
-    forced.publish(arena, 1, {**dict.fromkeys(ALGORITHMS, "auto"), "scan": "chain", ORDER: "rank"})
+    heard[1] = forced.said({**automatic, "scan": "chain", ORDER: "rank"})
     with pytest.raises(errors.Exception, match=r"rank 1: NCCLX_MPI_REDUCTION_ORDER is rank here and auto on rank 0"):
-        forced.agreed(arena, 1)
-    arena.close()
+        forced.agreed(1, heard)
+
+
+def test_ranks_of_different_tuning_tables_are_told() -> None:
+    heard = {rank: forced.said(dict.fromkeys(ALGORITHMS, ""), 7) for rank in range(2)}
+    assert forced.agreed(1, heard)[1] == "auto"
+    heard[2] = forced.said(dict.fromkeys(ALGORITHMS, ""))
+    with pytest.raises(
+        errors.Exception, match=r"rank 2: there is no tuning table here and tuning table 0+7 on rank 0; .*TUNING_FILE"
+    ):
+        forced.agreed(2, heard)
+    with pytest.raises(errors.Exception, match=r"rank 0: there is tuning table 0+7 here and no tuning table on rank 2"):
+        forced.agreed(0, heard)

@@ -44,6 +44,11 @@ def check(comm: Any, collective: str, count: int) -> None:
     elif collective == "allreduce":
         comm.Allreduce(mine, found)
         comm.Allreduce(MPI.IN_PLACE, in_place)
+    elif collective == "reduce":
+        expected, root = total if rank == size - 1 else found.copy(), size - 1
+        comm.Reduce(mine, found, root=root)
+        comm.Reduce(MPI.IN_PLACE if rank == root else mine, in_place, root=root)
+        in_place = in_place if rank == root else found
     elif collective == "allgather":
         expected = np.concatenate([its[:count] for its in everything])
         comm.Allgather(mine[:count], found)

@@ -22,6 +22,7 @@ Header words
 Control words (writer: the rank; ``state`` also whoever declares it dead; ``world_rank`` the creator)
     ``state``      ABSENT, ALIVE, FINALIZED or DEAD; ``pid``, ``start_time`` (clock ticks since boot, tells a reused pid)
     ``forced``     algorithms of collectives that the rank's settings force (``ncclx_mpi.algorithms``); 0 = not yet
+    ``table``      the digest of the rank's tuning table (``ncclx_mpi.tuning``), 1 for none; 0 = not yet
     ``token_at``   where in the private memory of the rank a word stands that holds ``key`` + its world rank; 0 = not yet
     ``copies``     whether the rank takes part in direct copies (``transports.shm.store_kind``), after ``token_at``; 0 = not yet
     ``turns``      counts progress calls, so that an observer sees whether the rank is polling
@@ -37,7 +38,7 @@ from numba_kernels.layout import WORD, words
 from transports.shm.slots import slot_bytes
 
 MAGIC = 0x6E63636C785F6D70
-VERSION = 5
+VERSION = 6
 PAGE = 4096
 
 HEADER = words(
@@ -45,7 +46,7 @@ HEADER = words(
     "magic version nranks nbytes creator key l2_bytes heap_bytes | job world_size machine_size | death | dead_count | abort | stores "
     "| bounce_0 | bounce_1 | acknowledged",
 )
-CONTROL = words("Control", "pid start_time world_rank token_at forced copies | state | turns records | wake")
+CONTROL = words("Control", "pid start_time world_rank token_at forced copies table | state | turns records | wake")
 TRACE_BYTES = 64 << 10
 
 ABSENT, ALIVE, FINALIZED, DEAD = range(4)

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from numba_kernels.layout import words
 
 MAGIC = 0x6E63636C782D6E65
-VERSION = 3
+VERSION = 4
 PAGE = 4096
 
 HEADER = words("Header", "magic version nranks credits nbytes delay_us jitter_us shuffled seed")
-MEMBER = words("Member", "pid start_time left silent node |")
-"""What the network knows of a rank: its process, whether it finalized, whether its packets arrive, and the number of its node."""
+MEMBER = words("Member", "pid start_time left silent node forced table |")
+"""What the network knows of a rank: its process, whether it finalized, whether its packets arrive, the number of its node,
+and its settings, on which all have to agree (``ncclx_mpi.p2p.forced``); 0 = not said yet."""
 WIRE = words("Wire", "sent |")
 PACKET = words("Packet", "full sequence kind context tag nbytes first second | third length due | data")
 PACKET_BYTES = PAGE

@@ -156,6 +156,14 @@ class Network:
         """The number of the node of each rank, as whoever made the network said it."""
         return tuple(self._word(self.plan.member(rank) + MEMBER.node) for rank in range(self.nranks))
 
+    def member_word(self, rank: int, field: str) -> int:
+        """A word of what is known of `rank`: ``pid``, ``forced`` ..."""
+        return self._word(self.plan.member(rank) + getattr(MEMBER, field))
+
+    def set_member_word(self, rank: int, field: str, value: int) -> None:
+        """Write a word of what is known of `rank`, which is this process's."""
+        self._set_word(self.plan.member(rank) + getattr(MEMBER, field), value)
+
     def absent_ranks(self) -> list[int]:
         """Ranks that have not joined yet."""
         return [rank for rank in range(self.nranks) if not self.process_of(rank)[0]]
