@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Iterable, Mapping
 
@@ -111,7 +110,7 @@ def report_exception(what: str) -> None:
     """Tell the user of the exception that is being handled, and that nobody will see otherwise."""
     with contextlib.suppress(Exception):  # there may be no stderr
         print(f"ncclx_mpi: {what}:", file=sys.stderr)
-        traceback.print_exc()
+        print_exception()
 
 
 def flush_streams() -> None:
@@ -119,3 +118,10 @@ def flush_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def print_exception() -> None:
+    """Print the exception that is being handled, and where it comes from."""
+    import traceback
+
+    traceback.print_exc()

@@ -15,7 +15,6 @@ code. The folder is private to the user (0700).
 from __future__ import annotations
 
 import contextlib
-import dis
 import fcntl
 import functools
 import itertools
@@ -274,6 +273,7 @@ def callees(function: Any) -> list[Any]:
 
     Those that it meets otherwise, in an overload or a table, are compiled along with it.
     """
+    import dis
     import inspect
 
     scope = inspect.getclosurevars(function.py_func)

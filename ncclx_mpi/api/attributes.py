@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ncclx_mpi import errors
+from ncclx_mpi import errors, process
 from ncclx_mpi.api.handle import Handle, integer
 from ncclx_mpi.constants import KEYVAL_INVALID
 
@@ -132,7 +131,7 @@ def _call(function: Any, handle: Handle, number: int, value: Any) -> Any:
     try:
         return function(own, number, value)
     except BaseException as exception:
-        traceback.print_exc()
+        process.print_exception()
         if isinstance(exception, errors.Exception):
             raise errors.error(exception.Get_error_class(), str(exception)) from None
         errors.fail(errors.ERR_OTHER, f"the attribute callback of keyval {number} raised {exception!r}")

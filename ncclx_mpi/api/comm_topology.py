@@ -7,7 +7,6 @@ With ``reorder`` the ranks tell each other where they are, and are numbered anew
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ncclx_mpi import errors, late
@@ -110,7 +109,7 @@ class Topologies:
         """Make a communicator with a grid or graph that all ranks know."""
         rows = localities.exchange(self._state, name) if reorder else ()
         created = self._of(shape.seats(rows[: shape.size]))
-        return self._with_topology(shape.kind, created, shape if created is None else replace(shape, rank=created.rank))
+        return self._with_topology(shape.kind, created, shape if created is None else shape.seen_by(created.rank))
 
     def _of(self, ranks: Sequence[int]) -> NativeComm | None:
         """Make a communicator of these ranks; None for all others."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi import errors, late
+from ncclx_mpi import errors, late, process
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.handle import integer, text
 from ncclx_mpi.arguments import Buffer
@@ -79,5 +78,5 @@ def _called(name: str, function: Callable[..., Any], *args: Any) -> Any:
     except errors.Exception:
         raise
     except Exception as error:
-        traceback.print_exc()
+        process.print_exception()
         raise errors.error(errors.ERR_CONVERSION, f"a function of data representation {name!r} raised {error!r}") from error

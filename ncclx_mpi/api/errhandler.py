@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
-from ncclx_mpi import rc, runtime
+from ncclx_mpi import process, rc, runtime
 from ncclx_mpi.api.handle import Handle, constant, instance, is_constant
 from ncclx_mpi.errors import ERR_ERRHANDLER, fail
 from ncclx_mpi.state import State
@@ -102,7 +101,7 @@ class Errhandler(Handle):
         try:
             state.function(own, errorcode)
         except BaseException:
-            traceback.print_exc()
+            process.print_exception()
             print("Fatal Python error: exception in user-defined error handler function", file=sys.stderr)
             runtime.abort(1)
         finally:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ncclx_mpi import errors, runtime
+from ncclx_mpi import errors, process, runtime
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.operations.operation import EMPTY, Operation, write_status
@@ -114,7 +113,7 @@ class Generalized(Operation):
         try:
             function(*first, *self.args, **self.kwargs)
         except BaseException as exception:
-            traceback.print_exc()
+            process.print_exception()
             if isinstance(exception, errors.Exception):
                 raise
             errors.fail(errors.ERR_OTHER, f"a function of a generalized request raised {exception!r}")

@@ -10,12 +10,11 @@ import ctypes
 import functools
 import sys
 import threading
-import traceback
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from ncclx_mpi import arguments, errors, late, runtime
+from ncclx_mpi import arguments, errors, late, process, runtime
 from ncclx_mpi.api.datatype import Datatype, kind_of
 from ncclx_mpi.api.handle import Handle, constant
 from ncclx_mpi.buffers import packing
@@ -305,7 +304,7 @@ def _callback(apply: Callable[[int, int, int, int], None]) -> tuple[int, Any]:
         try:
             apply(out, low, high, count)
         except BaseException:
-            traceback.print_exc()
+            process.print_exception()
             print("Fatal Python error: exception in user-defined reduction operation", file=sys.stderr, flush=True)
             runtime.abort(1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,6 @@ _MOST_NODES, _MOST_DIMS = (1 << 31) - 1, 1 << 16
 # Cartesian --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Cartesian:
     """A grid of ranks, the last coordinate counting fastest, as one of them sees it.
 
@@ -56,9 +54,15 @@ class Cartesian:
 
     kind = CART
     mismatch = ""
-    dims: tuple[int, ...]
-    periods: tuple[bool, ...]
-    rank: int
+
+    def __init__(self, dims: tuple[int, ...], periods: tuple[bool, ...], rank: int) -> None:
+        self.dims = dims
+        self.periods = periods
+        self.rank = rank
+
+    def seen_by(self, rank: int) -> Cartesian:
+        """The same grid as another rank sees it."""
+        return Cartesian(self.dims, self.periods, rank)
 
     @property
     def size(self) -> int:
@@ -192,7 +196,6 @@ def _divisors(number: int) -> list[int]:
 # Graphs -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Graph:
     """Which ranks are whose neighbours, of all of them, as one of them sees it.
 
@@ -207,9 +210,15 @@ class Graph:
     """
 
     kind = GRAPH
-    index: tuple[int, ...]
-    edges: tuple[int, ...]
-    rank: int
+
+    def __init__(self, index: tuple[int, ...], edges: tuple[int, ...], rank: int) -> None:
+        self.index = index
+        self.edges = edges
+        self.rank = rank
+
+    def seen_by(self, rank: int) -> Graph:
+        """The same graph as another rank sees it."""
+        return Graph(self.index, self.edges, rank)
 
     @property
     def size(self) -> int:
@@ -274,7 +283,6 @@ def graph(index: Any, edges: Any, size: int, rank: int) -> Graph:
 Weights = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-@dataclass(frozen=True)
 class DistributedGraph:
     """The edges of one rank, which knows no others.
 
@@ -289,10 +297,12 @@ class DistributedGraph:
     """
 
     kind = DIST_GRAPH
-    sources: tuple[int, ...]
-    destinations: tuple[int, ...]
-    weights: Weights | None
-    mismatch: str
+
+    def __init__(self, sources: tuple[int, ...], destinations: tuple[int, ...], weights: Weights | None, mismatch: str) -> None:
+        self.sources = sources
+        self.destinations = destinations
+        self.weights = weights
+        self.mismatch = mismatch
 
     @cached_property
     def neighborhood(self) -> Neighborhood:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ncclx_mpi import late
 from ncclx_mpi.bootstrap import singleton
@@ -32,8 +31,7 @@ PARENT = "NCCLX_MPI_PARENT"
 """Names the port of the parents in the environment of a started process, until it has found them."""
 
 
-@dataclass
-class Inheritance:
+class Inheritance(NamedTuple):
     """What a forked rank got from the launcher."""
 
     pid: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ncclx_mpi.p2p.forced import Said
@@ -25,7 +24,6 @@ def _nothing() -> None:
     """Nothing to undo."""
 
 
-@dataclass
 class Membership:
     """The place of this process in its job.
 
@@ -51,19 +49,25 @@ class Membership:
         What ranks of other hosts have said of theirs; known after the exchange.
     """
 
-    rank: int
-    arena: Arena
-    kind: str
-    detail: str
-    close: Callable[[], None] = _nothing
-    network: Network | None = None
-    directory: Directory | None = None
-    nodes: tuple[int, ...] = ()
-    settings: dict[int, Said] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.network is not None:
-            self.nodes = self.network.nodes()
+    def __init__(
+        self,
+        rank: int,
+        arena: Arena,
+        kind: str,
+        detail: str,
+        close: Callable[[], None] = _nothing,
+        network: Network | None = None,
+        directory: Directory | None = None,
+    ) -> None:
+        self.rank = rank
+        self.arena = arena
+        self.kind = kind
+        self.detail = detail
+        self.close = close
+        self.network = network
+        self.directory = directory
+        self.nodes = () if network is None else network.nodes()
+        self.settings: dict[int, Said] = {}
 
     @property
     def size(self) -> int:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ncclx_mpi import late
 from ncclx_mpi.bootstrap import singleton
@@ -33,8 +32,7 @@ _LOCAL_SIZES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD
 _PROXIES = ("hydra_pmi_proxy", "pmi_proxy")
 
 
-@dataclass
-class World:
+class World(NamedTuple):
     """What a launcher, or MPI itself, said.
 
     Attributes

@@ -17,7 +17,6 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -54,18 +53,17 @@ _MOST_FILLED = 4
 _SIZES = ("nbytes", "offset", "low_offset", "high_offset")
 
 
-@dataclass(frozen=True, eq=False)
 class Plan:
     """The steps of one rank, and how many bytes of temporary memory they use.
 
     Algorithms return the same plan for the same arguments: the executor keeps native memory for it (:mod:`ncclx_mpi.collectives.executor`).
     """
 
-    steps: npt.NDArray[Any]
-    temp: int
+    def __init__(self, steps: npt.NDArray[Any], temp: int) -> None:
+        self.steps = steps
+        self.temp = temp
 
 
-@dataclass(frozen=True, eq=False)
 class Shape:
     """The steps of one rank, in which sizes and offsets are numbers of values that are known when a collective starts. Value 0 is 0.
 
@@ -73,9 +71,10 @@ class Shape:
     both know to be empty, becomes a JOIN, or is left out if no step waits for it: nothing is sent for it. So a shape has no signals.
     """
 
-    steps: npt.NDArray[Any]
-    filled: dict[bytes, Plan] = field(default_factory=dict, repr=False)
-    """Plans of the last few values: programs repeat their calls."""
+    def __init__(self, steps: npt.NDArray[Any]) -> None:
+        self.steps = steps
+        self.filled: dict[bytes, Plan] = {}
+        """Plans of the last few values: programs repeat their calls."""
 
     def fill(self, *values: Counts, temp: int = 0) -> Plan:
         """Return the plan for values 1, 2, ... and `temp` bytes of temporary memory, which must follow from the values."""

@@ -12,7 +12,6 @@ import itertools
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ncclx_mpi import errors
@@ -63,7 +62,6 @@ class Way(NamedTuple):
     close: Callable[[], None]
 
 
-@dataclass
 class Meeting:
     """Those that were met at once.
 
@@ -81,11 +79,12 @@ class Meeting:
         Those that have not ended.
     """
 
-    key: int
-    way: Way
-    poll: tuple[int, int]
-    members: dict[int, Member]
-    living: set[int] = field(default_factory=set)
+    def __init__(self, key: int, way: Way, poll: tuple[int, int], members: dict[int, Member]) -> None:
+        self.key = key
+        self.way = way
+        self.poll = poll
+        self.members = members
+        self.living: set[int] = set()
 
 
 class Guests:

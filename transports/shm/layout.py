@@ -31,7 +31,6 @@ Control words (writer: the rank; ``state`` also whoever declares it dead; ``worl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from numba_kernels.layout import WORD, words
@@ -70,13 +69,13 @@ def ring_bytes(nranks: int) -> int:
     return (64 << 10) if nranks <= 8 else (16 << 10) if nranks <= 64 else (8 << 10)
 
 
-@dataclass(frozen=True)
 class ArenaPlan:
     """Byte offsets of every region in the arena of `nranks` of the `world_size` ranks of a job, each with a heap of `heap_bytes`."""
 
-    nranks: int
-    world_size: int
-    heap_bytes: int
+    def __init__(self, nranks: int, world_size: int, heap_bytes: int) -> None:
+        self.nranks = nranks
+        self.world_size = world_size
+        self.heap_bytes = heap_bytes
 
     @classmethod
     def within(cls, nranks: int, world_size: int, address_space: float) -> ArenaPlan:
