@@ -79,12 +79,12 @@ class Meeting:
         Those that have not ended.
     """
 
-    def __init__(self, key: int, way: Way, poll: tuple[int, int], members: dict[int, Member]) -> None:
+    def __init__(self, key: int, way: Way, poll: tuple[int, int], members: dict[int, Member], living: set[int]) -> None:
         self.key = key
         self.way = way
         self.poll = poll
         self.members = members
-        self.living: set[int] = set()
+        self.living = living
 
 
 class Guests:
