@@ -42,7 +42,6 @@ _ALWAYS_USED = (
     *(f"transports.shm.{name}." for name in ("lane", "bulk", "store_kind")),
     "transports.shm.arena._set_state",
     "numba_kernels.clock.",
-    "numba_kernels.pyobject.",
     "numba_kernels.pyslots.empty_slots",
     *(f"ncclx_mpi.p2p.{name}." for name in ("arrivals", "inlined_arrivals", "leaving", "progress", "rendezvous", "requests")),
     "ncclx_mpi.p2p.keeping.let_go",
@@ -51,6 +50,7 @@ _ALWAYS_USED = (
     "ncclx_mpi.collectives.fast.barrier_now",
 )
 """What every rank uses, at its start and its end if nowhere else: loaded before the ranks are forked, so not by each of them."""
+_USED_WITH_NUMPY = ("numba_kernels.pyobject.",)
 _FIRST = (
     "transports.",
     "numba_kernels.clock.",
@@ -280,10 +280,11 @@ def load(nranks: int, spans_hosts: bool = False, with_numpy: bool = True) -> Non
         if spans_hosts:
             _compile_for_hosts()
         has_cores = nranks <= len(os.sched_getaffinity(0))
+        used = (*_ALWAYS_USED, *(_USED_WITH_NUMPY if with_numpy else ()))
         if not has_cores:
             import_engine()
         for declared in jit.entries():
-            if declared.name.startswith(_ALWAYS_USED) or (not has_cores and declared.is_cached()):
+            if declared.name.startswith(used) or (not has_cores and declared.is_cached()):
                 _load(declared)
         _forget_finalizers()
         gc.freeze()

@@ -21,17 +21,17 @@ BETWEEN = pytest.mark.ranks(4, 5, topology="vnode:2")
 def noted() -> Iterator[list[str]]:
     """Names of the calls whose plans Python makes meanwhile."""
     names: list[str] = []
-    original = blocking._run
+    original = blocking.run
 
     def run(collective: collectives.Collective) -> None:
         names.append(collective.name)
         original(collective)
 
-    blocking._run = run
+    blocking.run = run
     try:
         yield names
     finally:
-        blocking._run = original
+        blocking.run = original
 
 
 def calls(comm: Any, count: int, root: int, salt: int) -> list[str]:
