@@ -100,6 +100,8 @@ def read(path: Path) -> Table:
     OSError, ValueError
         It cannot be read, or is no table of this version: says what is wrong.
     """
+    if path.exists() and not path.is_file():  # nobody may ever write to a pipe
+        raise ValueError("it is no file")
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:

@@ -46,7 +46,7 @@ else:
 
 def is_imported() -> bool:
     """Whether this process has NumPy already."""
-    return "numpy" in sys.modules
+    return sys.modules.get("numpy") is not None
 
 
 def is_array(obj: object) -> TypeGuard[np.ndarray[Any, Any]]:

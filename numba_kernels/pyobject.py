@@ -121,7 +121,7 @@ at_import(_learn)
 
 
 @kernel("int64()")
-def ndarray_type():  # type: ignore[no-untyped-def]
+def ndarray_type() -> Any:
     """The address of the class of arrays, 0 while there is none."""
     return load64(_address_of_array_type())
 

@@ -30,7 +30,8 @@ def measure(path: Path, cases: Sequence[str], nbytes: Sequence[int], effort: Eff
         measured.append(each)
         if comm.rank == 0:
             print(f"# {len(measured)}/{len(wanted)} {each.point}", file=sys.stderr, flush=True)
-    return comm.bcast(_finish(path, measured, earlier, machine) if comm.rank == 0 else 0)  # type: ignore[no-any-return]
+    status: int = comm.bcast(_finish(path, measured, earlier, machine) if comm.rank == 0 else 0)
+    return status
 
 
 def _prepared(path: Path, size: int, cases: Sequence[str], nbytes: Sequence[int]) -> tuple[list[Point], tuning.Layouts, str]:

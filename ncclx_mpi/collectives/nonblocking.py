@@ -25,6 +25,7 @@ from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_one
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.executor import entry
 from ncclx_mpi.collectives.select import LARGE, SMALL
+from ncclx_mpi.p2p.blocks import untouched_block
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
@@ -116,7 +117,7 @@ class Pending:
         self.owners: dict[int, Any] = {}
         self._entries = _NOTHING
         self._drop_at = _FEW_OWNERS
-        self._chunks = _NOTHING
+        self._chunks: Any = _NOTHING
         self._landings: dict[int, list[Callable[[], Any]]] = {}
         self._holders: set[int] = set()
         self._is_left = self._has_left = False
@@ -185,7 +186,7 @@ class Pending:
         if comm.size == 1 or not entry(cma_tuning.may_be_direct)(comm.address, kind):
             return shm_oneshot.PLANNED
         if not len(self._chunks):
-            self._chunks, address = zeroed(cma_schedule.CHUNKS_BYTES + LINE)
+            self._chunks, address = untouched_block(cma_schedule.CHUNKS_BYTES + LINE)
             _word(comm.address + shm_oneshot.SCRATCH.chunks).value = address + -address % LINE
             _word(comm.address + shm_oneshot.SCRATCH.one_sided).value = c_address(cma_schedule.step)
         if entry(cma_tuning.is_one_sided)(comm.address, kind):

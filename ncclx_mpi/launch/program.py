@@ -59,13 +59,13 @@ class Program:
     def may_use_numpy(self) -> bool:
         """Whether it can import NumPy for all that is known: False where it imports Python's own modules and mpi4py alone."""
         text = self.target
+        if self.kind == MODULE or (self.kind == SCRIPT and not os.path.isfile(text)):  # what is in a pipe can be read once
+            return True
         if self.kind == SCRIPT:
             try:
-                text = Path(self.target).read_text()
+                text = Path(text).read_text()
             except (OSError, ValueError):
                 return True
-        elif self.kind == MODULE:
-            return True
         parts = (part for several, one in _IMPORTED.findall(text) for part in (several or one).split(","))
         names = {part.split()[0].partition(".")[0] for part in parts if part.strip()}
         return bool(names - _WITHOUT_NUMPY) or any(word in text for word in _PERHAPS)

@@ -106,3 +106,10 @@ def test_a_broken_table_is_one_error(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment(NCCLX_MPI_TUNING_FILE=str(path))
     )
     assert alone.returncode == 1 and alone.stderr.count(said) == 1 and f"Exception: rank 0: {said}" in alone.stderr
+
+
+def test_a_pipe_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    done = run_code(1, "from mpi4py import MPI", NCCLX_MPI_TUNING_FILE=str(path))
+    assert done.returncode == 2 and f"NCCLX_MPI_TUNING_FILE={path}: it is no file" in done.stderr
