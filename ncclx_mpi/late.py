@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 
@@ -16,7 +15,7 @@ class _Late:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(sys.modules.get(self._name) or importlib.import_module(self._name), attribute)
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 def module(name: str) -> Any:

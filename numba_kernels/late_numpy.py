@@ -45,8 +45,9 @@ else:
 
 
 def is_imported() -> bool:
-    """Whether this process has NumPy already."""
-    return sys.modules.get("numpy") is not None
+    """Whether this process has all of NumPy already: who is importing it, in this thread or another, has no array yet."""
+    module = sys.modules.get("numpy")
+    return module is not None and not getattr(module.__spec__, "_initializing", False)
 
 
 def is_array(obj: object) -> TypeGuard[np.ndarray[Any, Any]]:
@@ -70,7 +71,6 @@ def at_import(learn: Callable[[], None]) -> None:
 def look() -> None:
     """Notice that the program has imported NumPy, if it has."""
     if _waiting and is_imported():
-        __import__("numpy")  # all of it: another thread may be importing it
         with _lock:
             while _waiting:
                 _waiting.pop(0)()

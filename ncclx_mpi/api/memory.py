@@ -10,6 +10,7 @@ import operator
 from typing import Any, Self, SupportsIndex
 
 from ncclx_mpi.api.bare_array import BareArray
+from ncclx_mpi.api.docstrings import begin_with_signatures
 from ncclx_mpi.api.handle import PUBLIC
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_HOST
 from ncclx_mpi.buffers.memory import ORIGIN, SPACE, array_words
@@ -202,3 +203,6 @@ def _range(item: Any, length: int) -> tuple[int, int]:
     if not 0 <= start < length:
         raise IndexError("index out of range")
     return start, start + 1
+
+
+begin_with_signatures([buffer])

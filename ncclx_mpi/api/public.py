@@ -114,7 +114,7 @@ for _each in list(globals().values()):
     if isinstance(_each, type):
         _each.__module__ = _PUBLIC  # where users find it, and where pickle looks
 _begin_with_signatures(list(globals().values()))
-del _each, _errors, _PREDEFINED, _PUBLIC
+del _begin_with_signatures, _each, _errors, _PREDEFINED, _PUBLIC
 
 _LATE = ("buffer", "memory")
 """Names of what is imported when it is first asked for: it needs NumPy, and most programs without arrays never name it."""
@@ -125,9 +125,6 @@ def __getattr__(name: str) -> _Any:
         raise AttributeError(f"module 'ncclx_mpi.MPI' has no attribute {name!r}", name=name, obj=_sys.modules.get("ncclx_mpi.MPI"))
     from ncclx_mpi.api import memory
 
-    if "buffer" not in globals():
-        _begin_with_signatures([memory.buffer])
-        globals().update(dict.fromkeys(_LATE, memory.buffer))
     return memory.buffer
 
 

@@ -7,14 +7,16 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from programs import HOME, all_gone, command, environment, run_code
 
-from ncclx_mpi import process
+from ncclx_mpi import late, process
 from ncclx_mpi.launch.program import CODE, MODULE, SCRIPT, Program
-from numba_kernels import cache_files, digests
+from numba_kernels import cache_files, digests, late_numpy
 
 WORLD = "import numpy as np; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
 
@@ -231,3 +233,20 @@ def test_modules_that_were_imported_after_another(monkeypatch):
     monkeypatch.setitem(sys.modules, "newer", ModuleType("newer"))
     assert process._modules_after(last) == ["newer"]
     assert process._modules_after("removed by the program") == []
+
+
+def test_a_module_that_another_thread_imports_is_waited_for(tmp_path, monkeypatch):
+    (tmp_path / "imported_slowly.py").write_text("import time\ntime.sleep(0.3)\nvalue = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = late.module("imported_slowly")
+    with ThreadPoolExecutor(4) as threads:
+        assert [each.result() for each in [threads.submit(getattr, module, "value") for _ in range(4)]] == [1] * 4
+
+
+def test_numpy_that_is_being_imported_is_not_there_yet(monkeypatch):
+    assert late_numpy.is_imported()
+    half = ModuleType("numpy")
+    half.__spec__ = ModuleSpec("numpy", None)
+    half.__spec__._initializing = True
+    monkeypatch.setitem(sys.modules, "numpy", half)
+    assert not late_numpy.is_imported() and not late_numpy.is_any_array(half)
