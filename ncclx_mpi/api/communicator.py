@@ -206,6 +206,8 @@ class CommState(State):
             self.empty()
             self.retired = (native,)
             return None
+        if self.prepared is not None:
+            self.prepared.close()  # in which ranks wait for each other: afterwards this one is none that others can meet here
         wrong = collectives.disagreement(native)
         self.leave()
         return wrong
