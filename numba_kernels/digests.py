@@ -14,9 +14,9 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from numba_kernels import cache_files
+from numba_kernels.rows import NamedTuple
 from numba_kernels.sha256 import sha256
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")

@@ -31,9 +31,10 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba_kernels import cache_files, symbols
+from numba_kernels.rows import NamedTuple
 from numba_kernels.sha256 import sha256
 
 _HEADER, _SECTION, _SYMBOL, _RELOCATION = (
