@@ -18,13 +18,21 @@ COMMANDS = {
 }
 """Name: (module with ``main(args) -> int``, one line of help)."""
 
+_LAUNCHER = "run"
+"""Who waits for a job waits for its end, too."""
+
 
 def main(args: list[str] | None = None) -> int:
     """Entry point of ``ncclx`` and of ``python -m ncclx_mpi``."""
     words = sys.argv[1:] if args is None else list(args)
     open_standard_streams()
     if words and is_command(words[0]):
-        return _command(words[0], words[1:])
+        status = _command(words[0], words[1:])
+        if args is None and words[0] == _LAUNCHER and sys.getprofile() is None:
+            from ncclx_mpi import process
+
+            process.end(status)
+        return status
     from ncclx_mpi.cli import script
 
     return script.main(words)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -26,6 +28,7 @@ _WITH_VALUE = {
 }  # fmt: skip
 """Options that take the word behind them."""
 
+_COLUMNS = 80
 _USAGE = "%(prog)s -n N [options] script.py | -m module | -c code | python script.py | program  [arg ...]"
 
 
@@ -55,7 +58,10 @@ def main(args: list[str]) -> int:
 
 def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     """The options, the words that they were, and those of the program."""
-    parser = argparse.ArgumentParser(prog=f"{program_name()} run", usage=_USAGE, description=__doc__, allow_abbrev=False)
+    formatter = functools.partial(argparse.HelpFormatter, width=_columns() - 2)
+    parser = argparse.ArgumentParser(
+        prog=f"{program_name()} run", usage=_USAGE, description=__doc__, allow_abbrev=False, formatter_class=formatter
+    )
     parser.add_argument("-n", "-np", "--nranks", type=_positive, metavar="N", help="number of ranks (1)")
     parser.add_argument("--tag-output", action="store_true", help="begin each line of output with [rank]")
     parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="end the job after S seconds, with all stacks")
@@ -89,6 +95,13 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     own, words = _split_at_program(args)
     return parser.parse_args(own), own, words
+
+
+def _columns() -> int:
+    """The width of the terminal, as ``shutil.get_terminal_size`` has it: to ask that one, as a parser does, loads three libraries that compress."""
+    with contextlib.suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or _COLUMNS
+    return _COLUMNS
 
 
 def _node(options: argparse.Namespace) -> Node | None:
