@@ -98,7 +98,7 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
 
 
 def _columns() -> int:
-    """The width of the terminal, as ``shutil.get_terminal_size`` has it: to ask that one, as a parser does, loads three libraries that compress."""
+    """The width of the terminal. A parser asks ``shutil`` for it, whose import loads three libraries for compression."""
     with contextlib.suppress(ValueError, OSError):
         return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or _COLUMNS
     return _COLUMNS
