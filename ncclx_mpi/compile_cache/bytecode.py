@@ -1,8 +1,8 @@
 """Bytecode of the modules that a start imports, in one file of the cache.
 
 For each module Python asks for the state of two folders and two files, and reads a file: a third of the time that the import of 320 modules
-takes. Here it asks for the state of the source, as Python does to see whether bytecode is good. A module whose source has another size or time
-of change than when it was kept is imported in Python's own way, as all are where there is nothing in the cache.
+takes. Here it asks for the state of the source, as Python does to see whether bytecode is good. A module whose source has another size or
+time of change than when it was kept is imported in Python's own way, as all are where there is nothing in the cache.
 """
 
 from __future__ import annotations
