@@ -225,7 +225,7 @@ class _NamedCache(_Cache):
 
 
 def code_of(result: Any) -> tuple[bytes, str, str, str] | None:
-    """Return what makes the image of a function that has just been compiled; None if there is more to it than machine code, or if it can raise.
+    """Return what an image is made of: code of a function, and names in it; None if there is more to it than that, or if it can raise.
 
     Images have no way to raise (:mod:`numba_kernels.symbols`).
     """

@@ -51,7 +51,7 @@ def laid_out(code: bytes, wrapper: str, c_wrapper: str, environment: str) -> Ima
     """Lay out the code of a function. Names that it has not are empty; None if there is something in it that is not known here."""
     try:
         return _Object(code).image((wrapper, c_wrapper, environment))
-    except (LookupError, ValueError, struct.error):
+    except (LookupError, ValueError, StopIteration, struct.error):
         return None
 
 
@@ -88,9 +88,17 @@ class _Object:
                 foreign.setdefault(self._symbols[symbol].name, []).extend((at, addend))
             else:
                 _ADDRESS.pack_into(self._memory, at, (self._symbols[symbol].value + addend) % (1 << 64))
-        numbers = {symbol.name: number for number, symbol in enumerate(self._symbols) if symbol.section}
-        points = (self._place(numbers[name]) if name else -1 for name in names)
-        return Image(bytes(self._memory), self._code_bytes, self._variable_bytes, *points, tuple(own), foreign)
+        wrapper, c_wrapper, environment = map(self._point, names)
+        return Image(
+            bytes(self._memory), self._code_bytes, self._variable_bytes, wrapper, c_wrapper, environment, tuple(own), foreign
+        )
+
+    def _point(self, name: str) -> int:
+        """Where a name is, -1 for an empty one."""
+        if not name:
+            return -1
+        found = (self._place(number) for number, symbol in enumerate(self._symbols) if symbol.name == name)
+        return next(place for place in found if place is not None)
 
     def _bytes_of(self, section: _Section) -> bytes:
         return self._content[section.offset : section.offset + section.size]
