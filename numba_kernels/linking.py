@@ -92,7 +92,8 @@ def image_path(folder: Path, name: str, target: str) -> Path:
 
 def write_image(path: Path, image: Image | None) -> None:
     """Keep the image of a function; None is kept, too: it says that Numba has to load it."""
-    cache_files.write(path, marshal.dumps(None if image is None else tuple(image)))
+    found: Any = None if image is None else tuple(image)
+    cache_files.write(path, marshal.dumps(found))
 
 
 def link(path: Path, name: str, read: Callable[[Path], memoryview] = cache_files.read) -> Linked | None:
