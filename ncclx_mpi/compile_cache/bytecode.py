@@ -23,7 +23,8 @@ KIND = "modules-"
 """How names of such files begin: one an installation and Python."""
 _OURS = ("ncclx_mpi.", "numba_kernels.", "transports.")
 _HEAD_BYTES = 8
-_Row = tuple[str, str | None, tuple[int, int], int, int]
+_Stamp = tuple[int, int]
+_Row = tuple[str, str | None, _Stamp, int, int]
 """Of a module: its source and its file of bytecode, the state of the source, where its bytecode is and how long."""
 
 
@@ -60,10 +61,10 @@ class _Finder:
             spec.submodule_search_locations.append(folder)
         return spec
 
-    def code(self, name: str, path: str) -> CodeType | None:
-        """What was kept of a module, if it is that of this file."""
+    def code(self, name: str, path: str, stamp: _Stamp | None = None) -> CodeType | None:
+        """What was kept of a module, if it is that of this file, and of this state of it."""
         row = (self._rows or {}).get(name)
-        if row is None or row[0] != path:
+        if row is None or row[0] != path or stamp not in (None, row[2]):
             return None
         code: CodeType = marshal.loads(self._content[row[3] : row[3] + row[4]])
         return code
@@ -89,8 +90,11 @@ def keep(names: Iterable[str]) -> None:
         spec = getattr(sys.modules.get(name), "__spec__", None) or importlib.util.find_spec(name)
         if spec is None or not spec.origin or not isinstance(spec.loader, SourceFileLoader):
             continue
-        stamp, code = _stamp(spec.origin), spec.loader.get_code(name)
-        if stamp is not None and code is not None:
+        stamp = _stamp(spec.origin)  # first: what is read below may be newer, which shows then
+        if stamp is None:
+            continue
+        code = _finder.code(name, spec.origin, stamp) or SourceFileLoader(name, spec.origin).get_code(name)
+        if code is not None:
             parts.append(marshal.dumps(code))
             rows[name] = spec.origin, spec.cached, stamp, at, len(parts[-1])
             at += len(parts[-1])
@@ -126,7 +130,7 @@ def _key() -> tuple[bytes, int]:
     return importlib.util.MAGIC_NUMBER, sys.flags.optimize
 
 
-def _stamp(source: str) -> tuple[int, int] | None:
+def _stamp(source: str) -> _Stamp | None:
     """The state of a file; None if it is not there."""
     try:
         found = os.stat(source)
