@@ -85,14 +85,10 @@ def read_own(path: Path) -> bytes:
         It cannot be read.
     """
     with open(path, "rb") as file:
-        _refuse_foreign(path, file.fileno())
+        found = os.fstat(file.fileno())
+        if found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
+            raise UnusableFile(f"{path} may have been written by another user")
         return file.read()
-
-
-def _refuse_foreign(path: Path, fd: int) -> None:
-    found = os.fstat(fd)
-    if found.st_uid != os.getuid() or found.st_mode & _OTHERS_WRITE:
-        raise UnusableFile(f"{path} may have been written by another user")
 
 
 def read(path: Path) -> memoryview:
@@ -106,15 +102,6 @@ def read(path: Path) -> memoryview:
         It cannot be read.
     """
     return _checked(path, memoryview(read_own(path)))
-
-
-def mapped(path: Path) -> memoryview:
-    """As :func:`read`, without a copy of it: it is the file itself that is looked at, which nobody changes (:func:`write`)."""
-    import mmap
-
-    with open(path, "rb") as file:
-        _refuse_foreign(path, file.fileno())
-        return _checked(path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
 def read_installed(path: Path) -> memoryview:

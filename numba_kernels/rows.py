@@ -67,9 +67,9 @@ def row_type(name: str, fields: Iterable[str], members: dict[str, Any] | None = 
 
 def _constructor(fields: tuple[str, ...], defaults: dict[str, Any]) -> Any:
     """Return the function that takes the values in their order, or by their names, as fast as one that is written out."""
-    scope = {"new": tuple.__new__, "__builtins__": {}}
+    scope = {"_new": tuple.__new__, "__builtins__": {}}
     names = "".join(f"{field}, " for field in fields)
-    made = eval(f"lambda cls, {names}: new(cls, ({names}))", scope)
+    made = eval(f"lambda _cls, {names}: _new(_cls, ({names}))", scope)
     made.__name__ = "__new__"
     made.__defaults__ = tuple(defaults.values()) or None
     return made

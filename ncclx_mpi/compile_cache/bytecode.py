@@ -61,6 +61,10 @@ class _Finder:
             spec.submodule_search_locations.append(folder)
         return spec
 
+    def forget(self) -> None:
+        """Find nothing from now on."""
+        self._rows, self._content = {}, memoryview(b"")
+
     def code(self, name: str, path: str, stamp: _Stamp | None = None) -> CodeType | None:
         """What was kept of a module, if it is that of this file, and of this state of it."""
         row = (self._rows or {}).get(name)
@@ -77,6 +81,11 @@ def install() -> None:
     """Import modules of ours from what was kept of them, from now on."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def forget() -> None:
+    """Let go of what was kept, 4 MB, when a start has imported what it needs: what comes later is imported in Python's own way."""
+    _finder.forget()
 
 
 def keep(names: Iterable[str]) -> None:
@@ -117,7 +126,7 @@ def _kept() -> tuple[dict[str, _Row], memoryview]:
     from numba_kernels import cache_files
 
     try:
-        content = cache_files.mapped(path())
+        content = cache_files.read(path())
         end = _HEAD_BYTES + int.from_bytes(content[:_HEAD_BYTES], "little")
         key, rows = marshal.loads(content[_HEAD_BYTES:end])
     except (OSError, EOFError, TypeError, ValueError):

@@ -35,7 +35,8 @@ _AT_START = (
     "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "ncclx_mpi.p2p.network_progress", "numba_kernels.cuda.cache", "transports.shm.transport",
 )  # fmt: skip
 """What every rank imports at its start."""
-_OF_LAUNCHERS = ("ncclx_mpi.cli.run", "ncclx_mpi.launch.local")
+_BESIDE = ("ncclx_mpi.collector", "ncclx_mpi.cli.run", "ncclx_mpi.launch.local")
+"""What is imported before that, and by launchers."""
 _NOT_IMPORTED = ("ncclx_mpi.MPI", "ncclx_mpi.__main__", "ncclx_mpi.cli.script")
 """What starts something when it is imported."""
 _FAR_PACKAGE = "transports.ucx"
@@ -89,7 +90,7 @@ def _modules_at_start() -> list[str]:
     """Import what starts import, of ranks and of launchers; names of our modules then."""
     from numba_kernels import digests
 
-    for name in (*_AT_START, *_OF_LAUNCHERS):
+    for name in (*_AT_START, *_BESIDE):
         _import(name)
     return [*(name for name in sys.modules if name.partition(".")[0] in digests.PACKAGES), *_NOT_IMPORTED]
 

@@ -64,7 +64,7 @@ USES = {
     "replaced": lambda kind: (tuple(kind(1)._replace(second="c")), tuple(kind(1).with_first(4))),
     "as a dictionary": lambda kind: kind(1)._asdict(),
     "made": lambda kind: tuple(kind._make([1, 2, 3])),
-    "described": lambda kind: (kind._fields, kind._field_defaults, kind.__match_args__, kind.__doc__, kind.__annotations__),
+    "described": lambda kind: (kind._fields, kind._field_defaults, kind.__match_args__, kind.__doc__, [*kind.__annotations__]),
     "pickled": lambda kind: (pickle.loads(pickle.dumps(kind(1))) == kind(1), type(pickle.loads(pickle.dumps(kind(1)))) is kind),
     "without a dictionary": lambda kind: hasattr(kind(1), "__dict__"),
 }
