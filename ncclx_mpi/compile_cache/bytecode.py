@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 KIND = "modules-"
 """How names of such files begin: one an installation and Python."""
 _OURS = ("ncclx_mpi.", "numba_kernels.", "transports.")
+_TAKEN = tuple(f"numba_kernels.{name}" for name in ("cache_files", "sha256"))
+"""What is imported to look for the file."""
 _HEAD_BYTES = 8
 _Stamp = tuple[int, int]
 _Row = tuple[str, str | None, _Stamp, int, int]
@@ -43,10 +45,9 @@ class _Finder:
         self._content = memoryview(b"")
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if path is None or not name.startswith(_OURS):
+        if path is None or not name.startswith(_OURS) or name in _TAKEN:
             return None
         if self._rows is None:
-            self._rows = {}  # for the modules that this one takes
             self._rows, self._content = _kept()
         row = self._rows.get(name)
         if row is None or row[2] != _stamp(row[0]):
@@ -109,24 +110,25 @@ def keep(names: Iterable[str]) -> None:
             at += len(parts[-1])
     head = marshal.dumps((_key(), rows))
     try:
-        cache_files.write(path(), b"".join([len(head).to_bytes(_HEAD_BYTES, "little"), head, *parts]))
+        cache_files.write(path(cache_files.cache_root()), b"".join([len(head).to_bytes(_HEAD_BYTES, "little"), head, *parts]))
     except OSError:
         return  # a cache that cannot be written
 
 
-def path() -> Path:
-    """Where the bytecode of this installation is kept."""
-    from numba_kernels import digests
+def path(root: Path) -> Path:
+    """Where the bytecode of this installation is kept in a cache."""
+    from numba_kernels.sha256 import sha256
 
-    return digests.list_path(KIND)
+    home = sha256(__file__.encode()).hexdigest()[:16]
+    return root / f"{KIND}{sys.implementation.cache_tag}-{home}"
 
 
 def _kept() -> tuple[dict[str, _Row], memoryview]:
-    """What an earlier process has kept."""
+    """What an earlier process has kept in the preferred folder: which one it will be is not decided yet, a setting may follow."""
     from numba_kernels import cache_files
 
     try:
-        content = cache_files.read(path())
+        content = cache_files.read(path(next(cache_files.cache_candidates())[1]))
         end = _HEAD_BYTES + int.from_bytes(content[:_HEAD_BYTES], "little")
         key, rows = marshal.loads(content[_HEAD_BYTES:end])
     except (OSError, EOFError, TypeError, ValueError):

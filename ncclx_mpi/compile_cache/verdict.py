@@ -41,7 +41,13 @@ def keep(mark: Path | None) -> None:
     """
     images = [shipped.HOME, *shipped.HOME.glob("*")]
     modules = _modules()
-    paths = {*digests.sources(), *modules, *map(os.path.dirname, modules), *map(str, images), str(bytecode.path())}
+    paths = {
+        *digests.sources(),
+        *modules,
+        *map(os.path.dirname, modules),
+        *map(str, images),
+        str(bytecode.path(cache_files.cache_root())),
+    }
     stamps = {path: _stamp(path) for path in paths}
     try:
         cache_files.write(_path(), marshal.dumps((_key(), mark.name if mark else "", stamps)))

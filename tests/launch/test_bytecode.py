@@ -28,6 +28,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text("value = 'kept'\n")
     monkeypatch.setattr(ncclx_mpi, "__path__", [str(tmp_path)])
     monkeypatch.setattr(cache_files, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(cache_files, "cache_candidates", lambda: iter([("this test", tmp_path)]))
     monkeypatch.setattr(bytecode, "_finder", bytecode._Finder())
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -129,6 +130,26 @@ def test_bytecode_of_another_python_is_not_used(source: Path, monkeypatch: pytes
     assert found().value == "read"
 
 
+def test_to_look_for_it_imports_nothing_that_could_be_kept() -> None:
+    """A module would be there twice that is imported again while it is looked for."""
+    code = """if True:
+        import sys, ncclx_mpi
+        from ncclx_mpi.compile_cache import bytecode
+        before = {*sys.modules}
+        bytecode._kept()
+        print({name for name in {*sys.modules} - before if name.startswith(bytecode._OURS)} <= {*bytecode._TAKEN})
+    """
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_cache_that_is_named_later_is_the_one_that_is_used(tmp_path: Path) -> None:
+    code = f"import os, ncclx_mpi.rc; os.environ[{cache_files.CACHE_VARIABLE!r}] = {str(tmp_path)!r}\n"
+    code += "from numba_kernels import cache_files; print(cache_files.cache_root())"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{tmp_path}\n", done.stderr
+
+
 STARTED = """
 import sys
 from ncclx_mpi import MPI
@@ -136,8 +157,7 @@ ours = [module for name, module in sys.modules.items() if name.startswith(("nccl
 from ncclx_mpi.compile_cache import bytecode
 print(*(module.__name__ for module in ours if not isinstance(module.__loader__, bytecode._Loader)))
 """
-TAKEN = ("cache_files", "digests", "rows", "sha256")
-OWN = {"ncclx_mpi.compile_cache", "ncclx_mpi.compile_cache.bytecode", *(f"numba_kernels.{name}" for name in TAKEN)}
+OWN = {"ncclx_mpi.compile_cache", "ncclx_mpi.compile_cache.bytecode", *bytecode._TAKEN}
 """What looks for it."""
 
 
