@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from ncclx_mpi import collector
+
 COMMANDS = {
     "run": ("ncclx_mpi.cli.run", "start a program on N ranks of this machine"),
     "info": ("ncclx_mpi.cli.info", "versions, libraries, bootstrap and transports, to paste into an issue"),
@@ -39,7 +41,8 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _command(name: str, args: list[str]) -> int:
-    module = importlib.import_module(COMMANDS[name][0])
+    with collector.at_rest():
+        module = importlib.import_module(COMMANDS[name][0])
     try:
         status: int = module.main(args)
         sys.stdout.flush()

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from ncclx_mpi import rc
+from ncclx_mpi import collector, rc
 from ncclx_mpi.cli.main import program_name
 from ncclx_mpi.launch.binding import KINDS, THREADS, Binding, bindings, threads
 from ncclx_mpi.launch.program import SCRIPT, Program, UsageError, parse_any
@@ -207,7 +207,8 @@ def _complain(message: str) -> int:
 
 
 def _run(options: argparse.Namespace, program: Program, node: Node | None, found: list[Binding]) -> int:
-    from ncclx_mpi.launch.local import Manners, run_programs
+    with collector.at_rest():
+        from ncclx_mpi.launch.local import Manners, run_programs
 
     manners = Manners(
         is_tagged=options.tag_output,
