@@ -30,7 +30,10 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cache_files, "cache_root", lambda: tmp_path)
     monkeypatch.setattr(cache_files, "cache_candidates", lambda: iter([("this test", tmp_path)]))
     monkeypatch.setattr(bytecode, "_finder", bytecode._Finder())
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    pythons_own = [
+        finder for finder in sys.meta_path if isinstance(finder, type)
+    ]  # pytest has one that loads our modules in its way
+    monkeypatch.setattr(sys, "meta_path", pythons_own)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     bytecode.keep([NAME])
     bytecode.install()
