@@ -19,9 +19,10 @@ import sys
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi.algorithms import ALGORITHMS, ORDER, ORDERS
+from numba_kernels.rows import NamedTuple
 
 _YES, _NO = ("1", "yes", "true", "on", "y"), ("0", "no", "false", "off", "n")
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api.attributes import Table
@@ -29,6 +29,7 @@ from ncclx_mpi.state import State
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 from transports.shm.layout import SLOTS
 from transports.shm.slots import SLOT, lease
 

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from ncclx_mpi.compile_cache import prune
+from ncclx_mpi.compile_cache import bytecode, prune
 from numba_kernels import cache_files, digests, processor, shipped
 from numba_kernels.sha256 import sha256
 
@@ -37,10 +37,17 @@ def keep(mark: Path | None) -> None:
     """Note that all is there: in the cache, which says so by `mark`, or in the installation.
 
     What it follows from: the sources that compiled functions are made from, and which ones there are, so our modules and their folders, too.
+    The file with their bytecode is among it, so that a start that looks for everything makes a missing one anew.
     """
     images = [shipped.HOME, *shipped.HOME.glob("*")]
     modules = _modules()
-    paths = {*digests.sources(), *modules, *map(os.path.dirname, modules), *map(str, images)}
+    paths = {
+        *digests.sources(),
+        *modules,
+        *map(os.path.dirname, modules),
+        *map(str, images),
+        str(bytecode.path(cache_files.cache_root())),
+    }
     stamps = {path: _stamp(path) for path in paths}
     try:
         cache_files.write(_path(), marshal.dumps((_key(), mark.name if mark else "", stamps)))

@@ -12,9 +12,9 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.locality.levels import CLASSES, LEVELS, Row, distance
+from numba_kernels.rows import NamedTuple
 
 COSTS = (0, 0, 1, 2, 20, 140, 300, 600)
 """Of a byte, by distance class: beyond the node as latencies of NCCLX's network were published, 1 : 7 : 15 : 30; within it a tenth."""

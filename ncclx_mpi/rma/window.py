@@ -14,7 +14,7 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
@@ -30,6 +30,7 @@ from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
 

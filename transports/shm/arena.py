@@ -16,10 +16,10 @@ import sys
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from numba_kernels.atomics import compare_exchange, fetch_add, load_acquire, store_release
 from numba_kernels.jit import c_address, entry, kernel
+from numba_kernels.rows import NamedTuple
 from transports.base import DeathNotice
 from transports.shm.caches import l2_bytes
 from transports.shm.heap import Heap
