@@ -5,7 +5,8 @@ called, a function needs its machine code and the addresses that this refers to.
 cannot be linked from an image is loaded by Numba.
 
 ====================  ==============================================================================================
-``wrapper``           what Python calls: takes the arguments out of their objects; absent in functions for C only
+``wrapper``           what Python calls, with a row of arguments (:mod:`numba_kernels.emit.entry_points`): takes them out of their
+                      objects; absent in functions for C only
 ``c_wrapper``         what native code calls
 ``environment``       the word in which the wrapper expects an object, for constants that our functions do not have
 ``imports``           what the code refers to outside itself; all of it must be there
@@ -48,9 +49,10 @@ _UNWINDING = 0x70000001
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _ADDRESS_OF_64_BITS = 1
 CAN_LINK = os.uname().machine in ("x86_64", "AMD64")
-_TAKES_KEYWORDS = 3
-"""METH_VARARGS | METH_KEYWORDS"""
+_TAKES_A_ROW = 0x80
+"""METH_FASTCALL: arguments come one behind the other in memory, and how many they are."""
 
+symbols.add("ncclx_mpi_type_error", id(TypeError))
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
@@ -231,7 +233,7 @@ _new_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def _python_function(name: str, wrapper: int) -> Callable[..., Any]:
-    method = _Method(name.encode(), wrapper, _TAKES_KEYWORDS, f"compiled wrapper for {name!r}".encode())
+    method = _Method(name.encode(), wrapper, _TAKES_A_ROW, f"compiled wrapper for {name!r}".encode())
     _methods.append(method)
     function: Callable[..., Any] = _new_function(ctypes.addressof(method), None, None)
     return function

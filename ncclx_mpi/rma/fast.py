@@ -40,6 +40,7 @@ from numba_kernels import types
 from numba_kernels.atomics import full_fence, load64, store64, ticks
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD
 from numba_kernels.memory import compare as differ
 from numba_kernels.memory import make_stack, move
 from numba_kernels.pyobject import (
@@ -110,7 +111,7 @@ def _reach(window, rank):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _integer(item, scratch):  # type: ignore[no-untyped-def]
+def integer_at(item, scratch):  # type: ignore[no-untyped-def]
     """The value of an int that is no subclass, or `_MOST` for anything that Python looks at. `scratch`: a word to work in."""
     if load64(item + OB_TYPE) != int_type():
         return _MOST
@@ -126,14 +127,14 @@ def _read_items(spec, nbytes, element, place):  # type: ignore[no-untyped-def]
     given = load64(spec + OB_SIZE) if items != 0 else 0
     if given < 1 or given > 3:
         return 0
-    store64(place, _integer(load64(items), place + 24))
+    store64(place, integer_at(load64(items), place + 24))
     if given == 3:
         element = element_named(load64(items + 16))
     if element == NONE:
         return 0
     there = nbytes
     if given > 1:
-        there = _integer(load64(items + 8), place + 24) * load64(item_sizes() + 8 * element)
+        there = integer_at(load64(items + 8), place + 24) * load64(item_sizes() + 8 * element)
     store64(place + 8, there)
     store64(place + 16, element)
     return 1 if there == nbytes else 0
@@ -147,7 +148,7 @@ def _find_place(target, spec, nbytes, element, place):  # type: ignore[no-untype
     store64(place + 16, element)
     if spec != none_object():
         if load64(spec + OB_TYPE) == int_type():
-            store64(place, _integer(spec, place + 24))
+            store64(place, integer_at(spec, place + 24))
         elif _read_items(spec, nbytes, element, place) == 0:
             return 0
     return _fits(target, place)
@@ -197,6 +198,9 @@ def fill_targets(window, rows, arena, first, last, own_address):  # type: ignore
             store64(target + TARGET.base, own_address if is_own else arena + load64(row + ROW.where))
             store64(target + TARGET.kind, MAPPED)
     store64(window + WINDOW.far, far)
+    store64(window + WINDOW.arena, arena)
+    store64(window + WINDOW.access, target_of(window, 0) + load64(window + WINDOW.size) * TARGET.total)
+    store64(window + WINDOW.exposure, load64(window + WINDOW.access) + load64(window + WINDOW.size) * WORD)
     return 0
 
 

@@ -153,7 +153,7 @@ class Window:
     @functools.cached_property
     def epochs(self) -> Epochs:
         """Those among some ranks, if there are any."""
-        return Epochs(self.comm)
+        return Epochs(self.comm, self.words)
 
     @functools.cached_property
     def _rows(self) -> list[list[int]]:
@@ -178,7 +178,7 @@ class Window:
         """Give everything back when all ranks have come here. Collective."""
         if self.words.are_locked:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
-        if "epochs" in self.__dict__ and self.epochs.is_open:
+        if self.words.are_in_epochs:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
         if self._far:
             self._complete(self._far)
@@ -199,6 +199,8 @@ class Window:
         self._release()
 
     def _release(self) -> None:
+        if "epochs" in self.__dict__:
+            self.epochs.free()
         if self._control:
             self.engine.arena.open_heap(self.engine.local_rank).free(self._control)
             self._control = 0
@@ -292,16 +294,9 @@ class Window:
             self._complete(self._far if rank is None else [rank])
         self.order_memory()
 
-    def start(self, targets: list[int]) -> None:
-        """Begin an access epoch for some ranks when these have posted."""
-        self.epochs.start(targets)
-        self.words.set_started(targets, 1)
-
     def complete(self) -> None:
-        """End the access epoch that Start began."""
-        targets = self.epochs.started or []
-        self._complete(targets)
-        self.words.set_started(targets, 0)
+        """End the access epoch of some ranks."""
+        self._complete(self.epochs.targets())
         self.epochs.complete()
 
     def _complete(self, ranks: Collection[int], action: int = requests.FLUSH) -> None:
