@@ -16,7 +16,7 @@ from ncclx_mpi.collectives.barrier.shm_oneshot import barrier
 from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.collectives.fast_plans import barrier as planned_barrier
 from ncclx_mpi.collectives.select import is_planned
-from ncclx_mpi.collectives.shm_oneshot import BARRIER, give_gil
+from ncclx_mpi.collectives.shm_oneshot import BARRIER, KEEP_GIL, give_gil
 from ncclx_mpi.constants import (
     LOCK_EXCLUSIVE,
     LOCK_SHARED,
@@ -37,7 +37,7 @@ from ncclx_mpi.rma.locks import try_lock, unlock
 from ncclx_mpi.rma.requests import COMBINE, GET, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
 from ncclx_mpi.rma.requests import REPLACE as REPLACE_THERE
 from numba_kernels import types
-from numba_kernels.atomics import full_fence, load64, store64, ticks
+from numba_kernels.atomics import full_fence, load64, load_acquire, store64, ticks
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
@@ -273,14 +273,37 @@ def get(window, origin, target_rank, spec):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _take(window, word, exclusive):  # type: ignore[no-untyped-def]
     """Take a lock or guard, perhaps after some turns: 1, or 0 if it is left to Python to wait for it."""
-    comm = load64(window + WINDOW.comm)
-    engine = load64(comm + COMM.engine)
-    owner, turn, started = load64(engine + ENGINE.rank), 0, ticks()
-    while try_lock(word, exclusive, owner) == 0:
-        if turn >= min(POLLS, load64(engine + ENGINE.spins)) or idle(engine, turn, started) != 0:
+    engine = load64(load64(window + WINDOW.comm) + COMM.engine)
+    owner = load64(engine + ENGINE.rank)
+    if try_lock(word, exclusive, owner) != 0:
+        return 1
+    started = ticks()
+    for turn in range(min(POLLS, load64(engine + ENGINE.spins))):
+        if idle(engine, turn, started) != 0:
             return 0
-        turn += 1
-    return 1
+        if try_lock(word, exclusive, owner) != 0:
+            return 1
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def _take_guard(window, target, nbytes):  # type: ignore[no-untyped-def]
+    """Keep other accumulations away from a target's memory: 1, or 0 if it is left to Python to wait; 2 if nobody else can come.
+
+    Under an exclusive lock other ranks stay away, and other threads of this process as long as this one keeps the GIL: those that are
+    in an accumulation already have taken the guard.
+    """
+    guard = load64(target + TARGET.guard)
+    if load64(target + TARGET.held) == EXCLUSIVE and nbytes <= KEEP_GIL and load_acquire(guard) == 0:
+        return 2
+    return _take(window, guard, 1)
+
+
+@kernel("void(int64, int64)")
+def _give_guard(target, taken):  # type: ignore[no-untyped-def]
+    """End what :func:`_take_guard` has begun, which returned `taken`."""
+    if taken == 1:
+        unlock(load64(target + TARGET.guard), 1)
 
 
 @kernel("int64(int64, int64, int64)")
@@ -354,14 +377,15 @@ def _ask(window, target, place, origin, landing, combining, owner):  # type: ign
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def _exchange(window, rank, target, place, origin, landing, combining):  # type: ignore[no-untyped-def]
     """Under the guard, copy what a place holds to `landing`, and combine elements into it, each unless its address is 0: 0, or SLOW."""
-    start, nbytes, guard = load64(place), load64(place + 8), load64(target + TARGET.guard)
-    if _take(window, guard, 1) == 0:
+    start, nbytes = load64(place), load64(place + 8)
+    taken = _take_guard(window, target, nbytes)
+    if taken == 0:
         return SLOW
     state = give_gil(nbytes)
     is_done = 1 if landing == 0 else _read(window, rank, target, start, landing, nbytes)
     if is_done != 0 and origin != 0:
         is_done = _combine(window, rank, target, start, origin, nbytes, combining)
-    unlock(guard, 1)
+    _give_guard(target, taken)
     enter_gil(state)
     return 0 if is_done != 0 else SLOW
 
@@ -457,14 +481,14 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
     if load64(target + TARGET.kind) == ASKED:
         given, other = address_of(origin), address_of(compare)
         return ask_far(window, target, SWAP, load64(place), nbytes, 0, 0, given, other, address_of(result), array_of(result))
-    guard = load64(target + TARGET.guard)
-    if _take(window, guard, 1) == 0:
+    taken = _take_guard(window, target, nbytes)
+    if taken == 0:
         return SLOW
     held, start = _element_words(), load64(place)
     is_done = _read(window, rank, target, start, held, nbytes)
     if is_done != 0 and differ(held, address_of(compare), nbytes) == 0:
         is_done = _write(window, rank, target, start, address_of(origin), nbytes)
-    unlock(guard, 1)
+    _give_guard(target, taken)
     if is_done == 0:
         return SLOW
     move(address_of(result), held, nbytes)
