@@ -356,14 +356,14 @@ def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
         return engine.new_comm(table[0][2], [parent.world_ranks[rank] for rank in mine], table[0][3])
     if parent.rank == 0 and table[0][3] >= 0:
         engine.arena.set_word(engine.arena.plan.slot(table[0][3]) + SLOT.leased, 0)
-    colors = [row[0] for row in table if row[0] != UNDEFINED]
+    colors = [row[0] for row in table if row[0] != UNDEFINED]  # groups of one need no slot, and so not to meet again
     members = mine if color != UNDEFINED else []
     slot = _slot_of_leader(parent, members) if len(set(colors)) < len(colors) else -1
     return engine.new_comm(table[mine[0]][2], [parent.world_ranks[rank] for rank in mine], slot) if members else None
 
 
 def _slot_of_leader(parent: NativeComm, members: Sequence[int]) -> int:
-    """Let the leader of each group of `members` (ranks of `parent`) tell everybody its slot. Groups of one, which have none, need not meet."""
+    """Let the leader of each group of `members` (ranks of `parent`) tell everybody its slot."""
     leads = bool(members) and members[0] == parent.rank
     slots = gather_words(parent, _lease(parent.engine, [parent.world_ranks[rank] for rank in members]) if leads else -1)
     return slots[members[0]][0] if members else -1
