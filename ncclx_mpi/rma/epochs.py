@@ -48,8 +48,9 @@ class Epochs:
         if self._words.get("started") != CLOSED:
             self._refuse("Start", "has started an epoch already: call Complete first")
         self._make_counters()
-        self.engine.wait_all(self._expect(self._far(targets), _POSTED), "Win.Start")
-        self._words.set_members("access", targets)
+        far = self._far(targets)
+        self.engine.wait_all(self._expect(far, _POSTED), "Win.Start")
+        self._words.set_members("access", targets, len(far))
         if self._is_slow(entry(fast_epochs.begin_access)(self._words.address), "Win.Start"):
             self._refuse("Start", "has started an epoch in another thread: call Complete first")
 
@@ -73,8 +74,7 @@ class Epochs:
         self._make_counters()
         far = self._far(origins)
         self._tell(far, _POSTED, "Win.Post")
-        self._words.set_members("exposure", origins)
-        self._words.set("exposure_far", len(far))
+        self._words.set_members("exposure", origins, len(far))
         if entry(fast_epochs.begin_exposure)(self._words.address) != 0:
             self._refuse("Post", "exposes its memory in another thread: call Wait first")
         self._awaited = self._expect(far, _COMPLETED)

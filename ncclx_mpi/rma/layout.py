@@ -134,12 +134,12 @@ class Words:
         first = (self.get(epoch) - self.address) // WORD
         return self._words[first : first + self.get(f"{epoch}_count")].tolist()
 
-    def set_members(self, epoch: str, ranks: Sequence[int]) -> None:
-        """Note the ranks that take part in the epoch ``"access"``, or ``"exposure"``; those that are far are done with."""
+    def set_members(self, epoch: str, ranks: Sequence[int], far: int) -> None:
+        """Note the ranks that take part in the epoch ``"access"``, or ``"exposure"``, and how many of them are far."""
         first = (self.get(epoch) - self.address) // WORD
         self._words[first : first + len(ranks)] = array("q", ranks)
         self.set(f"{epoch}_count", len(ranks))
-        self.set(f"{epoch}_far", 0)
+        self.set(f"{epoch}_far", far)
 
     def target(self, rank: int) -> int:
         """Address of the :data:`TARGET` that a rank is."""
