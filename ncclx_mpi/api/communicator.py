@@ -201,9 +201,12 @@ class CommState(State):
 
     def depart(self) -> errors.Exception | None:
         """As :meth:`leave`, after a look at what others called; returns what is to be raised, if they called other collectives."""
-        native = self.of_all
-        is_plain = native.slot >= 0 and not native.is_revoked and self.prepared is None and not self.pendings
+        native, lone = self.of_all, self.of_all.lone_slot
+        has_slot = native.slot >= 0 or lone is not None
+        is_plain = has_slot and not native.is_revoked and self.prepared is None and not self.pendings
         if is_plain and _kernels().depart(native.address) == 0:
+            if lone is not None:
+                native.engine.arena.return_lone_slot(lone)
             self.empty()
             self.retired = (native,)
             return None

@@ -242,7 +242,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Free(self) -> None:
         """Free the window, when all ranks have come here."""
         state, window = self._state, self._window
-        attributes.delete_all(self._KIND, self, state.attributes)
+        if state.attributes:
+            attributes.delete_all(self._KIND, self, state.attributes)
         window.close()
         communicator.return_slot(window.comm)
         _open.discard(state)
@@ -433,7 +434,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     @property
     def _has_near_only(self) -> bool:
         """Whether no target has to be asked: the compiled calls wait for the answer."""
-        return self._state.window.words.get("far") == 0
+        return not self._state.window.words.reach_far
 
     @property
     def _window(self) -> Window:

@@ -69,7 +69,8 @@ FREE, SHARED, EXCLUSIVE = 0, 1, 2
 CLOSED, OPEN, CHANGING = 0, 1, 2
 """``WINDOW.started``, ``WINDOW.exposed``; the last one while a thread waits in Start or in Wait."""
 
-_ALL, _HELD = WINDOW.all // WORD, WINDOW.held // WORD
+_ALL, _HELD, _FAR = WINDOW.all // WORD, WINDOW.held // WORD, WINDOW.far // WORD
+_STARTED, _EXPOSED = WINDOW.started // WORD, WINDOW.exposed // WORD
 _HEADER, _EPOCHS = struct.Struct("8q"), struct.Struct("4q")
 assert (WINDOW.size, WINDOW.fenced, WINDOW.all, WINDOW.held) == tuple(range(WINDOW.size, WINDOW.size + 4 * WORD, WORD))
 
@@ -127,7 +128,12 @@ class Words:
     @property
     def are_in_epochs(self) -> bool:
         """Whether this rank is between Start and Complete, or between Post and Wait."""
-        return bool(self.get("started") or self.get("exposed"))
+        return bool(self._words[_STARTED] or self._words[_EXPOSED])
+
+    @property
+    def reach_far(self) -> bool:
+        """Whether some targets share no memory with this rank."""
+        return bool(self._words[_FAR])
 
     def members(self, epoch: str) -> list[int]:
         """The ranks that take part in the epoch ``"access"``, or ``"exposure"``."""

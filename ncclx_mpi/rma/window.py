@@ -59,6 +59,8 @@ def _token(pid: int) -> tuple[int, int]:
 
 
 _tokens: list[npt.NDArray[np.int64]] = []
+_exchange_rows = functools.cache(lambda: entry(fast_making.exchange_rows))
+_end = functools.cache(lambda: entry(fast_making.end))
 
 
 class Window:
@@ -97,7 +99,7 @@ class Window:
         self._far: dict[int, Far] = {}
         self._near: dict[int, Near] = {}
         self._serving: Serving | None = None
-        if self.words.get("far"):
+        if self.words.reach_far:
             self._serving = self._serve(function_of)
             self._far = {
                 rank: self._far_target(rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)
@@ -134,7 +136,7 @@ class Window:
         table: array[int] = _ZERO * (_FIELDS * comm.size)
         rows, known = table.buffer_info()[0], (arena.base, near[0], near[-1], self.part.address)
         _ROW.pack_into(table, ROW.total * comm.rank, *row)
-        code = entry(fast_making.exchange_rows)(self.words.address, rows, *known)
+        code = _exchange_rows()(self.words.address, rows, *known)
         if code == fast.SLOW:
             collectives.allgather(comm, 0, ROW.total, rows)
             bad = entry(fast.fill_targets)(self.words.address, rows, *known)
@@ -184,7 +186,7 @@ class Window:
             self._complete(self._far)
             for target in self._far.values():
                 target.close()
-        code = entry(fast_making.end)(self.words.address)
+        code = _end()(self.words.address)
         if code > 0:
             collectives.check(self.comm, code, "barrier")
         if code == fast.SLOW:
