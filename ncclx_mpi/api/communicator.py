@@ -282,7 +282,8 @@ def _lease(engine: Engine, world_ranks: Sequence[int]) -> int:
     """Lease a slot for these ranks: -1 if none is left, or they need none, or are of several nodes."""
     if len(world_ranks) < _FEWEST_IN_SLOT or not engine.are_near(world_ranks):
         return -1
-    return entry(lease)(*engine.slots, SLOTS, len(world_ranks))
+    slot: int = entry(lease)(*engine.slots, SLOTS, len(world_ranks))
+    return slot
 
 
 def new_context(engine: Engine) -> int:

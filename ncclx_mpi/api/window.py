@@ -539,7 +539,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Test(self) -> bool:
         """Test whether an RMA exposure epoch has completed."""
         state = self._state
-        code = fast.test_epoch(state.address)
+        code: int = fast.test_epoch(state.address)
         if code < 0 and settle_epoch(state.window, code, "Win.Test"):
             return self._window.epochs.test()
         return code == 0

@@ -93,10 +93,10 @@ class Epochs:
             self.engine.check_peers("Win.Test")
             return False
         self._end_far("Win.Test")
-        code = entry(fast_epochs.test)(self._words.address)
+        code: int = entry(fast_epochs.test)(self._words.address)
         if self._is_slow(code, "Win.Test"):
             self._refuse("Test", "waits in another thread already")
-        return code == 0
+        return code != fast_epochs.PENDING
 
     def __del__(self) -> None:
         for request in getattr(self, "_awaited", ()):
