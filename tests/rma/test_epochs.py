@@ -116,7 +116,7 @@ def counters_of(win: Any) -> list[int]:
     return list((ctypes.c_int64 * (nbytes // 8)).from_address(win._state.window.words.get("counters")))
 
 
-@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.ranks(1, 2, 3, topology="machine")
 def test_usual_calls_stay_in_compiled_code(comm: Any) -> None:
     from ncclx_mpi.api import fast
 
