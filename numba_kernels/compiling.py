@@ -33,6 +33,7 @@ from numba.core.registry import cpu_target
 
 from numba_kernels import cache_files, digests, elf, jit, linking, symbols
 from numba_kernels.deferred import real
+from numba_kernels.emit.entry_points import SUFFIX, called_with_a_row
 
 _DIGEST = "numba_kernels_digest"
 _EXCEPTION = ".const.picklebuf"
@@ -61,12 +62,12 @@ def dispatcher(kernel: jit.Kernel) -> Any:
             function
         )
         made._cache = _Cache(function, kernel.image if kernel.is_entry else None)
-    made.compile = functools.partial(_compile_declared, made.compile, real(kernel.signature))
+    made.compile = functools.partial(_compile_declared, made.compile, real(kernel.signature), kernel.is_entry)
     return made
 
 
-def _compile_declared(compiler: Callable[[Any], Any], signature: Any, _arguments: Any) -> Any:
-    with pinned_configuration():
+def _compile_declared(compiler: Callable[[Any], Any], signature: Any, is_entry: bool, _arguments: Any) -> Any:
+    with pinned_configuration(), called_with_a_row(is_entry):
         return compiler(signature)
 
 
@@ -240,7 +241,7 @@ def code_of(result: Any) -> tuple[bytes, str, str, str] | None:
     defined = {symbol.name for symbol in found if not symbol.is_declaration}
     wrapper, c_wrapper, environment = (
         name if name in defined else ""
-        for name in (described.llvm_cpython_wrapper_name, described.llvm_cfunc_wrapper_name, described.env_name)
+        for name in (described.llvm_cpython_wrapper_name + SUFFIX, described.llvm_cfunc_wrapper_name, described.env_name)
     )
     _name, _kind, (code, _intermediate) = library.serialize_using_object_code()
     return code, wrapper, c_wrapper, environment

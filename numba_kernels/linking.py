@@ -30,9 +30,10 @@ from numba_kernels.sha256 import sha256
 
 _ADDRESS = struct.Struct("<Q")
 CAN_LINK = os.uname().machine in ("x86_64", "AMD64")
-_TAKES_KEYWORDS = 3
-"""METH_VARARGS | METH_KEYWORDS"""
+_TAKES_A_ROW = 0x80
+"""METH_FASTCALL: arguments come one behind the other in memory, and how many they are."""
 
+symbols.add("ncclx_mpi_type_error", id(TypeError))
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
@@ -49,7 +50,8 @@ class Image(NamedTuple):
     code_bytes, variable_bytes
         Whole pages for them, and for variables behind them.
     wrapper
-        What Python calls: takes the arguments out of their objects; absent in functions for C only.
+        What Python calls, with a row of arguments (:mod:`numba_kernels.emit.entry_points`): takes them out of their objects; absent in
+        functions for C only.
     c_wrapper
         What native code calls.
     environment
@@ -156,7 +158,7 @@ _new_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def _python_function(name: str, wrapper: int) -> Callable[..., Any]:
-    method = _Method(name.encode(), wrapper, _TAKES_KEYWORDS, f"compiled wrapper for {name!r}".encode())
+    method = _Method(name.encode(), wrapper, _TAKES_A_ROW, f"compiled wrapper for {name!r}".encode())
     _methods.append(method)
     function: Callable[..., Any] = _new_function(ctypes.addressof(method), None, None)
     return function
