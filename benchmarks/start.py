@@ -57,9 +57,8 @@ def taken(words: Sequence[str], folder: str) -> float:
     """Milliseconds from start to end of a program, in a folder where Python finds no other version of what it imports."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
     begun = time.perf_counter()
-    subprocess.run(
-        words, env=environment, stdin=subprocess.DEVNULL, cwd=folder, check=True
-    )  # with a limit it would look for the end every 50 ms
+    # without a limit, with which it would look for the end every 50 ms
+    subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, cwd=folder, check=True)
     return round((time.perf_counter() - begun) * 1e3, 1)
 
 
