@@ -22,7 +22,7 @@ from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
-from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, numbered
+from ncclx_mpi.api.op import NO_OP, NO_TABLE, REPLACE, SUM, Op, numbered
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
 from ncclx_mpi.api.window_codes import settle, settle_all, settle_epoch, settle_fence, settle_lock, settle_unlock
@@ -338,7 +338,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
         """Accumulate data into a memory window on a remote process."""
         state = self._state
-        code = fast.accumulate(state.address, origin, target_rank, target, fast.table_of(op))
+        table = op._state.table if isinstance(op, Op) else NO_TABLE  # a call of table_of would be a tenth of this one
+        code = fast.accumulate(state.address, origin, target_rank, target, table)
         if code != 0 and settle(state.window, code, target_rank):
             self._accumulate(origin, target_rank, target, op)
 
@@ -374,7 +375,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
         """Perform one-sided read-modify-write of a single element."""
         state = self._state
-        code = fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, fast.table_of(op))
+        table = op._state.table if isinstance(op, Op) else NO_TABLE
+        code = fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, table)
         if code != 0 and settle(state.window, code, target_rank):
             self._fetch_and_op(origin, result, target_rank, target_disp, op)
 
