@@ -2,7 +2,7 @@
 
 ncclx run -n 2 docs/examples.py FILE
 
-A piece begins with a comment that says of which names it is an example; before the first one are lines that all pieces of the file begin with.
+A piece begins with a comment that says of which names it is an example. The lines before the first one belong to all pieces of the file.
 """
 
 import re

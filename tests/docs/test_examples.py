@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import os
 import re
@@ -41,7 +42,7 @@ def members() -> set[tuple[type, str]]:
 
 
 def functions(module: Any) -> set[str]:
-    return {name for name, value in vars(module).items() if callable(value) and not isinstance(value, type) and name[:1] != "_"}
+    return {name for name, value in vars(module).items() if inspect.isroutine(value) and name[:1] != "_"}
 
 
 def of_tests() -> set[str]:
@@ -92,7 +93,7 @@ def test_an_example_is_of_something() -> None:
     assert examples.by_name().keys() <= names | functions(MPI) | of_tests() | GROUPS
 
 
-@pytest.mark.parametrize("program", examples.programs(), ids=lambda program: program.path.stem)
+@pytest.mark.parametrize("program", list(examples.programs()), ids=lambda program: program.path.stem)
 def test_an_example_has_what_it_is_of(program: examples.Program) -> None:
     for piece in program.pieces:
         used = {node.attr for node in ast.walk(ast.parse(piece.text)) if isinstance(node, ast.Attribute)}

@@ -21,7 +21,7 @@ assert everyone.tolist() == ([0, 1] if rank == 0 else [0, 0])
 
 # example: Comm.Gatherv
 mine, together = np.full(rank + 1, rank), np.zeros(3, int)  # one element of rank 0, two of rank 1
-comm.Gatherv(mine, [together, (1, 2)], root=0)
+comm.Gatherv(mine, [together, [1, 2]], root=0)
 assert together.tolist() == ([0, 1, 1] if rank == 0 else [0, 0, 0])
 
 # example: Comm.Scatter
@@ -31,7 +31,7 @@ assert piece[0] == 5 + rank
 
 # example: Comm.Scatterv
 piece = np.zeros(rank + 1, int)
-comm.Scatterv([np.arange(3), (1, 2)] if rank == 0 else None, piece, root=0)
+comm.Scatterv([np.arange(3), [1, 2]] if rank == 0 else None, piece, root=0)
 assert piece.tolist() == ([0] if rank == 0 else [1, 2])
 
 # example: Comm.Allgather
@@ -41,7 +41,7 @@ assert everyone.tolist() == [0, 1]
 
 # example: Comm.Allgatherv
 mine, together = np.full(rank + 1, rank), np.zeros(3, int)
-comm.Allgatherv(mine, [together, (1, 2)])
+comm.Allgatherv(mine, [together, [1, 2]])
 assert together.tolist() == [0, 1, 1]
 
 # example: Comm.Alltoall
@@ -51,7 +51,7 @@ assert received.tolist() == [rank, 10 + rank]
 
 # example: Comm.Alltoallv
 blocks, received = np.full(3, rank), np.zeros(2 * (rank + 1), int)  # one element for rank 0, two for rank 1
-comm.Alltoallv([blocks, (1, 2)], [received, (rank + 1, rank + 1)])
+comm.Alltoallv([blocks, [1, 2]], [received, [rank + 1, rank + 1]])
 assert received.tolist() == ([0, 1] if rank == 0 else [0, 0, 1, 1])
 
 # example: Comm.Alltoallw
@@ -108,7 +108,7 @@ assert everyone.tolist() == ([0, 1] if rank == 0 else [0, 0])
 
 # example: Comm.Igatherv
 mine, together = np.full(rank + 1, rank), np.zeros(3, int)  # one element of rank 0, two of rank 1
-request = comm.Igatherv(mine, [together, (1, 2)], root=0)
+request = comm.Igatherv(mine, [together, [1, 2]], root=0)
 request.Wait()
 assert together.tolist() == ([0, 1, 1] if rank == 0 else [0, 0, 0])
 
@@ -120,7 +120,7 @@ assert piece[0] == 5 + rank
 
 # example: Comm.Iscatterv
 piece = np.zeros(rank + 1, int)
-request = comm.Iscatterv([np.arange(3), (1, 2)] if rank == 0 else None, piece, root=0)
+request = comm.Iscatterv([np.arange(3), [1, 2]] if rank == 0 else None, piece, root=0)
 request.Wait()
 assert piece.tolist() == ([0] if rank == 0 else [1, 2])
 
@@ -132,7 +132,7 @@ assert everyone.tolist() == [0, 1]
 
 # example: Comm.Iallgatherv
 mine, together = np.full(rank + 1, rank), np.zeros(3, int)
-request = comm.Iallgatherv(mine, [together, (1, 2)])
+request = comm.Iallgatherv(mine, [together, [1, 2]])
 request.Wait()
 assert together.tolist() == [0, 1, 1]
 
@@ -144,7 +144,7 @@ assert received.tolist() == [rank, 10 + rank]
 
 # example: Comm.Ialltoallv
 blocks, received = np.full(3, rank), np.zeros(2 * (rank + 1), int)  # one element for rank 0, two for rank 1
-request = comm.Ialltoallv([blocks, (1, 2)], [received, (rank + 1, rank + 1)])
+request = comm.Ialltoallv([blocks, [1, 2]], [received, [rank + 1, rank + 1]])
 request.Wait()
 assert received.tolist() == ([0, 1] if rank == 0 else [0, 0, 1, 1])
 
@@ -212,7 +212,7 @@ assert everyone.tolist() == ([0, 1] if rank == 0 else [0, 0])
 
 # example: Comm.Gatherv_init
 mine, together = np.full(rank + 1, rank), np.zeros(3, int)  # one element of rank 0, two of rank 1
-request = comm.Gatherv_init(mine, [together, (1, 2)], root=0)
+request = comm.Gatherv_init(mine, [together, [1, 2]], root=0)
 request.Start()
 request.Wait()
 assert together.tolist() == ([0, 1, 1] if rank == 0 else [0, 0, 0])
@@ -226,7 +226,7 @@ assert piece[0] == 5 + rank
 
 # example: Comm.Scatterv_init
 piece = np.zeros(rank + 1, int)
-request = comm.Scatterv_init([np.arange(3), (1, 2)] if rank == 0 else None, piece, root=0)
+request = comm.Scatterv_init([np.arange(3), [1, 2]] if rank == 0 else None, piece, root=0)
 request.Start()
 request.Wait()
 assert piece.tolist() == ([0] if rank == 0 else [1, 2])
@@ -240,7 +240,7 @@ assert everyone.tolist() == [0, 1]
 
 # example: Comm.Allgatherv_init
 mine, together = np.full(rank + 1, rank), np.zeros(3, int)
-request = comm.Allgatherv_init(mine, [together, (1, 2)])
+request = comm.Allgatherv_init(mine, [together, [1, 2]])
 request.Start()
 request.Wait()
 assert together.tolist() == [0, 1, 1]
@@ -254,7 +254,7 @@ assert received.tolist() == [rank, 10 + rank]
 
 # example: Comm.Alltoallv_init
 blocks, received = np.full(3, rank), np.zeros(2 * (rank + 1), int)  # one element for rank 0, two for rank 1
-request = comm.Alltoallv_init([blocks, (1, 2)], [received, (rank + 1, rank + 1)])
+request = comm.Alltoallv_init([blocks, [1, 2]], [received, [rank + 1, rank + 1]])
 request.Start()
 request.Wait()
 assert received.tolist() == ([0, 1] if rank == 0 else [0, 0, 1, 1])

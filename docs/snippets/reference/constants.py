@@ -7,12 +7,12 @@ rank, size = comm.rank, comm.size
 other = 1 - rank
 
 # example: operations
-results = {}
+results = []
 for op in (MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN, MPI.BAND, MPI.BOR, MPI.BXOR, MPI.LAND, MPI.LOR, MPI.LXOR):
     result = np.empty(1, int)
     comm.Allreduce(np.array([rank + 2]), result, op=op)  # of 2 and 3
-    results[op.Get_name() if hasattr(op, "Get_name") else len(results)] = int(result[0])
-assert list(results.values()) == [5, 6, 3, 2, 2, 3, 1, 1, 1, 0]
+    results.append(int(result[0]))
+assert results == [5, 6, 3, 2, 2, 3, 1, 1, 1, 0]
 assert comm.allreduce((rank + 2, rank), op=MPI.MAXLOC) == (3, 1)  # the largest, and where it is; MINLOC the smallest
 
 # example: datatypes
@@ -38,4 +38,4 @@ status = MPI.Status()
 comm.send("word", dest=other, tag=3)
 comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status)
 comm.send("nobody gets it", dest=MPI.PROC_NULL)
-assert status.Get_count(MPI.DOUBLE) == MPI.UNDEFINED or status.Get_count(MPI.BYTE) > 0
+assert (status.source, status.tag) == (other, 3)

@@ -218,7 +218,7 @@ if rank == 0:
     request.Pready(1)  # the second half may go, the first one is still being computed
     request.Pready(0)
 else:
-    request = comm.Precv_init([data, 2, MPI.DOUBLE], partitions=2, source=0)
+    request = comm.Precv_init([data, 2, MPI.DOUBLE], partitions=2, source=0, tag=0)
     request.Start()
     while not request.Parrived(1):
         pass
@@ -233,7 +233,7 @@ if rank == 0:
     request.Pready_range(0, 1)  # both are among them
     request.Pready_list([3, 2])
 else:
-    request = comm.Precv_init([data, 1, MPI.DOUBLE], partitions=4, source=0)
+    request = comm.Precv_init([data, 1, MPI.DOUBLE], partitions=4, source=0, tag=0)
     request.Start()
 request.Wait()
 assert data.tolist() == [0, 1, 2, 3]

@@ -15,7 +15,7 @@ assert around.tolist() == [other, other]
 # example: Topocomm.Neighbor_allgatherv
 grid = comm.Create_cart([2], periods=[True])  # each rank is before and behind the other one
 mine, around = np.full(rank + 1, rank), np.zeros(2 * (other + 1), int)
-grid.Neighbor_allgatherv(mine, [around, (other + 1, other + 1)])
+grid.Neighbor_allgatherv(mine, [around, [other + 1, other + 1]])
 assert (around == other).all()
 
 # example: Topocomm.Neighbor_alltoall
@@ -27,7 +27,7 @@ assert around.tolist() == [10 * other + 1, 10 * other]
 # example: Topocomm.Neighbor_alltoallv
 grid = comm.Create_cart([2], periods=[True])  # each rank is before and behind the other one
 around = np.zeros(3, int)
-grid.Neighbor_alltoallv([np.full(3, rank), (1, 2)], [around, (2, 1)])
+grid.Neighbor_alltoallv([np.full(3, rank), [1, 2]], [around, [2, 1]])
 assert around.tolist() == [other] * 3
 
 # example: Topocomm.Neighbor_alltoallw
@@ -47,7 +47,7 @@ assert around.tolist() == [other, other]
 # example: Topocomm.Ineighbor_allgatherv
 grid = comm.Create_cart([2], periods=[True])  # each rank is before and behind the other one
 mine, around = np.full(rank + 1, rank), np.zeros(2 * (other + 1), int)
-request = grid.Ineighbor_allgatherv(mine, [around, (other + 1, other + 1)])
+request = grid.Ineighbor_allgatherv(mine, [around, [other + 1, other + 1]])
 request.Wait()
 assert (around == other).all()
 
@@ -61,7 +61,7 @@ assert around.tolist() == [10 * other + 1, 10 * other]
 # example: Topocomm.Ineighbor_alltoallv
 grid = comm.Create_cart([2], periods=[True])  # each rank is before and behind the other one
 around = np.zeros(3, int)
-request = grid.Ineighbor_alltoallv([np.full(3, rank), (1, 2)], [around, (2, 1)])
+request = grid.Ineighbor_alltoallv([np.full(3, rank), [1, 2]], [around, [2, 1]])
 request.Wait()
 assert around.tolist() == [other] * 3
 
@@ -84,7 +84,7 @@ assert around.tolist() == [other, other]
 # example: Topocomm.Neighbor_allgatherv_init
 grid = comm.Create_cart([2], periods=[True])  # each rank is before and behind the other one
 mine, around = np.full(rank + 1, rank), np.zeros(2 * (other + 1), int)
-request = grid.Neighbor_allgatherv_init(mine, [around, (other + 1, other + 1)])
+request = grid.Neighbor_allgatherv_init(mine, [around, [other + 1, other + 1]])
 request.Start()
 request.Wait()
 assert (around == other).all()
@@ -100,7 +100,7 @@ assert around.tolist() == [10 * other + 1, 10 * other]
 # example: Topocomm.Neighbor_alltoallv_init
 grid = comm.Create_cart([2], periods=[True])  # each rank is before and behind the other one
 around = np.zeros(3, int)
-request = grid.Neighbor_alltoallv_init([np.full(3, rank), (1, 2)], [around, (2, 1)])
+request = grid.Neighbor_alltoallv_init([np.full(3, rank), [1, 2]], [around, [2, 1]])
 request.Start()
 request.Wait()
 assert around.tolist() == [other] * 3

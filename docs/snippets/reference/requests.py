@@ -159,14 +159,14 @@ while not MPI.Request.get_status_some(requests):
 assert requests[0].wait() == "word"
 
 # example: Request.Cancel
-request = comm.Irecv(np.empty(1), source=other)
-request.Cancel()  # nobody sends
+request = comm.Irecv(np.empty(1), source=other, tag=99)  # nobody sends that
+request.Cancel()
 status = MPI.Status()
 request.Wait(status)
 assert status.Is_cancelled()
 
 # example: Request.cancel
-request = comm.irecv(source=other)
+request = comm.irecv(source=other, tag=99)  # nobody sends that
 request.cancel()
 status = MPI.Status()
 request.wait(status)
