@@ -146,6 +146,8 @@ class Constants(Lines):
 
 def bytes_of(datatype: MPI.Datatype) -> str:
     """What an element is: its size, and what NumPy calls it."""
+    if not datatype:
+        return "Null: there is no such type here."
     named = f", ``{datatype.typestr}`` in NumPy" if datatype.typestr[:1] != "V" else ""
     return f"{datatype.Get_size()} bytes{named}."
 
