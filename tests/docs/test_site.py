@@ -137,6 +137,14 @@ def test_nothing_of_a_page_comes_from_elsewhere(pages: dict[Path, Page]) -> None
         assert [link for link in page.links if link.startswith("//")] == []
 
 
+def test_links_lead_to_what_python_numpy_and_mpi4py_say(pages: dict[Path, Page]) -> None:
+    links = {link for page in pages.values() for link in page.links}
+    assert "https://docs.python.org/3/library/collections.abc.html#collections.abc.Sequence" in links
+    assert "https://numpy.org/doc/stable/reference/generated/numpy.ndarray.html#numpy.ndarray" in links
+    theirs = "https://mpi4py.readthedocs.io/en/stable/reference/mpi4py.MPI"
+    assert {f"{theirs}.{name}.html#mpi4py.MPI.{name}" for name in ("Comm", "Win", "File")} <= links
+
+
 class Quiet(http.server.SimpleHTTPRequestHandler):
     """Tells nobody what is asked for."""
 
