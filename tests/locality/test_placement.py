@@ -172,7 +172,7 @@ def test_bytes_within_a_node_do_not_pay_for_one_that_leaves_it() -> None:
 
 
 def test_each_way_alone() -> None:
-    """Blocks, halves, parts that grow, and swaps of a random order: how many faces each leaves of 8 x 8 on nodes of 16, and on unequal ones."""
+    """Blocks, halves, parts that grow, and swaps of a mixed order: faces that each leaves of 8 x 8 on equal nodes, and on unequal ones."""
     dims, periods, edges = [8, 8], [False, False], placement.grid_edges([8, 8], [False, False])
     found = {}
     for name, sizes in {"equal": [16] * 4, "unequal": [24, 20, 12, 8]}.items():
