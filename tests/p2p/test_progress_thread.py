@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from ncclx_mpi import MPI, runtime
 from ncclx_mpi.p2p import progress_thread
 from ncclx_mpi.p2p.progress_thread import ProgressThread
 
+WHERE = ["anywhere", "named"]
 LARGE = 1 << 19
 """Elements: 4 MiB, which a receiver and, on nodes of one rank, a sender has to move."""
 
@@ -30,13 +32,14 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
     return bool(condition())
 
 
-@pytest.fixture(params=["anywhere", "named"])
-def thread(request: pytest.FixtureRequest) -> Iterator[ProgressThread]:
-    """The thread, where the rank may run, or on a processor of which there is one for all ranks."""
-    named = () if request.param == "anywhere" else (min(os.sched_getaffinity(0)),)
-    made = ProgressThread(runtime.engine(), named)
-    yield made
-    made.stop()
+@contextlib.contextmanager
+def progressing(where: str = "anywhere") -> Iterator[ProgressThread]:
+    """Have the thread, where the rank may run, or on a processor of which there is one for all ranks."""
+    thread = ProgressThread(runtime.engine(), () if where == "anywhere" else (min(os.sched_getaffinity(0)),))
+    try:
+        yield thread
+    finally:
+        thread.stop()
 
 
 def sign_of(comm: Any) -> Path:
@@ -81,21 +84,29 @@ def send_large(comm: Any, sign: Path) -> None:
         sign.touch()
 
 
+def exchanged(comm: Any, where: str, exchange: Callable[[Any, Path], None]) -> None:
+    """Exchange something twice, from the sleep of the thread on."""
+    with progressing(where):
+        for _ in range(2):
+            sign = sign_of(comm)
+            assert until(is_asleep)
+            exchange(comm, sign)
+            comm.Barrier()
+            if comm.rank == 0:
+                leave(sign)
+
+
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("exchange", [receive_large, send_large])
-def test_large_messages(comm: Any, thread: ProgressThread, exchange: Callable[[Any, Path], None]) -> None:
-    sign = sign_of(comm)
-    assert until(is_asleep)
-    exchange(comm, sign)
-    comm.Barrier()
-    if comm.rank == 0:
-        leave(sign)
+def test_large_messages(comm: Any, where: str, exchange: Callable[[Any, Path], None]) -> None:
+    exchanged(comm, where, exchange)
 
 
 @pytest.mark.ranks(2, topology="vnode:1")
 @pytest.mark.parametrize("exchange", [receive_large, send_large])
-def test_large_messages_between_nodes(comm: Any, thread: ProgressThread, exchange: Callable[[Any, Path], None]) -> None:
-    test_large_messages(comm, thread, exchange)
+def test_large_messages_between_nodes(comm: Any, exchange: Callable[[Any, Path], None]) -> None:
+    exchanged(comm, "anywhere", exchange)
 
 
 @MPI.Op.Create
@@ -118,77 +129,78 @@ COLLECTIVES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_collectives(comm: Any, thread: ProgressThread, name: str) -> None:
+def test_collectives(comm: Any, name: str) -> None:
     """Rank 1 starts it and computes: those who wait get its part, and it has all of theirs in the end."""
     signs = [sign_of(comm) for _ in range(comm.size)]
-    request = COLLECTIVES[name](comm)
-    if comm.rank == 1:
-        assert until(lambda: signs[0].exists() and signs[2].exists()), "others wait for a rank that computes"
-    request.Wait()
-    signs[comm.rank].touch()
-    comm.Barrier()
+    with progressing():
+        request = COLLECTIVES[name](comm)
+        if comm.rank == 1:
+            assert until(lambda: signs[0].exists() and signs[2].exists()), "others wait for a rank that computes"
+        request.Wait()
+        signs[comm.rank].touch()
+        comm.Barrier()
     if comm.rank == 0:
         for sign in signs:
             leave(sign)
 
 
 @pytest.mark.ranks(2)
-def test_persistent_requests(comm: Any, thread: ProgressThread) -> None:
+def test_persistent_requests(comm: Any) -> None:
     """Started again and again; what arrived is what was sent."""
-    box, array = np.zeros(LARGE), np.zeros(LARGE)
-    total = np.zeros(1)
-    requests = [comm.Allreduce_init(np.ones(1), total)]
-    requests.append(comm.Recv_init(box, 1) if comm.rank == 0 else comm.Send_init(array, 0))
-    for turn in range(5):
-        array[:] = turn
-        MPI.Prequest.Startall(requests)
-        if comm.rank == 0:
-            assert until(lambda turn=turn: box[-1] == turn)
-        MPI.Request.Waitall(requests)
-        assert total[0] == 2 and (comm.rank or (box == turn).all())
-        total[0] = 0
-        comm.Barrier()
-    for request in requests:
-        request.Free()
+    box, array, total = np.zeros(LARGE), np.zeros(LARGE), np.zeros(1)
+    with progressing("named"):
+        requests = [comm.Allreduce_init(np.ones(1), total)]
+        requests.append(comm.Recv_init(box, 1) if comm.rank == 0 else comm.Send_init(array, 0))
+        for turn in range(5):
+            array[:] = turn
+            MPI.Prequest.Startall(requests)
+            if comm.rank == 0:
+                assert until(lambda turn=turn: box[-1] == turn)
+            MPI.Request.Waitall(requests)
+            assert total[0] == 2 and (comm.rank or (box == turn).all())
+            total[0] = 0
+            comm.Barrier()
+        for request in requests:
+            request.Free()
 
 
 @pytest.mark.ranks(2)
-def test_it_sleeps_when_nothing_is_pending(comm: Any, thread: ProgressThread) -> None:
+def test_it_sleeps_when_nothing_is_pending(comm: Any) -> None:
     """No turn of it in a while in which nothing is pending, whatever was before."""
-    assert comm.sendrecv(comm.rank, 1 - comm.rank) == 1 - comm.rank
-    pending = comm.Irecv(np.zeros(1), 1 - comm.rank, 7)
-    assert until(lambda: not is_asleep())
-    comm.Send(np.zeros(1), 1 - comm.rank, 7)
-    pending.Wait()
-    assert until(is_asleep)
-    status = Path(f"/proc/self/task/{thread._thread.native_id}/status")
+    with progressing() as thread:
+        pending = comm.Irecv(np.zeros(1), 1 - comm.rank, 7)
+        assert until(lambda: not is_asleep())
+        comm.Send(np.zeros(1), 1 - comm.rank, 7)
+        pending.Wait()
+        assert comm.sendrecv(comm.rank, 1 - comm.rank) == 1 - comm.rank
+        status = Path(f"/proc/self/task/{thread._thread.native_id}/status")
 
-    def turns() -> list[str]:
-        return [line for line in status.read_text().splitlines() if line.startswith("voluntary_ctxt_switches")]
+        def turns() -> list[str]:
+            return [line for line in status.read_text().splitlines() if line.startswith("voluntary_ctxt_switches")]
 
-    assert until(lambda: "S (sleeping)" in status.read_text())
-    before = turns()
-    time.sleep(0.1)
-    assert before and turns() == before and is_asleep()
-    comm.Barrier()
+        assert until(lambda: is_asleep() and "S (sleeping)" in status.read_text())
+        before = turns()
+        time.sleep(0.1)
+        assert before and turns() == before and is_asleep()
+        comm.Barrier()
 
 
 @pytest.mark.ranks(1)
-def test_a_receive_that_is_cancelled_is_not_pending(comm: Any, thread: ProgressThread) -> None:
-    request = comm.Irecv(np.zeros(1), 0, 3)
-    assert until(lambda: not is_asleep())
-    request.Cancel()
-    request.Wait()
-    assert until(is_asleep)
+def test_a_receive_that_is_cancelled_is_not_pending(comm: Any) -> None:
+    with progressing():
+        request = comm.Irecv(np.zeros(1), 0, 3)
+        assert until(lambda: not is_asleep())
+        request.Cancel()
+        request.Wait()
+        assert until(is_asleep)
 
 
 @pytest.mark.ranks(1)
 def test_it_runs_on_its_processor(comm: Any) -> None:
     """The ranks of a node take the named ones in turn; the rank itself stays where it is."""
     allowed = os.sched_getaffinity(0)
-    thread = ProgressThread(runtime.engine(), tuple(sorted(allowed)))
-    assert os.sched_getaffinity(thread._thread.native_id) == {min(allowed)} and os.sched_getaffinity(0) == allowed
-    thread.stop()
+    with progressing("named") as thread:
+        assert os.sched_getaffinity(thread._thread.native_id) == {min(allowed)} and os.sched_getaffinity(0) == allowed
     with pytest.raises(MPI.Exception, match="names processor 99999, where a thread of this process may not run"):
         ProgressThread(runtime.engine(), (99999,))
 

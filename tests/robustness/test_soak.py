@@ -1,4 +1,4 @@
-"""Four threads a rank in all kinds of messages beside finalizers, a profiler, signals and a thread that makes progress: a minute and more, twelve with ``--full``."""
+"""Four threads a rank in all kinds of messages beside finalizers, a profiler and signals: a minute and more, twelve with ``--full``."""
 
 import itertools
 import os
