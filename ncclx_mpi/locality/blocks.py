@@ -86,14 +86,14 @@ class _Plane(NamedTuple):
         About as many as it cuts through.
     imbalance
         By how many vertices the two sides differ.
-    axis, count
+    axis, nparts
         It goes across this one, and leaves so many parts before it.
     """
 
     faces: int
     imbalance: int
     axis: int
-    count: int
+    nparts: int
 
 
 def halves(dims: Sequence[int], periods: Sequence[bool], root: Part) -> Iterator[list[int]]:
@@ -135,8 +135,8 @@ class _Halves:
                 continue
             plane = min(self._planes(region, parts))
             region.sort(key=self.columns[plane.axis].__getitem__)
-            taken = sum(len(part.seats) for part in parts[: plane.count])
-            regions += [(sorted(region[taken:]), parts[plane.count :]), (sorted(region[:taken]), parts[: plane.count])]
+            taken = sum(len(part.seats) for part in parts[: plane.nparts])
+            regions += [(sorted(region[taken:]), parts[plane.nparts :]), (sorted(region[:taken]), parts[: plane.nparts])]
         return found
 
     def _planes(self, region: list[int], parts: list[Part]) -> Iterator[_Plane]:

@@ -144,9 +144,9 @@ def _wishes(edges: Edges, kinds: Sequence[int], prices: Prices) -> Iterator[tupl
     for (here, there), ones in sorted(wishes.items()):
         if here < there:
             others = heapq.nsmallest(_MOST_WISHES, wishes.get((there, here), ()))
-            for one, other in itertools.product(heapq.nsmallest(_MOST_WISHES, ones), others):
-                if one[0] + other[0] < 0:
-                    yield one[1], other[1]
+            for (its_cost, one), (cost, other) in itertools.product(heapq.nsmallest(_MOST_WISHES, ones), others):
+                if its_cost + cost < 0:
+                    yield one, other
 
 
 def _change(edges: Edges, kinds: Sequence[int], prices: Prices, one: int, other: int) -> int:

@@ -65,22 +65,22 @@ def receive_large(comm: Any, sign: Path) -> None:
         box = np.zeros(LARGE)
         request = comm.Irecv(box, 1)
         assert until(sign.exists), "the sender waits for a receiver that computes"
-        assert request.Test() and (box == 1).all()
+        assert request.Test() and (box == np.arange(LARGE) + 1000).all()
     else:
-        comm.Send(np.ones(LARGE), 0)
+        comm.Send(np.arange(LARGE) + 1000.0, 0)
         sign.touch()
 
 
 def send_large(comm: Any, sign: Path) -> None:
     """Rank 0 sends and only computes: the receiver gets it all."""
     if comm.rank == 0:
-        request = comm.Isend(np.ones(LARGE), 1)
+        request = comm.Isend(np.arange(LARGE) + 0.5, 1)
         assert until(sign.exists), "the receiver waits for a sender that computes"
         request.Wait()
     else:
         box = np.zeros(LARGE)
         comm.Recv(box, 0)
-        assert (box == 1).all()
+        assert (box == np.arange(LARGE) + 0.5).all()
         sign.touch()
 
 
@@ -116,15 +116,30 @@ def plus(source: Any, target: Any, _datatype: Any) -> None:
     numbers += np.frombuffer(source)
 
 
-COLLECTIVES: dict[str, Callable[[Any], Any]] = {
-    "Ibarrier": lambda comm: comm.Ibarrier(),
-    "Iallreduce 8 B": lambda comm: comm.Iallreduce(np.ones(1), np.zeros(1)),
-    "Iallreduce 1 MiB": lambda comm: comm.Iallreduce(np.ones(1 << 17), np.zeros(1 << 17)),
-    "Iallreduce in Python": lambda comm: comm.Iallreduce(np.ones(1 << 10), np.zeros(1 << 10), plus),
-    "Ialltoall 1 MiB": lambda comm: comm.Ialltoall(np.ones((comm.size, 1 << 17)), np.zeros((comm.size, 1 << 17))),
-    "Iallgather 1 MiB": lambda comm: comm.Iallgather(np.ones(1 << 17), np.zeros((comm.size, 1 << 17))),
-    "Igatherv": lambda comm: comm.Igatherv(np.ones(1 << 15), [np.zeros(comm.size << 15), [1 << 15] * comm.size], 0),
-}
+def started(comm: Any, name: str) -> tuple[Any, Any, Any]:
+    """A non-blocking collective, where its result will be, and what that is: element k of rank r is k + 1000 r, and so on."""
+    call, _, size = name.partition(" ")
+    count = int(size.partition(" ")[0] or 0)
+    own = np.arange(count * comm.size) + 1000.0 * comm.rank
+    every = np.array([np.arange(count * comm.size) + 1000.0 * rank for rank in range(comm.size)])
+    if call == "Ibarrier":
+        return comm.Ibarrier(), None, None
+    if call == "Iallreduce":
+        result = np.zeros(count * comm.size)
+        return comm.Iallreduce(own, result, plus if "Python" in name else MPI.SUM), result, every.sum(0)
+    if call == "Ialltoall":
+        result = np.zeros((comm.size, count))
+        return comm.Ialltoall(own, result), result, every[:, comm.rank * count :][:, :count]
+    result = np.zeros((comm.size, count * comm.size))
+    if call == "Iallgather":
+        return comm.Iallgather(own, result), result, every
+    counts = [count * comm.size] * comm.size
+    return comm.Igatherv(own, [result, counts], 0), result, every if comm.rank == 0 else np.zeros_like(every)
+
+
+COLLECTIVES = [
+    "Ibarrier", "Iallreduce 1", "Iallreduce 50000", "Iallreduce 400 in Python", "Ialltoall 100000", "Iallgather 50000", "Igatherv 10000",
+]  # fmt: skip
 
 
 @pytest.mark.ranks(3)
@@ -133,11 +148,12 @@ def test_collectives(comm: Any, name: str) -> None:
     """Rank 1 starts it and computes: those who wait get its part, and it has all of theirs in the end."""
     signs = [sign_of(comm) for _ in range(comm.size)]
     with progressing():
-        request = COLLECTIVES[name](comm)
+        request, result, expected = started(comm, name)
         if comm.rank == 1:
             assert until(lambda: signs[0].exists() and signs[2].exists()), "others wait for a rank that computes"
         request.Wait()
         signs[comm.rank].touch()
+        assert result is None or np.array_equal(result, expected)
         comm.Barrier()
     if comm.rank == 0:
         for sign in signs:
@@ -149,7 +165,7 @@ def test_persistent_requests(comm: Any) -> None:
     """Started again and again; what arrived is what was sent."""
     box, array, total = np.zeros(LARGE), np.zeros(LARGE), np.zeros(1)
     with progressing("named"):
-        requests = [comm.Allreduce_init(np.ones(1), total)]
+        requests = [comm.Allreduce_init(np.full(1, comm.rank + 5.0), total)]
         requests.append(comm.Recv_init(box, 1) if comm.rank == 0 else comm.Send_init(array, 0))
         for turn in range(5):
             array[:] = turn
@@ -157,7 +173,7 @@ def test_persistent_requests(comm: Any) -> None:
             if comm.rank == 0:
                 assert until(lambda turn=turn: box[-1] == turn)
             MPI.Request.Waitall(requests)
-            assert total[0] == 2 and (comm.rank or (box == turn).all())
+            assert total[0] == 11 and (comm.rank or (box == turn).all())
             total[0] = 0
             comm.Barrier()
         for request in requests:
