@@ -123,6 +123,8 @@ def test_neighbours_in_grids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "  grid of 4 x 2: 4, reordered 2",
         "  grid of 2 x 2 x 2: 4, reordered 4",
     ]
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "topology.md").read_text()
+    assert "\n".join(["```text", *neighbours(ranks)[1:], "```"]) in page
     assert as_data(ranks)["grids"][0] == {"dims": [4, 2], "as_ranks_come": 4, "reordered": 2}
     assert neighbours(ranks[:7]) == neighbours([dataclasses.replace(each, node=0) for each in ranks]) == []
     monkeypatch.setattr(topo, "_MOST_IN_DATA", 7)
