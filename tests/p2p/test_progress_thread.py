@@ -122,8 +122,6 @@ def started(comm: Any, name: str) -> tuple[Any, Any, Any]:
     count = int(size.partition(" ")[0] or 0)
     own = np.arange(count * comm.size) + 1000.0 * comm.rank
     every = np.array([np.arange(count * comm.size) + 1000.0 * rank for rank in range(comm.size)])
-    if call == "Ibarrier":
-        return comm.Ibarrier(), None, None
     if call == "Iallreduce":
         result = np.zeros(count * comm.size)
         return comm.Iallreduce(own, result, plus if "Python" in name else MPI.SUM), result, every.sum(0)
@@ -131,15 +129,10 @@ def started(comm: Any, name: str) -> tuple[Any, Any, Any]:
         result = np.zeros((comm.size, count))
         return comm.Ialltoall(own, result), result, every[:, comm.rank * count :][:, :count]
     result = np.zeros((comm.size, count * comm.size))
-    if call == "Iallgather":
-        return comm.Iallgather(own, result), result, every
-    counts = [count * comm.size] * comm.size
-    return comm.Igatherv(own, [result, counts], 0), result, every if comm.rank == 0 else np.zeros_like(every)
+    return comm.Iallgather(own, result), result, every
 
 
-COLLECTIVES = [
-    "Ibarrier", "Iallreduce 1", "Iallreduce 50000", "Iallreduce 400 in Python", "Ialltoall 100000", "Iallgather 50000", "Igatherv 10000",
-]  # fmt: skip
+COLLECTIVES = ["Iallreduce 50000", "Iallreduce 50000 in Python", "Ialltoall 100000", "Iallgather 50000"]
 
 
 @pytest.mark.ranks(3)
@@ -153,7 +146,7 @@ def test_collectives(comm: Any, name: str) -> None:
             assert until(lambda: signs[0].exists() and signs[2].exists()), "others wait for a rank that computes"
         request.Wait()
         signs[comm.rank].touch()
-        assert result is None or np.array_equal(result, expected)
+        assert np.array_equal(result, expected)
         comm.Barrier()
     if comm.rank == 0:
         for sign in signs:
