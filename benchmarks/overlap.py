@@ -3,7 +3,8 @@
 python benchmarks/overlap.py [--ranks 2] [--rounds 5] [--processors LIST] [--json FILE]
 
 As OSU's micro-benchmarks have it: `pure` is the time of a call and its wait; then call, as much work as takes `pure`, and wait, which takes
-`overall`. Overlap is 100 (1 - (overall - work) / pure) %, and not less than 0. The work is so many products of small matrices, whatever time
+`overall`. Overlap is 100 (1 - (overall - work) / pure) %, and not less than 0. `others_wait` is how long the others
+wait where rank 0 does ten times the work after it has started its part. The work is so many products of small matrices, whatever time
 they take: a thread that takes the processor away from them makes `overall` longer. Ranks share memory, or are joined by a simulated
 network whose packets take 50 us, during which processors have nothing to do for it. Settings take turns; medians of calls, then of rounds.
 """
@@ -89,8 +90,9 @@ def worker() -> None:
         products = max(1, round(pure / _median(comm, _work(100)) * 100))
         work = _median(comm, _work(products))
         overall = _median(comm, lambda call=call, products=products: _both(call, _work(products)))
-        overlap = max(0.0, 100 * (1 - (overall - work) / pure))
-        found[name] = {"pure": pure * 1e6, "work": work * 1e6, "overall": overall * 1e6, "overlap_percent": overlap}
+        overlap = min(max(0.0, 100 * (1 - (overall - work) / pure)), 100.0)
+        times = {"pure": pure, "work": work, "overall": overall, "others_wait": _others_wait(comm, call, _work(products))}
+        found[name] = {**{key: seconds * 1e6 for key, seconds in times.items()}, "overlap_percent": overlap}
     if comm.rank == 0:
         print(json.dumps(found))
 
@@ -113,8 +115,20 @@ def _both(call: Callable[[], Any], work: Callable[[], None]) -> None:
     request.Wait()
 
 
-def _median(comm: Any, function: Callable[[], Any]) -> float:
-    """Seconds of the function, of the rank that is slowest; the first calls do not count."""
+def _others_wait(comm: Any, call: Callable[[], Any], work: Callable[[], None]) -> float:
+    """Seconds that other ranks wait while rank 0, which has started its part, does ten times the work before it waits."""
+
+    def once() -> None:
+        request = call()
+        for _ in range(0 if comm.rank else 10):
+            work()
+        request.Wait()
+
+    return _median(comm, once, comm.rank > 0)
+
+
+def _median(comm: Any, function: Callable[[], Any], counts: bool = True) -> float:
+    """Seconds of the function, of the rank that is slowest of those that count; the first calls do not."""
     from mpi4py import MPI
 
     times = []
@@ -123,7 +137,7 @@ def _median(comm: Any, function: Callable[[], Any]) -> float:
         begun = time.perf_counter()
         function()
         times.append(time.perf_counter() - begun)
-    found: float = comm.allreduce(statistics.median(times[5:]), op=MPI.MAX)
+    found: float = comm.allreduce(statistics.median(times[5:]) if counts else 0.0, op=MPI.MAX)
     return found
 
 

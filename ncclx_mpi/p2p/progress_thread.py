@@ -8,10 +8,13 @@ How often it looks, by what is pending and how long nothing has happened:
 ===========================  ==========================================================================
 nothing is pending           never: it sleeps until something is (:mod:`ncclx_mpi.p2p.stirring`); with a
                              network that wants to be polled every 5 ms
-the rank waits itself        every 50 us, as the wait makes progress
+the rank waits itself        each tenth time of those below, as the wait makes progress
 a processor of its own       all the time for 200 us, then as below
-else                         it yields the processor for 50 us, then dozes a 64th of the time, 50 us to 5 ms
+else                         it dozes a 64th of the time, 100 us to 5 ms
 ===========================  ==========================================================================
+
+A thread that sleeps gets a processor back at once from a rank that computes, one that yields it after milliseconds; but each sleep is a
+timer, which costs ten times as much on a virtual machine, so they are not shorter.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from ncclx_mpi.locality.machine import numbers
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
 from ncclx_mpi.p2p.layout import ENGINE, TRACE
-from ncclx_mpi.p2p.progress import lock, progress_locked, sched_yield, try_lock, unlock, usleep
+from ncclx_mpi.p2p.progress import lock, progress_locked, try_lock, unlock, usleep
 from ncclx_mpi.p2p.stirring import ring
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, pause, store64, ticks
@@ -42,8 +45,10 @@ CONTROL = words("ProgressControl", "stopped ring has_own_processor polled event"
 _poll = types.external("poll", types.int32(types.intp, types.int64, types.int32))
 _read_event = types.external("eventfd_read", types.int32(types.int32, types.intp))
 _POLLIN = 1
-_OWN_SPIN_US, _YIELD_US = 200, 50
-_DOZE_SHIFT, _LEAST_DOZE_US, _MOST_DOZE_US = 6, 50, 5000
+_OWN_SPIN_US = 200
+_DOZE_SHIFT, _LEAST_DOZE_US, _MOST_DOZE_US = 6, 100, 5000
+_MOST_LEFT_ALONE = 9
+"""Dozes in a row in which a rank that is in a call is left alone: two that look at the same lines in turn take them from each other."""
 _NETWORK_MS = 5
 """Between two looks at a network while nothing is pending here: what is to be sent may wait for the peer's answer (network_progress.py)."""
 _LINGER_US = 2000
@@ -190,29 +195,30 @@ def _is_in_a_call(engine):  # type: ignore[no-untyped-def]
     return 1 if load64(load64(engine + ENGINE.current) + TRACE.end) == 0 else 0
 
 
-@kernel("void(int64, int64, int64)")
-def _rest(engine, control, quiet):  # type: ignore[no-untyped-def]
-    """Let others have the processor, or a moment go by, after `quiet` microseconds in which nothing happened."""
-    is_needed = _is_in_a_call(engine) == 0
-    if is_needed and load64(control + CONTROL.has_own_processor) != 0 and quiet < _OWN_SPIN_US:
-        pause()
-    elif is_needed and quiet < _YIELD_US:
-        sched_yield()
-    else:
-        usleep(types.uint32(min(max(quiet >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US)))
+@kernel("void(int64)")
+def _doze(quiet):  # type: ignore[no-untyped-def]
+    """Sleep a share of the microseconds in which nothing has happened."""
+    usleep(types.uint32(min(max(quiet >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US)))
 
 
 @kernel("void(int64, int64)", is_entry=True)
 def keep_moving(engine, control):  # type: ignore[no-untyped-def]
     """Make progress until the thread is to end."""
-    since = ticks()
+    spin_us = _OWN_SPIN_US if load64(control + CONTROL.has_own_processor) != 0 else 0
+    since, left_alone = ticks(), 0
     while load_acquire(control + CONTROL.stopped) == 0:
+        quiet = (ticks() - since) // load64(engine + ENGINE.ticks_per_us)
+        if _is_in_a_call(engine) != 0 and left_alone < _MOST_LEFT_ALONE:
+            left_alone += 1
+            _doze(quiet)
+            continue
+        left_alone = 0
         if _moved(engine) != 0:
             since = ticks()
-            continue
-        quiet = (ticks() - since) // load64(engine + ENGINE.ticks_per_us)
-        if quiet > _LINGER_US and _pending(engine) == 0:
+        elif quiet > _LINGER_US and _pending(engine) == 0:
             _sleep(engine, control)
             since = ticks()
+        elif quiet < spin_us:
+            pause()
         else:
-            _rest(engine, control, quiet)
+            _doze(quiet)
