@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ncclx_mpi.locality.parts import Edges, Part, Prices
 
-_MOST_ROUNDS, _MOST_WISHES, _MOST_PARTS = 8, 3, 3
+_MOST_ROUNDS, _MOST_WISHES, _MOST_PARTS = 4, 3, 3
 """Rounds of swaps; vertices of a part that are tried for a swap with those of another one; other parts that a vertex may go to."""
 
 

@@ -13,8 +13,7 @@ a processor of its own       all the time for 200 us, then as below
 else                         it dozes a 64th of the time, 100 us to 5 ms
 ===========================  ==========================================================================
 
-A thread that sleeps gets a processor back at once from a rank that computes, one that yields it after milliseconds; but each sleep is a
-timer, which costs ten times as much on a virtual machine, so they are not shorter.
+It never yields a processor that it shares: it would get it back after milliseconds from a rank that computes, and at once when it sleeps.
 """
 
 from __future__ import annotations
