@@ -147,6 +147,14 @@ SETTINGS: dict[str, Setting] = dict(
             (),
             "path of the libucp.so by which ranks of other hosts are reached; empty: the first that is found",
         ),
+        _ours(
+            "progress_thread",
+            "off",
+            str,
+            (),
+            "thread that moves messages and collectives on while a rank computes: on: where the rank runs; processors such as 4-7: "
+            "the ranks of a node take one each; off: they move in calls of MPI",
+        ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),
     ]

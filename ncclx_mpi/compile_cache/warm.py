@@ -32,7 +32,7 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.extensions",
 )
 _AT_START = (
-    "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "ncclx_mpi.p2p.network_progress", "numba_kernels.cuda.cache", "transports.shm.transport",
+    "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "numba_kernels.cuda.cache", "transports.shm.transport",
 )  # fmt: skip
 """What every rank imports at its start."""
 _BESIDE = ("ncclx_mpi.collector", "ncclx_mpi.cli.run", "ncclx_mpi.launch.local")

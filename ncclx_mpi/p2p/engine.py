@@ -609,6 +609,7 @@ class Engine:
         """In a fork of this rank: touch the job no more. The thread that may hold the lock exists in the parent only."""
         self.arena.detach()
         self.set_word("lock", 0)
+        self.set_word("rouse", 0)
 
     def who_waits(self) -> str:
         """One line a rank of this node: which operation it is in, with whom, since when."""
