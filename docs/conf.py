@@ -15,7 +15,7 @@ copyright = "2026, the ncclx_mpi developers"
 version = release = ncclx_mpi.__version__
 
 extensions = ["myst_nb", "sphinx_design", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx", "reference"]
-exclude_patterns = ["_build", "_extensions", "snippets", "inventories"]
+exclude_patterns = ["_build", "jupyter_execute", "_extensions", "snippets", "inventories"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # notebooks show what they did when docs/run_notebooks.py ran them, which a test repeats
