@@ -62,3 +62,7 @@ assert pages[0] == 0  # the first page is as it was
 with guarded_arrays.guarded_arrays():
     data = np.zeros(100)  # between unreadable pages
 assert data.sum() == 0
+
+# example: twins.epochs
+posted, completed = twins.epochs([{(0, 1)}, {(0, 1), (1, 0)}], size=2)
+assert posted[1, 0] == completed[0, 1] == 2
