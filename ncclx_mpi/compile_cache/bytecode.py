@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
+from numba_kernels import cache_files
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -50,7 +52,7 @@ class _Finder:
         if self._rows is None:
             self._rows, self._content = _kept()
         row = self._rows.get(name)
-        if row is None or row[2] != _stamp(row[0]):
+        if row is None or row[2] != cache_files.stamp(row[0]):
             return None
         folder, base = os.path.split(row[0])
         is_package = base == "__init__.py"
@@ -91,8 +93,6 @@ def forget() -> None:
 
 def keep(names: Iterable[str]) -> None:
     """Keep the bytecode of these modules for later starts, imported or not."""
-    from numba_kernels import cache_files
-
     rows: dict[str, _Row] = {}
     parts: list[bytes] = []
     at = 0
@@ -100,7 +100,7 @@ def keep(names: Iterable[str]) -> None:
         spec = getattr(sys.modules.get(name), "__spec__", None) or importlib.util.find_spec(name)
         if spec is None or not spec.origin or not isinstance(spec.loader, SourceFileLoader):
             continue
-        stamp = _stamp(spec.origin)  # first: what is read below may be newer, which shows then
+        stamp = cache_files.stamp(spec.origin)  # first: what is read below may be newer, which shows then
         if stamp is None:
             continue
         code = _finder.code(name, spec.origin, stamp) or SourceFileLoader(name, spec.origin).get_code(name)
@@ -125,8 +125,6 @@ def path(root: Path) -> Path:
 
 def _kept() -> tuple[dict[str, _Row], memoryview]:
     """What an earlier process has kept in the preferred folder: which one it will be is not decided yet, a setting may follow."""
-    from numba_kernels import cache_files
-
     try:
         content = cache_files.read(path(next(cache_files.cache_candidates())[1]))
         end = _HEAD_BYTES + int.from_bytes(content[:_HEAD_BYTES], "little")
@@ -136,15 +134,6 @@ def _kept() -> tuple[dict[str, _Row], memoryview]:
     return (rows, content[end:]) if key == _key() else ({}, memoryview(b""))
 
 
-def _key() -> tuple[bytes, int]:
-    """What bytecode depends on beside the source."""
-    return importlib.util.MAGIC_NUMBER, sys.flags.optimize
-
-
-def _stamp(source: str) -> _Stamp | None:
-    """The state of a file; None if it is not there."""
-    try:
-        found = os.stat(source)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
+def _key() -> tuple[bytes, int, _Stamp | None]:
+    """What bytecode depends on beside the source, and the state of this file, which says what a row is."""
+    return importlib.util.MAGIC_NUMBER, sys.flags.optimize, cache_files.stamp(__file__)

@@ -22,7 +22,7 @@ def is_warm() -> bool:
     """Whether an earlier start found so, and nothing has changed since that could make it wrong."""
     try:
         key, mark, stamps = marshal.loads(cache_files.read(_path()))
-        if key != _key() or any(_stamp(path) != stamp for path, stamp in stamps.items()):
+        if key != _key() or any(cache_files.stamp(path) != stamp for path, stamp in stamps.items()):
             return False
     except (OSError, EOFError, TypeError, ValueError, AttributeError):
         return False
@@ -48,7 +48,7 @@ def keep(mark: Path | None) -> None:
         *map(str, images),
         str(bytecode.path(cache_files.cache_root())),
     }
-    stamps = {path: _stamp(path) for path in paths}
+    stamps = {path: cache_files.stamp(path) for path in paths}
     try:
         cache_files.write(_path(), marshal.dumps((_key(), mark.name if mark else "", stamps)))
     except OSError:
@@ -71,12 +71,3 @@ def _modules() -> set[str]:
     """Files of the modules of ours that have been imported; a new module beside them is a new state of their folder."""
     ours = [found for name, found in sys.modules.items() if name.partition(".")[0] in digests.PACKAGES]
     return {path for found in ours if (path := getattr(found, "__file__", None))}
-
-
-def _stamp(path: str) -> _Stamp | None:
-    """The state of a file, or of what a folder lists; None if it is not there."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

@@ -86,7 +86,7 @@ class ProgressThread:
     Raises
     ------
     Exception
-        ERR_OTHER: it may not run there.
+        ERR_OTHER: it may not run there, or no more threads are allowed.
     """
 
     def __init__(self, engine: Engine, named: tuple[int, ...] = ()) -> None:
@@ -104,7 +104,11 @@ class ProgressThread:
         engine.set_word("bell", self._event)
         is_placed = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(is_placed,), name="ncclx_mpi-progress", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads are allowed
+            os.close(self._event)
+            errors.fail(errors.ERR_OTHER, f"rank {engine.rank}: the thread of {VARIABLE} cannot be started: {error}")
         is_placed.wait()
         if self._fault is not None:
             self.stop()

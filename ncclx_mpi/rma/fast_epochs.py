@@ -134,6 +134,19 @@ def _can_end(window, epoch, far):  # type: ignore[no-untyped-def]
     return 1 if can and load64(window + epoch) == OPEN else 0
 
 
+@kernel("int64(int64, int64, int64, int64, int64)")
+def _list_epoch(window, group, assertion, epoch, members):  # type: ignore[no-untyped-def]
+    """List a tuple of world ranks for an epoch, behind whose list stand how many they are and how many are far: 0, or SLOW."""
+    if assertion & ~ASSERTIONS != 0 or _can_begin(window, epoch) == 0:
+        return SLOW
+    count = _list_near(window, group, load64(window + members))
+    if count < 0:
+        return SLOW
+    store64(window + members + WORD, count)
+    store64(window + members + 2 * WORD, 0)
+    return 0
+
+
 # Waiting ---------------------------------------------------------------------------------------------------------------
 
 
@@ -246,14 +259,8 @@ def begin_access(window):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, object_argument, index_argument), is_entry=True, nogil=False)
 def start(window, group, assertion):  # type: ignore[no-untyped-def]
     """Begin an access epoch for a tuple of world ranks: as :func:`begin_access`."""
-    if index_of(assertion) & ~ASSERTIONS != 0 or _can_begin(window, WINDOW.started) == 0:
-        return SLOW
-    count = _list_near(window, object_of(group), load64(window + WINDOW.access))
-    if count < 0:
-        return SLOW
-    store64(window + WINDOW.access_count, count)
-    store64(window + WINDOW.access_far, 0)
-    return begin_access(window)
+    code = _list_epoch(window, object_of(group), index_of(assertion), WINDOW.started, WINDOW.access)
+    return code if code != 0 else begin_access(window)
 
 
 @kernel("int64(int64)", is_entry=True, nogil=False)
@@ -289,14 +296,8 @@ def begin_exposure(window):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, object_argument, index_argument), is_entry=True, nogil=False)
 def post(window, group, assertion):  # type: ignore[no-untyped-def]
     """Begin an exposure epoch for a tuple of world ranks: as :func:`begin_exposure`."""
-    if index_of(assertion) & ~ASSERTIONS != 0 or _can_begin(window, WINDOW.exposed) == 0:
-        return SLOW
-    count = _list_near(window, object_of(group), load64(window + WINDOW.exposure))
-    if count < 0:
-        return SLOW
-    store64(window + WINDOW.exposure_count, count)
-    store64(window + WINDOW.exposure_far, 0)
-    return begin_exposure(window)
+    code = _list_epoch(window, object_of(group), index_of(assertion), WINDOW.exposed, WINDOW.exposure)
+    return code if code != 0 else begin_exposure(window)
 
 
 @kernel("int64(int64)")

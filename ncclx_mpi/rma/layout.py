@@ -22,6 +22,9 @@ WINDOW = words(
     "arena counters started exposed access access_count access_far exposure exposure_count exposure_far |",
 )
 
+assert (WINDOW.access_count, WINDOW.access_far) == (WINDOW.access + WORD, WINDOW.access + 2 * WORD)
+assert (WINDOW.exposure_count, WINDOW.exposure_far) == (WINDOW.exposure + WORD, WINDOW.exposure + 2 * WORD)
+
 TARGET = words(
     "Target",
     # `kind`: how it is reached; `base`, `nbytes`, `unit`: where its memory is, for MAPPED in this process and for PRIVATE in its own, how
