@@ -133,6 +133,15 @@ def test_bytecode_of_another_python_is_not_used(source: Path, monkeypatch: pytes
     assert found().value == "read"
 
 
+def test_what_another_version_of_ours_has_kept_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row may have been something else to it: the file that says what it is has another state."""
+    replace_value(source)
+    kept = bytecode.path(source.parent)
+    monkeypatch.setattr(bytecode, "path", lambda root: kept)  # its name is of this file, too
+    monkeypatch.setattr(bytecode, "__file__", str(source))
+    assert found().value == "read"
+
+
 def test_to_look_for_it_imports_nothing_that_could_be_kept() -> None:
     """A module would be there twice that is imported again while it is looked for."""
     code = """if True:

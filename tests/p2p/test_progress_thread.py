@@ -215,6 +215,18 @@ def test_it_runs_on_its_processor(comm: Any) -> None:
         ProgressThread(runtime.engine(), (99999,))
 
 
+@pytest.mark.ranks(1)
+def test_a_thread_that_cannot_be_started_leaves_nothing(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(progress_thread.threading.Thread, "start", refused)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(MPI.Exception, match="the thread of NCCLX_MPI_PROGRESS_THREAD cannot be started: can't start new thread"):
+        ProgressThread(runtime.engine())
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_the_setting() -> None:
     found = {text: progress_thread.processors(text) for text in ("off", "", "on", "YES", "3", " 4-6,1 ", "0")}
     assert found == {"off": None, "": None, "on": (), "YES": (), "3": (3,), " 4-6,1 ": (1, 4, 5, 6), "0": (0,)}
