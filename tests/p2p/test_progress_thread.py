@@ -180,6 +180,7 @@ def test_it_sleeps_when_nothing_is_pending(comm: Any) -> None:
     with progressing() as thread:
         pending = comm.Irecv(np.zeros(1), 1 - comm.rank, 7)
         assert until(lambda: not is_asleep())
+        comm.Barrier()  # the message would let the other rank's thread sleep again, perhaps before that one looks
         comm.Send(np.zeros(1), 1 - comm.rank, 7)
         pending.Wait()
         assert comm.sendrecv(comm.rank, 1 - comm.rank) == 1 - comm.rank
