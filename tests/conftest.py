@@ -6,6 +6,7 @@ Those with ``gpu`` run where there is a GPU, those with ``compiler`` where numba
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import functools
 import importlib.util
 import os
@@ -31,6 +32,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes
 
 _LONGEST = ("test_soak.py", "test_adversarial.py", "test_hosts.py", "test_slurm.py", "test_intercomm.py")
 """Files that take longest, the longest first."""
+
+_FULL_LENGTH_SECONDS = 7200
+"""After this a test at full length hangs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,5 +82,8 @@ def has_gpu() -> bool:
 
 @pytest.fixture
 def full(request: pytest.FixtureRequest) -> bool:
-    """Whether tests run at full length."""
-    return bool(request.config.getoption("--full"))
+    """Whether tests run at full length, which may take longer than any other test is given: each bounds its ranks itself."""
+    at_full_length = bool(request.config.getoption("--full"))
+    if at_full_length:
+        faulthandler.dump_traceback_later(_FULL_LENGTH_SECONDS, exit=True)  # instead of setup.cfg's; pytest cancels either
+    return at_full_length

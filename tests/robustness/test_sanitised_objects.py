@@ -84,7 +84,7 @@ WAYS = {
 }
 
 
-@pytest.mark.ranks(2, 3, timeout=1800)
+@pytest.mark.ranks(2, 3, timeout=7000)
 @pytest.mark.parametrize("name", WAYS)
 def test_what_comes_is_what_pickle_makes(comm: Any, name: str, full: bool) -> None:
     """Value, type, and which parts are one object."""
@@ -160,7 +160,7 @@ def damaged(data: bytes, other: bytes, draw: random.Random) -> bytes:
     return data[:LARGEST]
 
 
-@pytest.mark.ranks(1, timeout=1800)
+@pytest.mark.ranks(1, timeout=7000)
 def test_damaged_pickles_before_an_unreadable_page(comm: Any, full: bool) -> None:
     """The reader touches no byte behind them, and takes only what pickle reads as the same value."""
     codec, draw, taken = Codec(), random.Random(7), 0

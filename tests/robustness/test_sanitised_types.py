@@ -206,7 +206,7 @@ def collective(comm: Any, choice: random.Random, datatype: MPI.Datatype, model: 
 WAYS: list[Callable[..., None]] = [message, message, packing, collective]
 
 
-@pytest.mark.ranks(1, 2, 3, timeout=900)
+@pytest.mark.ranks(1, 2, 3, timeout=7000)
 def test_random_datatypes_stay_inside(comm: Any, full: bool) -> None:
     choice = random.Random(f"types of {comm.size}")
     for turn in range((MANY if full else FEW) // 3):

@@ -244,9 +244,10 @@ def test_a_list_changed_while_its_call_waits(comm: Any, call: str, interval: flo
         array = np.full(40_000, 1.0)
         alive, spec = weakref.ref(array), [array, MPI.DOUBLE]
         del array
+        references = sys.getrefcount(alive())
         thread = threading.Thread(target=calls[call], args=(spec,))
         thread.start()
-        time.sleep(0.05)  # the call has read its list by now
+        assert until(lambda: sys.getrefcount(alive()) > references), "the call has not taken what its list holds"
         spec.clear()
         gc.collect()
         assert alive() is not None, "the array was freed under the call"
