@@ -194,6 +194,27 @@ def test_exception_in_a_user_operation_ends_the_job(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in done.stderr and "user-defined reduction operation" in done.stderr
 
 
+def test_a_user_operation_imports_nothing_when_it_is_called(tmp_path: Path) -> None:
+    """A finalizer's progress may call it in the middle of that very import, which would then find half a module."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nimport numpy as np\nfrom ncclx_mpi import MPI\n"
+        "op = MPI.Op.Create(lambda a, b, t: np.copyto(np.frombuffer(b), np.frombuffer(a) + np.frombuffer(b)))\n"
+        "class NoMore:\n"
+        "    def find_spec(self, name, *others):\n"
+        "        raise ImportError(f'{name} is imported in the reduction')\n"
+        "found, pending = np.zeros(3), MPI.COMM_WORLD.Iallreduce(np.ones(3), np.zeros(3))\n"
+        "MPI.COMM_WORLD.Allreduce(np.ones(3), found)\n"
+        "pending.Wait()\n"
+        "sys.meta_path.insert(0, NoMore())\n"
+        "MPI.COMM_WORLD.Allreduce(np.ones(3), found, op)\n"
+        "assert found.tolist() == [2.0] * 3\n"
+    )
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
 @pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("count", [4, 60_000])
 def test_an_operation_can_be_freed_while_a_reduction_needs_it(comm: Any, count: int) -> None:
