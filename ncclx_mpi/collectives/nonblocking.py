@@ -305,8 +305,9 @@ class Pending:
     def _drop_complete(self) -> None:
         """Let go of what complete collectives referred to whose requests were forgotten."""
         collected = _word(self.comm.address + shm_oneshot.SCRATCH.collected).value
-        for number in [number for number in self.owners if number <= collected]:
-            self.owners.pop(number, None)
+        for number in list(self.owners):  # at once: a finalizer, or another thread, may add to them between two
+            if number <= collected:
+                self.owners.pop(number, None)
         self._drop_at = 2 * len(self.owners) + _FEW_OWNERS
 
     def __del__(self) -> None:
