@@ -8,6 +8,7 @@ import re
 import sys
 from pathlib import Path
 
+import latest
 import on_gpu
 import pictures
 import plots
@@ -25,6 +26,7 @@ DIFFERENCES = re.compile(r"(<!-- differences: begin -->\n).*?(<!-- differences: 
 SIMULATED = re.compile(r"(<!-- simulated: begin -->\n).*?(<!-- simulated: end -->)", re.DOTALL)
 PUBLISHED = re.compile(r"(<!-- published: begin -->\n).*?(<!-- published: end -->)", re.DOTALL)
 FIGURES = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", re.DOTALL)
+LATEST = re.compile(r"(<!-- latest: begin -->\n).*?(<!-- latest: end -->)", re.DOTALL)
 MEASURED = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", re.DOTALL)
 SHOWN = {
     "the table of the README, the first picture": "standard",
@@ -34,8 +36,13 @@ SHOWN = {
     "non-blocking": "nonblocking",
     "persistent": "persistent",
     "objects": "objects",
+    "starts": "start",
+    "windows, making communicators": "windows",
+    "halos": "halo",
+    "a thread that makes progress, in the [tutorial on overlap](../tutorials/overlap.md#or-have-a-thread-do-it)": "overlap",
+    "arrays on [a GPU](../how_to/gpu.md#what-it-costs)": "h100",
 }
-"""What the page of measured speed shows, and the kind of file that it is from."""
+"""What the pages show, and the kind of file that it is from."""
 REDUCES = {
     algorithms.RANK: "((0 op 1) op 2) ...",
     algorithms.GROUPS: "neighbours first: (0 op 1) op (2 op 3)",
@@ -104,6 +111,11 @@ def simulated(match: re.Match[str]) -> str:
     return match[1] + "\n".join(textbook.simulated_table()) + "\n" + match[2]
 
 
+def newest(match: re.Match[str]) -> str:
+    """Return the table of starts, windows and halos."""
+    return match[1] + "\n".join(latest.table()) + "\n" + match[2]
+
+
 def measured(match: re.Match[str]) -> str:
     """Return the table of what was measured on which code, with what is older than the newest measurement marked."""
     newest = max(path.name for path in plots.RESULTS.glob("????-??-??-*.json"))[:10]
@@ -153,6 +165,7 @@ def filled(page: Path) -> str:
         FIGURES: figures,
         PUBLISHED: published,
         SIMULATED: simulated,
+        LATEST: newest,
         MEASURED: measured,
     }
     for pattern, function in parts.items():

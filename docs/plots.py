@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,10 @@ def _newest(kind: str) -> list[Row]:
 
 
 def newest_file(kind: str) -> Path:
-    """The newest file of a kind."""
-    return sorted(RESULTS.glob(f"????-??-??-{kind}.json"))[-1]
+    """The newest file of a kind; those of one day are numbered from the second on."""
+    pattern = re.compile(rf"(\d{{4}}-\d\d-\d\d)-{re.escape(kind)}(?:-(\d+))?\.json")
+    found = [(match[1], int(match[2] or 1), path) for path in RESULTS.iterdir() if (match := pattern.fullmatch(path.name))]
+    return max(found)[2]
 
 
 def ratios(rows: list[Row]) -> str:

@@ -6,7 +6,7 @@
 timed in up to `blocks` blocks of as many calls as fit the seconds; a block's time is that of its slowest rank, the result
 is the median over the blocks. Calls follow each other without a barrier between them, as in nccl-tests.
 
-Bytes are what one rank contributes to one destination, in float32.
+Bytes are what one rank contributes to one destination, in float32. Nothing of this package is imported: the other sides have not got it.
 """
 
 import json
@@ -14,12 +14,10 @@ import sys
 import timeit
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
-
-from numba_kernels.rows import NamedTuple
 
 
 class Work(NamedTuple):

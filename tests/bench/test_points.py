@@ -1,5 +1,6 @@
 """What the benchmark measures, how it sums up, and what it prints."""
 
+import ast
 import json
 import os
 import subprocess
@@ -13,11 +14,21 @@ from ncclx_mpi.bench.placement import classify, flag_round_trip
 from ncclx_mpi.bench.points import MIB, Point
 
 SMALL = Point("allreduce", 8, 2)
+WORKER = Path(points.__file__).with_name("worker.py")
 
 
 def run(side: str, us: float, placement: str = "far", point: Point = SMALL) -> dict[str, object]:
     result = {"case": point.case, "bytes": point.nbytes, "ranks": point.nranks, "us": us, "wrong": 0}
     return {"side": side, "placement": placement, "results": [result]}
+
+
+def test_the_timed_program_needs_nothing_that_another_mpi_has_not() -> None:
+    """It imported our named tuples: no side but ours ran."""
+    nodes = list(ast.walk(ast.parse(WORKER.read_text())))
+    imported = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert "mpi4py" in imported
+    assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names | {"numpy", "mpi4py"}
 
 
 def test_sweep_stays_below_its_memory() -> None:

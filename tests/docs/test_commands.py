@@ -73,6 +73,15 @@ def test_tests_that_are_named_exist() -> None:
         assert re.search(rf"def {name}\(", (ROOT / path).read_text()), where
 
 
+@pytest.mark.parametrize("page", [*DOCS.glob("tutorials/*.md"), *DOCS.glob("how_to/*.md")], ids=lambda page: page.stem)
+def test_a_page_says_how_its_programs_are_started(page: Path) -> None:
+    """But for those that another one of the page imports or starts."""
+    text = page.read_text()
+    started = {name for line in re.findall(r"(?:ncclx run|python|pytest) .*", text) for name in re.findall(r"\w+\.py", line)}
+    programs = re.findall(r"<!-- file: snippets/(\w+\.py) -->", text)
+    assert {name for name in programs if not (SNIPPETS / name).read_text().startswith("# run by:")} - started == set()
+
+
 def first_page_with(line: str) -> Path:
     return next(block.page for block in BLOCKS if line in block.commands)
 

@@ -94,3 +94,11 @@ def test_every_colour_of_a_picture_has_one_for_dark_pages() -> None:
     for name, drawn in pictures.all_of_them():
         used = set(re.findall(r'(?:fill|stroke)="(#\w+)"', drawn))
         assert used <= svg.DARK.keys() or "prefers-color-scheme" not in drawn, name
+
+
+def test_the_newest_file_of_a_day_is_the_one_with_the_highest_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("2026-01-02-start.json", "2026-01-02-start-2.json", "2026-01-02-start-10.json", "2026-01-01-start-11.json"):
+        (tmp_path / name).touch()
+    (tmp_path / "2026-01-03-start-of-hosts.json").touch()
+    monkeypatch.setattr(plots, "RESULTS", tmp_path)
+    assert plots.newest_file("start").name == "2026-01-02-start-10.json"

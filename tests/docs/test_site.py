@@ -1,8 +1,11 @@
 """The site of the documentation, as a reader gets it: built without a warning, every link leads somewhere, every public name is in it."""
 
+import configparser
 import functools
 import http.server
+import importlib.metadata
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -43,6 +46,38 @@ look();
 """Opens pages in frames of a width, and writes how wide each becomes, and which pictures it cannot show."""
 
 
+BLOCK = """import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in %r:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+"""Makes modules absent from a Python that finds this as sitecustomize."""
+
+
+def brought(*extras: str) -> set[str]:
+    """Names of the packages that an installation brings, with what these need in turn."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    said = configparser.ConfigParser()
+    said.read(DOCS.parent / "setup.cfg")
+    texts = [said["options"]["install_requires"], *(said["options.extras_require"][extra] for extra in extras)]
+    wanted = [Requirement(line) for text in texts for line in text.split("\n") if line]
+    found: set[str] = set()
+    while wanted:
+        requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        if name in found and not requirement.extras:
+            continue
+        found.add(name)
+        of_extras = [{"extra": extra} for extra in requirement.extras] or [{"extra": ""}]
+        further = map(Requirement, importlib.metadata.requires(name) or [])
+        wanted += [each for each in further if each.marker is None or any(map(each.marker.evaluate, of_extras))]
+    return found
+
+
 class Page(HTMLParser):
     """What a page refers to, and what in it can be referred to."""
 
@@ -63,7 +98,18 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built with what ``pip install '.[docs]'`` brings, and nothing else that is here."""
+    from packaging.utils import canonicalize_name
+
     built: Path = tmp_path_factory.mktemp("site")
+    there = brought("docs") | {"ncclx-mpi", "pip", "setuptools"}
+    absent = {
+        module
+        for module, packages in importlib.metadata.packages_distributions().items()
+        if there.isdisjoint(map(canonicalize_name, packages))
+    }
+    (built / "sitecustomize.py").write_text(BLOCK % absent)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(built), os.environ.get("PYTHONPATH"))))}
     command = [
         sys.executable,
         "-m",
@@ -76,7 +122,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(DOCS),
         str(built / "html"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return built / "html"
 
