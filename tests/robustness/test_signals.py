@@ -110,10 +110,11 @@ class Alarm(Exception):
     pass
 
 
-def alarm_after(seconds):
-    def ring(number, frame):
-        raise Alarm
+def ring(number, frame):
+    raise Alarm
 
+
+def alarm_after(seconds):
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
@@ -225,8 +226,9 @@ def test_an_exchange_interrupted_in_its_send_receives_nothing_any_more(comm, cal
             "Isendrecv": lambda: comm.Isendrecv(sent, 1, 3, buffer, 1, 5).Wait(),
             "Waitall": lambda: MPI.Request.Waitall([comm.Isendrecv(sent, 1, 3, buffer, 1, 5)]),
         }
+        signal.signal(signal.SIGALRM, ring)
+        comm.send(os.getpid(), dest=1, tag=4)
         with pytest.raises(Alarm):
-            alarm_after(0.2)
             calls[call]()
         comm.send("interrupted", dest=1, tag=6)
         comm.recv(source=1, tag=8)
@@ -234,6 +236,10 @@ def test_an_exchange_interrupted_in_its_send_receives_nothing_any_more(comm, cal
         comm.Recv(again, source=1, tag=5)
         assert (again == 9).all() and not buffer.any()
     else:
+        process = comm.recv(source=0, tag=4)
+        comm.Probe(0, 3)  # it has left; a timer could ring before that on a busy machine
+        time.sleep(0.1)
+        os.kill(process, signal.SIGALRM)
         comm.recv(source=0, tag=6)
         comm.Send(np.full(4, 9.0), dest=0, tag=5)
         comm.send("sent", dest=0, tag=8)

@@ -136,7 +136,7 @@ def test_unfinished_requests_in_cycles(comm: Any, interval: float) -> None:
 
 
 @pytest.mark.ranks(2, timeout=120)
-@pytest.mark.parametrize("interval", [*INTERVALS, 1e-5, EACH_INSTRUCTION])
+@pytest.mark.parametrize("interval", [*INTERVALS, 1e-5])
 def test_objects_of_several_parts_beside_the_background_thread(comm: Any, interval: float, full: bool) -> None:
     """The thread that asks for what follows a first message meets the owner of the request, who is waiting for it or has just ended it."""
     other = 1 - comm.rank
@@ -144,7 +144,7 @@ def test_objects_of_several_parts_beside_the_background_thread(comm: Any, interv
     reports: list[str] = []
     background_progress.report_exception = reports.append  # type: ignore[attr-defined]
     with switching(interval):
-        for turn in range(12 if interval == EACH_INSTRUCTION else 2_000 if full else 300):
+        for turn in range(2_000 if full else 300):
             receiving, sending = comm.irecv(source=other, tag=turn), comm.isend(sent, other, turn)
             if turn % 3 == 0:
                 found = receiving.wait()
