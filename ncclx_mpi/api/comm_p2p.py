@@ -21,7 +21,7 @@ from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from ncclx_mpi.operations import device_transfer
 from ncclx_mpi.operations.background_progress import stepper
-from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, Together, write_status
+from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, Together, started, write_status
 from ncclx_mpi.operations.transfer import Bound, Transfer
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
@@ -45,7 +45,7 @@ class PointToPoint:
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
         if code and fast.settle_send(state, code, dest, tag):
-            fast.finish_waiting(_start_send(state, buf, dest, tag, STANDARD), None)
+            fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, STANDARD), None)
 
     def Bsend(self, buf: BufSpec, dest: int, tag: int = 0) -> None:
         """Blocking send in buffered mode."""
@@ -65,7 +65,7 @@ class PointToPoint:
         code = fast.receive_array(state.address, buf, source, tag, 0 if status is None else fast.room_for(status))
         if code:
             if fast.settle_receive(state, code, buf, source, tag, status):
-                fast.finish_waiting(_start_recv(state, buf, source, tag), status)
+                fast.finish_waiting(lambda begun: _start_recv(state, buf, source, tag, begun), status)
         elif status is not None:
             fast.fill(status)
 
@@ -85,7 +85,9 @@ class PointToPoint:
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, words)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
-                fast.finish_waiting(_start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag), status)
+                fast.finish_waiting(
+                    lambda begun: _start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag, begun), status
+                )
         elif status is not None:
             fast.fill(status)
 
@@ -100,7 +102,8 @@ class PointToPoint:
     ) -> None:
         """Send and receive a message, in one buffer."""
         check_status(status)
-        fast.finish_waiting(_start_replace(self._state, buf, dest, sendtag, source, recvtag), status)
+        state = self._state
+        fast.finish_waiting(lambda begun: _start_replace(state, buf, dest, sendtag, source, recvtag, begun), status)
 
     # Non-blocking, buffers
 
@@ -138,13 +141,17 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
     ) -> Request:
         """Nonblocking send and receive."""
-        return Request._refer(_start_sendrecv(self._state, sendbuf, dest, sendtag, recvbuf, source, recvtag))
+        state = self._state
+        return Request._refer(
+            started(lambda begun: _start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag, begun))
+        )
 
     def Isendrecv_replace(
         self, buf: BufSpec, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
     ) -> Request:
         """Nonblocking send and receive, in one buffer."""
-        return Request._refer(_start_replace(self._state, buf, dest, sendtag, source, recvtag))
+        state = self._state
+        return Request._refer(started(lambda begun: _start_replace(state, buf, dest, sendtag, source, recvtag, begun)))
 
     # Persistent, buffers
 
@@ -174,7 +181,7 @@ class PointToPoint:
         if resolved.is_direct:
             bound = RECEIVE, resolved.address, resolved.nbytes, source, tag, STANDARD
             return Prequest._refer(Bound(state.native, resolved.owner, bound))
-        return Prequest._refer(Persistent(lambda: _post_recv(state, resolved, source, tag)))
+        return Prequest._refer(Persistent(lambda: started(lambda begun: _post_recv(state, resolved, source, tag, begun))))
 
     # Probing
 
@@ -357,7 +364,7 @@ def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Non
     """Send a buffer."""
     code = fast.send_array(state.address, buf, dest, tag, mode)
     if code and fast.settle_send(state, code, dest, tag):
-        fast.finish_waiting(_start_send(state, buf, dest, tag, mode), None)
+        fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, mode), None)
 
 
 def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Operation:
@@ -376,7 +383,7 @@ def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Re
 def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
     """Start a receive that did not start natively: there was no free ticket, or it cannot."""
     request: Request | None = fast.start_receive_array(state.address, buf, source, tag) if fast.add_ticket(state) else None
-    return Request._refer(_start_recv(state, buf, source, tag)) if request is None else request
+    return Request._refer(started(lambda begun: _start_recv(state, buf, source, tag, begun))) if request is None else request
 
 
 def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) -> Operation:
@@ -396,30 +403,40 @@ def _post_buffered(state: CommState, data: bytes, dest: int, tag: int) -> Operat
     return Operation()
 
 
-def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int) -> Operation:
+def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int, begun: list[Operation]) -> Operation:
     source, tag = checked_source(state, source), _recv_tag(tag)
-    return _no_proc() if source == PROC_NULL else _post_recv(state, arguments.recv(spec), source, tag)
+    return _no_proc() if source == PROC_NULL else _post_recv(state, arguments.recv(spec), source, tag, begun)
 
 
-def _post_recv(state: CommState, buffer: Any, source: int, tag: int) -> Operation:
+def _post_recv(state: CommState, buffer: Any, source: int, tag: int, begun: list[Operation]) -> Operation:
     if (asking := device_transfer.start_receive(state.native, buffer, source, tag)) is not None:
+        begun.append(asking)
         return asking
     address, owner, finish = (buffer.address, buffer.owner, None) if buffer.is_direct else buffer.landing()
-    return Transfer(state.native, owner, finish).receive(address, buffer.nbytes, source, tag)
+    transfer = Transfer(state.native, owner, finish)
+    begun.append(transfer)
+    return transfer.receive(address, buffer.nbytes, source, tag)
 
 
 def _start_sendrecv(
-    state: CommState, sendbuf: BufSpec, dest: int, sendtag: int, recvbuf: BufSpec | None, source: int, recvtag: int
+    state: CommState,
+    sendbuf: BufSpec,
+    dest: int,
+    sendtag: int,
+    recvbuf: BufSpec | None,
+    source: int,
+    recvtag: int,
+    begun: list[Operation],
 ) -> Operation:
     dest, sendtag = checked_dest(state, dest), checked_tag(sendtag)
     sending = None if dest == PROC_NULL else arguments.send(sendbuf)
-    receiving = _start_recv(state, recvbuf, source, recvtag)
-    if sending is None:
-        return receiving
-    return _together(lambda: _post_send(state, sending, dest, sendtag, STANDARD), receiving)
+    receiving = _start_recv(state, recvbuf, source, recvtag, begun)
+    return receiving if sending is None else Together([_post_send(state, sending, dest, sendtag, STANDARD), receiving])
 
 
-def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, source: int, recvtag: int) -> Operation:
+def _start_replace(
+    state: CommState, spec: BufSpec, dest: int, sendtag: int, source: int, recvtag: int, begun: list[Operation]
+) -> Operation:
     """Start sending a copy of a buffer and receiving into it."""
     dest, sendtag = checked_dest(state, dest), checked_tag(sendtag)
     source, recvtag = checked_source(state, source), _recv_tag(recvtag)
@@ -428,21 +445,11 @@ def _start_replace(state: CommState, spec: BufSpec, dest: int, sendtag: int, sou
     buffer = arguments.recv(spec)
     address, _owner = buffer.packed()
     data = b"" if dest == PROC_NULL else ctypes.string_at(address, buffer.nbytes)
-    receiving = _no_proc() if source == PROC_NULL else _post_recv(state, buffer, source, recvtag)
+    receiving = _no_proc() if source == PROC_NULL else _post_recv(state, buffer, source, recvtag, begun)
     if dest == PROC_NULL:
         return receiving
-    return _together(
-        lambda: Transfer(state.native, data).send(object_messages.address_of(data), len(data), dest, sendtag), receiving
-    )
-
-
-def _together(start_send: Callable[[], Operation], receiving: Operation) -> Operation:
-    """A receive that is posted, and the send that is to go with it: if that is refused, nothing is received later either."""
-    try:
-        return Together([start_send(), receiving])
-    except BaseException:
-        receiving.abandon()
-        raise
+    sending = Transfer(state.native, data).send(object_messages.address_of(data), len(data), dest, sendtag)
+    return Together([sending, receiving])
 
 
 def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int) -> Prequest:

@@ -28,7 +28,7 @@ from ncclx_mpi.collectives.alltoall import shm_object as alltoall_blob
 from ncclx_mpi.collectives.bcast import shm_object as bcast_blob
 from ncclx_mpi.collectives.gather import shm_object as gather_blob
 from ncclx_mpi.collectives.scatter import shm_object as scatter_blob
-from ncclx_mpi.operations.operation import Operation, Together, blame, wait_for
+from ncclx_mpi.operations.operation import Operation, Together, blame, started
 from ncclx_mpi.operations.transfer import Ticket, Transfer
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
@@ -215,7 +215,7 @@ def settle_receive(state: CommState, code: int, buf: Any, source: int, tag: int,
         return True
     if code < 0:
         raise_given_up(state.native, code, f"receive {from_whom(source, tag)}")
-    finish_waiting(Transfer(state.native, buf, request=code), status)
+    finish_waiting(lambda _: Transfer(state.native, buf, request=code), status)
     return False
 
 
@@ -227,7 +227,7 @@ def settle_exchange(state: CommState, code: int, sendbuf: Any, recvbuf: Any, sou
         raise_given_up(state.native, code, f"send and receive {from_whom(source, tag)}")
     receiving, sending = status_words()[:2].tolist()
     parts = [Transfer(state.native, sendbuf, request=sending)] if sending else []
-    finish_waiting(Together([*parts, Transfer(state.native, recvbuf, request=receiving)]), status)
+    finish_waiting(lambda _: Together([*parts, Transfer(state.native, recvbuf, request=receiving)]), status)
     return False
 
 
@@ -241,9 +241,9 @@ def raise_given_up(comm: NativeComm, code: int, what: str) -> NoReturn:
         raise
 
 
-def finish_waiting(operation: Operation, status: Status | None) -> None:
-    """Wait for an operation and finish it."""
-    wait_for(operation)
+def finish_waiting(start: Callable[[list[Operation]], Operation], status: Status | None) -> None:
+    """Begin an operation (:func:`~ncclx_mpi.operations.operation.started`), wait for it and finish it."""
+    operation = started(start, is_waited=True)
     if status is not None:
         operation.fill(status)
     operation.finish()

@@ -12,7 +12,7 @@ from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.operations import device_transfer
-from ncclx_mpi.operations.operation import NO_PROC, Operation, write_status
+from ncclx_mpi.operations.operation import NO_PROC, Operation, started, write_status
 from ncclx_mpi.operations.transfer import Transfer
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.state import State
@@ -102,25 +102,30 @@ class Message(Handle):
     def Recv(self, buf: BufSpec, status: Status | None = None) -> None:
         """Blocking receive of matched message."""
         check_status(status)
-        self.Irecv(buf).Wait(status)
+        fast.finish_waiting(lambda begun: self._start(buf, begun), status)
 
     def Irecv(self, buf: BufSpec) -> Request:
         """Nonblocking receive of matched message."""
+        return Request._refer(started(lambda begun: self._start(buf, begun)))
+
+    def _start(self, buf: BufSpec, begun: list[Operation]) -> Operation:
         if self._state is _NO_PROC:
             return self._from_nobody()
         native = self._state.comm
         buffer = arguments.recv(buf)
         if (asking := device_transfer.start_matched(native, buffer, self._take)) is not None:
-            return Request._refer(asking)
+            begun.append(asking)
+            return asking
         address, owner, finish = buffer.landing()
         transfer = Transfer(native, owner, finish, "receive of a matched message")
-        return Request._refer(transfer.receive_matched(self._take(), address, buffer.nbytes))
+        begun.append(transfer)
+        return transfer.receive_matched(self._take(), address, buffer.nbytes)
 
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""
         words = 0 if status is None else fast.room_for(status)
         if self._state is _NO_PROC:
-            return self._from_nobody().wait(status)
+            return Request._refer(self._from_nobody()).wait(status)
         native = self._state.comm
         found = fast.receive_taken(native.address, self._take(), pickle._is_standard, words)
         if type(found) is bytearray:
@@ -132,15 +137,15 @@ class Message(Handle):
     def irecv(self) -> Request:
         """Nonblocking receive of matched message."""
         if self._state is _NO_PROC:
-            return self._from_nobody()
+            return Request._refer(self._from_nobody())
         native = self._state.comm
         return Request._refer(object_messages.start_matched(native, self._take()))
 
-    def _from_nobody(self) -> Request:
+    def _from_nobody(self) -> Operation:
         """Return the receive of the message from PROC_NULL, which is complete."""
         if not is_constant(self):
             self._become_null()
-        return Request._refer(Operation(NO_PROC))
+        return Operation(NO_PROC)
 
     def _take(self) -> int:
         """Return the engine's handle of the message, which nobody can receive again."""

@@ -208,13 +208,28 @@ def write_status(status: Status, result: Result) -> None:
     status._fill(result.source, result.tag, result.nbytes, result.cancelled)
 
 
+def started(start: Callable[[list[Operation]], Operation], *, is_waited: bool = False) -> Operation:
+    """Return the operation that `start` begins, done if `is_waited`; if that ends by an exception, all of it is withdrawn.
+
+    `start` adds a receive to the list that it gets before the message starts: a signal handler may raise anywhere between that and the
+    wait, and a receive that nobody waits for would take the next message.
+    """
+    begun: list[Operation] = []
+    try:
+        operation = start(begun)
+        begun = [operation]
+        if is_waited:
+            operation.wait()
+    except BaseException:
+        for each in begun:
+            each.abandon()
+        raise
+    return operation
+
+
 def wait_for(operation: Operation) -> None:
     """Return when an operation is done; if the wait fails, all of it is withdrawn."""
-    try:
-        operation.wait()
-    except BaseException:
-        operation.abandon()
-        raise
+    started(lambda _: operation, is_waited=True)
 
 
 def blame(error: BaseException, comm: NativeComm) -> None:

@@ -1,5 +1,6 @@
 """Ctrl-C, forks, and what the launching environment may hold."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,13 @@ import time
 
 import numpy as np
 import pytest
+
+import ncclx_mpi
+from ncclx_mpi.operations import background_progress
+from ncclx_mpi.operations.transfer import Transfer
+from ncclx_mpi.p2p.engine import Engine
+
+PACKAGE = os.path.dirname(ncclx_mpi.__file__)
 
 
 def interrupt_after(seconds):
@@ -102,10 +110,11 @@ class Alarm(Exception):
     pass
 
 
-def alarm_after(seconds):
-    def ring(number, frame):
-        raise Alarm
+def ring(number, frame):
+    raise Alarm
 
+
+def alarm_after(seconds):
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
@@ -144,6 +153,72 @@ def test_whenever_a_receive_is_interrupted_its_buffer_is_the_callers_again(comm,
         comm.send("sent", dest=0, tag=8)
 
 
+@pytest.mark.ranks(1, timeout=60)
+@pytest.mark.parametrize("call", ["Recv", "Sendrecv", "Sendrecv_replace", "Message.Recv"])
+def test_wherever_a_receive_is_interrupted_nothing_is_received_any_more(comm, call):
+    """The exception comes once before each instruction of the call, from the start of the receive to its wait."""
+    from ncclx_mpi import MPI
+
+    column = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+    buffer, sent = np.zeros(8), np.full(4, 9.0)
+    calls = {
+        "Recv": lambda: comm.Recv([buffer, 1, column], 0, 5),
+        "Sendrecv": lambda: comm.Sendrecv(np.ones(1), 0, 3, [buffer, 1, column], 0, 5),
+        "Sendrecv_replace": lambda: comm.Sendrecv_replace([buffer, 1, column], 0, 3, 0, 5),
+        "Message.Recv": lambda: message.Recv([buffer, 1, column]),
+    }
+
+    def interrupt(step):
+        nonlocal message
+        if call == "Message.Recv":
+            comm.Send(sent, 0, 5)
+            message = comm.Mprobe(0, 5)
+        waits = []
+        with pytest.raises(Alarm), alarm_behind_the_start(step, waits):
+            calls[call]()
+        background_progress.step()
+        comm.Send(sent, 0, 5)
+        assert comm.Iprobe(0, 5) and not buffer.any(), f"the receive was still posted after instruction {step}"
+        comm.Recv(np.zeros(4), 0, 5)
+        while comm.Iprobe(0, 3):
+            comm.Recv(np.zeros(4), 0, 3)
+        return bool(waits)
+
+    message, step = None, 0
+    assert interrupt(1 << 30)  # Python 3.12 tells of the instructions of a function from its second call on
+    while not interrupt(step):
+        step += 1
+    assert step > 20
+
+
+@contextlib.contextmanager
+def alarm_behind_the_start(nth, waits):
+    """Raise :class:`Alarm` before the `nth` instruction of the package from the start of a receive on, or where its wait begins: noted."""
+    left, starts = nth, [Transfer.receive.__code__, Transfer.receive_matched.__code__]
+    is_started = False
+
+    def trace(frame, event, argument):
+        nonlocal left, is_started
+        if not frame.f_code.co_filename.startswith(PACKAGE) or frame.f_code.co_name == "__del__":
+            return None
+        frame.f_trace_opcodes = True
+        is_started = is_started or frame.f_code in starts
+        if event == "call" and frame.f_code is Engine.await_request.__code__:
+            waits.append(nth)
+            raise Alarm
+        if event == "opcode" and is_started:
+            left -= 1
+            if left < 0:
+                raise Alarm
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
 @pytest.mark.ranks(2, timeout=60)
 @pytest.mark.parametrize("call", ["Sendrecv", "Isendrecv", "Waitall"])
 def test_an_exchange_interrupted_in_its_send_receives_nothing_any_more(comm, call):
@@ -158,8 +233,9 @@ def test_an_exchange_interrupted_in_its_send_receives_nothing_any_more(comm, cal
             "Isendrecv": lambda: comm.Isendrecv(sent, 1, 3, buffer, 1, 5).Wait(),
             "Waitall": lambda: MPI.Request.Waitall([comm.Isendrecv(sent, 1, 3, buffer, 1, 5)]),
         }
+        signal.signal(signal.SIGALRM, ring)
+        comm.send(os.getpid(), dest=1, tag=4)
         with pytest.raises(Alarm):
-            alarm_after(0.2)
             calls[call]()
         comm.send("interrupted", dest=1, tag=6)
         comm.recv(source=1, tag=8)
@@ -167,6 +243,10 @@ def test_an_exchange_interrupted_in_its_send_receives_nothing_any_more(comm, cal
         comm.Recv(again, source=1, tag=5)
         assert (again == 9).all() and not buffer.any()
     else:
+        process = comm.recv(source=0, tag=4)
+        comm.Probe(0, 3)  # it has left; a timer could ring before that on a busy machine
+        time.sleep(0.1)
+        os.kill(process, signal.SIGALRM)
         comm.recv(source=0, tag=6)
         comm.Send(np.full(4, 9.0), dest=0, tag=5)
         comm.send("sent", dest=0, tag=8)

@@ -12,27 +12,50 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
+import ncclx_mpi
 from ncclx_mpi import MPI
 from ncclx_mpi.operations import background_progress
 
+EACH_INSTRUCTION = 0.0
 INTERVALS = [1e-6, 0.005]
 THREADS, MESSAGES = 4, 40
+PACKAGE = os.path.dirname(ncclx_mpi.__file__)
 
 
 @contextlib.contextmanager
 def switching(interval: float) -> Iterator[None]:
-    """Let Python's threads take turns every `interval` seconds."""
+    """Let Python's threads take turns every `interval` seconds, or after each instruction of the package.
+
+    Time decides which windows between two instructions another thread meets, and on a busy machine it meets few; the latter opens them all.
+    """
     before = sys.getswitchinterval()
-    sys.setswitchinterval(interval)
+    if interval == EACH_INSTRUCTION:
+        threading.settrace(let_others_run)
+        sys.settrace(let_others_run)
+    else:
+        sys.setswitchinterval(interval)
     try:
         yield
     finally:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
         sys.setswitchinterval(before)
+
+
+def let_others_run(frame: FrameType, event: str, _argument: Any) -> Any:
+    """Give other threads their turn before each instruction of the package; what else runs is not traced."""
+    if not frame.f_code.co_filename.startswith(PACKAGE):
+        return None
+    frame.f_trace_opcodes = True
+    if event == "opcode":
+        time.sleep(0)
+    return let_others_run
 
 
 def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
@@ -64,7 +87,7 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
 
 
 @pytest.mark.ranks(2, timeout=120)
-@pytest.mark.parametrize("interval", INTERVALS)
+@pytest.mark.parametrize("interval", [*INTERVALS, EACH_INSTRUCTION])
 def test_threads_take_and_give_back_requests(comm: Any, interval: float, full: bool) -> None:
     """Each new request is whole before another thread can take it for its own message."""
     duplicates = [comm.Dup() for _ in range(THREADS)]
@@ -72,7 +95,7 @@ def test_threads_take_and_give_back_requests(comm: Any, interval: float, full: b
 
     def exchange(index: int) -> None:
         mine = duplicates[index]
-        for turn in range(300 if full else 30):
+        for turn in range(3 if interval == EACH_INSTRUCTION else 300 if full else 30):
             boxes = [np.zeros(3) for _ in range(MESSAGES)]
             requests = [mine.Irecv(box, below, tag) for tag, box in enumerate(boxes)]
             for tag in range(MESSAGES):
@@ -87,7 +110,7 @@ def test_threads_take_and_give_back_requests(comm: Any, interval: float, full: b
 
 
 @pytest.mark.ranks(2, timeout=120)
-@pytest.mark.parametrize("interval", INTERVALS)
+@pytest.mark.parametrize("interval", [*INTERVALS, EACH_INSTRUCTION])
 def test_unfinished_requests_in_cycles(comm: Any, interval: float) -> None:
     """Finalizers give requests up in the middle of whatever a thread does."""
     duplicates = [comm.Dup() for _ in range(THREADS)]
@@ -95,7 +118,7 @@ def test_unfinished_requests_in_cycles(comm: Any, interval: float) -> None:
 
     def exchange(index: int) -> None:
         mine = duplicates[index]
-        for turn in range(60):
+        for turn in range(8 if interval == EACH_INSTRUCTION else 60):
             cycle: list[Any] = [mine.Irecv(np.zeros(3), other, 1), mine.irecv(source=other, tag=2)]
             cycle += [mine.Isend(np.full(3, 1.0), other, 1), mine.isend({"turn": turn}, other, 2), mine.Ibarrier()]
             box = np.zeros(3)
