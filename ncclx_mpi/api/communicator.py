@@ -25,6 +25,7 @@ from ncclx_mpi.collectives.ready import SLOW
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.fast import GIVEN_UP
+from ncclx_mpi.p2p.native import Part
 from ncclx_mpi.state import State
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import np, npt
@@ -50,7 +51,7 @@ _RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
 Words: TypeAlias = "npt.NDArray[np.int64]"
 _Pair = ctypes.c_int64 * 2
-_ZERO, _GIVEN = array("q", [0]), shm_making.GIVEN.total // WORD
+_ZERO, _GIVEN, _LONE = array("q", [0]), shm_making.GIVEN.total // WORD, shm_making.PART.lone // WORD
 
 _counter = itertools.count(1)
 
@@ -366,7 +367,11 @@ def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
     colors = [row[0] for row in table if row[0] != UNDEFINED]  # groups of one need no slot, and so not to meet again
     members = mine if color != UNDEFINED else []
     slot = _slot_of_leader(parent, members) if len(set(colors)) < len(colors) else -1
-    return engine.new_comm(table[mine[0]][2], [parent.world_ranks[rank] for rank in mine], slot) if members else None
+    if not members:
+        return None
+    made = engine.new_comm(table[mine[0]][2], [parent.world_ranks[rank] for rank in mine], slot)
+    parent.part = Part(made)
+    return made
 
 
 def _slot_of_leader(parent: NativeComm, members: Sequence[int]) -> int:
@@ -377,15 +382,27 @@ def _slot_of_leader(parent: NativeComm, members: Sequence[int]) -> int:
 
 
 def _split_together(parent: NativeComm, color: int, key: int) -> tuple[NativeComm | None, list[list[int]]]:
-    """Return the communicator of all ranks in their order, if a split makes that; else what each rank gives: color, key, context and slot.
+    """Return what compiled code can make: the communicator of all ranks in their order, or of those of the last split; else what each gives.
 
-    Each gives a context for the case that it leads. Rank 0 leads if all are of one color, as they often are, and brings a slot, too.
+    That is color, key, context and slot. Each gives a context for the case that it leads. Rank 0 leads if all are of one color, as they
+    often are, and brings a slot, too.
     """
     births = parent.engine.births
     if births and parent.slot >= 0:
         context, rows = _counted(parent.engine), _ZERO * (_GIVEN * parent.size)
         made = parent.sibling()
-        code = _kernels().split(parent.address, made.address, *births, context, rows.buffer_info()[0], color, key)
+        part, lone = parent.part, None
+        if part is not None and part.size == 1:
+            lone = parent.engine.arena.spare_lone_slot()
+            part.words[_LONE] = lone.address
+        at = 0 if part is None else part.words.buffer_info()[0]
+        code = _kernels().split(parent.address, made.address, *births, context, rows.buffer_info()[0], color, key, at)
+        if code == shm_making.PARTED and part is not None:
+            made.have_ranks_of(part)
+            made.lone_slot = lone
+            return made.settle(), []
+        if lone is not None:
+            parent.engine.arena.return_lone_slot(lone)
         if code == 0:
             return made.settle(), []
         if code == shm_making.MIXED:

@@ -13,6 +13,7 @@ from ncclx_mpi import constants as mpi
 from ncclx_mpi.api import buffering, communicator, errhandler_dispatch
 from ncclx_mpi.api.attached_buffer import AttachedBuffer
 from ncclx_mpi.api.comm import Comm
+from ncclx_mpi.api.datatype import PREDEFINED
 from ncclx_mpi.api.errhandler import default_errhandler
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import Info
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 else:
     localities, spawning = late.module("ncclx_mpi.api.localities"), late.module("ncclx_mpi.api.spawning")
 
+_FORTRAN_TYPES = ("LOGICAL", "INTEGER", "REAL", "DOUBLE_PRECISION")
+_OPTIONAL_FORTRAN_TYPES = (
+    *(f"{kind}{nbytes}" for kind in ("LOGICAL", "INTEGER") for nbytes in (1, 2, 4, 8, 16)),
+    *(f"REAL{nbytes}" for nbytes in (2, 4, 8, 16)),
+    *(f"COMPLEX{nbytes}" for nbytes in (4, 8, 16, 32)),
+    "DOUBLE_COMPLEX",
+)
 _LEVELS = {
     "single": mpi.THREAD_SINGLE,
     "funneled": mpi.THREAD_FUNNELED,
@@ -199,6 +207,23 @@ def Get_version() -> tuple[int, int]:
 def Get_library_version() -> str:
     """Obtain the version string of the MPI library."""
     return f"ncclx_mpi {__version__}"
+
+
+def Get_abi_version() -> tuple[int, int]:
+    """Obtain the MPI ABI version number: (-1, -1), as there is no binary interface that C programs could be linked with."""
+    return -1, -1
+
+
+def Get_abi_info() -> Info:
+    """Obtain information about the MPI ABI: bytes of its integer types."""
+    return Info.Create({f"mpi_{name}_size": str(PREDEFINED[name.upper()].size) for name in ("aint", "count", "offset")})
+
+
+def Get_abi_fortran_info() -> Info:
+    """Obtain information about the Fortran MPI ABI: bytes of types, and which of those with a length there are."""
+    sizes = {f"mpi_{name.lower()}_size": str(PREDEFINED[name].size) for name in _FORTRAN_TYPES}
+    there = {f"mpi_{name.lower()}_supported": str(bool(PREDEFINED[name])).lower() for name in _OPTIONAL_FORTRAN_TYPES}
+    return Info.Create(sizes | there)
 
 
 def get_vendor() -> tuple[str, tuple[int, int, int]]:

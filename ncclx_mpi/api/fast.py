@@ -139,6 +139,7 @@ complete_all_objects = _with_pickles(object_requests.complete_all_objects, _slow
 send_plain = _with_pickles(objects.send_plain, _slow)
 receive_plain = _with_pickles(objects.receive_plain, _unmatched)
 match_message = _at_first_call(objects.match_message, _none)
+look_for_message = _at_first_call(objects.look_for_message)
 receive_taken = _with_pickles(objects.receive_taken, _untaken)
 exchange_plain = _with_pickles(objects.exchange_plain, _slow_note)
 bcast_plain = _with_pickles(bcast_blob.bcast_plain, _slow_note)

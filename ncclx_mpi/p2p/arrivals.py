@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.alarm import note_kept, offer
 from ncclx_mpi.p2p.inlined import credit
-from ncclx_mpi.p2p.layout import COMM, EAGER_COST, ENGINE, ERR_TRUNCATE, PEER, REQUEST, UNEXPECTED
+from ncclx_mpi.p2p.layout import COMM, CONFIRMED, EAGER_COST, ENGINE, ERR_TRUNCATE, PEER, REQUEST, UNEXPECTED
 from ncclx_mpi.p2p.leaving import arrive_of_leaving
 from ncclx_mpi.p2p.matching import (
     complete,
@@ -37,6 +37,7 @@ from ncclx_mpi.p2p.rendezvous import begin_receive, begin_send, peer_of, tell
 from ncclx_mpi.p2p.revoking import arrive_revoke
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD
 from numba_kernels.memory import allocate, copy, release
 from transports.messages import ATS, CANCEL, CANCELLED, CREDIT, CTS, EAGER, REVOKE, RTS
 
@@ -52,14 +53,17 @@ def arrive(engine, peer, kind, context, tag, nbytes, first, second, third):  # t
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
 def arrive_eager(engine, peer, context, tag, nbytes, first, first_bytes, rest):  # type: ignore[no-untyped-def]
     """Take a small message in: 1; or 0 if it finds neither a receive nor memory."""
-    source = load64(peer + PEER.world)
+    source, remote = load64(peer + PEER.world), 0
+    if context < 0:
+        remote, context = load64(first), context ^ CONFIRMED
+        first, first_bytes, nbytes = first + WORD, first_bytes - WORD, nbytes - WORD
     receive = take_posted(engine, context, source, tag)
     if receive == 0:
-        return _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest)
+        return _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest, remote)
     capacity = load64(receive + REQUEST.nbytes)
     set_status(receive, source, tag, nbytes)
     _copy_payload(load64(receive + REQUEST.address), min(nbytes, capacity), first, first_bytes, rest)
-    _release_credit(engine, peer, nbytes)
+    _note_met(engine, peer, nbytes, remote)
     complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
     return 1
 
@@ -97,9 +101,17 @@ def set_status(receive, source, tag, nbytes):  # type: ignore[no-untyped-def]
     store64(receive + REQUEST.message_bytes, nbytes)
 
 
+@kernel("void(int64, int64, int64, int64)")
+def _note_met(engine, peer, nbytes, remote):  # type: ignore[no-untyped-def]
+    """An eager message found its receive: the sender may send as much again, and its request `remote`, if it waits for that, is complete."""
+    if remote != 0:
+        tell(engine, peer, ATS, remote, 0, 0)
+    _release_credit(engine, peer, nbytes)
+
+
 @kernel("void(int64, int64, int64)")
 def _release_credit(engine, peer, nbytes):  # type: ignore[no-untyped-def]
-    """An eager message found its receive: the sender may send as much again."""
+    """An eager message is done with: the sender may send as much again."""
     released = load64(peer + PEER.released) + nbytes + EAGER_COST
     store64(peer + PEER.released, released)
     credit(engine, peer, released)
@@ -115,10 +127,10 @@ def _copy_payload(target, length, first, first_bytes, rest):  # type: ignore[no-
         copy(target + beginning, rest, length - beginning)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest, remote):  # type: ignore[no-untyped-def]
     """Serve, or keep, a small message that no receive has asked for: 1; or 0 if there is no memory for it."""
-    if offer(engine, context, source, nbytes, first, first_bytes, rest) != 0:
+    if remote == 0 and offer(engine, context, source, nbytes, first, first_bytes, rest) != 0:
         _release_credit(engine, peer_of(engine, source), nbytes)
         return 1
     message = _new_unexpected(engine, context, source, tag, nbytes)
@@ -130,6 +142,7 @@ def _keep_eager(engine, context, source, tag, nbytes, first, first_bytes, rest):
             return 0
         _copy_payload(payload, nbytes, first, first_bytes, rest)
         store64(message + REQUEST.payload, payload)
+        store64(message + REQUEST.remote, remote)
         store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) + nbytes)
     if message != 0:
         keep_unexpected(engine, message)
@@ -187,10 +200,20 @@ def _arrive_cancel(engine, peer, remote):  # type: ignore[no-untyped-def]
     while message != 0:
         if load64(message + REQUEST.remote) == remote and load64(message + REQUEST.source) == source:
             drop_unexpected(engine, message)
+            if load64(message + REQUEST.payload) != 0:
+                _let_go(engine, message)
+                _release_credit(engine, peer, load64(message + REQUEST.message_bytes))
             release_request(engine, message)
             tell(engine, peer, CANCELLED, remote, 0, 0)
             return
         message = load64(message + REQUEST.order_next)
+
+
+@kernel("void(int64, int64)")
+def _let_go(engine, message):  # type: ignore[no-untyped-def]
+    """Release the payload of a message that was kept."""
+    release(load64(message + REQUEST.payload))
+    store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) - load64(message + REQUEST.message_bytes))
 
 
 @kernel("void(int64, int64)")
@@ -214,15 +237,15 @@ def hand_over(engine, message, receive):  # type: ignore[no-untyped-def]
     """Complete, or start, a receive with a message that was taken out of the unexpected ones."""
     source, tag = load64(message + REQUEST.source), load64(message + REQUEST.tag)
     nbytes, remote = load64(message + REQUEST.message_bytes), load64(message + REQUEST.remote)
-    if remote != 0:
+    payload = load64(message + REQUEST.payload)
+    if remote != 0 and payload == 0:
         _meet(engine, receive, source, tag, nbytes, remote, load64(message + REQUEST.second), load64(message + REQUEST.third))
     else:
-        capacity, payload = load64(receive + REQUEST.nbytes), load64(message + REQUEST.payload)
+        capacity = load64(receive + REQUEST.nbytes)
         set_status(receive, source, tag, nbytes)
         if nbytes > 0:
             copy(load64(receive + REQUEST.address), payload, min(nbytes, capacity))
-            release(payload)
-            store64(engine + ENGINE.unexpected_bytes, load64(engine + ENGINE.unexpected_bytes) - nbytes)
-        _release_credit(engine, peer_of(engine, source), nbytes)
+            _let_go(engine, message)
+        _note_met(engine, peer_of(engine, source), nbytes, remote)
         complete(receive, ERR_TRUNCATE if nbytes > capacity else 0)
     release_request(engine, message)

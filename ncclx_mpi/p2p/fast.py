@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.inlined import send_eager
 from ncclx_mpi.p2p.keeping import give_up_kept
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER_COST, PEER, PENDING, REQUEST, STANDARD
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER_COST, PEER, PENDING, REQUEST, STANDARD, SYNCHRONOUS
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import is_spinning, lock, progress_locked, spin, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
@@ -45,7 +45,7 @@ _TAG_BITS = 30
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def push_eager(engine, peer, context, address, nbytes, tag, mode):  # type: ignore[no-untyped-def]
     """Send a small message at once if nothing stands in its way; 1 if it went out. The lock is held."""
-    if load64(peer + PEER.queue_last) != 0 or is_eager_allowed(engine, peer, nbytes, mode) == 0:
+    if mode == SYNCHRONOUS or load64(peer + PEER.queue_last) != 0 or is_eager_allowed(engine, peer, nbytes, mode) == 0:
         return 0
     if send_eager(engine, peer, context, tag, nbytes, address) == 0:
         return 0

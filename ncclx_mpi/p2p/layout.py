@@ -124,6 +124,10 @@ some of a buffer for a peer, and not the rest; PEER_LEFT: a rank has finalized, 
 From FAILED on, the value less FAILED is an MPI error class."""
 
 ERR_TRUNCATE = 14
+TO_CONFIRM = 32
+"""Action of a send, beside the kinds of messages: as EAGER, with the address of the request in front of the payload, to which the receiver
+returns an ATS when a receive has met it. `CONFIRMED`, which no context has, tells it from an EAGER message."""
+CONFIRMED = -(1 << 63)
 EAGER_COST = 64
 """What an eager message counts beside its payload, where bytes are counted that a receiver may hold unasked: its record takes some, too."""
 AS_POSTED, ASKING, ASKED = 0, 1, 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ class NativeComm:
         Whether nobody uses it any more, but to agree and to go on without those that died.
     lone_slot : LoneSlot or None
         What a communicator of this rank alone has in the place of a slot.
+    part : Part or None
+        The ranks of what the last split into several made of it.
     agreements : int
         How many agreements this rank has begun on it (:mod:`ncclx_mpi.collectives.agreement`).
     """
@@ -55,6 +58,7 @@ class NativeComm:
     is_revoked = False
     agreements = 0
     lone_slot: LoneSlot | None = None
+    part: Part | None = None
 
     def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int, rank: int = -1) -> None:
         self.engine = engine
@@ -81,23 +85,27 @@ class NativeComm:
         """A communicator of the same ranks, whose block is empty but for what is its own: whoever fills it calls :meth:`settle` then."""
         made, engine = object.__new__(NativeComm), self.engine
         made.engine = engine
-        made.world_ranks = self.world_ranks
-        made.size = self.size
-        made.rank = self.rank
-        made.nodes = self.nodes
-        made.table = self.table
+        made.have_ranks_of(self)
         made.forced = engine.forced
         made.reduction_order = engine.reduction_order
-        made._numbering = self._numbering
         made._words, made.address = zeroed(COMM.total)
         return made
+
+    def have_ranks_of(self, other: NativeComm | Part) -> None:
+        """Say of this communicator, as far as Python knows it, that it has the ranks of `other`."""
+        self.world_ranks = other.world_ranks
+        self.size = other.size
+        self.rank = other.rank
+        self.nodes = other.nodes
+        self.table = other.table
+        self._numbering = other._numbering
 
     def settle(self) -> NativeComm:
         """Be the communicator that compiled code has filled the block for."""
         words, (slots, stride) = self._words, self.engine.slots
         at = words[COMM.slot // WORD]
         self.context = words[COMM.context // WORD]
-        self.slot = (at - slots) // stride if at else -1
+        self.slot = (at - slots) // stride if at and self.size > 1 else -1
         words[COMM.handle // WORD] = id(self)
         self.engine.ended.know(self)
         return self
@@ -117,3 +125,29 @@ class NativeComm:
     def set_word(self, field: str, value: int) -> None:
         """Write a word of the native block."""
         self._words[getattr(COMM, field) // WORD] = value
+
+
+class Part:
+    """The ranks of a communicator that a split made: what is the same when one is split alike again.
+
+    Parameters
+    ----------
+    made
+        The communicator. It may be freed.
+
+    Attributes
+    ----------
+    words : array of int
+        As compiled code reads it: rank, size, addresses of the numbering, and, to be written, the slot of a rank that is alone.
+    world_ranks, size, rank, nodes, table
+        As those of a communicator.
+    """
+
+    def __init__(self, made: NativeComm) -> None:
+        self.world_ranks = made.world_ranks
+        self.size = made.size
+        self.rank = made.rank
+        self.nodes = made.nodes
+        self.table = made.table
+        self._numbering = made._numbering
+        self.words = array("q", (self.rank, self.size, self._numbering.world_at, self._numbering.local_at, 0))

@@ -13,7 +13,7 @@ from ncclx_mpi.p2p.layout import COMM, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.partial_results import MATCHED, note, note_word, opened
 from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
-from ncclx_mpi.p2p.progress import idle, is_spinning, lock, spin, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.progress import idle, is_spinning, lock, spin, trace_begin, trace_end, trouble, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import find_message, post_send, read_status, receive_matched
 from numba_kernels import types
@@ -128,11 +128,26 @@ def match_message(comm, peer_rank, message_tag):  # type: ignore[no-untyped-def]
     return message
 
 
+@kernel(types.int64(types.int64, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
+def look_for_message(comm, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
+    """Whether a message has come: 1, with `status` written unless that is 0; 0; SLOW if none may ever come, or there is no such peer."""
+    source, tag = index_of(peer_rank), index_of(message_tag)
+    if is_source(comm, source, tag) == 0:
+        return SLOW
+    message = find_message(comm, 0, source, tag, 0)
+    if message == 0:
+        is_in_vain = load64(comm + COMM.ended) != 0 or load64(comm + COMM.size) == 0  # nobody is left once it was revoked
+        return SLOW if is_in_vain or trouble(load64(comm + COMM.engine)) != 0 else 0
+    if status != 0:
+        read_status(message, status)
+    return 1
+
+
 @kernel("int64(int64)")
 def _is_whole(message):  # type: ignore[no-untyped-def]
     """Whether a message is all here, and not one of several (those begin with a zero byte)."""
     nbytes = load64(message + REQUEST.message_bytes)
-    if load64(message + REQUEST.remote) != 0 or nbytes > LARGEST:
+    if nbytes > LARGEST or (load64(message + REQUEST.remote) != 0 and load64(message + REQUEST.payload) == 0):
         return 0
     return 1 if nbytes == 0 or load8(load64(message + REQUEST.payload)) != 0 else 0
 

@@ -1,4 +1,4 @@
-"""Large and synchronous messages: announced, matched, then moved by the transport that reaches the peer.
+"""Large messages: announced, matched, then moved by the transport that reaches the peer; and small ones whose sender waits for the match.
 
 ::
 
@@ -9,8 +9,12 @@
       the transport serves it  ==============> until receive and send are complete
                <---------------------------- ATS {request}                or reads all without it: send complete
 
-What the transport does in between, and what its two words of an RTS and a CTS mean, is its own (:class:`transports.base.Functions`). No
-message but the header crosses before the match. A synchronous message without bytes is an RTS and its ATS.
+What the transport does in between, and what its two words of an RTS and a CTS mean, is its own (:class:`transports.base.Functions`). Nothing
+but the header crosses before the match. A synchronous message that is small goes eagerly, behind the address of its request, and one without
+bytes is an RTS: either is complete with the ATS, and its receiver never waits for the sender to take part::
+
+      EAGER {request, payload} --------------> is matched with a receive (perhaps much later)
+               <---------------------------- ATS {request}
 
 Messages that find no room on their way wait in a queue for each peer, and are sent by whoever makes progress.
 
@@ -19,13 +23,26 @@ Cost: two messages without a payload more than eager, then what the transport ta
 
 from __future__ import annotations
 
-from ncclx_mpi.p2p.inlined import send
-from ncclx_mpi.p2p.layout import ASKED, ASKING, CONTROL_MESSAGE, ENGINE, ERR_TRUNCATE, PEER, RECEIVE, REQUEST
+from ncclx_mpi.p2p.inlined import send, send_eager
+from ncclx_mpi.p2p.layout import (
+    ASKED,
+    ASKING,
+    CONFIRMED,
+    CONTROL_MESSAGE,
+    ENGINE,
+    ERR_TRUNCATE,
+    PEER,
+    RECEIVE,
+    REQUEST,
+    TO_CONFIRM,
+)
 from ncclx_mpi.p2p.matching import complete, new_request, release_request
 from ncclx_mpi.p2p.stirring import stir
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD
+from numba_kernels.memory import allocate, copy, release
 from transports.messages import ATS, CTS, EAGER, RTS
 
 
@@ -40,6 +57,8 @@ def _try_send(engine, peer, request):  # type: ignore[no-untyped-def]
     """Send what `request` wants to tell its peer. Returns 1 if it went out, 0 if the transport has no room for it."""
     action, nbytes = load64(request + REQUEST.action), load64(request + REQUEST.nbytes)
     first, second, third = load64(request + REQUEST.remote), load64(request + REQUEST.second), load64(request + REQUEST.third)
+    if action == TO_CONFIRM:
+        return _try_send_to_confirm(engine, peer, request)
     if action == EAGER:
         first = load64(request + REQUEST.address)
     elif action == RTS:
@@ -51,12 +70,36 @@ def _try_send(engine, peer, request):  # type: ignore[no-untyped-def]
     if action == EAGER:
         complete(request, 0)
     elif action == RTS:
-        store64(request + REQUEST.announced, 1)
-        store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) + 1)
-        stir(engine)
+        _note_announced(engine, request)
     elif load64(request + REQUEST.kind) == CONTROL_MESSAGE:
         release_request(engine, request)
     return 1
+
+
+@kernel("void(int64, int64)")
+def _note_announced(engine, request):  # type: ignore[no-untyped-def]
+    """The peer knows of a send, which is complete once it says so."""
+    store64(request + REQUEST.announced, 1)
+    store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) + 1)
+    stir(engine)
+
+
+@kernel("int64(int64, int64, int64)")
+def _try_send_to_confirm(engine, peer, request):  # type: ignore[no-untyped-def]
+    """Send a small message behind the address of its request: 1 if it went out, 0 if there is no room for it, or no memory."""
+    nbytes = load64(request + REQUEST.nbytes)
+    message = allocate(WORD + nbytes)
+    if message == 0:
+        return 0
+    store64(message, request)
+    copy(message + WORD, load64(request + REQUEST.address), nbytes)
+    context, tag = load64(request + REQUEST.context) | CONFIRMED, load64(request + REQUEST.tag)
+    is_out = send_eager(engine, peer, context, tag, WORD + nbytes, message)
+    release(message)
+    if is_out != 0:
+        store64(request + REQUEST.action, 0)
+        _note_announced(engine, request)
+    return is_out
 
 
 @kernel("void(int64, int64, int64)")

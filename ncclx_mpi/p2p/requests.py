@@ -24,6 +24,7 @@ from ncclx_mpi.p2p.layout import (
     REQUEST,
     SEND,
     SYNCHRONOUS,
+    TO_CONFIRM,
     TRACE,
 )
 from ncclx_mpi.p2p.matching import complete, drop_unexpected, find_unexpected, new_request, release_request, unpost
@@ -44,6 +45,7 @@ from ncclx_mpi.p2p.rendezvous import peer_of, send_ats, send_or_queue, tell
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
 from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD
 from transports.messages import CANCEL, EAGER, RTS
 
 _TRACE_SEND, _TRACE_RECEIVE, _TRACE_WAIT, _TRACE_PROBE = 1, 2, 5, 6
@@ -53,8 +55,12 @@ STATUS_WORDS = 5
 
 @kernel("int64(int64, int64, int64, int64)")
 def is_eager_allowed(engine, peer, nbytes, mode):  # type: ignore[no-untyped-def]
-    """Small enough, and the receiver does not already hold too much that nobody asked for."""
-    if mode == SYNCHRONOUS or nbytes > load64(peer + PEER.max_eager):
+    """Small enough, and the receiver does not already hold too much that nobody asked for.
+
+    A synchronous message has the address of its request in front; one of no bytes is announced, which takes no more.
+    """
+    is_confirmed = mode == SYNCHRONOUS
+    if nbytes + (WORD if is_confirmed else 0) > load64(peer + PEER.max_eager) or (is_confirmed and nbytes == 0):
         return 0
     credit, sent = load64(engine + ENGINE.eager_credit), load64(peer + PEER.sent) + nbytes + EAGER_COST
     if sent - load64(peer + PEER.seen_released) <= credit:
@@ -96,7 +102,7 @@ def begin_message(comm, request, offset, address, nbytes, dest, tag, mode):  # t
     fill_send(comm, request, offset, address, nbytes, dest, tag, mode)
     peer = peer_of(engine, load64(request + REQUEST.peer))
     if is_eager_allowed(engine, peer, nbytes, mode) != 0:
-        store64(request + REQUEST.action, EAGER)
+        store64(request + REQUEST.action, TO_CONFIRM if mode == SYNCHRONOUS else EAGER)
         # While it waits for room, too: there were no bound on those that do.
         store64(peer + PEER.sent, load64(peer + PEER.sent) + nbytes + EAGER_COST)
     else:

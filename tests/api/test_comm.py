@@ -121,6 +121,35 @@ def test_what_keeps_all_ranks_is_made_and_left_in_compiled_code(comm: Any, monke
         assert failure.value.Get_error_class() == MPI.ERR_COMM
 
 
+@pytest.mark.ranks(2, 3, 5)
+def test_splits_alike_are_made_in_compiled_code(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if comm._state.native.slot < 0:
+        pytest.skip("ranks of several nodes have no slot")
+    color, other = comm.rank % 2, comm.rank // 2
+    comm.Split(color).Free()
+    kept = [comm.Split(color)]
+    with monkeypatch.context() as compiled:
+        compiled.setattr(type(runtime.engine()), "new_comm", lambda *_: pytest.fail("the general way was taken"))
+        kept += [comm.Split(color, comm.rank) for _ in range(3)]
+    kept += [comm.Split(color, -comm.rank), comm.Split(other), comm.Split(color), comm.Split(color)]
+    kept += [comm.Split(color if comm.rank else MPI.UNDEFINED), comm.Split(color), comm.Split(9)]
+    for number, made in enumerate(kept):
+        if not made:
+            continue
+        mine = [rank for rank in range(comm.size) if (rank // 2 == other if number == 5 else number == 10 or rank % 2 == color)]
+        mine = mine[::-1] if number == 4 else mine[1:] if number == 8 and color == 0 else mine
+        assert (made.size, made.rank) == (len(mine), mine.index(comm.rank)), number
+        assert (made._state.native.slot >= 0) == (made.size > 1), number
+        assert made.allgather((comm.rank, number)) == [(rank, number) for rank in mine]
+        made.Isend(np.array([number]), (made.rank + 1) % made.size)
+        found = np.zeros(1, np.int64)
+        made.Recv(found, (made.rank - 1) % made.size)
+        assert found[0] == number
+    assert len({made._state.native.context for made in kept if made}) == len([made for made in kept if made])
+    for made in kept:
+        made.free()
+
+
 @pytest.mark.ranks(2)
 def test_freeing_is_not_held_up_by_a_message_of_another_communicator(comm: Any) -> None:
     made = comm.Dup()

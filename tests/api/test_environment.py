@@ -194,6 +194,14 @@ def test_inquiry(comm: Any) -> None:
     assert seen == [False]
     assert MPI.Get_version() == (MPI.VERSION, MPI.SUBVERSION) == (4, 1)
     assert MPI.get_vendor()[0] == "ncclx_mpi" and MPI.Get_library_version().startswith("ncclx_mpi ")
+    assert MPI.Get_abi_version() == (-1, -1)
+    assert dict(MPI.Get_abi_info()) == {"mpi_aint_size": "8", "mpi_count_size": "8", "mpi_offset_size": "8"}
+    fortran = dict(MPI.Get_abi_fortran_info())
+    assert len(fortran) == 23 and (fortran["mpi_double_precision_size"], fortran["mpi_logical_size"]) == ("8", "4")
+    for name, value in fortran.items():
+        if name.endswith("_supported"):
+            datatype = getattr(MPI, name.removeprefix("mpi_").removesuffix("_supported").upper())
+            assert value == ("false" if datatype == MPI.DATATYPE_NULL else "true"), name
     before = MPI.Wtime()
     assert 0 < MPI.Wtick() < 1e-3 and MPI.Wtime() >= before
     assert MPI.Get_processor_name() == os.uname().nodename

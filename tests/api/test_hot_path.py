@@ -24,6 +24,7 @@ KERNELS = {
     "p2p.request_pool.start_send_array": "Isend Issend Irsend",
     "p2p.request_pool.start_receive_array": "Irecv",
     "p2p.objects.match_message": "Probe",
+    "p2p.objects.look_for_message": "Iprobe",
     "p2p.completing.complete_one": "Wait Test",
     "p2p.completing.complete_some": "Waitany Testany Waitsome Testsome",
     "p2p.completing.complete_all": "Waitall Testall",
@@ -82,7 +83,7 @@ OF_WINDOWS = {
 
 WITHOUT = {
     "Bsend", "Sendrecv_replace", "Ibsend", "Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init",
-    "Recv_init", "Iprobe", "Mprobe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer", "Iflush_buffer", "Igatherv",
+    "Recv_init", "Mprobe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer", "Iflush_buffer", "Igatherv",
     "Iscatterv", "Iallgatherv", "Ialltoallv", "Ialltoallw", "Ireduce_scatter", "Get_status", "Get_status_any", "Get_status_all",
     "Get_status_some", "Cancel", "Free", "Complete", "Pready", "Pready_range", "Pready_list", "Parrived",
     "Ineighbor_allgather", "Ineighbor_allgatherv", "Ineighbor_alltoall", "Ineighbor_alltoallv", "Ineighbor_alltoallw",

@@ -13,7 +13,7 @@ import pytest
 
 from ncclx_mpi import errors
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, EAGER_COST, ERR_TRUNCATE, SYNCHRONOUS
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, CONFIRMED, EAGER_COST, ERR_TRUNCATE, SYNCHRONOUS
 from transports.base import Calls, Capabilities, Functions, Transport
 from transports.messages import ATS, CANCEL, CANCELLED, CREDIT, CTS, EAGER, REQUEST, RTS
 from transports.shm.arena import Arena
@@ -239,7 +239,7 @@ def test_what_finds_no_room_waits_and_keeps_its_order(world: World) -> None:
     assert [message.payload for message in world.network.sent] == [each.tobytes() for each in data]
 
 
-@pytest.mark.parametrize(("nbytes", "mode"), [(1001, 0), (LARGE, 0), (8, SYNCHRONOUS), (0, SYNCHRONOUS)])
+@pytest.mark.parametrize(("nbytes", "mode"), [(1001, 0), (LARGE, 0), (993, SYNCHRONOUS), (0, SYNCHRONOUS)])
 def test_a_large_send_is_announced_granted_and_served(world: World, nbytes: int, mode: int) -> None:
     data = pattern(nbytes)
     request = start_send(world, data, 1, 3, mode)
@@ -251,6 +251,20 @@ def test_a_large_send_is_announced_granted_and_served(world: World, nbytes: int,
     assert seen == [data.ctypes.data, nbytes, 5, 6]
     world.network.finish(request)
     ended(world, request)
+
+
+@pytest.mark.parametrize("nbytes", [1, 8, 992])
+def test_a_small_synchronous_send_goes_behind_the_address_of_its_request(world: World, nbytes: int) -> None:
+    world.network.room = 0
+    request = start_send(world, pattern(nbytes), 1, 3, SYNCHRONOUS)
+    assert not world.network.sent and not world.engine.word("announced")
+    world.network.room = 100
+    assert not world.engine.done(request) and world.engine.word("announced") == 1
+    payload = request.to_bytes(8, "little") + pattern(nbytes).tobytes()
+    assert world.network.sent == [Message(EAGER, CONFIRMED | 4, 3, 8 + nbytes, payload=payload)]
+    world.network.coming.append(Message(ATS, 0, 0, 0, (request, 0, 0)))
+    ended(world, request)
+    assert not world.engine.word("announced")
 
 
 def test_an_acknowledged_send_is_complete(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, ERR_TRUNCATE, SYNCHRONOUS
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, EAGER_COST, ERR_TRUNCATE, PEER, SYNCHRONOUS
 from transports.base import Transport
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
@@ -170,6 +171,51 @@ def test_both_ways_at_once(nodes: Nodes) -> None:
     for rank, request in requests:
         nodes.ended(rank, request)
     assert (rooms[0] == data[1]).all() and (rooms[1] == data[0]).all()
+
+
+@pytest.mark.parametrize("is_posted", [False, True])
+@pytest.mark.parametrize("nbytes", [1, 24, 25, 1024, 3900])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_the_receiver_of_a_small_synchronous_message_needs_nothing_more_of_its_sender(
+    nodes: Nodes, nbytes: int, is_posted: bool, cut: int
+) -> None:
+    sender, receiver = (comm.engine for comm in nodes.comms)
+    data, room = pattern(nbytes), np.full(nbytes + 8, 255, np.uint8)
+    request = nodes.receive(1, room[: nbytes - cut], 0, 3) if is_posted else 0
+    sent = nodes.send(0, 1, data, 3, SYNCHRONOUS)
+    if not is_posted:
+        nodes.until(lambda: receiver.probe(nodes.comms[1], 0, 3) is not None)
+        assert not sender.done(sent)
+    request = request or nodes.receive(1, room[: nbytes - cut], 0, 3)
+    if is_posted and nodes.network is None:
+        nodes.until(lambda: receiver.done(request))  # UCX may need the sender until the message has left
+    sender.set_word("lock", 1)  # it makes no progress now
+    try:
+        for _ in range(1_000_000):
+            if receiver.done(request):
+                break
+        result = receiver.result(request)
+    finally:
+        sender.set_word("lock", 0)
+    assert receiver.done(request) and (result.tag, result.nbytes, result.error) == (3, nbytes, ERR_TRUNCATE if cut else 0)
+    assert (room[: nbytes - cut] == data[: nbytes - cut]).all() and (room[nbytes - cut :] == 255).all()
+    receiver.free(request)
+    nodes.ended(0, sent)
+
+
+@pytest.mark.parametrize("nbytes", [0, 100])
+def test_a_small_synchronous_message_that_is_taken_back_leaves_nothing(nodes: Nodes, nbytes: int) -> None:
+    (sender, receiver), receiving = (comm.engine for comm in nodes.comms), nodes.comms[1]
+    for _ in range(3):
+        sent = nodes.send(0, 1, pattern(nbytes), 3, SYNCHRONOUS)
+        nodes.until(lambda: receiver.probe(receiving, 0, 3) is not None)
+        assert receiver.word("unexpected_bytes") == nbytes
+        sender.cancel(sent, sender.serial(sent))
+        assert nodes.ended(0, sent).cancelled
+        assert receiver.probe(receiving, ANY_SOURCE, ANY_TAG) is None and not receiver.word("unexpected_bytes")
+    peers = [engine.word("peers") + rank * PEER.total for engine, rank in ((sender, 1), (receiver, 0))]
+    at = (peers[0] + PEER.sent, peers[1] + PEER.released)
+    assert [ctypes.c_int64.from_address(each).value for each in at] == [3 * (nbytes + EAGER_COST) if nbytes else 0] * 2
 
 
 def test_a_send_that_nobody_has_met_is_cancelled(nodes: Nodes) -> None:

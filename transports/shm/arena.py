@@ -330,16 +330,20 @@ class Arena:
 
     def lone_slot(self) -> LoneSlot:
         """Private memory in the place of a slot, for a communicator of one rank: addresses rather than memory, as few pages are touched."""
-        try:
-            found = self._lone_slots.pop()
-        except IndexError:
-            memory = mmap.mmap(-1, slot_bytes(1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            return LoneSlot(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+        found = self.spare_lone_slot()
         entry(lease)(found.address, 0, 1, 1)
         return found
 
+    def spare_lone_slot(self) -> LoneSlot:
+        """The same, which whoever makes the communicator leases: one that was returned, or a new one."""
+        try:
+            return self._lone_slots.pop()
+        except IndexError:
+            memory = mmap.mmap(-1, slot_bytes(1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            return LoneSlot(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+
     def return_lone_slot(self, slot: LoneSlot) -> None:
-        """Take a slot back that was returned as those of the arena are: a new one is eight times as much work as to zero its counters."""
+        """Take a slot back that is not leased: a new one is eight times as much work as to zero its counters."""
         if len(self._lone_slots) < _MOST_LONE_SLOTS and not slot.memory[SLOT.bulk]:
             self._lone_slots.append(slot)
 

@@ -18,6 +18,11 @@ assert isinstance(MPI.Get_processor_name(), str)  # the name of the host
 assert MPI.Get_version() == (MPI.VERSION, MPI.SUBVERSION)
 assert MPI.Get_library_version().startswith(MPI.get_vendor()[0])
 
+# example: Get_abi_version Get_abi_info Get_abi_fortran_info
+assert MPI.Get_abi_version() == (-1, -1)  # there is none
+assert MPI.Get_abi_info()["mpi_count_size"] == "8"
+assert MPI.Get_abi_fortran_info()["mpi_real8_supported"] == "true"
+
 # example: Get_hw_resource_info
 info = MPI.Get_hw_resource_info()  # to which resources of the machine this rank is restricted
 assert set(info.values()) <= {"true", "false"}
