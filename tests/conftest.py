@@ -29,8 +29,11 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes, and another rank's could come between them
 
 
-_LONGEST = ("test_soak.py", "test_adversarial.py", "test_hosts.py", "test_slurm.py", "test_intercomm.py")
-"""Files that take longest, the longest first."""
+_LONGEST = (
+    "test_soak.py", "test_adversarial.py", "test_hosts.py", "test_slurm.py", "test_intercomm.py",
+    "test_enqueued.py", "test_passage.py", "test_nodes.py",
+)  # fmt: skip
+"""Files that take longest: a minute or two each, in one process."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
