@@ -56,6 +56,19 @@ def cases(comm: Any, win: Any, shared: Any, mpi: Any) -> dict[str, tuple[Callabl
         win.Put(one, target)
         win.Fence()
 
+    def posted() -> None:
+        win.Post(other)
+        win.Start(other)
+        win.Put(one, 1 - comm.rank)
+        win.Complete()
+        win.Wait()
+
+    def locked_by_all() -> None:
+        win.Lock_all()
+        win.Accumulate(one, target)
+        win.Unlock_all()
+
+    other = group.Incl([1 - comm.rank])
     return {
         "Lock, Put of 8 B, Unlock": (locked(win.Put, one, target), 200, False),
         "Lock, Get of 8 B, Unlock": (locked(win.Get, result, target), 200, False),
@@ -64,9 +77,13 @@ def cases(comm: Any, win: Any, shared: Any, mpi: Any) -> dict[str, tuple[Callabl
         "Lock, Compare_and_swap, Unlock": (locked(win.Compare_and_swap, one, one, result, target), 200, False),
         "Lock, Put of 1 MiB, Unlock": (locked(win.Put, large, target), 20, False),
         "NumPy copy of 1 MiB": (lambda: np.copyto(mapped, large), 20, False),
+        "Lock_all, Accumulate, Unlock_all": (locked_by_all, 200, False),
+        "Lock, Accumulate, Unlock by all": (locked(win.Accumulate, one, target), 200, True),
         "Fence, Put of 8 B, Fence": (fenced, 200, True),
+        "Post, Start, Put of 8 B, Complete, Wait": (posted, 200, True),
         "Dup, Free": (lambda: comm.Dup().Free(), 20, True),
         "Split, Free": (lambda: comm.Split(0, comm.rank).Free(), 20, True),
+        "Split into two, Free": (lambda: comm.Split(comm.rank % 2, comm.rank).Free(), 20, True),
         "Create_group, Free": (lambda: comm.Create_group(group).Free(), 20, True),
         "Win.Create, Free": (lambda: mpi.Win.Create(memory, 1, comm=comm).Free(), 20, True),
         "Win.Allocate, Free": (lambda: mpi.Win.Allocate(100, 1, comm=comm).Free(), 20, True),

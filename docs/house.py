@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def rows(graph: Graph) -> list[list[str]]:
     for _ in range(_SWEEPS):
         for row in found:
             place = {part: x for each in found for part, x in zip(each, places(len(each)), strict=True)}
-            row.sort(key=lambda part: (sum(place[other] for other in joined[part]) / max(1, len(joined[part])), part))
+            row.sort(key=lambda part: (math.fsum(place[other] for other in joined[part]) / max(1, len(joined[part])), part))
     return found
 
 

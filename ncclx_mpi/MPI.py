@@ -6,6 +6,7 @@ Importing this module starts the communication, unless :mod:`ncclx_mpi.rc` says 
 # ruff: noqa: F401, F403  (names are what this module is for; all of those of the other one are public)
 
 from ncclx_mpi import collector as _collector
+from ncclx_mpi.compile_cache import bytecode as _bytecode
 
 with _collector.at_rest():
     from ncclx_mpi.api.environment import bootstrap as _bootstrap
@@ -28,7 +29,8 @@ with _collector.at_rest():
     )
 
     _bootstrap()
-del _bootstrap, _collector
+    _bytecode.forget()
+del _bootstrap, _bytecode, _collector
 
 globals()["__all__"] = [*(_name for _name in globals() if not _name.startswith("_")), *_LATE]
 

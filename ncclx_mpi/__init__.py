@@ -30,6 +30,7 @@ def _refuse_shadows() -> None:
 
 
 _refuse_shadows()
+importlib.import_module(f"{__name__}.compile_cache.bytecode").install()  # named, not imported: see below
 
 
 def __getattr__(name: str) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import importlib
-import importlib.abc
 import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Sequence
 from types import CodeType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object  # all that they are to the interpreter: their module takes 3 ms
 
 _NAME = "mpi4py.MPI"
 _POOLS = "mpi4py.futures._core"
@@ -32,7 +35,7 @@ _loaded: list[ModuleType] = []
 """The real module, kept: an MPI library does not survive being unloaded."""
 
 
-class _Loader(importlib.abc.Loader):
+class _Loader(Loader):
     """Loads our MPI under mpi4py's name: the very same module object, which keeps its own ``__spec__``."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
@@ -54,6 +57,7 @@ class _PoolsLoader(importlib.machinery.SourceFileLoader):
 
 def _failing_futures(manager: Callable[..., None], broken: type[Exception]) -> Callable[..., None]:
     """The thread of a pool, which lets futures fail whose workers have died, or were not started."""
+    from concurrent.futures import InvalidStateError
 
     def manage(pool: Any, *args: Any) -> None:
         running: set[Any] = set()
@@ -72,7 +76,7 @@ def _failing_futures(manager: Callable[..., None], broken: type[Exception]) -> C
         except Exception as error:
             pool.broken(str(error))
             for future in list(running):
-                with contextlib.suppress(concurrent.futures.InvalidStateError):
+                with contextlib.suppress(InvalidStateError):
                     future.set_exception(broken(str(error)))
 
     return manage
@@ -112,7 +116,7 @@ def _is_asked_for_library(words: list[str]) -> bool:
     return bool(words) and words[0] in ("-mpi-library", "--mpi-library")
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder(MetaPathFinder):
     """Answers for ``mpi4py.MPI``, and for what works on it in part."""
 
     def find_spec(

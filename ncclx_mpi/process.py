@@ -13,6 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 STACKS_SIGNAL = signal.SIGRTMIN + 9
@@ -63,12 +64,24 @@ def leave(status: int, last_inherited: str) -> None:
     """
     if status:
         end_communication(status)
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    _run_exit_handlers()
     _drop_modules(_modules_after(last_inherited))
     end_communication(status)
     flush_streams()
     os._exit(status & 0xFF)
+
+
+def end(status: int) -> NoReturn:
+    """End a process that has nothing to lose but its exit handlers, in order; to take apart all that it has imported takes 10 ms."""
+    _run_exit_handlers()
+    flush_streams()
+    os._exit(status & 0xFF)
+
+
+def _run_exit_handlers() -> None:
+    """Join the threads, and call the handlers."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
 def end_communication(status: int) -> None:

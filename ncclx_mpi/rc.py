@@ -19,9 +19,10 @@ import sys
 import warnings
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi.algorithms import ALGORITHMS, ORDER, ORDERS
+from numba_kernels.rows import NamedTuple
 
 _YES, _NO = ("1", "yes", "true", "on", "y"), ("0", "no", "false", "off", "n")
 
@@ -145,6 +146,14 @@ SETTINGS: dict[str, Setting] = dict(
             str,
             (),
             "path of the libucp.so by which ranks of other hosts are reached; empty: the first that is found",
+        ),
+        _ours(
+            "progress_thread",
+            "off",
+            str,
+            (),
+            "thread that moves messages and collectives on while a rank computes: on: where the rank runs; processors such as 4-7: "
+            "the ranks of a node take one each; off: they move in calls of MPI",
         ),
         _ours("cache_dir", "", str, (), "folder of the compiled-code cache; empty: the user's cache folder"),
         _ours("cubins", "", str, (), "folder of GPU kernels that `python -m numba_kernels.compile --output` made ahead"),

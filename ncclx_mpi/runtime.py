@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.guests import Member
     from ncclx_mpi.p2p.network_progress import NetworkProgress
+    from ncclx_mpi.p2p.progress_thread import ProgressThread
     from ncclx_mpi.tuning import Table
     from transports.base import Transport
     from transports.virtual.network import Network
@@ -34,7 +35,7 @@ class _Job:
     before_leaving: ClassVar[list[Callable[[], None]]] = []
     after_leaving: ClassVar[list[Callable[[], None]]] = []
     guest_watch: ProcessWatch | None = None
-    network: NetworkProgress | None = None
+    progress: NetworkProgress | ProgressThread | None = None
 
 
 _job = _Job()
@@ -87,16 +88,16 @@ def start() -> Engine:
     from ncclx_mpi.algorithms import ALGORITHMS, ORDER
     from ncclx_mpi.p2p import forced
     from ncclx_mpi.p2p.engine import Engine
-    from ncclx_mpi.p2p.network_progress import NetworkProgress
     from numba_kernels.cuda import cache
     from transports.shm.cma import forbid_peers
     from transports.shm.transport import SharedMemory
 
+    named = _progress_processors()
     membership = bootstrap.join()
     arena, rank = membership.arena, membership.rank
-    named = {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS}
+    algorithms = {collective: getattr(rc, f"algo_{collective}") for collective in ALGORITHMS}
     table = _tuning_table(rank)
-    membership.say(forced.said({**named, ORDER: getattr(rc, ORDER)}, table.digest if table else forced.NO_TABLE))
+    membership.say(forced.said({**algorithms, ORDER: getattr(rc, ORDER)}, table.digest if table else forced.NO_TABLE))
     membership.enter()
     _job.membership = membership
     shared_memory = SharedMemory(arena, rank)
@@ -109,9 +110,33 @@ def start() -> Engine:
     shared_memory.choose_copies(getattr(rc, "copies", "auto"))
     shared_memory.choose_stores(getattr(rc, "stores", "auto"))
     cache.use_folder(getattr(rc, "cubins", ""))
-    if membership.directory is not None:
-        _job.network = NetworkProgress(_job.engine)
+    if named is not None:
+        from ncclx_mpi.p2p.progress_thread import ProgressThread
+
+        _job.progress = ProgressThread(_job.engine, named)
+    elif membership.directory is not None:
+        from ncclx_mpi.p2p.network_progress import NetworkProgress
+
+        _job.progress = NetworkProgress(_job.engine)
     return _job.engine
+
+
+def _progress_processors() -> tuple[int, ...] | None:
+    """Where a setting wants a thread that makes progress while the rank computes, nothing for anywhere; None for no such thread.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: the setting is none.
+    """
+    from ncclx_mpi import rc
+
+    setting = str(getattr(rc, "progress_thread", "off"))
+    if setting == "off":
+        return None
+    from ncclx_mpi.p2p import progress_thread
+
+    return progress_thread.processors(setting)
 
 
 def _tuning_table(rank: int) -> Table | None:
@@ -242,9 +267,7 @@ def finish() -> None:
     for function in _job.before_leaving:
         function()
     _job.engine.guests.leave()
-    if _job.network is not None:
-        _job.network.stop()
-        _job.network = None
+    _end_progress()
     for transport in _job.engine.transports:
         transport.close()
     if _job.guest_watch is not None:
@@ -254,6 +277,13 @@ def finish() -> None:
     _job.finalized = True
     for function in _job.after_leaving:
         function()
+
+
+def _end_progress() -> None:
+    """End the thread that makes progress: what it works on may go afterwards."""
+    thread, _job.progress = _job.progress, None
+    if thread is not None:
+        thread.stop()
 
 
 def abandon() -> None:
@@ -267,6 +297,7 @@ def abandon() -> None:
             _declare_abort(_job.abort_status)
         else:
             _job.engine.arena.declare_dead(_job.engine.local_rank, "it failed")
+        _end_progress()
         _job.engine = None
         _job.finalized = True
 

@@ -10,12 +10,13 @@ import functools
 import itertools
 from array import array
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, NoReturn
+from typing import ClassVar, NoReturn
 from weakref import WeakValueDictionary
 
 from ncclx_mpi import errors
 from numba_kernels import pyobject, pyslots
 from numba_kernels.jit import entry
+from numba_kernels.rows import NamedTuple
 
 _numbers = itertools.count(1)
 _states: WeakValueDictionary[int, State] = WeakValueDictionary()

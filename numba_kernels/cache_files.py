@@ -74,6 +74,15 @@ def cache_root() -> Path:
     return Path(tempfile.mkdtemp(prefix="ncclx_mpi-"))
 
 
+def stamp(path: str) -> tuple[int, int] | None:
+    """The state of a file, or of what a folder lists: time of change in ns, and bytes; None if it is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
 def read_own(path: Path) -> bytes:
     """What a file holds that only this user can have written.
 

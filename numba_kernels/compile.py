@@ -22,13 +22,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
 
 from numba_kernels import digests
 from numba_kernels.cuda import cache
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.loops import Ending, endings
 from numba_kernels.cuda.ptx import AssemblerTooOld, CompilerMissing, Usage, assemble, run_ptxas
+from numba_kernels.rows import NamedTuple
 
 Arch = tuple[int, int]
 

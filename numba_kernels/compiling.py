@@ -31,8 +31,9 @@ from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
-from numba_kernels import cache_files, digests, jit, linking, symbols
+from numba_kernels import cache_files, digests, elf, jit, linking, symbols
 from numba_kernels.deferred import real
+from numba_kernels.emit.entry_points import SUFFIX, called_with_a_row
 
 _DIGEST = "numba_kernels_digest"
 _EXCEPTION = ".const.picklebuf"
@@ -61,12 +62,12 @@ def dispatcher(kernel: jit.Kernel) -> Any:
             function
         )
         made._cache = _Cache(function, kernel.image if kernel.is_entry else None)
-    made.compile = functools.partial(_compile_declared, made.compile, real(kernel.signature))
+    made.compile = functools.partial(_compile_declared, made.compile, real(kernel.signature), kernel.is_entry)
     return made
 
 
-def _compile_declared(compiler: Callable[[Any], Any], signature: Any, _arguments: Any) -> Any:
-    with pinned_configuration():
+def _compile_declared(compiler: Callable[[Any], Any], signature: Any, is_entry: bool, _arguments: Any) -> Any:
+    with pinned_configuration(), called_with_a_row(is_entry):
         return compiler(signature)
 
 
@@ -213,8 +214,8 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         """Keep a compiled function for later; a folder that was removed meanwhile, or a full disk, costs only the next start."""
         with contextlib.suppress(OSError):
             super().save_overload(sig, data)
-            if self._image is not None and (image := image_of(data)) is not None:
-                linking.write_image(self._image, image)
+            if self._image is not None and (found := code_of(data)) is not None:
+                linking.write_image(self._image, elf.laid_out(*found))
 
 
 class _NamedCache(_Cache):
@@ -224,8 +225,8 @@ class _NamedCache(_Cache):
         return (sig, codegen.magic_tuple())
 
 
-def image_of(result: Any) -> linking.Image | None:
-    """Return the image of a function that has just been compiled; None if there is more to it than machine code, or if it can raise.
+def code_of(result: Any) -> tuple[bytes, str, str, str] | None:
+    """Return what an image is made of: code of a function, and names in it; None if there is more to it than that, or if it can raise.
 
     Images have no way to raise (:mod:`numba_kernels.symbols`).
     """
@@ -238,10 +239,9 @@ def image_of(result: Any) -> linking.Image | None:
     if any(symbol.name.startswith(_EXCEPTION) for symbol in found):
         return None
     defined = {symbol.name for symbol in found if not symbol.is_declaration}
-    imports = {symbol.name for symbol in found if symbol.is_declaration and not symbol.name.startswith("llvm.")}
     wrapper, c_wrapper, environment = (
         name if name in defined else ""
-        for name in (described.llvm_cpython_wrapper_name, described.llvm_cfunc_wrapper_name, described.env_name)
+        for name in (described.llvm_cpython_wrapper_name + SUFFIX, described.llvm_cfunc_wrapper_name, described.env_name)
     )
     _name, _kind, (code, _intermediate) = library.serialize_using_object_code()
-    return linking.Image(code, wrapper, c_wrapper, environment, tuple(sorted(imports)))
+    return code, wrapper, c_wrapper, environment

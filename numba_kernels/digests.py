@@ -14,9 +14,9 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from numba_kernels import cache_files
+from numba_kernels.rows import NamedTuple
 from numba_kernels.sha256 import sha256
 
 PACKAGES = ("numba_kernels", "transports", "ncclx_mpi")
@@ -124,14 +124,13 @@ def _version(name: str) -> str:
     return version(name)
 
 
-_IMPORT = re.compile(
-    r"^\s*(?:from\s+((?:" + "|".join(PACKAGES) + r")[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)"
-    r"|import\s+((?:" + "|".join(PACKAGES) + r")[\w.]*))",
-    re.MULTILINE,
+_IMPORT = (
+    r"(?m)^\s*(?:from\s+((?:" + "|".join(PACKAGES) + r")[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)"
+    r"|import\s+((?:" + "|".join(PACKAGES) + r")[\w.]*))"
 )
-_IMPORT_BESIDE = re.compile(r"^\s*(?:from\s+(\.*[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)|import\s+([\w.]+))", re.MULTILINE)
+_IMPORT_BESIDE = r"(?m)^\s*(?:from\s+(\.*[\w.]*)\s+import\s+(\([^)]*\)|[^\n]*)|import\s+([\w.]+))"
 """Of a module that is none of ours: what it imports from its own folder or package holds code that it has compiled, too."""
-_EMITTED = re.compile(r'\bemitted(?:_type)?\(\s*"(\w+)"')
+_EMITTED = r'\bemitted(?:_type)?\(\s*"(\w+)"'
 """What :mod:`numba_kernels.emit` makes for a module."""
 
 
@@ -162,14 +161,14 @@ def _scan(path: str, content: bytes) -> Source:
     if not is_ours:
         for module, names in _imports(_IMPORT_BESIDE, text):
             files.extend(_files_beside(path, root, module, names))
-    for name in sorted(set(_EMITTED.findall(text))):
+    for name in sorted(set(re.findall(_EMITTED, text))):
         files.extend(_module_files(home, f"numba_kernels.emit.{name}", []))
     return Source(name, sha256(content).digest(), tuple(files))
 
 
-def _imports(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, list[str]]]:
+def _imports(pattern: str, text: str) -> Iterator[tuple[str, list[str]]]:
     """Modules that a text imports or imports from, each with the names that it imports from there."""
-    for match in pattern.finditer(text):
+    for match in re.finditer(pattern, text):
         names = [name.split(" as ")[0].strip(" ()\n") for name in (match.group(2) or "").split(",")]
         yield match.group(1) or match.group(3), names
 

@@ -94,7 +94,7 @@ class Kernel:
         if self._point is None:
             # Ranks that call it for the first time at once would all compile it: one does, and the others link it then.
             with contextlib.nullcontext() if self.is_cached() else one_at_a_time():
-                self._point = self._linked() or self._compiled().entry_point
+                self._point = self._linked() or self._made()
         return self._point
 
     def address(self) -> int:
@@ -147,6 +147,12 @@ class Kernel:
             return None
         self._address = linked.address
         return linked.point
+
+    def _made(self) -> Callable[..., Any]:
+        """Compile it; the entry point is Numba's own, which is slower, where no image of it could be kept."""
+        compiled = self._compiled()
+        point: Callable[..., Any] = self._linked() or compiled.entry_point
+        return point
 
     def _compiled(self) -> Any:
         from numba_kernels import compiling

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections import namedtuple
 from typing import Any
+
+from numba_kernels.rows import row_type
 
 WORD = 8
 LINE = 64
@@ -32,8 +33,7 @@ def words(name: str, fields: str, *, start: int = 0) -> Any:
         offsets[label] = at
         at += WORD * int(count or 1)
     offsets["total"] = at
-    kind = namedtuple(name, list(offsets))  # type: ignore[misc]
-    return kind(**offsets)
+    return row_type(name, offsets)._make(offsets.values())
 
 
 def zeroed(nbytes: int) -> tuple[array[int], int]:

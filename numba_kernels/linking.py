@@ -1,25 +1,16 @@
 """Links compiled functions from the disk cache, without Numba and without LLVM.
 
 Numba loads a function from its cache as something to compile others with: its import takes 0.2 s, the compiler's start as long again. To be
-called, a function needs its machine code and the addresses that this refers to. So beside Numba's file lies an *image* with just that; what
-cannot be linked from an image is loaded by Numba.
+called, a function needs its machine code and the addresses that this refers to. So beside Numba's file lies an *image* with just that, laid
+out by :mod:`numba_kernels.elf` when it was compiled; what cannot be linked from an image is loaded by Numba.
 
-====================  ==============================================================================================
-``wrapper``           what Python calls: takes the arguments out of their objects; absent in functions for C only
-``c_wrapper``         what native code calls
-``environment``       the word in which the wrapper expects an object, for constants that our functions do not have
-``imports``           what the code refers to outside itself; all of it must be there
-====================  ==============================================================================================
-
-The code is an ELF object in the large code model: it refers to everything, itself included, by addresses of 64 bits, and these are
-all that has to be filled in::
+In memory it is::
 
     | code, constants       read and executed   |
     | variables             read and written    |
 
 Both are pages of their own, never written and executed at once, and stay until the process ends. Frames have no unwinding tables here: a
 thread that the interpreter ends inside a function, when it exits itself, ends there (glibc takes a frame without a table for the last one).
-Objects for processors other than x86-64 are left to Numba.
 """
 
 from __future__ import annotations
@@ -29,28 +20,20 @@ import marshal
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba_kernels import cache_files, symbols
+from numba_kernels.rows import NamedTuple
 from numba_kernels.sha256 import sha256
 
-_HEADER, _SECTION, _SYMBOL, _RELOCATION = (
-    struct.Struct("<4s36xQ12xHH"),
-    struct.Struct("<IIQQQQIIQQ"),
-    struct.Struct("<IBBHQQ"),
-    struct.Struct("<QQq"),
-)
-_SYMBOLS, _RELOCATIONS, _NO_BITS = 2, 4, 8
-_WRITE, _ALLOCATED = 1, 2
-_UNWINDING = 0x70000001
-_UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
-_ADDRESS_OF_64_BITS = 1
+_ADDRESS = struct.Struct("<Q")
 CAN_LINK = os.uname().machine in ("x86_64", "AMD64")
-_TAKES_KEYWORDS = 3
-"""METH_VARARGS | METH_KEYWORDS"""
+_TAKES_A_ROW = 0x80
+"""METH_FASTCALL: arguments come one behind the other in memory, and how many they are."""
 
+symbols.add("ncclx_mpi_type_error", id(TypeError))
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
@@ -58,13 +41,35 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Image(NamedTuple):
-    """Machine code of a function, an ELF object, and the symbols in it; empty names for those that it has not."""
+    """A function as it is kept. All places are counted from the first byte of the code; -1 is none.
 
-    code: bytes
-    wrapper: str
-    c_wrapper: str
-    environment: str
-    imports: tuple[str, ...]
+    Attributes
+    ----------
+    content
+        Code and constants.
+    code_bytes, variable_bytes
+        Whole pages for them, and for variables behind them.
+    wrapper
+        What Python calls, with a row of arguments (:mod:`numba_kernels.emit.entry_points`): takes them out of their objects; absent in
+        functions for C only.
+    c_wrapper
+        What native code calls.
+    environment
+        The word in which the wrapper expects an object, for constants that our functions do not have.
+    own
+        Where to fill in an address of the function itself, and which place it is, one after the other.
+    foreign
+        The same by name of what is elsewhere; there it is how many bytes behind that.
+    """
+
+    content: bytes
+    code_bytes: int
+    variable_bytes: int
+    wrapper: int
+    c_wrapper: int
+    environment: int
+    own: tuple[int, ...]
+    foreign: Mapping[str, list[int]]
 
 
 class Linked(NamedTuple):
@@ -87,9 +92,10 @@ def image_path(folder: Path, name: str, target: str) -> Path:
     return folder / f"{name}-{sha256(target.encode()).hexdigest()[:16]}.image"
 
 
-def write_image(path: Path, image: Image) -> None:
-    """Keep the image of a function."""
-    cache_files.write(path, marshal.dumps(tuple(image)))
+def write_image(path: Path, image: Image | None) -> None:
+    """Keep the image of a function; None is kept, too: it says that Numba has to load it."""
+    found: Any = None if image is None else tuple(image)
+    cache_files.write(path, marshal.dumps(found))
 
 
 def link(path: Path, name: str, read: Callable[[Path], memoryview] = cache_files.read) -> Linked | None:
@@ -107,114 +113,35 @@ def link(path: Path, name: str, read: Callable[[Path], memoryview] = cache_files
     if not CAN_LINK:
         return None
     try:
-        image = Image(*marshal.loads(read(path)))
+        found = marshal.loads(read(path))
+        if found is None:
+            return None
+        image = Image(*found)
     except FileNotFoundError:
         return None
     except (EOFError, TypeError, ValueError) as error:
         raise cache_files.UnusableFile(f"{path} is no image") from error
-    if not all(map(symbols.find, image.imports)):
+    addresses = {symbol: symbols.find(symbol) for symbol in image.foreign}
+    if not all(addresses.values()):
         return None
-    try:
-        found = _Object(image.code).load()
-        wrapper, c_wrapper, environment = (found[symbol] if symbol else 0 for symbol in image[1:4])
-    except (LookupError, ValueError, struct.error):
-        return None  # its checksum is right: the compiler has written what is not known here
-    if environment:
-        ctypes.c_void_p.from_address(environment).value = id(None)
-    return Linked(_python_function(name, wrapper) if wrapper else None, c_wrapper)
+    base = _load(image, addresses)
+    if image.environment >= 0:
+        ctypes.c_void_p.from_address(base + image.environment).value = id(None)
+    point = _python_function(name, base + image.wrapper) if image.wrapper >= 0 else None
+    return Linked(point, base + image.c_wrapper if image.c_wrapper >= 0 else 0)
 
 
-class _Section(NamedTuple):
-    name: int
-    kind: int
-    flags: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    alignment: int
-    entry_size: int
-
-
-class _Symbol(NamedTuple):
-    name: str
-    section: int
-    value: int
-    size: int
-
-
-class _Object:
-    """A relocatable ELF object, as LLVM writes them."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        magic, sections_at, count, _names = _HEADER.unpack_from(content, 0)
-        if magic != b"\x7fELF":
-            raise ValueError("no ELF object")
-        self._sections = [_Section(*_SECTION.unpack_from(content, sections_at + _SECTION.size * k)) for k in range(count)]
-        table = next(section for section in self._sections if section.kind == _SYMBOLS)
-        self._symbols = list(self._read_symbols(table))
-
-    def load(self) -> dict[str, int]:
-        """Put it into memory of this process; returns where each name is."""
-        fixed, variable, code_bytes, variable_bytes = self._lay_out()
-        base = _pages(code_bytes + variable_bytes)
-        places = {number: base + offset for number, offset in fixed.items()}
-        for number, place in places.items():
-            section = self._sections[number]
-            if section.kind != _NO_BITS:
-                ctypes.memmove(place, self._bytes_of(section), section.size)
-        addresses = [
-            self._address(symbol, places, base + code_bytes + variable.get(number, 0))
-            for number, symbol in enumerate(self._symbols)
-        ]
-        self._relocate(places, addresses)
-        if _libc.mprotect(base, code_bytes, mmap.PROT_READ | mmap.PROT_EXEC):
-            raise OSError(ctypes.get_errno(), "code cannot be made executable here")
-        return {symbol.name: address for symbol, address in zip(self._symbols, addresses, strict=True) if symbol.section}
-
-    def _bytes_of(self, section: _Section) -> bytes:
-        return self._content[section.offset : section.offset + section.size]
-
-    def _read_symbols(self, table: _Section) -> Iterator[_Symbol]:
-        names = self._sections[table.link].offset
-        for name, _info, _other, section, value, size in _SYMBOL.iter_unpack(self._bytes_of(table)):
-            at = names + name
-            yield _Symbol(self._content[at : self._content.index(b"\0", at)].decode(), section, value, size)
-
-    def _lay_out(self) -> tuple[dict[int, int], dict[int, int], int, int]:
-        """Offsets of sections, offsets of variables behind them by symbol, and bytes of both."""
-        fixed, end = {}, 0
-        for number, section in enumerate(self._sections):
-            if section.flags & _ALLOCATED and section.kind != _UNWINDING and section.size:
-                if section.flags & _WRITE:
-                    raise ValueError("a section of variables")
-                fixed[number] = _round_up(end, max(section.alignment, 1))
-                end = fixed[number] + section.size
-        variable, behind = {}, 0
-        for number, symbol in enumerate(self._symbols):
-            if symbol.section == _COMMON:  # its value is the alignment
-                variable[number] = _round_up(behind, max(symbol.value, 1))
-                behind = variable[number] + symbol.size
-        return fixed, variable, _round_up(end, mmap.PAGESIZE), _round_up(behind, mmap.PAGESIZE)
-
-    def _address(self, symbol: _Symbol, places: dict[int, int], variable: int) -> int:
-        if symbol.section == _UNDEFINED:
-            return symbols.find(symbol.name) if symbol.name else 0
-        if symbol.section == _COMMON:
-            return variable
-        return symbol.value if symbol.section == _ABSOLUTE else places.get(symbol.section, 0) + symbol.value
-
-    def _relocate(self, places: dict[int, int], addresses: list[int]) -> None:
-        for section in self._sections:
-            if section.kind != _RELOCATIONS or section.info not in places:
-                continue
-            base = places[section.info]
-            for at, info, addend in _RELOCATION.iter_unpack(self._bytes_of(section)):
-                if info & 0xFFFFFFFF != _ADDRESS_OF_64_BITS:
-                    raise ValueError("not in the large code model")
-                ctypes.c_uint64.from_address(base + at).value = addresses[info >> 32] + addend
+def _load(image: Image, addresses: Mapping[str, int]) -> int:
+    """Put code into memory of this process; returns where it is."""
+    base = _pages(image.code_bytes + image.variable_bytes)
+    content = bytearray(image.content)
+    for origin, places in ((base, image.own), *((addresses[symbol], places) for symbol, places in image.foreign.items())):
+        for at, behind in zip(places[::2], places[1::2], strict=True):
+            _ADDRESS.pack_into(content, at, origin + behind)
+    ctypes.memmove(base, bytes(content), len(content))
+    if _libc.mprotect(base, image.code_bytes, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise OSError(ctypes.get_errno(), "code cannot be made executable here")
+    return base
 
 
 class _Method(ctypes.Structure):
@@ -231,7 +158,7 @@ _new_function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def _python_function(name: str, wrapper: int) -> Callable[..., Any]:
-    method = _Method(name.encode(), wrapper, _TAKES_KEYWORDS, f"compiled wrapper for {name!r}".encode())
+    method = _Method(name.encode(), wrapper, _TAKES_A_ROW, f"compiled wrapper for {name!r}".encode())
     _methods.append(method)
     function: Callable[..., Any] = _new_function(ctypes.addressof(method), None, None)
     return function
@@ -244,7 +171,3 @@ def _pages(nbytes: int) -> int:
     if base in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), "there is no memory for a function")
     return int(base)
-
-
-def _round_up(nbytes: int, unit: int) -> int:
-    return -(-nbytes // unit) * unit

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 from numba_kernels.jit import c_address
+from numba_kernels.rows import NamedTuple
 
 
 class Capabilities(NamedTuple):

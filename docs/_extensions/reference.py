@@ -10,8 +10,10 @@ import io
 import os
 import re
 import sys
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 from unittest import mock
@@ -21,6 +23,7 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
+import examples
 from ncclx_mpi import MPI, algorithms
 from ncclx_mpi.cli.main import COMMANDS
 
@@ -33,6 +36,8 @@ CONSTANTS = {
     if not (name.startswith("_") or isinstance(value, type) or inspect.isroutine(value) or inspect.ismodule(value))
 }
 UNDERLINE = "-"
+EXAMPLES_OF_A_COMMAND = 4
+EXAMPLES = examples.by_name()
 OF_UNION = re.compile(r"TypeAliasForwardRef\('([^']+)'\)")
 
 
@@ -86,6 +91,7 @@ class Class(Lines):
     def text(self) -> str:
         cls = getattr(MPI, self.arguments[0])
         lines = [f".. autoclass:: {MODULE}.{cls.__name__}", "   :show-inheritance:" if _has_public_base(cls) else "", ""]
+        lines += [f"In mpi4py: :external+mpi4py:py:class:`mpi4py.MPI.{cls.__name__}`.", ""]
         for alias in (name for name, value in vars(MPI).items() if value is cls and name != cls.__name__):
             lines += [f".. py:data:: {MODULE}.{alias}", "", f"   Another name of :class:`{MODULE}.{cls.__name__}`.", ""]
         for title, names in groups_of(cls):
@@ -106,6 +112,15 @@ def _kind(member: Any) -> str:
     return "method" if isinstance(member, FunctionType | classmethod | staticmethod) else "attribute"
 
 
+class Begin(Lines):
+    """``examples-begin:: files``: the lines that all examples of a page begin with."""
+
+    required_arguments = 1
+
+    def text(self) -> str:
+        return "\n".join(block(examples.read(examples.FOLDER / f"{self.arguments[0]}.py").begin))
+
+
 class Functions(Lines):
     """``mpi-functions::``: those of the module."""
 
@@ -119,12 +134,22 @@ class Constants(Lines):
     required_arguments = 1
 
     def text(self) -> str:
-        return "\n".join(self._entry(name) for name in constants_of(self.arguments[0]))
+        kind = self.arguments[0]
+        return "\n".join([*block(EXAMPLES[kind]), *(self._entry(name, kind) for name in constants_of(kind))])
 
-    def _entry(self, name: str) -> str:
+    def _entry(self, name: str, kind: str) -> str:
         value = CONSTANTS[name]
         shown = f"\n   :value: {value!r}" if isinstance(value, int | str) and type(value) in (int, str) else ""
-        return f".. py:data:: {MODULE}.{name}{shown}\n"
+        said = {"errors": lambda: MPI.Get_error_string(value), "datatypes": lambda: bytes_of(value)}.get(kind, str)()
+        return f".. py:data:: {MODULE}.{name}{shown}\n\n   {said}\n"
+
+
+def bytes_of(datatype: MPI.Datatype) -> str:
+    """What an element is: its size, and what NumPy calls it."""
+    if not datatype:
+        return "Null: there is no such type here."
+    named = f", ``{datatype.typestr}`` in NumPy" if datatype.typestr[:1] != "V" else ""
+    return f"{datatype.Get_size()} bytes{named}."
 
 
 class Aliases(Lines):
@@ -148,7 +173,7 @@ class Algorithms(Lines):
             lines += [collective, UNDERLINE * len(collective), ""]
             for row in algorithms.rows_of(collective):
                 lines += [f".. rubric:: {row.name}", f"   :name: {collective}-{row.name.replace('_', '-')}", ""]
-                lines += [_said_by(row), ""]
+                lines += [_said_by(row), "", *shell([f"NCCLX_MPI_ALGO_{collective.upper()}={row.name} {examples.COLLECTIVES}"])]
                 if row.kind == algorithms.PLAN:
                     name = f"{collective}-{row.name}"
                     lines += [
@@ -175,7 +200,15 @@ class Commands(Lines):
             title = f"ncclx {command}"
             lines += [title, UNDERLINE * len(title), "", ".. code-block:: text", ""]
             lines += [f"   {line}" for line in help_of(command).splitlines()] + [""]
+            lines += ["Command lines of these pages that tests run:", "", *shell(commands_that_ran(command))]
         return "\n".join(lines)
+
+
+def commands_that_ran(command: str) -> list[str]:
+    """Lines of the pages with this command, of those that a test runs."""
+    listed = tomllib.loads((Path(examples.__file__).parent / "commands.toml").read_text())
+    lines = [*listed["run"], *listed["tested"]]
+    return [line for line in lines if re.search(rf"\bncclx {command}\b", line)][:EXAMPLES_OF_A_COMMAND]
 
 
 def help_of(command: str) -> str:
@@ -203,6 +236,25 @@ def with_names_of_aliases(
     return OF_UNION.sub(r"\1", arguments), returned
 
 
+def with_example(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Put the smallest example of a name below what is said of it."""
+    owner = vars(MPI).get(name.removeprefix(f"{MODULE}.").split(".")[0]) if name.startswith(f"{MODULE}.") else None
+    for candidate in examples.candidates(name, owner if isinstance(owner, type) else None):
+        if candidate in EXAMPLES:
+            lines += ["", *block(EXAMPLES[candidate])]
+            break
+
+
+def block(text: str) -> list[str]:
+    """Lines that show a program."""
+    return [".. code-block:: python", "", *(f"   {line}".rstrip() for line in text.splitlines()), ""]
+
+
+def shell(lines: list[str]) -> list[str]:
+    """Lines that show commands."""
+    return [".. code-block:: bash", "", *(f"   {line}" for line in lines), ""]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     app.add_directive("mpi-class", Class)
@@ -211,6 +263,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("type-aliases", Aliases)
     app.add_directive("algorithms", Algorithms)
     app.add_directive("commands", Commands)
+    app.add_directive("examples-begin", Begin)
     app.connect("autodoc-process-docstring", without_signature, priority=100)
+    app.connect("autodoc-process-docstring", with_example, priority=900)
     app.connect("autodoc-process-signature", with_names_of_aliases)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,11 +10,12 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi import errors, process
 from ncclx_mpi.api.handle import Handle, integer
 from ncclx_mpi.constants import KEYVAL_INVALID
+from numba_kernels.rows import NamedTuple
 
 Table = dict[int, "Attribute"]
 

@@ -8,7 +8,7 @@ often as it is asked to. What they are between two groups is in :mod:`ncclx_mpi.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncclx_mpi import arguments, collectives, errors
 from ncclx_mpi.api import collective_requests
@@ -25,6 +25,7 @@ from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.operations.operation import Operation, Persistent
 from numba_kernels.late_numpy import np
 from numba_kernels.layout import zeroed
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.device.parts import Cut, Parts

@@ -16,7 +16,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api.attributes import Table
@@ -29,6 +29,7 @@ from ncclx_mpi.state import State
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 from transports.shm.layout import SLOTS
 from transports.shm.slots import SLOT, lease
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 WORLD_CONTEXT = 0
 _STEP = 4
+_FEWEST_IN_SLOT = 2
 _RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
 Words: TypeAlias = "npt.NDArray[np.int64]"
@@ -200,12 +202,17 @@ class CommState(State):
 
     def depart(self) -> errors.Exception | None:
         """As :meth:`leave`, after a look at what others called; returns what is to be raised, if they called other collectives."""
-        native = self.of_all
-        is_plain = native.slot >= 0 and not native.is_revoked and self.prepared is None and not self.pendings
+        native, lone = self.of_all, self.of_all.lone_slot
+        has_slot = native.slot >= 0 or lone is not None
+        is_plain = has_slot and not native.is_revoked and self.prepared is None and not self.pendings
         if is_plain and _kernels().depart(native.address) == 0:
+            if lone is not None:
+                native.engine.arena.return_lone_slot(lone)
             self.empty()
             self.retired = (native,)
             return None
+        if self.prepared is not None:
+            self.prepared.close()  # in which ranks wait for each other: afterwards this one is none that others can meet here
         wrong = collectives.disagreement(native)
         self.leave()
         return wrong
@@ -271,12 +278,15 @@ def own(engine: Engine) -> NativeComm:
 
 def lead(engine: Engine, world_ranks: Sequence[int]) -> tuple[int, int]:
     """Return context and slot (-1: none is left, or it is of several nodes) of a new communicator of these ranks. Its leader calls it."""
-    slot, size = -1, len(world_ranks)
-    if size > 1 and engine.are_near(world_ranks):
-        arena = engine.arena
-        slots, stride = arena.base + arena.plan.slot(0), arena.plan.slot_stride
-        slot = entry(lease)(slots, stride, SLOTS, size)
-    return new_context(engine), slot
+    return new_context(engine), _lease(engine, world_ranks)
+
+
+def _lease(engine: Engine, world_ranks: Sequence[int]) -> int:
+    """Lease a slot for these ranks: -1 if none is left, or they need none, or are of several nodes."""
+    if len(world_ranks) < _FEWEST_IN_SLOT or not engine.are_near(world_ranks):
+        return -1
+    slot: int = entry(lease)(*engine.slots, SLOTS, len(world_ranks))
+    return slot
 
 
 def new_context(engine: Engine) -> int:
@@ -353,17 +363,27 @@ def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
         return engine.new_comm(table[0][2], [parent.world_ranks[rank] for rank in mine], table[0][3])
     if parent.rank == 0 and table[0][3] >= 0:
         engine.arena.set_word(engine.arena.plan.slot(table[0][3]) + SLOT.leased, 0)
-    return agree(parent, mine if color != UNDEFINED else [])
+    colors = [row[0] for row in table if row[0] != UNDEFINED]  # groups of one need no slot, and so not to meet again
+    members = mine if color != UNDEFINED else []
+    slot = _slot_of_leader(parent, members) if len(set(colors)) < len(colors) else -1
+    return engine.new_comm(table[mine[0]][2], [parent.world_ranks[rank] for rank in mine], slot) if members else None
+
+
+def _slot_of_leader(parent: NativeComm, members: Sequence[int]) -> int:
+    """Let the leader of each group of `members` (ranks of `parent`) tell everybody its slot."""
+    leads = bool(members) and members[0] == parent.rank
+    slots = gather_words(parent, _lease(parent.engine, [parent.world_ranks[rank] for rank in members]) if leads else -1)
+    return slots[members[0]][0] if members else -1
 
 
 def _split_together(parent: NativeComm, color: int, key: int) -> tuple[NativeComm | None, list[list[int]]]:
     """Return the communicator of all ranks in their order, if a split makes that; else what each rank gives: color, key, context and slot.
 
-    Rank 0 leads if all are of one color, as they often are.
+    Each gives a context for the case that it leads. Rank 0 leads if all are of one color, as they often are, and brings a slot, too.
     """
     births = parent.engine.births
     if births and parent.slot >= 0:
-        context, rows = 0 if parent.rank else _counted(parent.engine), _ZERO * (_GIVEN * parent.size)
+        context, rows = _counted(parent.engine), _ZERO * (_GIVEN * parent.size)
         made = parent.sibling()
         code = _kernels().split(parent.address, made.address, *births, context, rows.buffer_info()[0], color, key)
         if code == 0:
@@ -372,8 +392,8 @@ def _split_together(parent: NativeComm, color: int, key: int) -> tuple[NativeCom
             return None, _in_rows(rows, _GIVEN)
         if code != SLOW:
             collectives.check(parent, code, "allgather")
-    context, slot = lead(parent.engine, parent.world_ranks) if parent.rank == 0 else (0, -1)
-    return None, gather_words(parent, color, key, context, slot)
+    slot = _lease(parent.engine, parent.world_ranks) if parent.rank == 0 else -1
+    return None, gather_words(parent, color, key, new_context(parent.engine), slot)
 
 
 def create(parent: NativeComm, world_ranks: Sequence[int]) -> NativeComm | None:

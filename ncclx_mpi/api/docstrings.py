@@ -6,7 +6,6 @@ Tools that show a docstring and know nothing of the function, and programs that 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from textwrap import dedent
 from types import FunctionType
 from typing import Any
 
@@ -16,12 +15,21 @@ _VARARGS, _VARKEYWORDS = 0x4, 0x8
 
 def begin_with_signatures(public: Iterable[Any]) -> None:
     """Put its signature before the docstring of each of these functions, and of all methods of these classes."""
-    found: dict[int, Any] = {}
+    kinds: dict[type, None] = {}
+    members = []
     for each in public:
-        for member in _members(each) if isinstance(each, type) else [each]:
-            documented = getattr(member, "__func__", member)  # of a class method, or a static one
-            if isinstance(documented, FunctionType | property):
-                found[id(documented)] = documented  # once, where classes share one
+        if isinstance(each, type):
+            kinds.update(dict.fromkeys(each.__mro__))
+        else:
+            members.append(each)
+    for kind in kinds:
+        if kind.__module__.startswith("ncclx_mpi"):
+            members += vars(kind).values()
+    found: dict[int, Any] = {}
+    for member in members:
+        documented = getattr(member, "__func__", member)  # of a class method, or a static one
+        if isinstance(documented, FunctionType | property):
+            found[id(documented)] = documented  # once, where classes share one
     for documented in found.values():
         if documented.__doc__:
             documented.__doc__ = f"{_signature(documented)}\n{_without_margin(documented.__doc__)}"
@@ -29,12 +37,9 @@ def begin_with_signatures(public: Iterable[Any]) -> None:
 
 def _without_margin(docstring: str) -> str:
     first, _, rest = docstring.partition("\n")
-    return f"{first.strip()}\n{dedent(rest).rstrip()}" if rest else first.strip()
-
-
-def _members(kind: type) -> Iterable[Any]:
-    """Its own members and those of the classes of ours that it is made of."""
-    return [member for each in kind.__mro__ if each.__module__.startswith("ncclx_mpi") for member in vars(each).values()]
+    lines = rest.rstrip().split("\n") if rest else []
+    margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    return "\n".join([first.strip(), *(line[margin:] for line in lines)]).rstrip()
 
 
 def _signature(documented: FunctionType | property) -> str:

@@ -34,6 +34,7 @@ from ncclx_mpi.p2p import completing, object_requests, objects, partial_results,
 from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
 from ncclx_mpi.rma import fast as windows
+from ncclx_mpi.rma import fast_epochs as epochs
 from numba_kernels import pickling, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import at_import, is_imported
@@ -182,6 +183,11 @@ lock_all = _at_first_call(windows.lock_all)
 unlock_all = _at_first_call(windows.unlock_all)
 flush = _at_first_call(windows.flush)
 flush_all = _at_first_call(windows.flush_all)
+start_epoch = _at_first_call(epochs.start)
+complete_epoch = _at_first_call(epochs.complete)
+post_epoch = _at_first_call(epochs.post)
+wait_epoch = _at_first_call(epochs.wait)
+test_epoch = _at_first_call(epochs.test)
 
 
 def table_of(op: Any) -> int:

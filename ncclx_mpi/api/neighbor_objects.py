@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi import collectives
 from ncclx_mpi.api import object_messages
@@ -16,6 +16,7 @@ from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.constants import PROC_NULL
 from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 
 _LOCK = "neighbor_objects"
 

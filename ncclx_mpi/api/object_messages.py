@@ -25,7 +25,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi import errors, runtime
 from ncclx_mpi.api import fast
@@ -45,6 +45,7 @@ from ncclx_mpi.p2p.partial_results import RAW
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import is_array, np
 from numba_kernels.late_numpy import look as look_for_numpy
+from numba_kernels.rows import NamedTuple
 
 PLAIN_MAX = 32768
 OUT_OF_BAND_MIN = 16384

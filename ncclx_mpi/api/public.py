@@ -110,11 +110,11 @@ from ncclx_mpi.errors import (
 
 globals().update(_PREDEFINED)
 globals().update({name: code for name, code in vars(_errors).items() if name.startswith("ERR_")})
-for _each in list(globals().values()):
-    if isinstance(_each, type):
+for _name, _each in list(globals().items()):
+    if isinstance(_each, type) and not _name.startswith("_"):
         _each.__module__ = _PUBLIC  # where users find it, and where pickle looks
 _begin_with_signatures(list(globals().values()))
-del _begin_with_signatures, _each, _errors, _PREDEFINED, _PUBLIC
+del _begin_with_signatures, _each, _errors, _name, _PREDEFINED, _PUBLIC
 
 _LATE = ("buffer", "memory")
 """Names of what is imported when it is first asked for: it needs NumPy, and most programs without arrays never name it."""

@@ -22,10 +22,10 @@ from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
-from ncclx_mpi.api.op import NO_OP, REPLACE, SUM, Op, numbered
+from ncclx_mpi.api.op import NO_OP, NO_TABLE, REPLACE, SUM, Op, numbered
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
-from ncclx_mpi.api.window_codes import settle, settle_all, settle_fence, settle_lock, settle_unlock
+from ncclx_mpi.api.window_codes import settle, settle_all, settle_epoch, settle_fence, settle_lock, settle_unlock
 from ncclx_mpi.arguments.spec import is_bottom
 from ncclx_mpi.buffers.export import export
 from ncclx_mpi.buffers.layout import committed
@@ -242,7 +242,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Free(self) -> None:
         """Free the window, when all ranks have come here."""
         state, window = self._state, self._window
-        attributes.delete_all(self._KIND, self, state.attributes)
+        if state.attributes:
+            attributes.delete_all(self._KIND, self, state.attributes)
         window.close()
         communicator.return_slot(window.comm)
         _open.discard(state)
@@ -337,7 +338,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Accumulate(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None, op: Op = SUM) -> None:
         """Accumulate data into a memory window on a remote process."""
         state = self._state
-        code = fast.accumulate(state.address, origin, target_rank, target, fast.table_of(op))
+        table = op._state.table if isinstance(op, Op) else NO_TABLE  # a call of table_of would be a tenth of this one
+        code = fast.accumulate(state.address, origin, target_rank, target, table)
         if code != 0 and settle(state.window, code, target_rank):
             self._accumulate(origin, target_rank, target, op)
 
@@ -373,7 +375,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Fetch_and_op(self, origin: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
         """Perform one-sided read-modify-write of a single element."""
         state = self._state
-        code = fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, fast.table_of(op))
+        table = op._state.table if isinstance(op, Op) else NO_TABLE
+        code = fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, table)
         if code != 0 and settle(state.window, code, target_rank):
             self._fetch_and_op(origin, result, target_rank, target_disp, op)
 
@@ -433,7 +436,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     @property
     def _has_near_only(self) -> bool:
         """Whether no target has to be asked: the compiled calls wait for the answer."""
-        return self._state.window.words.get("far") == 0
+        return not self._state.window.words.reach_far
 
     @property
     def _window(self) -> Window:
@@ -508,26 +511,40 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Start(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA access epoch."""
-        checked_assertion(assertion)
-        self._window.start(self._members(group))
+        state = self._state
+        code = fast.start_epoch(state.address, group._state.ranks if isinstance(group, Group) else None, assertion)
+        if code != 0 and settle_epoch(state.window, code, "Win.Start"):
+            checked_assertion(assertion)
+            self._window.epochs.start(self._members(group))
 
     def Complete(self) -> None:
         """Complete an RMA operation begun after an `Start`."""
-        self._window.complete()
+        state = self._state
+        if fast.complete_epoch(state.address) != 0:
+            self._window.complete()
 
     def Post(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
-        checked_assertion(assertion)
-        self._window.epochs.post(self._members(group))
+        state = self._state
+        if fast.post_epoch(state.address, group._state.ranks if isinstance(group, Group) else None, assertion) != 0:
+            checked_assertion(assertion)
+            self._window.epochs.post(self._members(group))
 
     def Wait(self) -> Literal[True]:
         """Complete an RMA exposure epoch begun with `Post`."""
-        self._window.epochs.wait()
+        state = self._state
+        code = fast.wait_epoch(state.address)
+        if code != 0 and settle_epoch(state.window, code, "Win.Wait"):
+            self._window.epochs.wait()
         return True
 
     def Test(self) -> bool:
         """Test whether an RMA exposure epoch has completed."""
-        return self._window.epochs.test()
+        state = self._state
+        code: int = fast.test_epoch(state.address)
+        if code < 0 and settle_epoch(state.window, code, "Win.Test"):
+            return self._window.epochs.test()
+        return code == 0
 
     def _members(self, group: Group) -> list[int]:
         """Return the ranks in the window that the members of a group have."""

@@ -6,6 +6,7 @@ from ncclx_mpi import collectives, errors
 from ncclx_mpi.collectives.ready import UNFINISHED
 from ncclx_mpi.p2p.fast import GIVEN_UP
 from ncclx_mpi.rma.asking import FAILED_AT, SLOW
+from ncclx_mpi.rma.epochs import raise_given_up
 from ncclx_mpi.rma.fast import TAKEN_TWICE
 from ncclx_mpi.rma.window import Window
 
@@ -55,3 +56,10 @@ def settle_fence(window: Window, code: int) -> bool:
     if code == UNFINISHED or (code > 0 and not window.words.get("far")):
         collectives.check(window.comm, code, "barrier")
     return settle_all(window, code, "Win.Fence")
+
+
+def settle_epoch(window: Window, code: int, what: str) -> bool:
+    """Whether a call of an epoch among some ranks goes the general way; raises why its wait was given up."""
+    if code != SLOW:
+        raise_given_up(window.comm, code, what)
+    return True

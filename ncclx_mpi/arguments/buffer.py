@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi.arguments import bounce_buffers, gpu_packing
 from ncclx_mpi.arguments.gpu_packing import Piece
@@ -15,6 +15,7 @@ from ncclx_mpi.errors import ERR_NO_MEM, fail
 from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from numba_kernels.late_numpy import np
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype

@@ -11,7 +11,7 @@ import ctypes
 import functools
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout
@@ -19,6 +19,7 @@ from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from numba_kernels.cuda.driver import Driver
 from numba_kernels.cuda.ptx import CompilerMissing
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from numba_kernels.cuda.pack import Typemap

@@ -9,13 +9,14 @@ the thread's context is the same, and whether the address still belongs to the s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi.arguments.buffer import Buffer
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.gpu_memory.streams import are_quickly_told, facts_of, stream_of
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.cuda.driver import Driver, Memory
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncclx_mpi.arguments import kept
 from ncclx_mpi.arguments.buffer import Buffer, VBuffer, WBuffer
@@ -25,6 +25,7 @@ from ncclx_mpi.buffers.source import check_byte_order, is_source, open_source
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.gpu_memory.memory import at as device_memory
 from numba_kernels.late_numpy import is_array, np
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.api.datatype import Datatype

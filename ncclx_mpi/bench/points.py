@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+
+from numba_kernels.rows import NamedTuple
 
 KIB, MIB = 1 << 10, 1 << 20
 

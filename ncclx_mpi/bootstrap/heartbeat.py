@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ncclx_mpi import rc
+from numba_kernels.rows import NamedTuple
 
 
 class Heartbeat(NamedTuple):

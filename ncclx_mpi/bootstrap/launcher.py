@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ncclx_mpi import late
 from ncclx_mpi.bootstrap import singleton
 from ncclx_mpi.bootstrap.membership import Membership
+from numba_kernels.rows import NamedTuple
 from transports.shm.arena import Arena, start_time
 from transports.shm.layout import ABSENT
 

@@ -13,11 +13,12 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import late
 from ncclx_mpi.bootstrap import singleton
 from ncclx_mpi.bootstrap.membership import Membership
+from numba_kernels.rows import NamedTuple
 from transports.shm.arena import start_time
 
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ncclx_mpi import late
 from ncclx_mpi.bootstrap import topology
+from numba_kernels.rows import NamedTuple
 from transports.shm.arena import Arena, new_key
 from transports.shm.layout import DEAD, FINALIZED, HEADER
 

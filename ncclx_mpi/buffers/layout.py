@@ -13,12 +13,13 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ncclx_mpi import constants as mpi
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.errors import ERR_TYPE, fail
 from numba_kernels.late_numpy import np, npt
+from numba_kernels.rows import NamedTuple
 
 Words: TypeAlias = "npt.NDArray[np.int64]"
 

@@ -13,7 +13,7 @@ import ctypes
 import struct
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
@@ -24,6 +24,7 @@ from ncclx_mpi.gpu_memory.memory import DeviceMemory, check_readable
 from ncclx_mpi.gpu_memory.streams import are_quickly_told, facts_of, library_of, stream_of
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.late_numpy import is_any_array, is_array, np
+from numba_kernels.rows import NamedTuple
 
 _WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x0098
 READ_ONLY = "buffer is not writable: the array is read-only (array.flags.writeable)"

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from ncclx_mpi import collector
+
 COMMANDS = {
     "run": ("ncclx_mpi.cli.run", "start a program on N ranks of this machine"),
     "info": ("ncclx_mpi.cli.info", "versions, libraries, bootstrap and transports, to paste into an issue"),
@@ -18,20 +20,29 @@ COMMANDS = {
 }
 """Name: (module with ``main(args) -> int``, one line of help)."""
 
+_LAUNCHER = "run"
+"""Who waits for a job waits for its end, too."""
+
 
 def main(args: list[str] | None = None) -> int:
     """Entry point of ``ncclx`` and of ``python -m ncclx_mpi``."""
     words = sys.argv[1:] if args is None else list(args)
     open_standard_streams()
     if words and is_command(words[0]):
-        return _command(words[0], words[1:])
+        status = _command(words[0], words[1:])
+        if args is None and words[0] == _LAUNCHER and sys.getprofile() is None:
+            from ncclx_mpi import process
+
+            process.end(status)
+        return status
     from ncclx_mpi.cli import script
 
     return script.main(words)
 
 
 def _command(name: str, args: list[str]) -> int:
-    module = importlib.import_module(COMMANDS[name][0])
+    with collector.at_rest():
+        module = importlib.import_module(COMMANDS[name][0])
     try:
         status: int = module.main(args)
         sys.stdout.flush()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from ncclx_mpi import rc
+from ncclx_mpi import collector, rc
 from ncclx_mpi.cli.main import program_name
 from ncclx_mpi.launch.binding import KINDS, THREADS, Binding, bindings, threads
 from ncclx_mpi.launch.program import SCRIPT, Program, UsageError, parse_any
@@ -26,6 +28,7 @@ _WITH_VALUE = {
 }  # fmt: skip
 """Options that take the word behind them."""
 
+_COLUMNS = 80
 _USAGE = "%(prog)s -n N [options] script.py | -m module | -c code | python script.py | program  [arg ...]"
 
 
@@ -55,7 +58,10 @@ def main(args: list[str]) -> int:
 
 def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     """The options, the words that they were, and those of the program."""
-    parser = argparse.ArgumentParser(prog=f"{program_name()} run", usage=_USAGE, description=__doc__, allow_abbrev=False)
+    formatter = functools.partial(argparse.HelpFormatter, width=_columns() - 2)
+    parser = argparse.ArgumentParser(
+        prog=f"{program_name()} run", usage=_USAGE, description=__doc__, allow_abbrev=False, formatter_class=formatter
+    )
     parser.add_argument("-n", "-np", "--nranks", type=_positive, metavar="N", help="number of ranks (1)")
     parser.add_argument("--tag-output", action="store_true", help="begin each line of output with [rank]")
     parser.add_argument("--timeout", type=float, default=0.0, metavar="S", help="end the job after S seconds, with all stacks")
@@ -89,6 +95,13 @@ def _parse(args: list[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     own, words = _split_at_program(args)
     return parser.parse_args(own), own, words
+
+
+def _columns() -> int:
+    """The width of the terminal. A parser asks ``shutil`` for it, whose import loads three libraries for compression."""
+    with contextlib.suppress(ValueError, OSError):
+        return int(os.environ.get("COLUMNS", 0)) or os.get_terminal_size(1).columns or _COLUMNS
+    return _COLUMNS
 
 
 def _node(options: argparse.Namespace) -> Node | None:
@@ -194,7 +207,8 @@ def _complain(message: str) -> int:
 
 
 def _run(options: argparse.Namespace, program: Program, node: Node | None, found: list[Binding]) -> int:
-    from ncclx_mpi.launch.local import Manners, run_programs
+    with collector.at_rest():
+        from ncclx_mpi.launch.local import Manners, run_programs
 
     manners = Manners(
         is_tagged=options.tag_output,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncclx_mpi.locality import machine
+from ncclx_mpi.locality import machine, placement
 from ncclx_mpi.locality.levels import CLASSES, NETWORK, SAME_RANK, Row, distance
 from ncclx_mpi.locality.machine import Part, ranges
 
@@ -25,7 +25,7 @@ _WORDS = {
 }
 _MOST_COLUMNS = 32
 _MOST_IN_DATA = 1024
-"""Ranks up to which all distances are given."""
+"""Ranks up to which all distances are given, and grids placed."""
 _INDENT = "  "
 
 
@@ -79,7 +79,8 @@ def show(is_json: bool) -> int:
     if faults:
         print("\n".join(faults), file=sys.stderr)
         return 1
-    print(json.dumps(as_data(standings), indent=1) if is_json else "\n".join([*drawing(standings), *distances(standings)]))
+    lines = [*drawing(standings), *distances(standings), *neighbours(standings)]
+    print(json.dumps(as_data(standings), indent=1) if is_json else "\n".join(lines))
     return 0
 
 
@@ -174,6 +175,30 @@ def _table(standings: Sequence[Standing]) -> list[list[int]]:
     return [[SAME_RANK if one is other else distance(one.row, other.row) for other in standings] for one in standings]
 
 
+def neighbours(standings: Sequence[Standing]) -> list[str]:
+    """How many pairs of neighbours of a grid are on two nodes; nothing where there is one node."""
+    lines = [
+        f"{_INDENT}grid of {' x '.join(map(str, grid['dims']))}: {grid['as_ranks_come']}, reordered {grid['reordered']}"
+        for grid in _grids(standings)
+    ]
+    return ["", "neighbours on two nodes:", *lines] if lines else []
+
+
+def _grids(standings: Sequence[Standing]) -> list[dict[str, Any]]:
+    """Grids of all ranks in two and three dimensions, and how many pairs of neighbours in them are on two nodes."""
+    from ncclx_mpi.api.topology import Compute_dims
+
+    if len({standing.node for standing in standings}) < 2 or len(standings) > _MOST_IN_DATA:
+        return []
+    rows = [standing.row for standing in standings]
+    found = []
+    for dims in (Compute_dims(len(rows), count) for count in (2, 3)):
+        if min(dims) > 1:
+            kept, placed = placement.gain(dims, rows)
+            found.append({"dims": dims, "as_ranks_come": kept, "reordered": placed})
+    return found
+
+
 # As data ----------------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +215,8 @@ def as_data(standings: Sequence[Standing]) -> dict[str, Any]:
         }
         for first in firsts
     ]
-    return {"nodes": nodes, "classes": CLASSES, "distances": _table(standings) if len(standings) <= _MOST_IN_DATA else None}
+    table = _table(standings) if len(standings) <= _MOST_IN_DATA else None
+    return {"nodes": nodes, "classes": CLASSES, "distances": table, "grids": _grids(standings)}
 
 
 def _as_data(parts: Sequence[Part]) -> list[dict[str, Any]]:

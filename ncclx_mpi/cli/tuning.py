@@ -6,10 +6,11 @@ import importlib
 import json
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi.algorithms import ALGORITHMS, Case, choose, measured_us
 from ncclx_mpi.bench.points import size_text
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.p2p.native import NativeComm

@@ -28,6 +28,7 @@ from ncclx_mpi.p2p.leaving import GONE, ask, has_left
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.requests import post_receive, post_send, withdraw
+from ncclx_mpi.p2p.stirring import stir
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels.atomics import load64, load_acquire, store64, store_release, ticks
 from numba_kernels.calls import call_reduce
@@ -313,6 +314,7 @@ def start_plan(engine, plan):  # type: ignore[no-untyped-def]
         link = load64(link) + PLAN.next
     store64(link, plan)
     store64(engine + ENGINE.plan_count, load64(engine + ENGINE.plan_count) + 1)
+    stir(engine)
     step_plans(engine)
     unlock(engine)
 

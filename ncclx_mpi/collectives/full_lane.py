@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder
 from ncclx_mpi.nodes import NodeMap
+from numba_kernels.rows import NamedTuple
 
 
 class Piece(NamedTuple):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi.collectives.bcast import binomial
 from ncclx_mpi.collectives.executor import Collective
@@ -31,6 +31,7 @@ from ncclx_mpi.collectives.reduce_scatter.pairwise import even_blocks, exchange_
 from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, BCAST, REDUCE, REDUCE_SCATTER
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.late_numpy import np, npt
+from numba_kernels.rows import NamedTuple
 
 
 class Sides(NamedTuple):

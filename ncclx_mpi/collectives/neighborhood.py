@@ -5,13 +5,13 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.constants import PROC_NULL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD, words
+from numba_kernels.rows import NamedTuple
 
 NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL = (OPERATIONS.index(name) for name in ("neighbor_allgather", "neighbor_alltoall"))
 """Kinds of collective."""

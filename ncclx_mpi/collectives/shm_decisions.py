@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ncclx_mpi.collectives.cma_tuning import ALLTOALLV, WAYS
 from ncclx_mpi.collectives.shm_oneshot import BARRIER
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.clock import ticks_per_us
+from numba_kernels.rows import NamedTuple
 from transports.shm.lane import SHM
 from transports.shm.trial import _SMALLEST_BITS, CLASSES, PERIOD, STARTS, TRIAL
 

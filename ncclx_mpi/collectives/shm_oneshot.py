@@ -63,7 +63,7 @@ BARRIER, BCAST, REDUCE, ALLREDUCE, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE_
 ERR_ROOT, ERR_TRUNCATE, ERR_OTHER = 7, 14, 15
 NO_MEMORY = FAILED + ERR_NO_MEM
 """Code of the failure of a collective that finds no memory to work in."""
-_KEEP_GIL = 128 << 10
+KEEP_GIL = 128 << 10
 """Bytes up to which a collective keeps the GIL while it copies, some 10 us."""
 _KIND_MASK = (1 << 8) - 1
 AHEAD = 1 << 7
@@ -178,7 +178,7 @@ def _compare(comm, other, number):  # type: ignore[no-untyped-def]
 @kernel("int64(int64)")
 def give_gil(nbytes):  # type: ignore[no-untyped-def]
     """Give the GIL away for a collective that copies `nbytes`, if that is worth it; returns what enter_gil needs."""
-    return leave_gil() if nbytes > _KEEP_GIL else 0
+    return leave_gil() if nbytes > KEEP_GIL else 0
 
 
 @kernel("void(int64, int64)")

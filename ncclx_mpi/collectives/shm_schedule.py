@@ -70,6 +70,7 @@ from ncclx_mpi.p2p.completing import GIL_SHIFT
 from ncclx_mpi.p2p.layout import BROKEN, COLLECTIVE, COMM, COMPLETE, ENGINE, REQUEST
 from ncclx_mpi.p2p.matching import release_request, reset_request
 from ncclx_mpi.p2p.progress import lock, progress, sched_yield, trace_end, trouble, unlock
+from ncclx_mpi.p2p.stirring import stir
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, store64, store_release, ticks
 from numba_kernels.calls import call_step
@@ -221,6 +222,7 @@ def commit(comm, entry):  # type: ignore[no-untyped-def]
         store64(comm + SCRATCH.linked, 1)
         store64(comm + SCRATCH.next, load64(engine + ENGINE.lines_first))
         store64(engine + ENGINE.lines_first, comm)
+        stir(engine)
     _publish_all(comm)
     if load64(comm + SCRATCH.announced) != load64(comm + SCRATCH.end):
         advance_locked(comm)

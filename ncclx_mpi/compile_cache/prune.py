@@ -5,6 +5,7 @@ The mark of a complete version lists the folders that it uses, and its time says
     complete-4f6e...       cpython-311-0c78... and others, one a line: one mark a version, Python and processor
     cpython-311-0c78...    one folder a module and digest of its sources
     sources-...            what an installation's sources say (:mod:`numba_kernels.digests`)
+    modules-...            bytecode of what a start of an installation imports (:mod:`ncclx_mpi.compile_cache.bytecode`)
     found-...              what an earlier start of an installation found (:mod:`ncclx_mpi.compile_cache.verdict`)
 
 Marks that were not used for a month go, and all but the newest few, with every folder that only they list. A folder that no mark
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ncclx_mpi.compile_cache import bytecode
 from numba_kernels import digests
 
 MARK = "complete-"
@@ -29,7 +31,7 @@ VERDICT = "found-"
 _DAY = 86_400.0
 _UNUSED_SECONDS = 30 * _DAY
 _MOST_VERSIONS = 8
-_FOLDER = re.compile(r"[a-z]+-\d+-[0-9a-f]{20}")
+_FOLDER = r"[a-z]+-\d+-[0-9a-f]{20}"
 """Names of the folders that :mod:`numba_kernels.jit` makes; whatever else is in the cache is somebody else's."""
 
 
@@ -59,12 +61,13 @@ def prune(root: Path) -> None:
             mark.unlink(missing_ok=True)
         else:
             used.update(folders)
-    for found in (*root.glob(f"{digests.LIST}*"), *root.glob(f"{VERDICT}*")):  # made again by who still needs it
+    lists = [found for kind in (digests.LIST, VERDICT, bytecode.KIND) for found in root.glob(f"{kind}*")]
+    for found in lists:  # made again by who still needs it
         if now - _modified(found) > _UNUSED_SECONDS:
             found.unlink(missing_ok=True)
     for folder in root.iterdir():
         is_old = folder.name in listed or now - _modified(folder) > _UNUSED_SECONDS
-        if is_old and folder.name not in used and _FOLDER.fullmatch(folder.name):
+        if is_old and folder.name not in used and re.fullmatch(_FOLDER, folder.name):
             _remove(folder)
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from ncclx_mpi.compile_cache import prune
+from ncclx_mpi.compile_cache import bytecode, prune
 from numba_kernels import cache_files, digests, processor, shipped
 from numba_kernels.sha256 import sha256
 
@@ -22,7 +22,7 @@ def is_warm() -> bool:
     """Whether an earlier start found so, and nothing has changed since that could make it wrong."""
     try:
         key, mark, stamps = marshal.loads(cache_files.read(_path()))
-        if key != _key() or any(_stamp(path) != stamp for path, stamp in stamps.items()):
+        if key != _key() or any(cache_files.stamp(path) != stamp for path, stamp in stamps.items()):
             return False
     except (OSError, EOFError, TypeError, ValueError, AttributeError):
         return False
@@ -37,11 +37,18 @@ def keep(mark: Path | None) -> None:
     """Note that all is there: in the cache, which says so by `mark`, or in the installation.
 
     What it follows from: the sources that compiled functions are made from, and which ones there are, so our modules and their folders, too.
+    The file with their bytecode is among it, so that a start that looks for everything makes a missing one anew.
     """
     images = [shipped.HOME, *shipped.HOME.glob("*")]
     modules = _modules()
-    paths = {*digests.sources(), *modules, *map(os.path.dirname, modules), *map(str, images)}
-    stamps = {path: _stamp(path) for path in paths}
+    paths = {
+        *digests.sources(),
+        *modules,
+        *map(os.path.dirname, modules),
+        *map(str, images),
+        str(bytecode.path(cache_files.cache_root())),
+    }
+    stamps = {path: cache_files.stamp(path) for path in paths}
     try:
         cache_files.write(_path(), marshal.dumps((_key(), mark.name if mark else "", stamps)))
     except OSError:
@@ -64,12 +71,3 @@ def _modules() -> set[str]:
     """Files of the modules of ours that have been imported; a new module beside them is a new state of their folder."""
     ours = [found for name, found in sys.modules.items() if name.partition(".")[0] in digests.PACKAGES]
     return {path for found in ours if (path := getattr(found, "__file__", None))}
-
-
-def _stamp(path: str) -> _Stamp | None:
-    """The state of a file, or of what a folder lists; None if it is not there."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

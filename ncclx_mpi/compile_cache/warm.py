@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import late, process
-from ncclx_mpi.compile_cache import prune, verdict
+from ncclx_mpi.compile_cache import bytecode, prune, verdict
 from numba_kernels.sha256 import sha256
 
 if TYPE_CHECKING:
@@ -32,9 +32,13 @@ _ENGINE_PACKAGES = (
     "ncclx_mpi.extensions",
 )
 _AT_START = (
-    "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "ncclx_mpi.p2p.network_progress", "numba_kernels.cuda.cache", "transports.shm.transport",
+    "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "numba_kernels.cuda.cache", "transports.shm.transport",
 )  # fmt: skip
 """What every rank imports at its start."""
+_BESIDE = ("ncclx_mpi.collector", "ncclx_mpi.cli.run", "ncclx_mpi.launch.local")
+"""What is imported before that, and by launchers."""
+_NOT_IMPORTED = ("ncclx_mpi.MPI", "ncclx_mpi.__main__", "ncclx_mpi.cli.script")
+"""What starts something when it is imported."""
 _FAR_PACKAGE = "transports.ucx"
 """For jobs on several hosts only: the others do not import it."""
 _MOST_COMPILERS = 8
@@ -82,6 +86,15 @@ def import_engine() -> None:
         _import_package(name)
 
 
+def _modules_at_start() -> list[str]:
+    """Import what starts import, of ranks and of launchers; names of our modules then."""
+    from numba_kernels import digests
+
+    for name in (*_AT_START, *_BESIDE):
+        _import(name)
+    return [*(name for name in sys.modules if name.partition(".")[0] in digests.PACKAGES), *_NOT_IMPORTED]
+
+
 def _import_package(name: str) -> None:
     import pkgutil
 
@@ -104,6 +117,22 @@ def is_warm(everything: bool = False) -> bool:
     What most programs use may have come with the installation instead.
     """
     return _find_mark(everything) is not None or (not everything and _is_shipped())
+
+
+def _find_all(everything: bool) -> bool:
+    """Whether the cache holds it all, found by importing the engine; if so, note what later starts need not look for."""
+    from numba_kernels import digests
+
+    at_start = _modules_at_start()
+    import_engine()
+    if not is_warm(everything):
+        return False
+    if mark := _find_mark(everything):
+        prune.note_use(mark)
+    digests.keep()
+    bytecode.keep(at_start)
+    verdict.keep(_find_mark(False))
+    return True
 
 
 def _is_shipped() -> bool:
@@ -171,12 +200,7 @@ def warm_up(announce: bool = True, everything: bool = False) -> float:
         for name in _AT_START:
             _import(name)
         return 0.0
-    import_engine()
-    if is_warm(everything):
-        if mark := _find_mark(everything):
-            prune.note_use(mark)
-        digests.keep()
-        verdict.keep(_find_mark(False))
+    if _find_all(everything):
         return 0.0
     start = time.monotonic()
     with jit.one_at_a_time():
@@ -214,17 +238,9 @@ def ensure(everything: bool = False) -> None:
 
     Where that fails, each function is compiled when it is first called.
     """
-    from numba_kernels import digests
-
     if not everything and verdict.is_warm():
         return
-    import_engine()
-    if is_warm(everything):
-        digests.keep()
-        if mark := _find_mark(everything):
-            prune.note_use(mark)
-        verdict.keep(_find_mark(False))
-    else:
+    if not _find_all(everything):
         import subprocess
 
         command = [sys.executable, "-m", "ncclx_mpi", "warm", "--quiet", *([] if everything else ["--first"])]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi import errors
 from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer
@@ -36,6 +36,7 @@ from numba_kernels.cuda import symmetric
 from numba_kernels.cuda.driver import CAPTURED, FOREIGN, LEGACY_STREAM, PER_THREAD_STREAM, Launch
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.limits import is_supported
+from numba_kernels.rows import NamedTuple
 
 Operand = Buffer | VBuffer | WBuffer | None
 

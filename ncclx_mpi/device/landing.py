@@ -25,8 +25,6 @@ Matching knows nothing of all this: an offer is an announced message, with the b
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ncclx_mpi.p2p.arrivals import hand_over
 from ncclx_mpi.p2p.layout import (
     AS_POSTED,
@@ -45,6 +43,7 @@ from ncclx_mpi.p2p.requests import begin_landing, fill_send, new_matched
 from numba_kernels.atomics import load64, load_acquire, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
+from numba_kernels.rows import NamedTuple
 from transports.messages import ERR_OTHER, ON_DEVICE, RTS
 from transports.shm.bulk import break_off
 from transports.shm.lane import SHM

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from ncclx_mpi.device.offers import ROW, Row, Task
 from ncclx_mpi.gpu_memory.peers import PLACE, Place
 from numba_kernels.cuda.driver import HANDLE_BYTES
 from numba_kernels.layout import WORD, words
+from numba_kernels.rows import NamedTuple
 
 PLACE_WORDS, _ROW_WORDS = PLACE.total // WORD, ROW.total // WORD
 DESCRIPTOR = words("Descriptor", f"pid uuid*2 operation itemsize largest send*{PLACE_WORDS} recv*{PLACE_WORDS}")

@@ -40,7 +40,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +57,7 @@ from ncclx_mpi.gpu_memory.staging import Lease
 from ncclx_mpi.p2p.engine import NativeComm, Result
 from numba_kernels.jit import entry as _entry
 from numba_kernels.layout import WORD, words
+from numba_kernels.rows import NamedTuple
 
 entry = functools.cache(_entry)
 

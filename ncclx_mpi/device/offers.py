@@ -7,13 +7,13 @@ operations and element types without a kernel, and what would overwrite in place
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer
 from ncclx_mpi.collectives import shm_oneshot
 from numba_kernels.cuda.driver import Driver, Memory
 from numba_kernels.cuda.limits import is_supported
 from numba_kernels.layout import words
+from numba_kernels.rows import NamedTuple
 
 ROW = words("OfferRow", "send send_bytes recv recv_bytes")
 """A :class:`Row` in words."""

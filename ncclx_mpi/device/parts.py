@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.arguments import Buffer, VBuffer, WBuffer
 from ncclx_mpi.device.offers import Operand, is_reduction, kind_of
+from numba_kernels.rows import NamedTuple
 
 PIECE = 4 << 20
 """Bytes of a rank's larger array in one piece of a call, about."""

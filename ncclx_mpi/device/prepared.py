@@ -30,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from numba_kernels.cuda.driver import HANDLE_BYTES, WAIT_AT_LEAST, WRITE, Batch,
 from numba_kernels.cuda.kernel import Kernel
 from numba_kernels.cuda.limits import GROUP
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 
 ALIGNMENT = 256
 """Of what calls have in the heap."""

@@ -16,11 +16,11 @@ T = alpha + m (n + targets) / bandwidth for n contributions of m bytes on one GP
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, REDUCE_SCATTER
 from ncclx_mpi.device.copies import At
 from ncclx_mpi.device.members import Member
+from numba_kernels.rows import NamedTuple
 
 _GRAIN = 512
 """Bytes by whose multiples an allreduce is divided between GPUs."""

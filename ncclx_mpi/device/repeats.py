@@ -11,7 +11,7 @@ The others notice nothing: each rank for itself shows the same descriptor as whe
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi.device.collectives import cut_of
 from ncclx_mpi.device.parts import Cut
@@ -20,6 +20,7 @@ from ncclx_mpi.device.station import Shown, Station, Work, station
 from ncclx_mpi.gpu_memory.streams import facts_of, handles_of
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.cuda import driver as drivers
+from numba_kernels.rows import NamedTuple
 
 _KEPT = 1024
 """Calls that a communicator keeps."""

@@ -13,7 +13,7 @@ import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.cuda.driver import Driver, DriverError
 from numba_kernels.cuda.ptx import CompilerMissing
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 from transports.shm.slots import DEVICE, device_words
 
 _KEPT = 1024

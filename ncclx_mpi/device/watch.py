@@ -42,7 +42,6 @@ import ctypes
 import functools
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +52,7 @@ from numba_kernels.cuda.symmetric import RANKS
 from numba_kernels.jit import entry as _entry
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
+from numba_kernels.rows import NamedTuple
 from transports.shm.layout import CONTROL, DEAD, FINALIZED, HEADER
 
 entry = functools.cache(_entry)

@@ -17,10 +17,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from numba_kernels.cuda.driver import HANDLE_BYTES, Driver, DriverError, Memory
 from numba_kernels.layout import words
+from numba_kernels.rows import NamedTuple
 
 MAPPINGS = 256
 """Allocations of peers that a process keeps mapped. What is mapped stays allocated after its owner has freed it."""

@@ -11,9 +11,10 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba_kernels.cuda.driver import LEGACY_STREAM, PER_THREAD_STREAM
+from numba_kernels.rows import NamedTuple
 
 
 class Stream(NamedTuple):

@@ -7,7 +7,6 @@ whose extent function has to say so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ncclx_mpi import errors
 from ncclx_mpi.arguments import Buffer
@@ -15,6 +14,7 @@ from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import view
 from ncclx_mpi.constants import MAX_DATAREP_STRING
+from numba_kernels.rows import NamedTuple
 
 NATIVE, INTERNAL, EXTERNAL = "native", "internal", "external32"
 

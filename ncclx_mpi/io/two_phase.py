@@ -16,7 +16,7 @@ wrote there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers import packing
@@ -29,6 +29,7 @@ from ncclx_mpi.io.posix import PosixFile
 from ncclx_mpi.io.view import View
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.late_numpy import np
+from numba_kernels.rows import NamedTuple
 
 _GAP = 64 << 10
 """Holes of up to this many bytes are read too."""

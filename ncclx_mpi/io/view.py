@@ -13,12 +13,12 @@ exact, and ranks and system calls take each block for itself.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.layout import Layout, Run, Words
 from ncclx_mpi.io import extents
 from numba_kernels.late_numpy import np
+from numba_kernels.rows import NamedTuple
 
 _MOST_ROWS = 1 << 15
 """Of one table of extents."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ncclx_mpi.locality import machine
+from numba_kernels.rows import NamedTuple
 
 KINDS = ("none", "core", "l3", "numa")
 THREADS = "OMP_NUM_THREADS"
 
 
-@dataclass(frozen=True)
-class Binding:
+class Binding(NamedTuple):
     """Of one rank.
 
     Attributes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+
+from numba_kernels.rows import NamedTuple
 
 
-@dataclass
-class Failure:
+class Failure(NamedTuple):
     """The end of a rank that did not succeed.
 
     Attributes

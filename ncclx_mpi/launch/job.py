@@ -7,13 +7,11 @@ import errno
 import itertools
 import os
 import resource
-import secrets
 import selectors
 import signal
 import socket
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ncclx_mpi import process
@@ -24,6 +22,7 @@ from ncclx_mpi.launch.failure import Failure
 from ncclx_mpi.launch.guard import Guard
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
 from ncclx_mpi.launch.wakeup import QUESTION, signals_as_bytes
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap.agent import Agent
@@ -44,8 +43,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _TO_GROUP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCONT}
 
 
-@dataclass
-class Settings:
+class Settings(NamedTuple):
     """How a job is run.
 
     Attributes
@@ -88,7 +86,6 @@ class Settings:
     cpus: Sequence[Set[int]] = ()
 
 
-@dataclass
 class Outcome:
     """How a job ended.
 
@@ -100,11 +97,13 @@ class Outcome:
         Why what the ranks write cannot be passed on any more: nobody reads it, or the disk is full. It ends the job.
     """
 
-    failures: list[Failure] = field(default_factory=list)
-    is_timed_out: bool = False
+    is_timed_out = False
     output_error: OSError | None = None
     abort_code: int | None = None
-    interrupted_by: int = 0
+    interrupted_by = 0
+
+    def __init__(self) -> None:
+        self.failures: list[Failure] = []
 
     @property
     def status(self) -> int:
@@ -143,8 +142,8 @@ class Job:
         self._relay = relay
         self._sink: Sink = sink or relay
         self._flush: Callable[[], bool] = relay.flush
-        self._token = secrets.token_hex(16)
-        self._name = f"ncclx_mpi-job-{os.getpid()}-{secrets.token_hex(6)}"
+        self._token = os.urandom(16).hex()
+        self._name = f"ncclx_mpi-job-{os.getpid()}-{os.urandom(6).hex()}"
         self._server = handover.listen("\0" + self._name, settings.nranks)
         self._pipes: dict[int, tuple[int, int]] = {}
         self._wake_read, self._wake_write = socket.socketpair()

@@ -9,39 +9,41 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ncclx_mpi import process
+from ncclx_mpi import late, process
 from ncclx_mpi.bootstrap import launcher
 from ncclx_mpi.bootstrap.handover import join_timeout
 from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.launch import program as programs
 from ncclx_mpi.launch.binding import THREADS, Binding
 from ncclx_mpi.launch.failure import Failure, signal_name
-from ncclx_mpi.launch.files import RankFiles
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.ready import make_ready
 from ncclx_mpi.launch.relay import LineRelay
 from ncclx_mpi.locality.machine import ranges
-from ncclx_mpi.observe.describe import describe
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap.hosts import Hosts
+    from ncclx_mpi.launch import files as outputs
+    from ncclx_mpi.launch.files import RankFiles
+    from ncclx_mpi.observe import describe
+else:
+    describe, outputs = late.module("ncclx_mpi.observe.describe"), late.module("ncclx_mpi.launch.files")
 
 _READER_SECONDS = 4.0
 """What nobody has taken so long after a job that did not go well is dropped."""
 
 
-@dataclass
-class Node:
+class Node(NamedTuple):
     """The place of this host in a job on several.
 
     Attributes
     ----------
     rendezvous
         Where the hosts meet: ``host`` or ``host:port`` of node 0.
-    number, count
+    number, nnodes
         Which node this is, of how many.
     token
         What the hosts know each other by.
@@ -49,12 +51,11 @@ class Node:
 
     rendezvous: str
     number: int
-    count: int
+    nnodes: int
     token: bytes
 
 
-@dataclass
-class Manners:
+class Manners(NamedTuple):
     """How a program is run.
 
     Attributes
@@ -142,14 +143,15 @@ def _meet(node: Node | None, nranks: int, lifeline: int) -> Hosts | None:
     from ncclx_mpi.bootstrap import hosts
 
     patience = Patience(join_timeout(), lifeline)
-    return hosts.meet(node.rendezvous, node.number, node.count, nranks, node.token, patience)
+    return hosts.meet(node.rendezvous, node.number, node.nnodes, nranks, node.token, patience)
 
 
 def _files(folder: str, nranks: int, hosts: Hosts | None) -> RankFiles | None:
     """Where ranks write, if not here."""
     if not folder:
         return None
-    return RankFiles(folder, range(nranks), nranks) if hosts is None else RankFiles(folder, hosts.ranks_of(hosts.node), hosts.size)
+    ranks, size = (range(nranks), nranks) if hosts is None else (hosts.ranks_of(hosts.node), hosts.size)
+    return outputs.RankFiles(folder, ranks, size)
 
 
 def _report(ranks: Sequence[int], found: Sequence[Binding], relay: LineRelay) -> None:
@@ -198,7 +200,7 @@ def _settings(nranks: int, manners: Manners, relay: LineRelay, stdin: int, hosts
         relay.flush(everything=True)
         relay.is_tagged = True
         relay.say(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in")
-        relay.say(f"{describe(job.nodes.arenas)}\nand their Python stacks are")
+        relay.say(f"{describe.describe(job.nodes.arenas)}\nand their Python stacks are")
 
     return Settings(nranks, timeout=timeout, stdin=stdin, lifeline=lifeline, on_timeout=on_timeout, hosts=hosts, cpus=cpus)
 

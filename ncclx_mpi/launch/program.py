@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import runpy
-import shutil
 import sys
-import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType, TracebackType
 
 from ncclx_mpi import process
+from numba_kernels.rows import NamedTuple
 
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
 _LONGEST_LINE = 4096
@@ -26,8 +23,7 @@ class UsageError(Exception):
     """The command line does not say what to run."""
 
 
-@dataclass
-class Program:
+class Program(NamedTuple):
     """What to run, and its arguments.
 
     Attributes
@@ -105,10 +101,10 @@ def parse_any(words: list[str]) -> tuple[Program, list[str]]:
         return parse(rest or ["-"]), flags
     program = parse(words)
     if program.kind == SCRIPT and not _looks_like_python(program.target):
-        found = shutil.which(program.target)
+        found = _which(program.target)
         if found is None or not _is_script_of_this_interpreter(found):
             return Program(EXECUTABLE, program.target, program.args), []
-        program.target = found
+        program = program._replace(target=found)
     return program, []
 
 
@@ -135,11 +131,18 @@ def is_this_interpreter(word: str) -> bool:
     """Is `word` a name of the running Python, of the same environment?"""
     if not os.path.basename(word).startswith("python"):
         return False
-    found = shutil.which(word)
+    found = _which(word)
     if found is None or not sys.executable:
         return False
     same_folder = os.path.realpath(os.path.dirname(found)) == os.path.realpath(os.path.dirname(sys.executable))
     return same_folder and os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+def _which(word: str) -> str | None:
+    """Where a program is that is called so."""
+    import shutil  # the modules here and below are not needed by most starts
+
+    return shutil.which(word)
 
 
 def _split_flags(words: list[str]) -> tuple[list[str], list[str]]:
@@ -192,7 +195,7 @@ def report(error: BaseException) -> None:
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:
-        traceback.print_exc()
+        process.print_exception()
 
 
 def _program_part(trace: TracebackType | None, is_unread: bool) -> TracebackType | None:
@@ -204,8 +207,8 @@ def _program_part(trace: TracebackType | None, is_unread: bool) -> TracebackType
 
 
 def _belongs_here(frame: FrameType, folder: str) -> bool:
-    name = frame.f_code.co_filename
-    return name.startswith((folder, "<frozen")) or name == runpy.__file__
+    name, runpy = frame.f_code.co_filename, sys.modules.get("runpy")
+    return name.startswith((folder, "<frozen")) or (runpy is not None and name == runpy.__file__)
 
 
 def _execute(program: Program) -> None:
@@ -225,6 +228,8 @@ def _execute(program: Program) -> None:
 
 def _run_script(path: str) -> None:
     if os.path.isdir(path) or path.endswith(".pyz"):
+        import runpy
+
         runpy.run_path(path, run_name="__main__")
         return
     _set_first_path(os.path.realpath(os.path.dirname(path)))

@@ -6,7 +6,6 @@ import contextlib
 import faulthandler
 import io
 import os
-import random
 import sys
 from typing import Any
 
@@ -45,7 +44,8 @@ def forget_the_fork() -> None:
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
-    random.seed()
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
 
 
 def print_stacks_on_signal() -> None:

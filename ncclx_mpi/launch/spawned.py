@@ -41,8 +41,7 @@ def _program(words: list[str], folder: str, number: int) -> Program:
         target = [program.target] if program.kind != STDIN else []
         words = [*flags, "-m", "ncclx_mpi", *_FORMS.get(program.kind, []), *target, *program.args]
         program = Program(EXECUTABLE, sys.executable, words)
-    program.folder, program.number = folder, number
-    return program
+    return program._replace(folder=folder, number=number)
 
 
 if __name__ == "__main__":

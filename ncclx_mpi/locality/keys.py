@@ -7,9 +7,9 @@ Each reader takes what it needs, and refuses keys that neither knows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from ncclx_mpi.locality.levels import NETWORK
+from numba_kernels.rows import NamedTuple
 
 LEVELS = ("node", "rack", "zone", "dc", "world")
 """How far a message goes: to the same node, rack, zone, data centre, or beyond."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from ncclx_mpi.locality.levels import MACHINE
+from numba_kernels.rows import NamedTuple
 
 SYSTEM = Path("/sys/devices/system")
 _CACHES = {"l1": "1", "l2": "2", "l3": "3"}

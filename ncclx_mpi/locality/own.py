@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 from ncclx_mpi.locality import machine, whereabouts
 from ncclx_mpi.locality.levels import LEVELS, MACHINE, NETWORK, NOWHERE, number
 from ncclx_mpi.locality.whereabouts import Whereabouts
+from numba_kernels.rows import NamedTuple
 
 
 class Locality(NamedTuple):

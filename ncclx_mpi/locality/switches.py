@@ -6,9 +6,9 @@ What is next to hosts is taken for a rack, what is next to that for a zone, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.locality.levels import NETWORK
+from numba_kernels.rows import NamedTuple
 
 ADDRESS, PATTERN = "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN"
 _NODE = "node"

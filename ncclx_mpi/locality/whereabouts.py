@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ncclx_mpi import rc
 from ncclx_mpi.locality import keys, switches
 from ncclx_mpi.locality.levels import NETWORK
+from numba_kernels.rows import NamedTuple
 
 VARIABLE = "NCCLX_MPI_TOPOLOGY_FILE"
 _MOST_BYTES = 64 << 20

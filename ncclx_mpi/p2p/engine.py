@@ -8,7 +8,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import UNFORCED
@@ -50,6 +50,7 @@ from ncclx_mpi.p2p.waiting import raise_parked, wait_word_slowly
 from ncclx_mpi.p2p.wording import state_in_words
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address, entry
+from numba_kernels.rows import NamedTuple
 from transports.base import Calls, Transport
 
 if TYPE_CHECKING:
@@ -608,6 +609,7 @@ class Engine:
         """In a fork of this rank: touch the job no more. The thread that may hold the lock exists in the parent only."""
         self.arena.detach()
         self.set_word("lock", 0)
+        self.set_word("rouse", 0)
 
     def who_waits(self) -> str:
         """One line a rank of this node: which operation it is in, with whom, since when."""

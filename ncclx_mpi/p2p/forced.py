@@ -7,11 +7,11 @@ memory and differ, the one that says it later sees it: nobody waits for anybody.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import NAMES, ORDER, pack, unpack, variable
 from ncclx_mpi.p2p.layout import OPERATIONS
+from numba_kernels.rows import NamedTuple
 
 NO_TABLE = 1
 """The digest of no tuning table: a word of 0 is one that has not been said yet."""

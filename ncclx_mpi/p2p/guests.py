@@ -12,11 +12,12 @@ import itertools
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ncclx_mpi import errors
 from ncclx_mpi.p2p import joined
 from numba_kernels.jit import c_address, entry
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine

@@ -15,8 +15,8 @@ ENGINE = words(
     "eager_max eager_credit spins slice_ticks deadline_ticks doze_ticks ticks_per_us "
     # the lock of this process's engine, on its own line
     "| lock | "
-    # matching
-    "free_requests posted_count buckets wild_first wild_last unexpected_first unexpected_last unexpected_bytes "
+    # matching; `posted_count` receives have waited, and `unposted` do no more
+    "free_requests posted_count unposted buckets wild_first wild_last unexpected_first unexpected_last unexpected_bytes "
     # traffic
     "peers queued "
     # plans of non-blocking collectives, stepped from every progress call through a function pointer
@@ -40,6 +40,8 @@ ENGINE = words(
     # a thread takes what comes in one message space: whether it sleeps, and the event that wakes it; the first of the spaces that compiled
     # code looks at before (alarm.py)
     "sleeper alarm watched "
+    # what wakes the thread that makes progress, by C address, while it sleeps, and the event that does (stirring.py)
+    "rouse bell "
     # requests that were given up, with what has to live until they are complete (keeping.py)
     "kept_first kept_count kept_limit "
     # contexts of communicators that were revoked: a ring of them, how many have come, and how many of those Python has looked at; what

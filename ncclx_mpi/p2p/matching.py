@@ -20,6 +20,7 @@ from ncclx_mpi.p2p.layout import (
     PENDING,
     REQUEST,
 )
+from ncclx_mpi.p2p.stirring import stir
 from numba_kernels.atomics import load64, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, end_without_memory, fill
@@ -125,6 +126,7 @@ def post(engine, request):  # type: ignore[no-untyped-def]
     count = load64(engine + ENGINE.posted_count) + 1
     store64(engine + ENGINE.posted_count, count)
     store64(request + REQUEST.sequence, count)
+    stir(engine)
     if is_wild(request):
         _append(engine + ENGINE.wild_first, engine + ENGINE.wild_last, request, REQUEST.next, REQUEST.previous)
     else:
@@ -140,6 +142,7 @@ def post(engine, request):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def unpost(engine, request):  # type: ignore[no-untyped-def]
     """Take a receive out of those that wait."""
+    store64(engine + ENGINE.unposted, load64(engine + ENGINE.unposted) + 1)
     if is_wild(request):
         _unlink(engine + ENGINE.wild_first, engine + ENGINE.wild_last, request, REQUEST.next, REQUEST.previous)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from numba_kernels.layout import WORD, zeroed
 
 if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine
+    from transports.shm.arena import LoneSlot
 
 _FIRST_WORDS = struct.Struct("7q")
 assert (COMM.engine, COMM.context, COMM.rank, COMM.size, COMM.world, COMM.local, COMM.slot) == tuple(range(0, 7 * WORD, WORD))
@@ -45,6 +45,8 @@ class NativeComm:
         To what the layer above made of it; the layer above sets it, and None is what it refers to until then.
     is_revoked : bool
         Whether nobody uses it any more, but to agree and to go on without those that died.
+    lone_slot : LoneSlot or None
+        What a communicator of this rank alone has in the place of a slot.
     agreements : int
         How many agreements this rank has begun on it (:mod:`ncclx_mpi.collectives.agreement`).
     """
@@ -52,6 +54,7 @@ class NativeComm:
     owner: Callable[[], Any] = staticmethod(lambda: None)
     is_revoked = False
     agreements = 0
+    lone_slot: LoneSlot | None = None
 
     def __init__(self, engine: Engine, context: int, world_ranks: Sequence[int], slot: int, rank: int = -1) -> None:
         self.engine = engine
@@ -103,8 +106,8 @@ class NativeComm:
         """Address of what a rank that is alone has in the place of a slot of the arena, which nobody else has to reach; 0 for others."""
         if self.world_ranks != (self.engine.rank,):
             return 0
-        self._lone = self.engine.arena.lone_slot()
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._lone))
+        self.lone_slot = self.engine.arena.lone_slot()
+        return self.lone_slot.address
 
     def word(self, field: str) -> int:
         """A word of the native block."""

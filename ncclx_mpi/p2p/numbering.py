@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from array import array
-from typing import NamedTuple
+
+from numba_kernels.rows import NamedTuple
 
 
 class Numbering(NamedTuple):

@@ -22,6 +22,7 @@ from __future__ import annotations
 from ncclx_mpi.p2p.inlined import send
 from ncclx_mpi.p2p.layout import ASKED, ASKING, CONTROL_MESSAGE, ENGINE, ERR_TRUNCATE, PEER, RECEIVE, REQUEST
 from ncclx_mpi.p2p.matching import complete, new_request, release_request
+from ncclx_mpi.p2p.stirring import stir
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
@@ -52,6 +53,7 @@ def _try_send(engine, peer, request):  # type: ignore[no-untyped-def]
     elif action == RTS:
         store64(request + REQUEST.announced, 1)
         store64(engine + ENGINE.announced, load64(engine + ENGINE.announced) + 1)
+        stir(engine)
     elif load64(request + REQUEST.kind) == CONTROL_MESSAGE:
         release_request(engine, request)
     return 1
@@ -70,6 +72,7 @@ def send_or_queue(engine, peer, request):  # type: ignore[no-untyped-def]
         store64(last + REQUEST.queue_next, request)
     store64(peer + PEER.queue_last, request)
     store64(engine + ENGINE.queued, load64(engine + ENGINE.queued) + 1)
+    stir(engine)
 
 
 @kernel("void(int64, int64)")
@@ -137,6 +140,8 @@ def begin_receive(engine, receive):  # type: ignore[no-untyped-def]
     if nbytes == 0 or call_three(load64(peer + PEER.fetch), engine, peer, receive) != 0:
         send_ats(engine, receive)
         complete(receive, 0)
+    else:
+        stir(engine)
 
 
 @kernel("void(int64, int64, int64, int64, int64)")

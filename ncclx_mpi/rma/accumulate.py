@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import AbstractContextManager
-from typing import NamedTuple
 
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words, view
 from ncclx_mpi.rma.reach import Landing, Place, Reach
 from numba_kernels.late_numpy import np
+from numba_kernels.rows import NamedTuple
 
 _REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 

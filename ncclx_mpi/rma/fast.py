@@ -16,7 +16,7 @@ from ncclx_mpi.collectives.barrier.shm_oneshot import barrier
 from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.collectives.fast_plans import barrier as planned_barrier
 from ncclx_mpi.collectives.select import is_planned
-from ncclx_mpi.collectives.shm_oneshot import BARRIER, give_gil
+from ncclx_mpi.collectives.shm_oneshot import BARRIER, KEEP_GIL, give_gil
 from ncclx_mpi.constants import (
     LOCK_EXCLUSIVE,
     LOCK_SHARED,
@@ -37,9 +37,10 @@ from ncclx_mpi.rma.locks import try_lock, unlock
 from ncclx_mpi.rma.requests import COMBINE, GET, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
 from ncclx_mpi.rma.requests import REPLACE as REPLACE_THERE
 from numba_kernels import types
-from numba_kernels.atomics import full_fence, load64, store64, ticks
+from numba_kernels.atomics import full_fence, load64, load_acquire, store64, ticks
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import kernel
+from numba_kernels.layout import WORD
 from numba_kernels.memory import compare as differ
 from numba_kernels.memory import make_stack, move
 from numba_kernels.pyobject import (
@@ -110,7 +111,7 @@ def _reach(window, rank):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _integer(item, scratch):  # type: ignore[no-untyped-def]
+def integer_at(item, scratch):  # type: ignore[no-untyped-def]
     """The value of an int that is no subclass, or `_MOST` for anything that Python looks at. `scratch`: a word to work in."""
     if load64(item + OB_TYPE) != int_type():
         return _MOST
@@ -126,14 +127,14 @@ def _read_items(spec, nbytes, element, place):  # type: ignore[no-untyped-def]
     given = load64(spec + OB_SIZE) if items != 0 else 0
     if given < 1 or given > 3:
         return 0
-    store64(place, _integer(load64(items), place + 24))
+    store64(place, integer_at(load64(items), place + 24))
     if given == 3:
         element = element_named(load64(items + 16))
     if element == NONE:
         return 0
     there = nbytes
     if given > 1:
-        there = _integer(load64(items + 8), place + 24) * load64(item_sizes() + 8 * element)
+        there = integer_at(load64(items + 8), place + 24) * load64(item_sizes() + 8 * element)
     store64(place + 8, there)
     store64(place + 16, element)
     return 1 if there == nbytes else 0
@@ -147,7 +148,7 @@ def _find_place(target, spec, nbytes, element, place):  # type: ignore[no-untype
     store64(place + 16, element)
     if spec != none_object():
         if load64(spec + OB_TYPE) == int_type():
-            store64(place, _integer(spec, place + 24))
+            store64(place, integer_at(spec, place + 24))
         elif _read_items(spec, nbytes, element, place) == 0:
             return 0
     return _fits(target, place)
@@ -197,6 +198,9 @@ def fill_targets(window, rows, arena, first, last, own_address):  # type: ignore
             store64(target + TARGET.base, own_address if is_own else arena + load64(row + ROW.where))
             store64(target + TARGET.kind, MAPPED)
     store64(window + WINDOW.far, far)
+    store64(window + WINDOW.arena, arena)
+    store64(window + WINDOW.access, target_of(window, 0) + load64(window + WINDOW.size) * TARGET.total)
+    store64(window + WINDOW.exposure, load64(window + WINDOW.access) + load64(window + WINDOW.size) * WORD)
     return 0
 
 
@@ -269,14 +273,37 @@ def get(window, origin, target_rank, spec):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _take(window, word, exclusive):  # type: ignore[no-untyped-def]
     """Take a lock or guard, perhaps after some turns: 1, or 0 if it is left to Python to wait for it."""
-    comm = load64(window + WINDOW.comm)
-    engine = load64(comm + COMM.engine)
-    owner, turn, started = load64(engine + ENGINE.rank), 0, ticks()
-    while try_lock(word, exclusive, owner) == 0:
-        if turn >= min(POLLS, load64(engine + ENGINE.spins)) or idle(engine, turn, started) != 0:
+    engine = load64(load64(window + WINDOW.comm) + COMM.engine)
+    owner = load64(engine + ENGINE.rank)
+    if try_lock(word, exclusive, owner) != 0:
+        return 1
+    started = ticks()
+    for turn in range(min(POLLS, load64(engine + ENGINE.spins))):
+        if idle(engine, turn, started) != 0:
             return 0
-        turn += 1
-    return 1
+        if try_lock(word, exclusive, owner) != 0:
+            return 1
+    return 0
+
+
+@kernel("int64(int64, int64, int64)")
+def _take_guard(window, target, nbytes):  # type: ignore[no-untyped-def]
+    """Keep other accumulations away from a target's memory: 1, or 0 if it is left to Python to wait; 2 if nobody else can come.
+
+    Under an exclusive lock other ranks stay away, and other threads of this process as long as this one keeps the GIL: those that are
+    in an accumulation already have taken the guard.
+    """
+    guard = load64(target + TARGET.guard)
+    if load64(target + TARGET.held) == EXCLUSIVE and nbytes <= KEEP_GIL and load_acquire(guard) == 0:
+        return 2
+    return _take(window, guard, 1)
+
+
+@kernel("void(int64, int64)")
+def _give_guard(target, taken):  # type: ignore[no-untyped-def]
+    """End what :func:`_take_guard` has begun, which returned `taken`."""
+    if taken == 1:
+        unlock(load64(target + TARGET.guard), 1)
 
 
 @kernel("int64(int64, int64, int64)")
@@ -350,14 +377,15 @@ def _ask(window, target, place, origin, landing, combining, owner):  # type: ign
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def _exchange(window, rank, target, place, origin, landing, combining):  # type: ignore[no-untyped-def]
     """Under the guard, copy what a place holds to `landing`, and combine elements into it, each unless its address is 0: 0, or SLOW."""
-    start, nbytes, guard = load64(place), load64(place + 8), load64(target + TARGET.guard)
-    if _take(window, guard, 1) == 0:
+    start, nbytes = load64(place), load64(place + 8)
+    taken = _take_guard(window, target, nbytes)
+    if taken == 0:
         return SLOW
     state = give_gil(nbytes)
     is_done = 1 if landing == 0 else _read(window, rank, target, start, landing, nbytes)
     if is_done != 0 and origin != 0:
         is_done = _combine(window, rank, target, start, origin, nbytes, combining)
-    unlock(guard, 1)
+    _give_guard(target, taken)
     enter_gil(state)
     return 0 if is_done != 0 else SLOW
 
@@ -453,14 +481,14 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
     if load64(target + TARGET.kind) == ASKED:
         given, other = address_of(origin), address_of(compare)
         return ask_far(window, target, SWAP, load64(place), nbytes, 0, 0, given, other, address_of(result), array_of(result))
-    guard = load64(target + TARGET.guard)
-    if _take(window, guard, 1) == 0:
+    taken = _take_guard(window, target, nbytes)
+    if taken == 0:
         return SLOW
     held, start = _element_words(), load64(place)
     is_done = _read(window, rank, target, start, held, nbytes)
     if is_done != 0 and differ(held, address_of(compare), nbytes) == 0:
         is_done = _write(window, rank, target, start, address_of(origin), nbytes)
-    unlock(guard, 1)
+    _give_guard(target, taken)
     if is_done == 0:
         return SLOW
     move(address_of(result), held, nbytes)

@@ -8,7 +8,7 @@ from ncclx_mpi.collectives.select import is_planned, on_lines
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, BARRIER
 from ncclx_mpi.p2p.layout import COMM
 from ncclx_mpi.rma.fast import SLOW, fill_targets, target_of
-from ncclx_mpi.rma.layout import ROW, TARGET, WINDOW
+from ncclx_mpi.rma.layout import CONTROL, ROW, TARGET, WINDOW
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
@@ -48,5 +48,6 @@ def end(window):  # type: ignore[no-untyped-def]
         own = target_of(window, load64(comm + COMM.rank))
         store64(load64(own + TARGET.lock), 0)
         store64(load64(own + TARGET.guard), 0)
+        store64(load64(own + TARGET.lock) - CONTROL.lock + CONTROL.counters, 0)
         fill(window + WINDOW.size, 0, 4 * WORD)
     return code

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from array import array
+from collections.abc import Sequence
 
 from ncclx_mpi.p2p.layout import WATCHED
 from numba_kernels.layout import WORD, words, zeroed
@@ -14,15 +15,23 @@ WINDOW = words(
     # `comm`: its native communicator; `size`: ranks, 0 once none can be accessed any more; `fenced`, `all`: whether Fence and Lock_all have
     # opened access to all; `held`: how many locks of single targets this rank has; `far`: how many targets share no memory with it;
     # `replace`, `no_op`: tables of the two operations that are no reductions
-    "comm size fenced all held far replace no_op |",
+    "comm size fenced all held far replace no_op "
+    # epochs among some ranks (fast_epochs.py). `arena`: where the memory of this node begins; `counters`: this rank's own, 0 before the
+    # first epoch; of the access epoch (Start) and of the exposure epoch (Post): whether it is open; addresses of the ranks that take
+    # part, how many they are, and how many of them are far and not yet done with
+    "arena counters started exposed access access_count access_far exposure exposure_count exposure_far |",
 )
+
+assert (WINDOW.access_count, WINDOW.access_far) == (WINDOW.access + WORD, WINDOW.access + 2 * WORD)
+assert (WINDOW.exposure_count, WINDOW.exposure_far) == (WINDOW.exposure + WORD, WINDOW.exposure + 2 * WORD)
 
 TARGET = words(
     "Target",
     # `kind`: how it is reached; `base`, `nbytes`, `unit`: where its memory is, for MAPPED in this process and for PRIVATE in its own, how
     # much, and what displacements count; `lock`, `guard`: addresses of its two words (window.py); `held`: the lock that this rank has;
-    # `started`: 1 between Start and Complete; `far`: what this rank knows of one that it has to ask (FAR_TARGET)
-    "kind base nbytes unit lock guard held started | far |",
+    # `started`: 1 between Start and Complete; `far`: what this rank knows of one that it has to ask (FAR_TARGET); `counters`: address of
+    # those that a near one has made for epochs, 0 as long as that is not known
+    "kind base nbytes unit lock guard held started | far counters |",
 )
 
 FAR_TARGET = words(
@@ -49,9 +58,9 @@ KEPT, SERVED, GRANTED, FAILURE = range(4)
 error that it is to be told of with its next word, 0 for none."""
 ORIGIN_WORDS = 4
 
-CONTROL = words("WindowControl", "lock | guard | end")
+CONTROL = words("WindowControl", "lock | guard | counters |")
 assert CONTROL.total <= SPARE_BYTES
-"""The words that each rank keeps for a window in its part of the arena."""
+"""The words that each rank keeps for a window in its part of the arena; `counters`: where in it those of its epochs are, once they are."""
 ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
 """What ranks tell each other of their parts when they make a window."""
 
@@ -60,8 +69,11 @@ GENERAL, MAPPED, PRIVATE, ASKED = 0, 1, 2, 3
 requests."""
 FREE, SHARED, EXCLUSIVE = 0, 1, 2
 """``TARGET.held``."""
+CLOSED, OPEN, CHANGING = 0, 1, 2
+"""``WINDOW.started``, ``WINDOW.exposed``; the last one while a thread waits in Start or in Wait."""
 
-_ALL, _HELD = WINDOW.all // WORD, WINDOW.held // WORD
+_ALL, _HELD, _FAR = WINDOW.all // WORD, WINDOW.held // WORD, WINDOW.far // WORD
+_STARTED, _EXPOSED = WINDOW.started // WORD, WINDOW.exposed // WORD
 _HEADER, _EPOCHS = struct.Struct("8q"), struct.Struct("4q")
 assert (WINDOW.size, WINDOW.fenced, WINDOW.all, WINDOW.held) == tuple(range(WINDOW.size, WINDOW.size + 4 * WORD, WORD))
 
@@ -85,7 +97,7 @@ class Words:
     """
 
     def __init__(self, comm: int, size: int, not_reductions: tuple[int, int]) -> None:
-        self._words, self.address = zeroed(WINDOW.total + size * TARGET.total)
+        self._words, self.address = zeroed(WINDOW.total + size * (TARGET.total + 2 * WORD))  # with the ranks of two epochs
         self._size = size
         replace, no_op = not_reductions
         _HEADER.pack_into(self._words, 0, comm, size, 0, 0, 0, 0, replace, no_op)
@@ -116,10 +128,27 @@ class Words:
         """Write a word of the :data:`TARGET` that a rank is."""
         self._words[self._target(rank, field)] = value
 
-    def set_started(self, ranks: Iterable[int], value: int) -> None:
-        """Note whether this rank is between Start and Complete, for some targets."""
-        for rank in ranks:
-            self.set_of(rank, "started", value)
+    @property
+    def are_in_epochs(self) -> bool:
+        """Whether this rank is between Start and Complete, or between Post and Wait."""
+        return bool(self._words[_STARTED] or self._words[_EXPOSED])
+
+    @property
+    def reach_far(self) -> bool:
+        """Whether some targets share no memory with this rank."""
+        return bool(self._words[_FAR])
+
+    def members(self, epoch: str) -> list[int]:
+        """The ranks that take part in the epoch ``"access"``, or ``"exposure"``."""
+        first = (self.get(epoch) - self.address) // WORD
+        return self._words[first : first + self.get(f"{epoch}_count")].tolist()
+
+    def set_members(self, epoch: str, ranks: Sequence[int], far: int) -> None:
+        """Note the ranks that take part in the epoch ``"access"``, or ``"exposure"``, and how many of them are far."""
+        first = (self.get(epoch) - self.address) // WORD
+        self._words[first : first + len(ranks)] = array("q", ranks)
+        self.set(f"{epoch}_count", len(ranks))
+        self.set(f"{epoch}_far", far)
 
     def target(self, rank: int) -> int:
         """Address of the :data:`TARGET` that a rank is."""

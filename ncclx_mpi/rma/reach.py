@@ -11,13 +11,14 @@ import errno
 import functools
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ncclx_mpi import errors
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout, Words
 from ncclx_mpi.buffers.memory import array_words
 from numba_kernels.late_numpy import np
+from numba_kernels.rows import NamedTuple
 
 _MOST_BLOCKS = 1024
 

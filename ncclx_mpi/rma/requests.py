@@ -14,7 +14,6 @@ accumulations have to see whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ncclx_mpi.buffers.layout import Layout, Listed, Words
 from ncclx_mpi.buffers.memory import Bytes, array_words
@@ -24,6 +23,7 @@ from ncclx_mpi.rma.accumulate import element_of
 from ncclx_mpi.rma.reach import Place
 from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, words
+from numba_kernels.rows import NamedTuple
 
 REQUEST = words("WindowRequest", "action reply nblocks start extent number value element")
 

@@ -14,7 +14,7 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers.memory import array_words
@@ -30,6 +30,7 @@ from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
 
@@ -59,6 +60,8 @@ def _token(pid: int) -> tuple[int, int]:
 
 
 _tokens: list[npt.NDArray[np.int64]] = []
+_exchange_rows = functools.cache(lambda: entry(fast_making.exchange_rows))
+_end = functools.cache(lambda: entry(fast_making.end))
 
 
 class Window:
@@ -97,7 +100,7 @@ class Window:
         self._far: dict[int, Far] = {}
         self._near: dict[int, Near] = {}
         self._serving: Serving | None = None
-        if self.words.get("far"):
+        if self.words.reach_far:
             self._serving = self._serve(function_of)
             self._far = {
                 rank: self._far_target(rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)
@@ -134,7 +137,7 @@ class Window:
         table: array[int] = _ZERO * (_FIELDS * comm.size)
         rows, known = table.buffer_info()[0], (arena.base, near[0], near[-1], self.part.address)
         _ROW.pack_into(table, ROW.total * comm.rank, *row)
-        code = entry(fast_making.exchange_rows)(self.words.address, rows, *known)
+        code = _exchange_rows()(self.words.address, rows, *known)
         if code == fast.SLOW:
             collectives.allgather(comm, 0, ROW.total, rows)
             bad = entry(fast.fill_targets)(self.words.address, rows, *known)
@@ -153,7 +156,7 @@ class Window:
     @functools.cached_property
     def epochs(self) -> Epochs:
         """Those among some ranks, if there are any."""
-        return Epochs(self.comm)
+        return Epochs(self.comm, self.words)
 
     @functools.cached_property
     def _rows(self) -> list[list[int]]:
@@ -178,13 +181,13 @@ class Window:
         """Give everything back when all ranks have come here. Collective."""
         if self.words.are_locked:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window that it has locked: unlock it first")
-        if "epochs" in self.__dict__ and self.epochs.is_open:
+        if self.words.are_in_epochs:
             errors.fail(errors.ERR_RMA_SYNC, f"rank {self.comm.rank} frees a window in an epoch: call Complete or Wait first")
         if self._far:
             self._complete(self._far)
             for target in self._far.values():
                 target.close()
-        code = entry(fast_making.end)(self.words.address)
+        code = _end()(self.words.address)
         if code > 0:
             collectives.check(self.comm, code, "barrier")
         if code == fast.SLOW:
@@ -199,6 +202,8 @@ class Window:
         self._release()
 
     def _release(self) -> None:
+        if "epochs" in self.__dict__:
+            self.epochs.free()
         if self._control:
             self.engine.arena.open_heap(self.engine.local_rank).free(self._control)
             self._control = 0
@@ -292,16 +297,9 @@ class Window:
             self._complete(self._far if rank is None else [rank])
         self.order_memory()
 
-    def start(self, targets: list[int]) -> None:
-        """Begin an access epoch for some ranks when these have posted."""
-        self.epochs.start(targets)
-        self.words.set_started(targets, 1)
-
     def complete(self) -> None:
-        """End the access epoch that Start began."""
-        targets = self.epochs.started or []
-        self._complete(targets)
-        self.words.set_started(targets, 0)
+        """End the access epoch of some ranks."""
+        self._complete(self.epochs.targets())
         self.epochs.complete()
 
     def _complete(self, ranks: Collection[int], action: int = requests.FLUSH) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
-from typing import NamedTuple
 
 from ncclx_mpi.algorithms import Algorithm
 from ncclx_mpi.collectives.plan import Plan
 from ncclx_mpi.collectives.select import function_of
 from ncclx_mpi.nodes import nodes_of
+from numba_kernels.rows import NamedTuple
 
 Blocks = tuple[tuple[int, ...], tuple[int, ...]]
 """Bytes, and byte offset, of the block of each rank."""

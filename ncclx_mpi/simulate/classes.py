@@ -9,7 +9,6 @@ class takes: a price is exact where all of a class are as far apart. Else it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from ncclx_mpi.algorithms import Algorithm
 from ncclx_mpi.collectives.plan import RECV, SEND, Plan
 from ncclx_mpi.simulate.calls import Call, plan_of
 from ncclx_mpi.simulate.network import Network
+from numba_kernels.rows import NamedTuple
 
 MOST_STEPS = 1_500_000
 """That are priced: a minute."""

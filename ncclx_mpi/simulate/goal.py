@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ncclx_mpi.algorithms import PLAN, Algorithm, rows_of
 from ncclx_mpi.collectives.plan import COPY, FIELDS, JOIN, RECV, REDUCE, SEND, Plan, step_type
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.network import Network
+from numba_kernels.rows import NamedTuple
 
 _PLACES = ("kind", "nbytes", "buffer", "offset", "low_buffer", "low_offset", "high_buffer", "high_offset")
 _CALL = re.compile(r"// call (\w+) (\w+)((?: \w+=[\d,]+)*)")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
 
 from ncclx_mpi.simulate.terms import NOTHING
+from numba_kernels.rows import NamedTuple
 
 
 class Piece(NamedTuple):

@@ -20,9 +20,9 @@ What such a file says of the host that has it (``rack``, ``zone``, ``dc``; see :
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from ncclx_mpi.locality.keys import LEVELS, PARTS, Line, lines_of, whole_number
+from numba_kernels.rows import NamedTuple
 
 _SIZES = (*PARTS, "eager")
 _DEFAULTS = {

@@ -9,7 +9,6 @@ it, too, a small one when the rank that sends it comes to it. Beside that a rank
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from ncclx_mpi.simulate import classes
 from ncclx_mpi.simulate.calls import Call
 from ncclx_mpi.simulate.classes import Classes
 from ncclx_mpi.simulate.network import Network
+from numba_kernels.rows import NamedTuple
 
 _BEGIN, _PASS = range(2)
 """Events: a step begins; a message comes to what it needs next. Of those at one time, in this order."""

@@ -6,9 +6,9 @@ Step i begins with event 2 i and ends with event 2 i + 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.collectives.plan import COPY, FIELDS, INPUT, JOIN, OUTPUT, RECV, REDUCE, SEND, TEMP, WINDOW, Plan
+from numba_kernels.rows import NamedTuple
 
 NAMES = {SEND: "send", RECV: "recv", COPY: "copy", REDUCE: "reduce", JOIN: "join"}
 MALFORMED, UNMATCHED, DEADLOCK, RACE, CONTENT, BOUNDS = "malformed", "unmatched", "deadlock", "race", "content", "bounds"

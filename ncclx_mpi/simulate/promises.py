@@ -6,10 +6,10 @@ Bytes that a promise does not name have to stay as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT
 from ncclx_mpi.simulate.calls import Blocks, Call
+from numba_kernels.rows import NamedTuple
 
 
 class Given(NamedTuple):

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from numba_kernels.calls import call_message
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import LINE, WORD, words
 from numba_kernels.memory import copy
+from numba_kernels.rows import NamedTuple
 from transports.base import Calls, Transport
 from transports.messages import (
     ANSWER,

@@ -91,3 +91,13 @@ def operation(op: str, kind: str) -> Operation:
 
 def _to(root: int, array: Array, size: int) -> list[Array | None]:
     return [array if rank == root else None for rank in range(size)]
+
+
+def epochs(pairs: Sequence[set[tuple[int, int]]], size: int) -> tuple[Array, Array]:
+    """How often each rank has posted to each other one, and completed an access to it, after epochs of some pairs of origin and target."""
+    posted, completed = np.zeros((2, size, size), np.int64)
+    for turn in pairs:
+        for origin, target in turn:
+            posted[target, origin] += 1
+            completed[origin, target] += 1
+    return posted, completed

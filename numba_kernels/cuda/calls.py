@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -26,6 +26,7 @@ from numba_kernels.atomics import load64
 from numba_kernels.cuda.driver import CAPTURED, FOREIGN, NOT_CURRENT
 from numba_kernels.jit import entry, kernel
 from numba_kernels.layout import WORD, words
+from numba_kernels.rows import NamedTuple
 
 _FEW, _MANY = 4, 11
 CALL = words("DriverCall", f"function is_long arguments*{_MANY}")

@@ -10,9 +10,10 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from numba_kernels.cuda import loaded
+from numba_kernels.rows import NamedTuple
 
 HANDLE_BYTES = 64
 _NO_DEVICE, _NO_LIBRARY = 100, 302

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import NamedTuple
+
+from numba_kernels.rows import NamedTuple
 
 
 class Ending(Enum):

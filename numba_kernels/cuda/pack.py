@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from numba_kernels.cuda import intrinsics
 from numba_kernels.cuda.intrinsics import VECTOR, load_i64
 from numba_kernels.cuda.kernel import Kernel, helper
+from numba_kernels.rows import NamedTuple
 
 Words = NDArray[np.int64]
 

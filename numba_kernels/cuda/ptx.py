@@ -7,7 +7,8 @@ import importlib.util
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+
+from numba_kernels.rows import NamedTuple
 
 
 class CompilerMissing(RuntimeError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import llvmlite.binding
 import numpy as np
@@ -19,6 +19,7 @@ from numba import types
 from numba_kernels.emit.narrow import narrow, narrow_half, widen, widen_half
 from numba_kernels.reduce.dtypes import dtype
 from numba_kernels.reduce.narrow import FORMATS, Format
+from numba_kernels.rows import NamedTuple
 
 
 class Field(NamedTuple):

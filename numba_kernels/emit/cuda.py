@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from numba_kernels.cuda.intrinsics import VECTOR
+from numba_kernels.rows import NamedTuple
 
 I64 = ir.IntType(64)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -33,6 +33,7 @@ from numba_kernels.pyobject import (
     TYPE_NUMBER,
     WRITEABLE,
 )
+from numba_kernels.rows import NamedTuple
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _F_CONTIGUOUS, _ALIGNED = 0x2, 0x100

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba_kernels.late_numpy import np, npt
+from numba_kernels.rows import NamedTuple
 
 MANTISSA_32, BIAS_32 = 23, 127
 INFINITY_32 = 0x7F800000

@@ -55,8 +55,14 @@ KERNELS = {
     "collectives.fast_nonblocking.iallreduce_arrays": "Iallreduce",
     "collectives.fast_nonblocking.ireduce_scatter_block_arrays": "Ireduce_scatter_block",
     "collectives.fast_nonblocking.iscan_arrays": "Iscan Iexscan",
+}
+"""The first kernel that each method reaches, of those that have one of their own."""
+
+OF_WINDOWS = {
     "rma.fast.put": "Put",
+    "rma.fast.get": "Get Rget",
     "rma.fast.accumulate": "Accumulate",
+    "rma.fast.get_accumulate": "Get_accumulate Rget_accumulate",
     "rma.fast.fetch_and_op": "Fetch_and_op",
     "rma.fast.compare_and_swap": "Compare_and_swap",
     "rma.fast.fence": "Fence",
@@ -66,8 +72,13 @@ KERNELS = {
     "rma.fast.unlock_all": "Unlock_all",
     "rma.fast.flush": "Flush",
     "rma.fast.flush_all": "Flush_all",
+    "rma.fast_epochs.start": "Start",
+    "rma.fast_epochs.complete": "Complete",
+    "rma.fast_epochs.post": "Post",
+    "rma.fast_epochs.wait": "Wait",
+    "rma.fast_epochs.test": "Test",
 }
-"""The first kernel that each method reaches, of those that have one of their own."""
+"""Likewise of windows. Their other methods go the general way at once, or call one of these."""
 
 WITHOUT = {
     "Bsend", "Sendrecv_replace", "Ibsend", "Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init",
@@ -186,6 +197,13 @@ def test_methods_lead_to_their_kernels(module: str) -> None:
                 assert name in expected or name in WITHOUT, f"{cls}.{name}: which kernel does its work?"
                 kernel = None if (cls, name) in ELSEWHERE else expected.get(name)
                 assert first_kernel(reader, method) == kernel, f"{cls}.{name}"
+
+
+def test_methods_of_windows_lead_to_their_kernels() -> None:
+    reader = read(API / "window.py")
+    expected = {name: f"ncclx_mpi.{kernel}" for kernel, names in OF_WINDOWS.items() for name in names.split()}
+    found = {name: first_kernel(reader, method) for name, method in reader.methods("Win").items() if name[0].isupper()}
+    assert {name: kernel for name, kernel in found.items() if kernel} == expected
 
 
 def test_calls_give_kernels_what_they_take() -> None:

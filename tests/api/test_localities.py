@@ -226,6 +226,25 @@ def test_fewer_faces_of_a_grid_between_nodes(comm: Any, order: str, periodic: bo
     is_sound(made)
 
 
+@pytest.mark.ranks(5, 6, topology="vnode:2")
+def test_a_halo_program_computes_the_same(comm: Any) -> None:
+    """Whoever has a place of the grid has its cell: after three steps all are what they are without reordering."""
+    dims, cells = [2, comm.size // 2], []
+    for reorder in (False, True):
+        made = comm.Create_cart(dims, [True, False], reorder)
+        if made == MPI.COMM_NULL:
+            cells.append({})
+            continue
+        cell, around = np.array([float(3**made.rank)]), np.zeros(4)
+        for _ in range(3):
+            made.Neighbor_allgather(cell, around)
+            cell += around.sum() / 4
+        cells.append(dict(made.allgather((tuple(made.coords), cell[0]))))
+    assert comm.allreduce(made != MPI.COMM_NULL and made.rank != comm.rank, op=MPI.LOR)
+    plain, reordered = ({key: value for each in comm.allgather(one) for key, value in each.items()} for one in cells)
+    assert len(plain) == comm.size // 2 * 2 and reordered == plain
+
+
 @pytest.mark.ranks(8, topology="vnode:4")
 def test_blocks_of_a_grid_on_nodes(comm: Any) -> None:
     made = comm.Create_cart([2, 4], reorder=True)

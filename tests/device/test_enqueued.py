@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,25 @@ def test_collectives(comm: Any, sharing: str) -> None:
                         np.testing.assert_equal(one, other, err_msg=f"{name} of {length}")
         comm.in_stream(stream).Barrier()
         comm.check()
+
+
+@pytest.mark.ranks(3, timeout=120, topology=ONE_NODE)
+def test_what_is_freed_stays_until_all_ranks_are_there(comm: Any) -> None:
+    """Streams of a rank that comes late still wait for words that an executor gives back."""
+    last = comm.size - 1
+    with driver_of(comm, "one") as driver:
+        driver.use(0)
+        own, stream = comm.Dup(), driver.create_stream()
+        own.prepare(HEAP)
+        own.in_stream(stream).Barrier()
+        if comm.rank == last:
+            time.sleep(0.3)
+            assert not comm.Iprobe()
+        own.Free()
+        if comm.rank == last:
+            assert sorted(comm.recv() for _ in range(last)) == list(range(last))
+        else:
+            comm.send(comm.rank, last)
 
 
 REDUCTIONS = [

@@ -132,9 +132,29 @@ def test_every_public_name_of_mpi_is_in_the_reference(site: Path) -> None:
     assert [name for name in (*public, *members) if name not in found] == []
 
 
+def test_what_a_build_leaves_is_no_page(tmp_path: Path) -> None:
+    """The notebooks' files are written beside the folder of the site: the second build found pages that no page leads to."""
+    from sphinx.project import Project
+
+    excluded = re.search(r"^exclude_patterns = (\[.*\])$", (DOCS / "conf.py").read_text(), re.MULTILINE)
+    assert excluded
+    for name in ("page.md", "_build/left.md", "jupyter_execute/notebooks/first_steps.ipynb"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert Project(tmp_path, [".md", ".ipynb"]).discover(json.loads(excluded[1])) == {"page"}
+
+
 def test_nothing_of_a_page_comes_from_elsewhere(pages: dict[Path, Page]) -> None:
     for page in pages.values():
         assert [link for link in page.links if link.startswith("//")] == []
+
+
+def test_links_lead_to_what_python_numpy_and_mpi4py_say(pages: dict[Path, Page]) -> None:
+    links = {link for page in pages.values() for link in page.links}
+    assert "https://docs.python.org/3/library/collections.abc.html#collections.abc.Sequence" in links
+    assert "https://numpy.org/doc/stable/reference/generated/numpy.ndarray.html#numpy.ndarray" in links
+    theirs = "https://mpi4py.readthedocs.io/en/stable/reference/mpi4py.MPI"
+    assert {f"{theirs}.{name}.html#mpi4py.MPI.{name}" for name in ("Comm", "Win", "File")} <= links
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

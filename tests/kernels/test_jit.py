@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from numba_kernels import atomics, cache_files, digests, jit, memory
+from numba_kernels import atomics, cache_files, digests, jit, linking, memory
 from numba_kernels.atomics import load64, store64
 
 ROOT = Path(jit.__file__).parents[1]
+METH_FASTCALL = 0x80
 
 SHARED = """
 from numba_kernels import cache_files, digests, jit, reduce
@@ -75,6 +76,23 @@ def test_entry_points_take_what_they_declare():
     jit.entry(add_to_word)(words.ctypes.data, 2)
     assert words.tolist() == [42, 0]
     assert any(declared.name.endswith("test_jit.add_to_word") for declared in jit.entries())
+
+
+def test_entry_points_refuse_what_is_no_row_of_so_many_arguments():
+    point, words = jit.entry(add_to_word), np.array([40])
+    address = words.ctypes.data
+    for wrong in ((), (address,), (address, 1, 2), (address, "x"), (None, 1)):
+        with pytest.raises((TypeError, ValueError)):
+            point(*wrong)
+    with pytest.raises(TypeError):
+        point(address, value=1)
+    assert words.tolist() == [40]
+
+
+def test_entry_points_are_given_no_tuple():
+    """Neither the one that was compiled here nor the one that is linked: that would take a third of the time of a short call."""
+    flags = [method.flags for method in linking._methods if method.name == b"add_to_word"]
+    assert jit.entry(add_to_word).__name__ == "add_to_word" and flags and set(flags) == {METH_FASTCALL}
 
 
 def test_other_processes_find_what_one_compiled(tmp_path):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from numba_kernels import cache_files, compiling, jit
+from numba_kernels import cache_files, compiling, elf, jit
 
 ROOT = Path(jit.__file__).parents[1]
 
@@ -61,9 +61,9 @@ def test_what_is_cached_needs_no_compiler(cache: Path) -> None:
         pytest.param(lambda content: content[: len(content) // 2], id="cut"),
         pytest.param(lambda content: sealed(marshal.dumps((1, 2))), id="foreign"),
         pytest.param(
-            lambda content: sealed(marshal.dumps((*marshal.loads(content)[:4], ("nowhere_to_be_found",)))), id="unresolved"
+            lambda content: sealed(marshal.dumps((*marshal.loads(content)[:-1], {"nowhere_to_be_found": [0, 0]}))), id="unresolved"
         ),
-        pytest.param(lambda content: sealed(marshal.dumps((b"\x7fELF", *marshal.loads(content)[1:]))), id="no code"),
+        pytest.param(lambda content: sealed(marshal.dumps(None)), id="no code"),
     ],
 )
 def test_what_cannot_be_linked_is_loaded_by_numba(cache, damage) -> None:
@@ -166,7 +166,7 @@ def test_more_than_machine_code_makes_no_image(extra) -> None:
         lifted=[print] if extra == "lifted" else [],
         _find_referenced_environments=list,
     )
-    assert compiling.image_of(compiled) is None
+    assert compiling.code_of(compiled) is None
 
 
 @jit.kernel("int64(int64)", is_entry=True)
@@ -190,3 +190,8 @@ def twice(value):
 
 def test_address_in_c() -> None:
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(jit.c_address(twice))(21) == 42
+
+
+@pytest.mark.parametrize("code", [b"", b"\x7fELF", b"MZ" + bytes(100), b"\x7fELF" + bytes(100)])
+def test_what_is_no_object_is_left_to_numba(code: bytes) -> None:
+    assert elf.laid_out(code, "wrapper", "", "") is None

@@ -76,6 +76,7 @@ def test_a_start_with_images_compiles_nothing(tmp_path: Path) -> None:
     if not level:
         pytest.skip("this processor has no level that images are made for")
     warm.ensure()
+    warm.import_engine()  # which a warm start does not
     reduce.warm()
     folder = shipped.folder_of(tmp_path / "images", level)
     folder.mkdir(parents=True)

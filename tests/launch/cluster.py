@@ -31,6 +31,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+GresTypes=gpu
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -42,10 +43,15 @@ TopologyPlugin=topology/tree
 ReturnToService=2
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
 SlurmdParameters=config_overrides
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} State=UNKNOWN
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} Gres=gpu:2 State=UNKNOWN
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} Gres=gpu:2 State=UNKNOWN
 PartitionName=debug Nodes=n[1-2] Default=YES OverSubscribe=FORCE:4 State=UP
 """
+_GPUS = """
+NodeName=n[1-2] Name=gpu File=/dev/null
+NodeName=n[1-2] Name=gpu File=/dev/zero
+"""
+"""Two of each node, for Slurm; they are none."""
 SWITCHES = """
 SwitchName=leaf1 Nodes=n1
 SwitchName=leaf2 Nodes=n2
@@ -88,6 +94,7 @@ class Cluster:
         text = _CONFIGURATION.format(host=socket.gethostname(), folder=self._folder, ports=_free_ports(3), cpus=_CPUS_OF_NODE)
         (self._folder / "slurm.conf").write_text(text)
         (self._folder / "topology.conf").write_text(SWITCHES)
+        (self._folder / "gres.conf").write_text(_GPUS)
         names = ("socket", "key", "pid", "seed", "log")
         options = [f"--{name}-file={self._folder}/munge.{name}" for name in names[1:]]
         self._daemon("munged", "--foreground", "--force", f"--socket={self._folder}/munge.socket", *options)

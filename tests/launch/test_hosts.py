@@ -316,6 +316,26 @@ def test_commands_of_the_page(spaces):
 
 
 @needs_ucx
+def test_the_script_of_two_hosts(tmp_path):
+    """As it is printed, but for the names of the hosts, which others may have, and for their addresses."""
+    snippets, tag = Path(HOME) / "docs" / "snippets", f"ncclx{os.getpid()}"
+    script = (snippets / "two_hosts.sh").read_text().replace("node", tag).replace("10.93.7.", "10.93.8.")
+    (tmp_path / "two_hosts.sh").write_text(script)
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    env = environment(NCCLX_MPI_HEARTBEAT="0.5,60", PATH=path)
+    printed = []
+    for words in (["who_is_near.py"], ["ncclx", "info", "--peers"]):
+        line = ["bash", str(tmp_path / "two_hosts.sh"), *words]
+        done = subprocess.run(line, cwd=snippets, env=env, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == (snippets / "two_nodes.out").read_text().split("\n\n")[0] + "\n"
+    assert re.search(r"^ +0 .* self +shm +ucx +ucx$", printed[1], re.MULTILINE), printed[1]
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert tag not in left
+
+
+@needs_ucx
 def test_a_rank_that_is_killed_is_dead_for_all_hosts(on_hosts):
     (first, second) = on_hosts("-c", FAIL).end()
     assert sorted(first[1].splitlines()) == ["0 True True", "1 True True"], first[2]

@@ -97,6 +97,27 @@ assert comm.sendrecv({"array": np.arange(3)}, comm.rank)["array"].dtype == np.ar
 HAS_NUMPY = "import sys; print('nu' 'mpy' in sys.modules)"
 
 
+NOT_NEEDED = (
+    "dataclasses",
+    "inspect",
+    "hashlib",
+    "secrets",
+    "random",
+    "shutil",
+    "subprocess",
+    "traceback",
+    "logging",
+    "json",
+    "importlib.abc",
+)
+"""Modules of Python's own that take 1 to 5 ms each."""
+
+
+def test_a_launcher_imports_little():
+    result = run_code(2, f"import sys; from mpi4py import MPI; print([name for name in {NOT_NEEDED} if name in sys.modules])")
+    assert result.stdout == "[]\n" * 2, result.stderr
+
+
 def test_a_program_without_arrays_needs_no_numpy():
     result = run_code(2, OBJECTS + HAS_NUMPY)
     assert result.stdout == "False\n" * 2, result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from machines import TWO_PACKAGES, write
 
 from ncclx_mpi.cli import topo
-from ncclx_mpi.cli.topo import Standing, as_data, distances, drawing
+from ncclx_mpi.cli.topo import Standing, as_data, distances, drawing, neighbours
 from ncclx_mpi.locality import machine, own
 
 NOBODY = "nobody"
@@ -109,6 +110,25 @@ def test_as_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["distances"] == [[0, 3], [3, 0]] and found["classes"][3] == "same node"
     monkeypatch.setattr(topo, "_MOST_IN_DATA", 1)
     assert as_data(ranks)["distances"] is None
+
+
+def test_neighbours_in_grids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight ranks on two nodes; nothing is said of one node, of a prime number of ranks, and of very many."""
+    ranks = [standing(rank, rank % 2, {0}, tmp_path, monkeypatch) for rank in range(8)]
+    rows = [(*each.row[:3], each.node, *each.row[4:]) for each in ranks]
+    ranks = [dataclasses.replace(each, row=row) for each, row in zip(ranks, rows, strict=True)]
+    assert neighbours(ranks) == [
+        "",
+        "neighbours on two nodes:",
+        "  grid of 4 x 2: 4, reordered 2",
+        "  grid of 2 x 2 x 2: 4, reordered 4",
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "topology.md").read_text()
+    assert "\n".join(["```text", *neighbours(ranks)[1:], "```"]) in page
+    assert as_data(ranks)["grids"][0] == {"dims": [4, 2], "as_ranks_come": 4, "reordered": 2}
+    assert neighbours(ranks[:7]) == neighbours([dataclasses.replace(each, node=0) for each in ranks]) == []
+    monkeypatch.setattr(topo, "_MOST_IN_DATA", 7)
+    assert neighbours(ranks) == []
 
 
 def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:

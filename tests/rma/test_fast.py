@@ -382,16 +382,16 @@ def test_what_a_call_reads_outlives_the_window(comm: Any) -> None:
     from ncclx_mpi import MPI
     from ncclx_mpi.api import fast
 
-    win, table = MPI.Win.Allocate(8, comm=comm), fast.table_of(MPI.SUM)
+    win, accumulate = MPI.Win.Allocate(8, comm=comm), fast.accumulate
     words, living = weakref.ref(win._state.window.words), []
     win.Fence()
 
-    def free(_: Any) -> int:
+    def free_and_call(*given: Any) -> int:
         win.Free()
         living.append(words() is not None)
-        return table
+        return accumulate(*given)
 
-    with mock.patch.object(fast, "table_of", free), pytest.raises(MPI.Exception) as caught:
+    with mock.patch.object(fast, "accumulate", free_and_call), pytest.raises(MPI.Exception) as caught:
         win.Accumulate(np.ones(1, np.int64), 0)
     assert caught.value.Get_error_class() == MPI.ERR_WIN and living == [True]
 

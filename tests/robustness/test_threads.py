@@ -211,8 +211,9 @@ def test_a_posted_receive_of_an_object_makes_progress(comm: Any) -> None:
 
 
 @pytest.mark.ranks(2, timeout=60)
+@pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize("call", ["Recv", "Sendrecv", "Bcast", "Allreduce", "Alltoallv", "Allgatherv", "Send", "Ssend"])
-def test_a_list_changed_while_its_call_waits(comm: Any, call: str) -> None:
+def test_a_list_changed_while_its_call_waits(comm: Any, call: str, interval: float) -> None:
     """The array in ``[array, type]`` belongs to the call, though another thread takes it out of the list and drops it."""
     calls: dict[str, Callable[[Any], Any]] = {
         "Recv": lambda spec: comm.Recv(spec, 1, 1),
@@ -224,7 +225,22 @@ def test_a_list_changed_while_its_call_waits(comm: Any, call: str) -> None:
         "Send": lambda spec: comm.Send(spec, 1, 1),
         "Ssend": lambda spec: comm.Ssend(spec, 1, 1),
     }
-    if comm.rank == 0:
+    data = np.full(40_000, 2.0)
+    others: dict[str, Callable[[], Any]] = {
+        "Recv": lambda: comm.Send(data, 0, 1),
+        "Sendrecv": lambda: comm.Sendrecv(data, 0, 1, np.zeros(1), 0, 1),
+        "Bcast": lambda: comm.Bcast(data, 1),
+        "Allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, data),
+        "Alltoallv": lambda: comm.Alltoallv(np.ones(40_000), data),
+        "Allgatherv": lambda: comm.Allgatherv(np.ones(20_000), data),
+        "Send": lambda: comm.Recv(data, 0, 1),
+        "Ssend": lambda: comm.Recv(data, 0, 1),
+    }
+    if comm.rank == 1:
+        comm.recv(source=0, tag=9)
+        others[call]()
+        return
+    with switching(interval):
         array = np.full(40_000, 1.0)
         alive, spec = weakref.ref(array), [array, MPI.DOUBLE]
         del array
@@ -237,19 +253,6 @@ def test_a_list_changed_while_its_call_waits(comm: Any, call: str) -> None:
         comm.send("changed", 1, 9)
         thread.join(20)
         assert not thread.is_alive() and alive() is None
-    else:
-        comm.recv(source=0, tag=9)
-        data = np.full(40_000, 2.0)
-        {
-            "Recv": lambda: comm.Send(data, 0, 1),
-            "Sendrecv": lambda: comm.Sendrecv(data, 0, 1, np.zeros(1), 0, 1),
-            "Bcast": lambda: comm.Bcast(data, 1),
-            "Allreduce": lambda: comm.Allreduce(MPI.IN_PLACE, data),
-            "Alltoallv": lambda: comm.Alltoallv(np.ones(40_000), data),
-            "Allgatherv": lambda: comm.Allgatherv(np.ones(20_000), data),
-            "Send": lambda: comm.Recv(data, 0, 1),
-            "Ssend": lambda: comm.Recv(data, 0, 1),
-        }[call]()
 
 
 @pytest.mark.ranks(1, timeout=60)

@@ -16,10 +16,10 @@ import sys
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from numba_kernels.atomics import compare_exchange, fetch_add, load_acquire, store_release
 from numba_kernels.jit import c_address, entry, kernel
+from numba_kernels.rows import NamedTuple
 from transports.base import DeathNotice
 from transports.shm.caches import l2_bytes
 from transports.shm.heap import Heap
@@ -35,11 +35,19 @@ from transports.shm.layout import (
     VERSION,
     ArenaPlan,
 )
-from transports.shm.slots import slot_bytes
+from transports.shm.slots import SLOT, lease, slot_bytes
 
 MAX_RANKS = 4096
+_MOST_LONE_SLOTS = 8
 _WORD = 8
 _MAP_NORESERVE, _MAP_FIXED = 0x4000, 0x10  # Linux; in the mmap module only from Python 3.13 on, or not at all
+
+
+class LoneSlot(NamedTuple):
+    """What a communicator of one rank has in the place of a slot: private memory, and where it is."""
+
+    memory: mmap.mmap
+    address: int
 
 
 class EngineWords(NamedTuple):
@@ -89,6 +97,7 @@ class Arena:
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self.base = ctypes.addressof(self._anchor)
         self._heaps: dict[int, Heap] = {}
+        self._lone_slots: list[LoneSlot] = []
 
     @classmethod
     def create(cls, nranks: int, near: Sequence[int] = (), world_size: int = 0, job: int = 0, machine_size: int = 0) -> Arena:
@@ -319,9 +328,20 @@ class Arena:
         """Whether peers can read what lies at `address` in this process: whether it is in a heap of the arena."""
         return self.plan.heaps <= address - self.base < self.plan.nbytes
 
-    def lone_slot(self) -> mmap.mmap:
+    def lone_slot(self) -> LoneSlot:
         """Private memory in the place of a slot, for a communicator of one rank: addresses rather than memory, as few pages are touched."""
-        return mmap.mmap(-1, slot_bytes(1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            found = self._lone_slots.pop()
+        except IndexError:
+            memory = mmap.mmap(-1, slot_bytes(1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            return LoneSlot(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)))
+        entry(lease)(found.address, 0, 1, 1)
+        return found
+
+    def return_lone_slot(self, slot: LoneSlot) -> None:
+        """Take a slot back that was returned as those of the arena are: a new one is eight times as much work as to zero its counters."""
+        if len(self._lone_slots) < _MOST_LONE_SLOTS and not slot.memory[SLOT.bulk]:
+            self._lone_slots.append(slot)
 
     def open_heap(self, rank: int) -> Heap:
         """The part of the arena from which `rank` allocates memory that its peers read without a copy."""

@@ -18,7 +18,9 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from numba_kernels.rows import NamedTuple
 
 OLDEST, NEWEST = (1, 13), (1, 22)
 """Releases whose structures were compared with ours, the first and the last."""

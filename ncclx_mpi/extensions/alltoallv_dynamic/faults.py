@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ncclx_mpi import errors
 from numba_kernels.alltoallv.layout import BLOCK, INDEX, ITEM, RECEIVE, SEND, SPLIT
+from numba_kernels.rows import NamedTuple
 
 NAME = "alltoallv_dynamic"
 

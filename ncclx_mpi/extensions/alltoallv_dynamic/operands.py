@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from numba_kernels.layout import WORD
+from numba_kernels.rows import NamedTuple
 
 
 class Integers(NamedTuple):

@@ -17,7 +17,8 @@ import struct
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+
+from numba_kernels.rows import NamedTuple
 
 _NAME = "driver-double-status"
 _PAGE = 1 << 16

@@ -19,7 +19,6 @@ T = alpha + T(plan) + (bytes that are there) * 2 / bandwidth; the plan takes som
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.collectives.shm_oneshot import ALLTOALL
@@ -39,6 +38,7 @@ from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.alltoallv.layout import offer_bytes
 from numba_kernels.alltoallv.plan_and_copy import BLOCK, PLAN_AND_COPY
 from numba_kernels.cuda.driver import Driver
+from numba_kernels.rows import NamedTuple
 from transports.shm.slots import DEVICE_RANKS
 
 KIND = OPERATIONS.index(faults.NAME)

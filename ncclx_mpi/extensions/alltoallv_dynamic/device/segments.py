@@ -13,7 +13,6 @@ source and each target on that GPU, and cuts it into pieces by what there is roo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from ncclx_mpi.extensions.alltoallv_dynamic.operands import Operands
 from ncclx_mpi.gpu_memory.peers import Place
 from numba_kernels.alltoallv.layout import CALL, PAIRING, workspace_bytes
 from numba_kernels.layout import LINE, WORD, words
+from numba_kernels.rows import NamedTuple
 
 _NUMBERS = (
     "segments", "form", "itemsize", "splits_kind", "row_step", "indices_kind", "most_indices", "blocklengths_kind", "first",
