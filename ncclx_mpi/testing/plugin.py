@@ -37,6 +37,7 @@ _GRACE_SECONDS = 3.0
 _PRELOADED = (
     "numpy", "hypothesis", "hypothesis.strategies", "hypothesis.extra.numpy",
     "numba_kernels.compiling", "numba_kernels.cuda.symmetric", "numba_kernels.cuda.copy", "numba_kernels.cuda.pack",
+    "ncclx_mpi.device.collectives", "ncclx_mpi.testing.driver_double",
 )  # fmt: skip
 """Imported once by the fork server if the tests use them."""
 
