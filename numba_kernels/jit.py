@@ -19,18 +19,22 @@ import fcntl
 import functools
 import itertools
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from numba_kernels import cache_files, digests, linking, processor, shipped
 from numba_kernels.cache_files import cache_root
+from numba_kernels.sha256 import sha256
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
+_FLOCK = "hhqqi"
+"""``struct flock`` of C: what is locked from where, and how much."""
 _entries: dict[str, Kernel] = {}
 """What is called from outside, by name."""
 
@@ -209,13 +213,23 @@ class Native:
     @functools.cached_property
     def address(self) -> int:
         """Where the function is. The first look compiles it, or loads it from the disk cache."""
+        linked = self._linked()
+        if linked is None:
+            # As with kernels: one of those that call it for the first time at once compiles it.
+            with _one_at_a_time_of(self.image):
+                linked = self._linked()
+                if linked is None:
+                    return self._compiled()
+        return linked.address
+
+    def _linked(self) -> linking.Linked | None:
         name = self.image_name
-        linked = _link(self.image, name) or _link_shipped(self.sources, name, name)
-        if linked is not None:
-            return linked.address
+        return _link(self.image, name) or _link_shipped(self.sources, name, name)
+
+    def _compiled(self) -> int:
         from numba_kernels import compiling
 
-        self.callback = compiling.callback(self._make(), self._signature, name, self._digest, self.image)
+        self.callback = compiling.callback(self._make(), self._signature, self.image_name, self._digest, self.image)
         return int(self.callback.address)
 
 
@@ -325,9 +339,22 @@ def entries() -> list[Kernel]:
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Compile as the only process of this user on the node; others that want to wait. Where files cannot be locked all do."""
+    with _locked(lambda lock: fcntl.flock(lock, fcntl.LOCK_EX)):
+        yield
+
+
+def _one_at_a_time_of(image: Path) -> AbstractContextManager[None]:
+    """Make one image as the only process that does; others are made meanwhile, also by workers of a process that is in the one above."""
+    place = int.from_bytes(sha256(str(image).encode()).digest()[:7], "little")
+    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+    return _locked(lambda lock: fcntl.fcntl(lock, fcntl.F_OFD_SETLKW, wanted))
+
+
+@contextmanager
+def _locked(lock_it: Callable[[int], object]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             lock = os.open(cache_root() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock_it(lock)
         yield

@@ -30,8 +30,24 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes, and another rank's could come between them
 
 
-_LONGEST = ("test_soak.py", "test_adversarial.py", "test_hosts.py", "test_slurm.py", "test_intercomm.py")
-"""Files that take longest, the longest first."""
+_LONGEST = (
+    "test_soak.py", "test_adversarial.py", "test_hosts.py", "test_slurm.py", "test_intercomm.py",
+    "test_enqueued.py", "test_passage.py", "test_nodes.py",
+)  # fmt: skip
+"""Files that take longest: a minute or two each, in one process."""
+
+
+_GUARDED_TOO = ("tests/api/", "tests/collectives/test_direct.py", "tests/collectives/test_vectors.py")
+"""Tests that are called a second time, every array beside an unreadable page; those with ``once`` run again by ``--guard-arrays``."""
+_WITHOUT_ARRAYS = (
+    "test_environment.py",
+    "test_errors.py",
+    "test_group.py",
+    "test_handles.py",
+    "test_hot_path.py",
+    "test_slow_route.py",
+)
+"""Tests of ``tests/api`` that make no array."""
 
 _FULL_LENGTH_SECONDS = 7200
 """After this a test at full length hangs."""
@@ -46,6 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.option.guard_arrays |= config.getoption("--full")
     config.addinivalue_line("markers", "gpu: needs a GPU; skipped without")
+    config.addinivalue_line("markers", "once: cannot be called twice in one process, as tests beside it are: guarded_too")
     config.addinivalue_line("markers", "compiler: compiles GPU kernels; skipped without numba-cuda")
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")  # a busy machine is no fault of a test
@@ -58,6 +75,10 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: of several processes, none is to be left with one of them when the others are done."""
+    for item in items:
+        is_guarded = item.nodeid.startswith(_GUARDED_TOO) and item.path.name not in _WITHOUT_ARRAYS
+        if is_guarded and item.get_closest_marker("once") is None:
+            item.add_marker("guarded_too")
     place = {name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
 

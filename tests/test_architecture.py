@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import functools
 import re
 import subprocess
 import sys
@@ -52,9 +53,13 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[str]:
+@functools.cache
+def imported(path: Path) -> list[str]:
     """Every module that a file imports when it runs, ``a.b`` for ``from a import b``."""
-    tree = ast.parse(path.read_text())
+    return [*_imports(path, ast.parse(path.read_text()))]
+
+
+def _imports(path: Path, tree: ast.Module) -> Iterator[str]:
     only_for_types = {
         inner
         for node in ast.walk(tree)

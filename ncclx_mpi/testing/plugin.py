@@ -10,7 +10,8 @@ The function runs on all ranks of each size, forked for it; ``comm`` is their ``
 ``parametrize`` and must be picklable. A test that hangs fails after ``timeout`` seconds (``@pytest.mark.ranks(2, timeout=60)``,
 30 by default), with the Python stacks of all ranks; whatever happens, no process is left. With ``hypothesis``, all
 ranks draw the same examples. ``@pytest.mark.ranks(4, topology="vnode:2")`` puts the ranks on simulated nodes, ``pytest --topology=vnode:2``
-those of all tests that do not say it themselves.
+those of all tests that do not say it themselves. ``@pytest.mark.guarded_too`` has a test called a second time in the same ranks, with
+every array beside an unreadable page: what ``pytest --guard-arrays`` does for all tests, at the price of one start of ranks, not two.
 
 Ranks are forked from a process that itself was forked from pytest before any test was imported, so that tests may leave
 the session's own process in any state, and assertions are rewritten in the ranks as usual.
@@ -18,6 +19,7 @@ the session's own process in any state, and assertions are rewritten in the rank
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -37,6 +39,7 @@ _GRACE_SECONDS = 3.0
 _PRELOADED = (
     "numpy", "hypothesis", "hypothesis.strategies", "hypothesis.extra.numpy",
     "numba_kernels.compiling", "numba_kernels.cuda.symmetric", "numba_kernels.cuda.copy", "numba_kernels.cuda.pack",
+    "ncclx_mpi.device.collectives", "ncclx_mpi.testing.driver_double",
 )  # fmt: skip
 """Imported once by the fork server if the tests use them."""
 
@@ -96,6 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Fork the server while this process has one thread and no engine."""
     config.addinivalue_line("markers", "ranks(*sizes, timeout=30, topology=): run the test on so many ranks, once for each size")
+    config.addinivalue_line("markers", "guarded_too: call the test a second time, every array beside an unreadable page")
     if _server_key not in config.stash and not config.option.collectonly:
         config.stash[_server_key] = ForkServer(config)
 
@@ -124,11 +128,20 @@ def comm() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Guard the arrays of a test that runs here."""
-    if item.config.getoption("guard_arrays") and item.get_closest_marker("ranks") is None:
+    """Guard the arrays of a test that runs here, or those of a second run of it."""
+    guards = (False,) if item.get_closest_marker("ranks") else _guards(item)
+    with guarded_arrays() if guards[0] else contextlib.nullcontext():
+        yield
+    for _ in guards[1:]:
         with guarded_arrays():
-            return (yield)
-    return (yield)
+            item.runtest()
+
+
+def _guards(item: pytest.Item) -> tuple[bool, ...]:
+    """For each time that a test is to be called, whether arrays lie beside unreadable pages."""
+    if item.config.getoption("guard_arrays"):
+        return (True,)
+    return (False, True) if item.get_closest_marker("guarded_too") else (False,)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -139,7 +152,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     __tracebackhide__ = True
     server = pyfuncitem.config.stash[_server_key]
-    timeout = float(marker.kwargs.get("timeout", _TIMEOUT_SECONDS))
+    timeout = float(marker.kwargs.get("timeout", _TIMEOUT_SECONDS)) * len(_guards(pyfuncitem))
     request = _request(pyfuncitem, timeout)
     request.topology = marker.kwargs.get("topology", pyfuncitem.config.getoption("topology"))
     try:
@@ -160,9 +173,7 @@ def _request(item: pytest.Function, timeout: float) -> protocol.Request:
     nranks = cast(int, item.callspec.params[_SIZE])
     wanted = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name != "comm"}
     wants_comm = "comm" in item._fixtureinfo.argnames
-    call = ranks.Call(
-        str(item.path), _qualified_name(item), wanted, wants_comm, item.nodeid, bool(item.config.getoption("guard_arrays"))
-    )
+    call = ranks.Call(str(item.path), _qualified_name(item), wanted, wants_comm, item.nodeid, _guards(item))
     request = client.make_request(ranks.run_test, nranks, (call,), timeout, _GRACE_SECONDS)
     request.preload = [name for name in _PRELOADED if name in sys.modules]
     return request

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import faulthandler
 import importlib
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,7 @@ class Call:
     nodeid
         As pytest prints it.
     guards
-        Whether arrays lie beside unreadable pages.
+        For each time that the function is to be called, whether arrays lie beside unreadable pages.
     """
 
     path: str
@@ -44,7 +46,7 @@ class Call:
     arguments: dict[str, Any]
     wants_comm: bool
     nodeid: str
-    guards: bool = False
+    guards: tuple[bool, ...] = (False,)
 
 
 def run_test(call: Call) -> None:
@@ -52,16 +54,29 @@ def run_test(call: Call) -> None:
     os.environ["PYTEST_CURRENT_TEST"] = f"{call.nodeid} (rank)"
     faulthandler.enable()
     function = _find(_import(Path(call.path)), call.name)
-    arguments = dict(call.arguments)
-    if call.wants_comm:
-        arguments["comm"] = importlib.import_module("ncclx_mpi.MPI").COMM_WORLD
+    given = {"comm": importlib.import_module("ncclx_mpi.MPI").COMM_WORLD} if call.wants_comm else {}
     if hasattr(function, "hypothesis"):
         function = _in_step(function)
-    try:
-        with guarded_arrays() if call.guards else contextlib.nullcontext():
-            function(**arguments)
-    except pytest.skip.Exception as skipped:
-        raise SkippedOnRank(str(skipped)) from None
+    for number, guards in enumerate(call.guards):
+        if number:
+            _wait_for_all()
+        arguments = copy.deepcopy(call.arguments)  # a test may change what it is given
+        try:
+            with guarded_arrays() if guards else contextlib.nullcontext():
+                function(**arguments, **given)
+        except pytest.skip.Exception as skipped:
+            raise SkippedOnRank(str(skipped)) from None
+        except Exception as error:
+            if number:
+                error.add_note("(the test was called before, and passed; now every array lies beside an unreadable page)")
+            raise
+
+
+def _wait_for_all() -> None:
+    """No message of a rank's next call may reach one that is in the call before."""
+    mpi = sys.modules.get("ncclx_mpi.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.COMM_WORLD.Barrier()
 
 
 class SkippedOnRank(Exception):

@@ -622,6 +622,7 @@ def test_across_nodes(comm: Any) -> None:
             merged.Free()
 
 
+@pytest.mark.once  # who waits hears of it when the others end
 @pytest.mark.ranks(3)
 def test_ranks_that_disagree_hear_of_it(comm: Any) -> None:
     with between(comm, [0], [1, 2]) as inter:

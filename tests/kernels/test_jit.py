@@ -22,6 +22,26 @@ kernels = [native._compiled("sum", "u16"), native._compiled("maxloc", "i16,i32")
 print(sum(kernel.callback is not None for kernel in kernels))
 """
 
+AT_ONCE = """
+import os
+from numba_kernels import compiling, reduce  # Numba is there already: nobody has a start on the others
+from numba_kernels.reduce import native
+come, go = os.pipe(), os.pipe()
+def look():
+    os.write(come[1], b"x"), os.close(go[1]), os.read(go[0], 1)
+    assert reduce.address("sum", "u16")
+    os._exit(7 if native._compiled("sum", "u16").callback is not None else 0)
+pids = []
+for _ in range(3):
+    pids.append(os.fork())
+    if not pids[-1]:
+        look()
+for _ in pids:
+    os.read(come[0], 1)
+os.close(go[1])
+print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
+"""
+
 
 @jit.kernel("int64(int64, int64)")
 def scaled(value, factor):
@@ -80,6 +100,10 @@ def test_other_processes_find_what_one_compiled(tmp_path):
     assert python(SHARED, cache) == ["2"]
     assert python(SHARED, cache) == ["0"]
     assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_processes_first_look_for_at_once_is_compiled_by_one(tmp_path):
+    assert sorted(python(AT_ONCE, tmp_path)) == ["0", "0", "7"]
 
 
 def test_users_numba_settings_do_not_reach_our_functions(tmp_path):
