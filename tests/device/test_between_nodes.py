@@ -29,7 +29,9 @@ def test_messages(comm: Any, kind: str) -> None:
 
 
 @pytest.mark.ranks(3, timeout=120, topology=NODES)
-@pytest.mark.parametrize(("flavour", "kind"), [("blocking", "device"), ("blocking", "mixed"), *((each, "mixed") for each in FLAVOURS[1:])])
+@pytest.mark.parametrize(
+    ("flavour", "kind"), [("blocking", "device"), ("blocking", "mixed"), *((each, "mixed") for each in FLAVOURS[1:])]
+)
 def test_collectives(comm: Any, flavour: str, kind: str) -> None:
     with Double(1 + comm.rank):
         check_collectives(comm, doing(comm, flavour), maker(kind, comm.rank), (0, 1001))
