@@ -404,9 +404,9 @@ from mpi4py import MPI
 seed, victim = int(sys.argv[1]), int(sys.argv[2])
 comm, draw = MPI.COMM_WORLD.Dup(), random.Random(seed)
 rank, size, total = comm.rank, comm.size, np.zeros(4000)
-comm.Barrier()
-print(os.getpid(), flush=True)
 try:
+    comm.Barrier()  # the victim may be out of it, and dead, before others are
+    print(os.getpid(), flush=True)
     for at in range(1_000_000):
         kind, shift = draw.randrange(4), draw.randrange(1, size)
         if rank == victim and at == seed % 40:
