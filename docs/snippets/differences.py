@@ -37,7 +37,6 @@ happens = {
     "a derived datatype that reaches beyond its array": call(beyond_the_buffer),
     "a collective after one that failed on a rank": call(after_a_failed_collective),
     "`comm.Alltoallv_dynamic`": call(lambda: comm.Alltoallv_dynamic and "a method"),
-    "`MPI.Get_abi_version` of MPI 5": call(lambda: MPI.Get_abi_version and "a function"),
     "`MPI.INFO_ENV.Get('command')`": call(lambda: type(MPI.INFO_ENV.Get("command")).__name__),
 }
 if comm.rank == 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_complete
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.layout import COMM, REQUEST, STANDARD
+from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.partial_results import MATCHED, note, note_word, opened
 from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
@@ -136,8 +136,10 @@ def look_for_message(comm, peer_rank, message_tag, status):  # type: ignore[no-u
         return SLOW
     message = find_message(comm, 0, source, tag, 0)
     if message == 0:
+        engine = load64(comm + COMM.engine)
         is_in_vain = load64(comm + COMM.ended) != 0 or load64(comm + COMM.size) == 0  # nobody is left once it was revoked
-        return SLOW if is_in_vain or trouble(load64(comm + COMM.engine)) != 0 else 0
+        is_news = load64(engine + ENGINE.revoked_count) != load64(engine + ENGINE.heeded)  # perhaps of this communicator
+        return SLOW if is_in_vain or is_news or trouble(engine) != 0 else 0
     if status != 0:
         read_status(message, status)
     return 1
