@@ -330,8 +330,10 @@ class Arena:
 
     def lone_slot(self) -> LoneSlot:
         """Private memory in the place of a slot, for a communicator of one rank: addresses rather than memory, as few pages are touched."""
+        is_new = not self._lone_slots
         found = self.spare_lone_slot()
-        entry(lease)(found.address, 0, 1, 1)
+        if not is_new:  # a new one is as a leased one is, and no start has to load the function for it
+            entry(lease)(found.address, 0, 1, 1)
         return found
 
     def spare_lone_slot(self) -> LoneSlot:
