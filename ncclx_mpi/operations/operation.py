@@ -229,7 +229,11 @@ def started(start: Callable[[list[Operation]], Operation], *, is_waited: bool = 
 
 def wait_for(operation: Operation) -> None:
     """Return when an operation is done; if the wait fails, all of it is withdrawn."""
-    started(lambda _: operation, is_waited=True)
+    try:
+        operation.wait()
+    except BaseException:
+        operation.abandon()
+        raise
 
 
 def blame(error: BaseException, comm: NativeComm) -> None:

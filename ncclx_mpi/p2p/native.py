@@ -7,13 +7,14 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi.nodes import several_nodes
+from ncclx_mpi.nodes import NodeMap, several_nodes
 from ncclx_mpi.p2p.layout import COMM
-from ncclx_mpi.p2p.numbering import numbering
+from ncclx_mpi.p2p.numbering import Numbering, numbering
 from numba_kernels.layout import WORD, zeroed
 
 if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine
+    from ncclx_mpi.tuning import Table
     from transports.shm.arena import LoneSlot
 
 _FIRST_WORDS = struct.Struct("7q")
@@ -21,7 +22,33 @@ assert (COMM.engine, COMM.context, COMM.rank, COMM.size, COMM.world, COMM.local,
 _FORCED = COMM.forced // WORD
 
 
-class NativeComm:
+class Ranks:
+    """Who the ranks of a communicator are, and what follows from that alone.
+
+    Attributes
+    ----------
+    world_ranks, size, rank, nodes, table
+        As those of :class:`NativeComm`.
+    """
+
+    world_ranks: tuple[int, ...]
+    size: int
+    rank: int
+    nodes: NodeMap | None
+    table: Table | None
+    _numbering: Numbering
+
+    def have_ranks_of(self, other: Ranks) -> None:
+        """Be of the ranks of `other`, in its order."""
+        self.world_ranks = other.world_ranks
+        self.size = other.size
+        self.rank = other.rank
+        self.nodes = other.nodes
+        self.table = other.table
+        self._numbering = other._numbering
+
+
+class NativeComm(Ranks):
     """A communicator as compiled code sees it.
 
     Attributes
@@ -91,15 +118,6 @@ class NativeComm:
         made._words, made.address = zeroed(COMM.total)
         return made
 
-    def have_ranks_of(self, other: NativeComm | Part) -> None:
-        """Say of this communicator, as far as Python knows it, that it has the ranks of `other`."""
-        self.world_ranks = other.world_ranks
-        self.size = other.size
-        self.rank = other.rank
-        self.nodes = other.nodes
-        self.table = other.table
-        self._numbering = other._numbering
-
     def settle(self) -> NativeComm:
         """Be the communicator that compiled code has filled the block for."""
         words, (slots, stride) = self._words, self.engine.slots
@@ -127,7 +145,7 @@ class NativeComm:
         self._words[getattr(COMM, field) // WORD] = value
 
 
-class Part:
+class Part(Ranks):
     """The ranks of a communicator that a split made: what is the same when one is split alike again.
 
     Parameters
@@ -139,15 +157,8 @@ class Part:
     ----------
     words : array of int
         As compiled code reads it: rank, size, addresses of the numbering, and, to be written, the slot of a rank that is alone.
-    world_ranks, size, rank, nodes, table
-        As those of a communicator.
     """
 
     def __init__(self, made: NativeComm) -> None:
-        self.world_ranks = made.world_ranks
-        self.size = made.size
-        self.rank = made.rank
-        self.nodes = made.nodes
-        self.table = made.table
-        self._numbering = made._numbering
+        self.have_ranks_of(made)
         self.words = array("q", (self.rank, self.size, self._numbering.world_at, self._numbering.local_at, 0))

@@ -63,9 +63,8 @@ def test_pages_go_with_the_last_view() -> None:
 def test_every_array_of_a_test_lies_beside_a_page_that_nobody_can_touch() -> None:
     """Three of four end there, the fourth begins there; what was made outlives the test."""
     with guarded_arrays():
-        arrays = [
-            np.empty(size) for size in (0, 1, 3, 600, 5_000) for _ in range(8)
-        ]  # one after the other: to fill one makes others
+        # Made one after the other, and filled then: to fill one makes others, and every fourth would be none of these.
+        arrays = [np.empty(size) for size in (0, 1, 3, 600, 5_000) for _ in range(8)]
         for array in arrays:
             array.fill(array.size % 7.0)
         grown = np.concatenate([np.arange(5_000.0), *arrays])

@@ -44,7 +44,7 @@ def switching(interval: float) -> Iterator[None]:
         yield
     finally:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         sys.setswitchinterval(before)
 
 
@@ -54,7 +54,7 @@ def let_others_run(frame: FrameType, event: str, _argument: Any) -> Any:
         return None
     frame.f_trace_opcodes = True
     if event == "opcode":
-        time.sleep(0)
+        time.sleep(0)  # gives the GIL away
     return let_others_run
 
 
