@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from types import SimpleNamespace
 
+import numpy as np
 from numba import types
 
 from numba_kernels import compiling
@@ -45,7 +46,7 @@ def compile_ptx(
     if compile_function is None:
         raise CompilerMissing(name, oldest, f"numba-cuda {version('numba-cuda')} is installed, and 0.30 is needed")
     try:
-        with compiling.pinned_configuration(), _without_gpu(oldest):
+        with compiling.pinned_configuration(), _numpy_of_numba_cuda(), _without_gpu(oldest):
             # Without the second bound ptxas spills registers to make room for more blocks.
             library, _ = compile_function(
                 entry, (types.int64,) * parameters, device=False, abi="numba", cc=oldest, launch_bounds=bounds
@@ -57,6 +58,19 @@ def compile_ptx(
             raise
         raise CompilerMissing(name, oldest, str(error).partition("\n")[0]) from error
     return [renamed(text, name) for text in texts]
+
+
+@contextmanager
+def _numpy_of_numba_cuda() -> Iterator[None]:
+    """Let numba-cuda be imported beside NumPy 2.5, which no longer has a name that 0.30 registers and no kernel of ours calls."""
+    if hasattr(np, "row_stack"):
+        yield
+        return
+    np.row_stack = np.vstack  # type: ignore[attr-defined,unused-ignore]
+    try:
+        yield
+    finally:
+        del np.row_stack  # type: ignore[attr-defined,unused-ignore]
 
 
 @contextmanager

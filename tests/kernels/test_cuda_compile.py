@@ -135,6 +135,19 @@ def test_a_missing_compiler_is_reported():
 
 
 @pytest.mark.compiler
+def test_a_numpy_without_row_stack():
+    """NumPy 2.5 has none, and numba-cuda 0.30 cannot be imported without."""
+    program = (
+        "import numpy as np\n"
+        "vars(np).pop('row_stack', None)\n"
+        "from numba_kernels.cuda.reduce import kernel_for\n"
+        "print('.entry' in kernel_for('sum', 'f32', 2).ptx((9, 0)), 'row_stack' in vars(np))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout == "True False\n", done.stderr
+
+
+@pytest.mark.compiler
 def test_compiled_ahead_and_found(tmp_path, monkeypatch):
     done = compile_one("--arch", "sm_80,sm_90", "--report", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
