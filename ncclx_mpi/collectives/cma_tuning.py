@@ -18,16 +18,17 @@ from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from transports.shm.lane import LANE, SHM
-from transports.shm.shared import AUTO, DIRECT, PIPED, is_reached
+from transports.shm.shared import AUTO, DIRECT, PIPED, STREAMED, is_reached
 from transports.shm.trial import WORDS, has_verdict, is_trial, next_way, note_time, settle, trial_of
 
 ALLTOALLV = EXSCAN + 1
 """What :func:`choose_alone` takes for an exchange with counts: those of an alltoall are counted alike on all ranks."""
 _KINDS = ALLTOALLV + 1 - BARRIER
 
-WAYS = words("Ways", f"agreed looked shown*2 message*3 | trials*{_KINDS * WORDS}", start=COMM.ways)
+WAYS = words("Ways", f"agreed looked shown*2 message*3 stores | trials*{_KINDS * WORDS}", start=COMM.ways)
 """Private words of a communicator: 0 before the ranks agreed, else 2 + what they agreed on; when Python's signals were looked at; the
-last addresses that the kernel copied from; what is published next; the trials."""
+last addresses that the kernel copied from; what is published next; the stores of the collective that is under way (:func:`stores_of`);
+the trials."""
 assert WAYS.total <= COMM.forced
 
 MOST_RANKS = 1023
@@ -140,9 +141,28 @@ def _trial(comm, kind, nbytes):  # type: ignore[no-untyped-def]
     return trial_of(comm + WAYS.trials + (kind - BARRIER) * WORDS * 8, nbytes)
 
 
+@kernel("int64(int64)")
+def stores_of(comm):  # type: ignore[no-untyped-def]
+    """Whether the streams of the collective that is under way are written past the caches: as its trial says, if it has one."""
+    engine, stores = load64(comm + COMM.engine), load64(comm + WAYS.stores)
+    if stores == 0 or load64(engine + SHM.stores_fixed) != 0:
+        return load64(engine + SHM.streamed)
+    return 1 if stores == STREAMED + 1 else 0
+
+
+@kernel("int64(int64, int64)")
+def _go(comm, way):  # type: ignore[no-untyped-def]
+    """The collective that begins goes this way; returns it."""
+    store64(comm + WAYS.stores, way + 1)
+    return way
+
+
 @kernel("int64(int64, int64, int64)")
 def choose_way(comm, signature, nbytes):  # type: ignore[no-untyped-def]
-    """PIPED or DIRECT for a collective in which each rank moves `nbytes`, alike on all ranks; or minus the code of a failure."""
+    """The way of a collective in which each rank moves `nbytes`, alike on all ranks; or minus the code of a failure.
+
+    DIRECT, or else through the slot; with which stores, :func:`stores_of` says until :func:`note_way`.
+    """
     agreed = agreed_way(comm, signature)
     if agreed != AUTO:
         return agreed if agreed > DISAGREED else agreed - DISAGREED
@@ -155,8 +175,8 @@ def choose_way(comm, signature, nbytes):  # type: ignore[no-untyped-def]
         way = word_of(comm, 0, number)
         settle(trial, way)
         end(comm, number, 0)
-        return way
-    return next_way(trial, total)
+        return _go(comm, way)
+    return _go(comm, next_way(trial, total))
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
@@ -165,6 +185,7 @@ def note_way(comm, signature, nbytes, way, began, code):  # type: ignore[no-unty
 
     A trial ends when it has ended everywhere: the root of a stream is done while the others still copy.
     """
+    store64(comm + WAYS.stores, 0)
     if code != 0 or load64(comm + WAYS.agreed) != AUTO + _BASE:
         return code
     total = nbytes * load64(comm + COMM.size)
@@ -181,8 +202,11 @@ def note_way(comm, signature, nbytes, way, began, code):  # type: ignore[no-unty
 
 @kernel("int64(int64, int64, int64, int64)")
 def choose_alone(comm, agreed, kind, nbytes):  # type: ignore[no-untyped-def]
-    """PIPED or DIRECT for blocks of altogether `nbytes` whose ranks wait for this one to tell; the ranks have `agreed` on what may be."""
-    return agreed if agreed != AUTO else next_way(_trial(comm, kind, nbytes), nbytes)
+    """The way of blocks of altogether `nbytes` whose ranks wait for this one to tell; the ranks have `agreed` on what may be.
+
+    As :func:`choose_way`, until :func:`note_alone`.
+    """
+    return agreed if agreed != AUTO else _go(comm, next_way(_trial(comm, kind, nbytes), nbytes))
 
 
 @kernel("int64(int64, int64, int64)")
@@ -193,5 +217,7 @@ def is_tried_alone(comm, kind, nbytes):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64, int64, int64)")
 def note_alone(comm, kind, nbytes, way, taken):  # type: ignore[no-untyped-def]
-    """The trial that :func:`choose_alone` chose `way` for has taken so many ticks."""
-    note_time(_trial(comm, kind, nbytes), way, taken)
+    """The collective that :func:`choose_alone` chose `way` for has taken so many ticks, if it was a trial, else 0."""
+    store64(comm + WAYS.stores, 0)
+    if taken > 0:
+        note_time(_trial(comm, kind, nbytes), way, taken)

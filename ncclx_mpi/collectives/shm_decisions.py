@@ -15,6 +15,7 @@ from ncclx_mpi.p2p.layout import OPERATIONS
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.rows import NamedTuple
 from transports.shm.lane import SHM
+from transports.shm.shared import DIRECT, PIPED, STREAMED
 from transports.shm.trial import _SMALLEST_BITS, CLASSES, PERIOD, STARTS, TRIAL
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
@@ -37,8 +38,10 @@ class Decision(NamedTuple):
         How many there were, trials included.
     since
         The transfer from which the trials began that decided.
-    piped_us, direct_us
-        The least time of either way in them; 0 where this rank has not measured it.
+    is_streamed
+        Whether what goes through shared memory is written past the caches, unless stores are set.
+    plain_us, streamed_us, direct_us
+        The least time of each way in them; 0 where this rank has not measured it.
     """
 
     what: str
@@ -46,7 +49,9 @@ class Decision(NamedTuple):
     is_direct: bool
     transfers: int
     since: int
-    piped_us: float
+    is_streamed: bool
+    plain_us: float
+    streamed_us: float
     direct_us: float
 
 
@@ -67,10 +72,11 @@ def _of_table(what: str, table: int) -> Iterator[Decision]:
 
 def decision(what: str, index: int, words: list[int], ticks_a_us: float) -> Decision:
     """Return what the words of a trial say."""
-    transfers, piped, direct, chosen = words
+    transfers, *least, chosen = words
     turn = (transfers - 1) % PERIOD
     since = transfers - turn + max(start for start in STARTS if start <= turn)
-    return Decision(what, _size(index), chosen == 1, transfers, since, piped / ticks_a_us, direct / ticks_a_us)
+    plain, streamed, direct = (least[way] / ticks_a_us for way in (PIPED, STREAMED, DIRECT))
+    return Decision(what, _size(index), chosen == DIRECT, transfers, since, chosen == STREAMED, plain, streamed, direct)
 
 
 def _size(index: int) -> str:
@@ -94,9 +100,9 @@ def lines(engine: Engine, comm: NativeComm) -> list[str]:
 
 def in_words(each: Decision) -> str:
     """A decision as a line of text."""
-    way = "direct copies" if each.is_direct else "through shared memory"
-    times = [f"direct {each.direct_us:.1f} us" if each.direct_us else "", f"piped {each.piped_us:.1f} us" if each.piped_us else ""]
-    measured = ", ".join(filter(None, times)) or _BY_RANK_0
+    way = "direct copies" if each.is_direct else f"through shared memory, {'streamed' if each.is_streamed else 'plain'} stores"
+    times = {"direct": each.direct_us, "plain": each.plain_us, "streamed": each.streamed_us}
+    measured = ", ".join(f"{name} {us:.1f} us" for name, us in times.items() if us) or _BY_RANK_0
     return f"{each.what} {each.size}: {way}: {measured}; tried from transfer {each.since} on, of {each.transfers}"
 
 

@@ -19,6 +19,7 @@ overwrites was read by ranks at least as far as itself, two rounds ago; so round
 from __future__ import annotations
 
 from ncclx_mpi.algorithms import LARGEST_ITEM
+from ncclx_mpi.collectives.cma_tuning import stores_of
 from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, check_line, check_signature, end
 from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.waiting import wait_word
@@ -127,8 +128,7 @@ def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-unty
         code = _wait(comm, reader, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, signature)
         if code != 0:
             return code
-    streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
-    write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, streamed)
+    write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, stores_of(comm))
     _post(comm, ring, index, signature)
     return 0
 
@@ -167,8 +167,7 @@ def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def
                 code = _wait(comm, reader, word, index - CHUNKS + 1, signature)
                 if code != 0:
                     return code
-    streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
-    write_shared(shared_chunk(slot, size, rank, index), address, nbytes, streamed)
+    write_shared(shared_chunk(slot, size, rank, index), address, nbytes, stores_of(comm))
     _post(comm, ring, index, signature)
     return 0
 

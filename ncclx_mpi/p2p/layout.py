@@ -80,7 +80,7 @@ COMM = words(
     # `edges`: those of its topology (collectives/neighborhood.py), 0 before the first neighbourhood collective
     "engine context rank size world local slot sequence broken plans handle ended ready edges scratch*64 "
     # what the ranks agreed on, and trials for each kind of collective (collectives/cma_tuning.py)
-    "| ways*776 "
+    "| ways*968 "
     # the number of the forced algorithm of each kind of operation (algorithms.py)
     "| forced*32",
 )

@@ -8,7 +8,7 @@ import pytest
 from programs import command, run, run_code
 
 from ncclx_mpi.collectives.shm_decisions import decision, in_words
-from transports.shm.trial import PERIOD
+from transports.shm.trial import PERIOD, TRIALS
 
 LARGE = """
 import numpy as np
@@ -22,9 +22,10 @@ for _ in range(12):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([9, 3000, 1000, 1], "direct copies: direct 1.0 us, piped 3.0 us; tried from transfer 1 on, of 9"),
-        ([20, 1000, 3000, 0], "through shared memory: direct 3.0 us, piped 1.0 us; tried from transfer 17 on, of 20"),
-        ([PERIOD + 70, 0, 0, 1], f"direct copies: as rank 0 found; tried from transfer {PERIOD + 65} on, of {PERIOD + 70}"),
+        ([9, 3000, 1000, 4000, 1], "direct copies: direct 1.0 us, plain 3.0 us, streamed 4.0 us; tried from transfer 1 on, of 9"),
+        ([20, 1000, 3000, 0, 0], "through shared memory, plain stores: direct 3.0 us, plain 1.0 us; tried from transfer 17 on, of 20"),
+        ([26, 1000, 3000, 500, 2], "through shared memory, streamed stores: direct 3.0 us, plain 1.0 us, streamed 0.5 us; tried from transfer 17 on, of 26"),
+        ([PERIOD + 70, 0, 0, 0, 1], f"direct copies: as rank 0 found; tried from transfer {PERIOD + 65} on, of {PERIOD + 70}"),
     ],
 )  # fmt: skip
 def test_recorded_trials_in_words(words: list[int], told: str) -> None:
@@ -35,7 +36,7 @@ def test_recorded_trials_in_words(words: list[int], told: str) -> None:
     ("index", "size"), [(0, "to 32 KiB"), (1, "32 KiB to 64 KiB"), (6, "1 MiB to 2 MiB"), (15, "from 512 MiB")]
 )
 def test_size_classes_in_words(index: int, size: str) -> None:
-    assert decision("message", index, [1, 0, 0, 0], 1.0).size == size
+    assert decision("message", index, [1, 0, 0, 0, 0], 1.0).size == size
 
 
 def test_of_a_job() -> None:
@@ -43,7 +44,8 @@ def test_of_a_job() -> None:
     assert done.returncode == 0, done.stderr
     found = {(each["what"], each["size"]): each for each in json.loads(done.stdout)}
     each = found["allreduce", "2 MiB to 4 MiB"]
-    assert each["transfers"] == 9 and each["since"] == 1 and each["piped_us"] > 0 and each["direct_us"] > 0
+    assert each["transfers"] == TRIALS + 1 and each["since"] == 1
+    assert min(each["plain_us"], each["streamed_us"], each["direct_us"]) > 0
     assert found["message", "1 MiB to 2 MiB"]["direct_us"] > 0
 
 

@@ -35,6 +35,7 @@ from transports.shm.shared import (
     FINISHED,
     PIPED,
     REFUSED,
+    STREAMED,
     TRANSFER,
     accept_shared,
     cut_shared,
@@ -50,6 +51,8 @@ assert TRANSFER.total <= REQUEST_WORDS * WORD
 _SMALLEST_CHUNK = 16 << 10
 _LARGEST_CHUNK = 128 << 10
 CHUNKS_A_STEP = 4
+_BY_TRIAL = -1
+"""Less PIPED or STREAMED: instead of a grant, the stores that a receiver wants the pipe to be written with."""
 _BROKEN_OFF = 1 << 40
 """In ``BULK.posted``: the sender cannot read its array any more."""
 STREAM_LANDING_FROM = 12 << 20
@@ -97,13 +100,14 @@ def fetch(engine, lane, receive):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def serve(engine, lane, request):  # type: ignore[no-untyped-def]
-    """The receiver has sent a CTS, with a grant of 0 if all goes through the pipe: 1 if it needs nothing any more, 0 if that is under way."""
+    """The receiver has sent a CTS, whose grant is at most 0 if all goes through the pipe: 1 if it needs nothing any more, 0 if that is under way."""
     grant, pipe = load64(request + REQUEST.second), load64(engine + SHM.arena) + load64(request + REQUEST.third)
     store64(request + TRANSFER.lane, lane)
     store64(request + TRANSFER.sending, 1)
     store64(request + TRANSFER.pipe, pipe)
     store64(request + TRANSFER.far, 0)
-    if grant == 0:
+    store64(request + TRANSFER.grant, grant)
+    if grant <= 0:
         _cut(request, load64(request + REQUEST.nbytes))
     elif accept_shared(request, pipe, grant) == 0:
         return 1
@@ -150,7 +154,7 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
     store64(receive + TRANSFER.pipe, pipe)
     lane = load64(receive + TRANSFER.lane)
     _choose_way(engine, receive, lane)
-    grant = 0
+    grant = load64(receive + TRANSFER.grant)
     if load64(receive + TRANSFER.far) != 0:
         grant = offer_shared(pipe, load64(receive + REQUEST.address), load64(receive + TRANSFER.wanted))
         store64(receive + TRANSFER.grant, grant)
@@ -163,7 +167,7 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, int64)")
 def _choose_way(engine, receive, lane):  # type: ignore[no-untyped-def]
     """Cut the transfer for the way it goes; `far` becomes 0 if that is through the pipe."""
-    nbytes, way = load64(receive + REQUEST.message_bytes), PIPED
+    nbytes, way, stores = load64(receive + REQUEST.message_bytes), PIPED, 0
     wanted = min(nbytes, load64(receive + REQUEST.nbytes))
     if load64(receive + TRANSFER.far) != 0 and wanted > 0 and is_reached(engine, lane) != 0:
         way = load64(engine + SHM.copies)
@@ -172,6 +176,8 @@ def _choose_way(engine, receive, lane):  # type: ignore[no-untyped-def]
             store64(receive + TRANSFER.trial, trial)
             store64(receive + TRANSFER.began, ticks())
             way = next_way(trial, wanted)
+            stores = _BY_TRIAL - way
+    store64(receive + TRANSFER.grant, stores)
     if way == DIRECT:
         cut_shared(receive, wanted)
     else:
@@ -197,6 +203,15 @@ def _take_back(engine, pipe):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
+def _is_streamed(engine, request):  # type: ignore[no-untyped-def]
+    """Whether a send writes its chunks past the caches: as its receiver's trial says, unless that is set, or nothing was tried."""
+    stores = load64(request + TRANSFER.grant)
+    if stores >= 0 or load64(engine + SHM.stores_fixed) != 0:
+        return load64(engine + SHM.streamed)
+    return 1 if stores == _BY_TRIAL - STREAMED else 0
+
+
+@kernel("int64(int64, int64)")
 def _feed(engine, request):  # type: ignore[no-untyped-def]
     """Write some chunks; 1 when all are written."""
     pipe, chunk = load64(request + TRANSFER.pipe), load64(request + TRANSFER.chunk)
@@ -204,7 +219,7 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
     nbytes, address = load64(request + REQUEST.nbytes), load64(request + REQUEST.address)
     window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
     depth = BULK_BYTES // chunk
-    streamed = load64(engine + SHM.streamed)
+    streamed = _is_streamed(engine, request)
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and done - load_acquire(pipe + BULK.consumed) < depth:
         offset = done * chunk
@@ -286,7 +301,8 @@ def _finish(engine, request):  # type: ignore[no-untyped-def]
     pipe, trial = load64(request + TRANSFER.pipe), load64(request + TRANSFER.trial)
     sending = load64(request + TRANSFER.sending)
     if trial != 0:
-        note_time(trial, DIRECT if load64(request + TRANSFER.far) != 0 else PIPED, ticks() - load64(request + TRANSFER.began))
+        way = DIRECT if load64(request + TRANSFER.far) != 0 else _BY_TRIAL - load64(request + TRANSFER.grant)
+        note_time(trial, way, ticks() - load64(request + TRANSFER.began))
     call_three(load64(engine + SHM.finish), engine, request, 0)
     if sending == 0:
         _take_back(engine, pipe)

@@ -33,8 +33,8 @@ SHM = words(
     "key ring_lines streamed stores_fixed ticks_per_us "
     # transfers under way, and receives that wait for a pipe (bulk.py)
     "active_count active_first starved_first starved_last bulk_free*4 "
-    # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the two by size (shared.py, trial.py)
-    "token copies trials*64",
+    # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the ways by size (shared.py, trial.py)
+    "token copies trials*80",
 )
 LANE = words("Lane", "outbox tail seen_consumed control token reach | inbox head published")
 """``control``: the peer's ``CONTROL`` block; ``token``: what stands where the peer says in it; ``reach``: whether the kernel copies between

@@ -33,7 +33,7 @@ from transports.shm.cma import can_reach, read_peer, write_peer
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import BULK, CONTROL, DEAD
 
-AUTO, PIPED, DIRECT = -1, 0, 1
+AUTO, PIPED, DIRECT, STREAMED = -1, 0, 1, 2
 """How bulk data between private buffers moves: through the arena, or copied once by the kernel; AUTO: what is faster."""
 TRANSFER = words("Transfer", "lane sending pipe chunk chunks done_chunks next far wanted grant trial began")
 """A transfer, in the first words of its request: the peer's lane, the direction, the pipe and how it is cut, and its neighbour in a list of

@@ -1,12 +1,14 @@
-"""Choosing between two ways to move bytes by trying both, size by size.
+"""Choosing between three ways to move bytes by trying them, size by size: a pipe that is written with plain or with streamed stores, or the
+kernel's copies.
 
 How fast a way is depends on the machine, on where its cores are this minute and on what the caches hold; nothing that could be
-looked up. So of every `PERIOD` transfers of a size class the first few go both ways in turn, and the rest the way that was
-the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Direct copies go first, and once more
-where there are few trials: they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
-The first trials of all meet cold caches, from which direct copies gain more as they get warm: so the other way has to be faster by a
-good part then, and trials are repeated soon, and then ever more rarely. Later trials meet what later transfers meet: there the other
-way only has to be faster by more than what two least times of the same way differ by.
+looked up. So of every `PERIOD` transfers of a size class the first few go all ways, and the rest the way that was
+the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Each way has its trials in a row, since a pipe is faster
+when its lines are where the last transfer of its kind left them. Direct copies go first, and once more at the end:
+they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
+The first trials of all meet cold caches, from which direct copies gain more as they get warm: so pipes have to be faster by a
+good part then, and trials are repeated soon, and then ever more rarely. Later trials meet what later transfers meet: there pipes
+only have to be faster by more than what two least times of the same way differ by.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -17,21 +19,23 @@ from __future__ import annotations
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
+from transports.shm.shared import DIRECT, PIPED, STREAMED
 
-TRIAL = words("Trial", "count least*2 chosen")
-"""Transfers so far, the least ticks of either way since the trials last began (0: none yet), the way that was chosen."""
+TRIAL = words("Trial", "count least*3 chosen")
+"""Transfers so far, the least ticks of each way since the trials last began (0: none yet), the way that was chosen."""
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
-TRIALS, FEW_TRIALS, FEW_FROM = 8, 3, 4 << 20
+TRIALS, FEW_TRIALS, FEW_FROM = 9, 4, 4 << 20
 """Transfers that are trials, one after the other; few from some bytes on, as a transfer that takes long is disturbed by less in
 proportion, and programs make few of them."""
-PERIOD, STARTS = 1024, (0, 16, 64, 256)
+PERIOD, STARTS = 2048, (0, 16, 96, 1024)
 """Transfers of a period, and after how many of them the trials begin anew."""
 _EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
 """Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
 chosen all the same, after those trials and after later ones."""
 _SMALLEST_BITS = 15
+_NWAYS = 3
 
 
 @kernel("int64(int64, int64)")
@@ -59,14 +63,29 @@ def _step(count):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
+def _tried(step, trials):  # type: ignore[no-untyped-def]
+    """The way of one of so many trials: direct copies first, a third with each kind of stores, direct copies again."""
+    if step == 0 or step > trials // 3 * 2:
+        return DIRECT
+    return PIPED if step <= trials // 3 else STREAMED
+
+
+@kernel("int64(int64, int64)")
 def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
-    """The way, 0 or 1, that the next transfer, of `nbytes`, goes."""
+    """The way that the next transfer, of `nbytes`, goes: DIRECT, PIPED with plain stores, or STREAMED."""
     step = _step(load64(trial + TRIAL.count))
     store64(trial + TRIAL.count, load64(trial + TRIAL.count) + 1)
     if step == 0:
-        store64(trial + TRIAL.least, 0)
-        store64(trial + TRIAL.least + 8, 0)
-    return 1 - (step & 1) if step < _trials(nbytes) else load64(trial + TRIAL.chosen)
+        for way in range(_NWAYS):
+            store64(trial + TRIAL.least + 8 * way, 0)
+    return _tried(step, _trials(nbytes)) if step < _trials(nbytes) else load64(trial + TRIAL.chosen)
+
+
+@kernel("int64(int64)")
+def _better_pipe(trial):  # type: ignore[no-untyped-def]
+    """The stores with which a pipe took less time, of those that were tried."""
+    plain, streamed = load64(trial + TRIAL.least + 8 * PIPED), load64(trial + TRIAL.least + 8 * STREAMED)
+    return PIPED if streamed == 0 or 0 < plain <= streamed else STREAMED
 
 
 @kernel("void(int64, int64, int64)")
@@ -75,10 +94,11 @@ def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
     least = trial + TRIAL.least + 8 * way
     if load64(least) == 0 or taken < load64(least):
         store64(least, taken)
-    first, second = load64(trial + TRIAL.least), load64(trial + TRIAL.least + 8)
-    if first > 0 and second > 0:
+    pipe, direct = _better_pipe(trial), load64(trial + TRIAL.least + 8 * DIRECT)
+    piped = load64(trial + TRIAL.least + 8 * pipe)
+    if piped > 0 and direct > 0:
         margin = _EARLY_MARGIN if load64(trial + TRIAL.count) <= _EARLY else _MARGIN
-        store64(trial + TRIAL.chosen, 1 if 100 * second < (100 + margin) * first else 0)
+        store64(trial + TRIAL.chosen, DIRECT if 100 * direct < (100 + margin) * piped else pipe)
 
 
 @kernel("int64(int64, int64)")

@@ -261,18 +261,18 @@ def exchange(comm, kind, root, table):  # type: ignore[no-untyped-def]
         _keep_own(own, 0)
         enter_gil(state)
         return pass_by(comm, sign(kind, root, 0), 0, 0, 0)
-    published, way = _published(comm, kind, root, table), PIPED
+    published, way, chosen = _published(comm, kind, root, table), PIPED, PIPED
     sort, is_trial = ALLTOALLV if kind == ALLTOALL else kind, 0
     if _is_choosing(comm, kind, root, table, published) != 0:
-        way, is_trial = choose_alone(comm, agreed, sort, published), is_tried_alone(comm, sort, published)
+        chosen, is_trial = choose_alone(comm, agreed, sort, published), is_tried_alone(comm, sort, published)
+        way = DIRECT if chosen == DIRECT else PIPED
     number = _publish(comm, kind, root, table, published, way)
     code = -number
     if number > 0:
         note_look(comm)
         _keep_own(own, total)
         code = end(comm, number, _move_blocks(comm, kind, root, number, table, published, way, is_trial | way))
-    if is_trial != 0:
-        note_alone(comm, sort, published, way, ticks() - began)
+    note_alone(comm, sort, published, chosen, ticks() - began if is_trial != 0 else 0)
     enter_gil(state)
     return code
 
