@@ -1,5 +1,4 @@
-"""Choosing between three ways to move bytes by trying them, size by size: a pipe that is written with plain or with streamed stores, or the
-kernel's copies.
+"""Choosing between three ways to move bytes by trying them, size by size: pipes with plain or with streamed stores, or the kernel's copies.
 
 How fast a way is depends on the machine, on where its cores are this minute and on what the caches hold; nothing that could be
 looked up. So of every `PERIOD` transfers of a size class the first few go all ways, and the rest the way that was
