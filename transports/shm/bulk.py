@@ -100,7 +100,7 @@ def fetch(engine, lane, receive):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def serve(engine, lane, request):  # type: ignore[no-untyped-def]
-    """The receiver has sent a CTS, whose grant is at most 0 if all goes by the pipe: 1 if it needs nothing any more, 0 if that is under way."""
+    """The receiver has sent a CTS, with no positive grant if all goes by the pipe: 1 if it needs nothing any more, 0 if that is under way."""
     grant, pipe = load64(request + REQUEST.second), load64(engine + SHM.arena) + load64(request + REQUEST.third)
     store64(request + TRANSFER.lane, lane)
     store64(request + TRANSFER.sending, 1)

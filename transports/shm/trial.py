@@ -2,7 +2,7 @@
 
 How fast a way is depends on the machine, on where its cores are this minute and on what the caches hold; nothing that could be
 looked up. So of every `PERIOD` transfers of a size class the first few go all ways, and the rest the way that was
-the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Each way has its trials in a row, since a pipe is faster
+the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Each way has its trials in a row: a pipe is faster
 when its lines are where the last transfer of its kind left them. Direct copies go first, and once more at the end:
 they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
 The first trials of all meet cold caches, from which direct copies gain more as they get warm: so pipes have to be faster by a
