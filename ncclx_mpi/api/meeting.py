@@ -14,15 +14,16 @@ What goes wrong at a root is raised on all ranks of its group; the other root fi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import secrets
+import select
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api import bridge, communicator
@@ -31,6 +32,7 @@ from ncclx_mpi.bootstrap import handover, port
 from ncclx_mpi.bootstrap.patience import Patience
 from ncclx_mpi.bootstrap.port import Port, Talk
 from ncclx_mpi.p2p.guests import Identity, Member
+from numba_kernels.layout import zeroed
 from transports.shm.arena import start_time
 from transports.virtual.network import Network
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.p2p.engine import Engine, NativeComm
 
 _STRANGER_SECONDS = 5.0
+_NAP_SECONDS = 1e-3
 """For a client to say who it is, before the next one has its turn."""
 
 
@@ -108,10 +111,11 @@ def _gather_members(local: NativeComm) -> tuple[list[Member], list[int]]:
     engine = local.engine
     machine = int.from_bytes(hashlib.sha256(port.machine().encode()).digest()[:7], "little")
     own = engine.guests.identity(engine.rank)
-    row = np.array([own.job, own.rank, os.getpid(), start_time(os.getpid()), machine], dtype=np.int64)
-    table = np.empty((local.size, row.size), dtype=np.int64)
-    collectives.allgather(local, row.ctypes.data, row.nbytes, table.ctypes.data)
-    return [Member(Identity(job, rank), pid, started) for job, rank, pid, started, _ in table.tolist()], table[:, -1].tolist()
+    row = array("q", [own.job, own.rank, os.getpid(), start_time(os.getpid()), machine])
+    width, (table, place) = len(row), zeroed(local.size * len(row) * row.itemsize)
+    collectives.allgather(local, row.buffer_info()[0], width * row.itemsize, place)
+    rows = [table[first : first + width].tolist() for first in range(0, len(table), width)]
+    return [Member(Identity(job, rank), pid, started) for job, rank, pid, started, _ in rows], [found[-1] for found in rows]
 
 
 def _agree(
@@ -164,6 +168,23 @@ def _close(talk: Talk | None, handout: _Handout | None) -> None:
             each.close()
 
 
+def _await(engine: Engine, predicate: Callable[[], bool], files: Callable[[], Sequence[Any]], what: str) -> None:
+    """Wait for another process, asleep on `files`, a millisecond at a time, unless this rank owes somebody something.
+
+    Processes that are just being started need the cores more than this one does.
+    """
+
+    def has_come() -> bool:
+        if predicate():
+            return True
+        if not engine.is_owing():
+            with contextlib.suppress(OSError, ValueError):
+                select.select(files(), [], [], _NAP_SECONDS)
+        return False
+
+    engine.idle_wait(has_come, what)
+
+
 def hear(engine: Engine, talk: Talk, what: str, error_class: int, seconds: float = 0.0) -> Any:
     """The next message of the other root.
 
@@ -181,7 +202,7 @@ def hear(engine: Engine, talk: Talk, what: str, error_class: int, seconds: float
         return bool(heard) or patience.is_over
 
     try:
-        engine.idle_wait(has_come, what)
+        _await(engine, has_come, lambda: [talk], what)
     except OSError as error:
         raise errors.error(error_class, f"rank {engine.rank}: {what}: {error}") from None
     if not heard:
@@ -196,12 +217,10 @@ def hear(engine: Engine, talk: Talk, what: str, error_class: int, seconds: float
 def _spread(local: NativeComm, root: int, agreed: dict[str, Any]) -> dict[str, Any]:
     """What the root has agreed on, on all ranks."""
     data = json.dumps(agreed).encode()
-    length = np.array([len(data)], dtype=np.int64)
-    collectives.bcast(local, length.ctypes.data, length.nbytes, root)
-    text = np.zeros(int(length[0]), dtype=np.uint8)
-    if local.rank == root:
-        text[:] = np.frombuffer(data, dtype=np.uint8)
-    collectives.bcast(local, text.ctypes.data, text.nbytes, root)
+    length = array("q", [len(data)])
+    collectives.bcast(local, length.buffer_info()[0], length.itemsize, root)
+    text = array("B", data if local.rank == root else bytes(length[0]))
+    collectives.bcast(local, text.buffer_info()[0], len(text), root)
     found: dict[str, Any] = json.loads(text.tobytes())
     return found
 
@@ -257,7 +276,7 @@ class _Handout:
             Not all have come in time.
         """
         patience = Patience(handover.join_timeout())
-        self._engine.idle_wait(lambda: self._serve_next() or patience.is_over, what)
+        _await(self._engine, lambda: self._serve_next() or patience.is_over, lambda: [self._server], what)
         if len(self._missing) > 1:
             raise TimeoutError(f"{len(self._missing) - 1} processes did not come within {patience.seconds:g} s")
         return os.dup(self._network.fd)
@@ -319,7 +338,7 @@ def _next_client(
         return bool(why_in_vain())
 
     try:
-        engine.idle_wait(has_come, what)
+        _await(engine, has_come, lambda: [opened, *(talk for talk, _ in talks)], what)
     finally:
         for talk, _ in talks:
             talk.close()

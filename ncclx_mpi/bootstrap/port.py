@@ -52,6 +52,10 @@ class Port:
         """Whether it accepts nobody any more."""
         return self._listener.fileno() < 0
 
+    def fileno(self) -> int:
+        """What can be read from when a client has come."""
+        return self._listener.fileno()
+
     def accept(self) -> Talk | None:
         """The next client of this user, None while there is none; it has proved nothing yet."""
         with contextlib.suppress(OSError):
@@ -116,6 +120,10 @@ class Talk:
         self._connection = connection
         self._out = bytearray()
         self._in = bytearray()
+
+    def fileno(self) -> int:
+        """What can be read from when the other side has said something."""
+        return self._connection.fileno()
 
     def say(self, message: Any) -> None:
         """Send what JSON can write, as far as :meth:`poll` gets."""

@@ -42,6 +42,9 @@ _NOT_IMPORTED = ("ncclx_mpi.MPI", "ncclx_mpi.__main__", "ncclx_mpi.cli.script")
 _FAR_PACKAGE = "transports.ucx"
 """For jobs on several hosts only: the others do not import it."""
 _MOST_COMPILERS = 8
+_FEW_A_CORE = 32
+"""Ranks of a core up to which each loads what it calls: a program that calls 25 functions then takes less time in all, by a third with 4
+ranks on two cores, by nothing with 64 to 128."""
 _ALWAYS_USED = (
     *(f"transports.shm.{name}." for name in ("lane", "bulk", "store_kind")),
     "transports.shm.arena._set_state",
@@ -282,8 +285,8 @@ def _compile(function: Any) -> bool:
 def load(nranks: int, spans_hosts: bool = False, with_numpy: bool = True) -> None:
     """Import the engine and load its functions into this process, and set it aside from garbage collection, before forking ranks.
 
-    With a core for each of the `nranks` ranks, only what all of them use is loaded: a function takes some 0.4 ms, of 150 a program
-    calls a few, and each rank loads those at the first call, all ranks at once. Ranks that share cores get everything ready made. In a
+    Of few ranks a core, `nranks` altogether, only what all of them use is loaded: a function takes some 0.4 ms, of 240 a program
+    calls a few, and each rank loads those at the first call. Where more ranks share a core they get everything ready made. In a
     job that `spans_hosts`, they get what reaches other hosts, too.
     """
     from numba_kernels import jit
@@ -295,12 +298,12 @@ def load(nranks: int, spans_hosts: bool = False, with_numpy: bool = True) -> Non
         warm_up()
         if spans_hosts:
             _compile_for_hosts()
-        has_cores = nranks <= len(os.sched_getaffinity(0))
+        are_few = nranks <= _FEW_A_CORE * len(os.sched_getaffinity(0))
         used = (*_ALWAYS_USED, *(_USED_WITH_NUMPY if with_numpy else ()))
-        if not has_cores:
+        if not are_few:
             import_engine()
         for declared in jit.entries():
-            if declared.name.startswith(used) or (not has_cores and declared.is_cached()):
+            if declared.name.startswith(used) or (not are_few and declared.is_cached()):
                 _load(declared)
         _forget_finalizers()
         gc.freeze()

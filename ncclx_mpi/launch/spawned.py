@@ -15,6 +15,16 @@ from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, p
 from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
 
 _FORMS = {MODULE: ["-m"], CODE: ["-c"], STDIN: ["-"]}
+_OF_FLAGS = {
+    "B": "dont_write_bytecode",
+    "E": "ignore_environment",
+    "I": "isolated",
+    "O": "optimize",
+    "P": "safe_path",
+    "R": "hash_randomization",
+}
+_OF_FLAGS |= {"S": "no_site", "b": "bytes_warning", "s": "no_user_site"}
+"""What :data:`sys.flags` calls flags of the command line."""
 
 
 def main() -> int:
@@ -35,13 +45,19 @@ def main() -> int:
 
 
 def _program(words: list[str], folder: str, number: int) -> Program:
-    """What words mean to run; flags of the interpreter act when one begins, so it is started anew with them."""
+    """What words mean to run; flags of the interpreter act when one begins, so it is started anew with those that it does not have."""
     program, flags = parse_any(words)
-    if flags:
+    if not all(map(_is_in_effect, flags)):
         target = [program.target] if program.kind != STDIN else []
         words = [*flags, "-m", "ncclx_mpi", *_FORMS.get(program.kind, []), *target, *program.args]
         program = Program(EXECUTABLE, sys.executable, words)
     return program._replace(folder=folder, number=number)
+
+
+def _is_in_effect(flag: str) -> bool:
+    """Whether this interpreter has a flag: pools of mpi4py pass on those of their owner, of which ``-R`` is the default."""
+    letter, count = flag[1:2], len(flag) - 1
+    return flag == f"-{letter * count}" and letter in _OF_FLAGS and int(getattr(sys.flags, _OF_FLAGS[letter])) >= count
 
 
 if __name__ == "__main__":

@@ -518,7 +518,7 @@ class Engine:
         A send that no peer ever receives is given up after `seconds`, or as soon as no peer is left.
         """
         end = time.monotonic() + seconds
-        while self._is_owing():
+        while self.is_owing():
             self.progress()
             if (
                 time.monotonic() > end
@@ -535,7 +535,8 @@ class Engine:
         """Let others hear that this rank takes part in no collective by a plan on `comm` after the first `calls`."""
         entry(note_left)(self.address, comm.context, calls, is_given_up)
 
-    def _is_owing(self) -> bool:
+    def is_owing(self) -> bool:
+        """Whether peers need this rank's progress for what it has begun."""
         if any(transport.is_busy for transport in self.transports):
             return True
         return any(self.word(owed) for owed in ("queued", "plan_count", "lines_first", "announced"))

@@ -6,10 +6,9 @@ import contextlib
 import ctypes
 import mmap
 import os
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from transports.virtual.layout import DEFAULT_CREDITS, HEADER, MAGIC, MEMBER, MOST_CREDITS, VERSION, NetworkPlan
 
@@ -118,7 +117,7 @@ class Network:
         ValueError
             The file is no network, or one of another version of this package.
         """
-        head = np.frombuffer(os.pread(fd, HEADER.total, 0), dtype=np.int64).tolist()
+        head = array("q", os.pread(fd, HEADER.total, 0))
         if len(head) * _WORD < HEADER.total or (head[HEADER.magic // _WORD], head[HEADER.version // _WORD]) != (MAGIC, VERSION):
             raise ValueError("the descriptor is not the network of a job of this version of ncclx_mpi")
         settings = Settings(

@@ -7,10 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from numba_kernels.clock import ticks_per_us
-from numba_kernels.layout import LINE, WORD
+from numba_kernels.layout import LINE, WORD, zeroed
 from transports.base import Calls, Capabilities, Functions, Transport
 from transports.virtual import channel, transfers
 from transports.virtual.channel import LINK, STATE
@@ -40,9 +38,9 @@ class VirtualNetwork(Transport):
         self._places = dict(enumerate(range(network.nranks))) if places is None else dict(places)
         self._peers: Sequence[int] = ()
         self._connected: list[int] = []
-        self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
-        self._links = np.zeros(network.nranks, dtype=np.int64)
-        self._state = -(-self._block.ctypes.data // LINE) * LINE
+        self._block, block = zeroed(STATE.total + LINE)
+        self._links, self._links_at = zeroed(network.nranks * WORD)
+        self._state = -(-block // LINE) * LINE
 
     @property
     def caps(self) -> Capabilities:
@@ -71,7 +69,7 @@ class VirtualNetwork(Transport):
         for field, value in (
             *calls._asdict().items(),
             ("engine", engine),
-            ("links", self._links.ctypes.data),
+            ("links", self._links_at),
             ("credits", self._network.plan.credits),
         ):
             _word_at(self._state + getattr(STATE, field)).value = value
