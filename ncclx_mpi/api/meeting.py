@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ncclx_mpi.api.errhandler import Errhandler
     from ncclx_mpi.p2p.engine import Engine, NativeComm
 
-_STRANGER_SECONDS = 5.0
 _NAP_SECONDS = 1e-3
+_STRANGER_SECONDS = 5.0
 """For a client to say who it is, before the next one has its turn."""
 
 

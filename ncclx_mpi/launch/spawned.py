@@ -22,8 +22,10 @@ _OF_FLAGS = {
     "O": "optimize",
     "P": "safe_path",
     "R": "hash_randomization",
+    "S": "no_site",
+    "b": "bytes_warning",
+    "s": "no_user_site",
 }
-_OF_FLAGS |= {"S": "no_site", "b": "bytes_warning", "s": "no_user_site"}
 """What :data:`sys.flags` calls flags of the command line."""
 
 

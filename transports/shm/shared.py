@@ -34,7 +34,8 @@ from transports.shm.lane import LANE, SHM
 from transports.shm.layout import BULK, CONTROL, DEAD
 
 AUTO, PIPED, DIRECT, STREAMED = -1, 0, 1, 2
-"""How bulk data between private buffers moves: through the arena, or copied once by the kernel; AUTO: what is faster."""
+"""How bulk data between private buffers moves: through the arena, or copied once by the kernel; AUTO: what is faster. Where both kinds of
+stores are tried, PIPED is with plain ones, STREAMED past the caches."""
 TRANSFER = words("Transfer", "lane sending pipe chunk chunks done_chunks next far wanted grant trial began")
 """A transfer, in the first words of its request: the peer's lane, the direction, the pipe and how it is cut, and its neighbour in a list of
 them. Of one that both ranks copy: address in the other process (0: it goes through the pipe), bytes, number of the grant, trial."""
