@@ -10,6 +10,8 @@ import os
 import sys
 from typing import Any
 
+import numpy  # noqa: F401  (collectives with the parents go as plans, which are tables of NumPy's: it is imported before they are forked)
+
 from ncclx_mpi.launch.local import Manners, run_programs
 from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, parse_any
 from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
