@@ -40,7 +40,7 @@ SHOWN = {
     "windows, making communicators": "windows",
     "halos": "halo",
     "a thread that makes progress, in the [tutorial on overlap](../tutorials/overlap.md#or-have-a-thread-do-it)": "overlap",
-    "arrays on [a GPU](../how_to/gpu.md#what-it-costs)": "h100",
+    "arrays on [a GPU](../how_to/gpu.md#what-it-costs)": "h200",
 }
 """What the pages show, and the kind of file that it is from."""
 REDUCES = {

@@ -18,7 +18,7 @@ from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from transports.shm.lane import LANE, SHM
-from transports.shm.shared import AUTO, DIRECT, PIPED, STREAMED, is_reached
+from transports.shm.shared import AUTO, DIRECT, PIPED, is_reached
 from transports.shm.trial import WORDS, has_verdict, is_trial, next_way, note_time, settle, trial_of
 
 ALLTOALLV = EXSCAN + 1
@@ -27,8 +27,8 @@ _KINDS = ALLTOALLV + 1 - BARRIER
 
 WAYS = words("Ways", f"agreed looked shown*2 message*3 stores | trials*{_KINDS * WORDS}", start=COMM.ways)
 """Private words of a communicator: 0 before the ranks agreed, else 2 + what they agreed on; when Python's signals were looked at; the
-last addresses that the kernel copied from; what is published next; the stores of the collective that is under way (:func:`stores_of`);
-the trials."""
+last addresses that the kernel copied from; what is published next; the stores of the collective that is under way, for
+:func:`transports.shm.shared.is_streamed`; the trials."""
 assert WAYS.total <= COMM.forced
 
 MOST_RANKS = 1023
@@ -141,42 +141,27 @@ def _trial(comm, kind, nbytes):  # type: ignore[no-untyped-def]
     return trial_of(comm + WAYS.trials + (kind - BARRIER) * WORDS * 8, nbytes)
 
 
-@kernel("int64(int64)")
-def stores_of(comm):  # type: ignore[no-untyped-def]
-    """Whether the streams of the collective that is under way are written past the caches: as its trial says, if it has one."""
-    engine, stores = load64(comm + COMM.engine), load64(comm + WAYS.stores)
-    if stores == 0 or load64(engine + SHM.stores_fixed) != 0:
-        return load64(engine + SHM.streamed)
-    return 1 if stores == STREAMED + 1 else 0
-
-
-@kernel("int64(int64, int64)")
-def _go(comm, way):  # type: ignore[no-untyped-def]
-    """The collective that begins goes this way; returns it."""
-    store64(comm + WAYS.stores, way + 1)
-    return way
-
-
 @kernel("int64(int64, int64, int64)")
 def choose_way(comm, signature, nbytes):  # type: ignore[no-untyped-def]
     """The way of a collective in which each rank moves `nbytes`, alike on all ranks; or minus the code of a failure.
 
-    DIRECT, or else through the slot; with which stores, :func:`stores_of` says until :func:`note_way`.
+    DIRECT, or else through the slot, with the stores that ``WAYS.stores`` says until :func:`note_way`.
     """
     agreed = agreed_way(comm, signature)
     if agreed != AUTO:
         return agreed if agreed > DISAGREED else agreed - DISAGREED
     total = nbytes * load64(comm + COMM.size)
     trial = _trial(comm, kind_of(signature), total)
-    if has_verdict(trial, total) != 0:
-        number = meet(comm, signature, next_way(trial, total))
+    is_told, way = has_verdict(trial, total), next_way(trial, total)
+    if is_told != 0:
+        number = meet(comm, signature, way)
         if number < 0:
             return number
         way = word_of(comm, 0, number)
         settle(trial, way)
         end(comm, number, 0)
-        return _go(comm, way)
-    return _go(comm, next_way(trial, total))
+    store64(comm + WAYS.stores, way + 1)
+    return way
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
@@ -206,7 +191,11 @@ def choose_alone(comm, agreed, kind, nbytes):  # type: ignore[no-untyped-def]
 
     As :func:`choose_way`, until :func:`note_alone`.
     """
-    return agreed if agreed != AUTO else _go(comm, next_way(_trial(comm, kind, nbytes), nbytes))
+    if agreed != AUTO:
+        return agreed
+    way = next_way(_trial(comm, kind, nbytes), nbytes)
+    store64(comm + WAYS.stores, way + 1)
+    return way
 
 
 @kernel("int64(int64, int64, int64)")

@@ -19,7 +19,7 @@ overwrites was read by ranks at least as far as itself, two rounds ago; so round
 from __future__ import annotations
 
 from ncclx_mpi.algorithms import LARGEST_ITEM
-from ncclx_mpi.collectives.cma_tuning import stores_of
+from ncclx_mpi.collectives.cma_tuning import WAYS
 from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, check_line, check_signature, end
 from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.waiting import wait_word
@@ -27,6 +27,7 @@ from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, s
 from numba_kernels.jit import kernel
 from numba_kernels.memory import move, stream, write_shared
 from transports.shm.lane import SHM
+from transports.shm.shared import is_streamed
 from transports.shm.slots import (
     CHUNKS,
     LEAST_CHUNK,
@@ -128,7 +129,8 @@ def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-unty
         code = _wait(comm, reader, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, signature)
         if code != 0:
             return code
-    write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, stores_of(comm))
+    streamed = is_streamed(load64(comm + COMM.engine), load64(comm + WAYS.stores))
+    write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, streamed)
     _post(comm, ring, index, signature)
     return 0
 
@@ -167,7 +169,8 @@ def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def
                 code = _wait(comm, reader, word, index - CHUNKS + 1, signature)
                 if code != 0:
                     return code
-    write_shared(shared_chunk(slot, size, rank, index), address, nbytes, stores_of(comm))
+    streamed = is_streamed(load64(comm + COMM.engine), load64(comm + WAYS.stores))
+    write_shared(shared_chunk(slot, size, rank, index), address, nbytes, streamed)
     _post(comm, ring, index, signature)
     return 0
 

@@ -5,30 +5,17 @@ It is told, as JSON, the process that wants them, whose end ends them, and the p
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from typing import Any
-
-import numpy  # noqa: F401  (collectives with the parents go as plans, which are tables of NumPy's: it is imported before they are forked)
 
 from ncclx_mpi.launch.local import Manners, run_programs
 from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, parse_any
 from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
 
 _FORMS = {MODULE: ["-m"], CODE: ["-c"], STDIN: ["-"]}
-_OF_FLAGS = {
-    "B": "dont_write_bytecode",
-    "E": "ignore_environment",
-    "I": "isolated",
-    "O": "optimize",
-    "P": "safe_path",
-    "R": "hash_randomization",
-    "S": "no_site",
-    "b": "bytes_warning",
-    "s": "no_user_site",
-}
-"""What :data:`sys.flags` calls flags of the command line."""
 
 
 def main() -> int:
@@ -45,6 +32,8 @@ def main() -> int:
     programs = []
     for number, part in enumerate(told["programs"]):
         programs += [_program(part["words"], part["folder"], number)] * part["count"]
+    if any(program.is_python for program in programs):
+        importlib.import_module("numpy")  # for all of them: collectives with the parents go as plans, which are tables of NumPy's
     return run_programs(programs, Manners(), lifeline=lifeline)
 
 
@@ -60,8 +49,11 @@ def _program(words: list[str], folder: str, number: int) -> Program:
 
 def _is_in_effect(flag: str) -> bool:
     """Whether this interpreter has a flag: pools of mpi4py pass on those of their owner, of which ``-R`` is the default."""
-    letter, count = flag[1:2], len(flag) - 1
-    return flag == f"-{letter * count}" and letter in _OF_FLAGS and int(getattr(sys.flags, _OF_FLAGS[letter])) >= count
+    if flag == "-R":
+        return bool(sys.flags.hash_randomization)
+    import subprocess  # few programs come here
+
+    return flag in subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

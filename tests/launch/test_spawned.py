@@ -1,30 +1,57 @@
-"""What the launcher of spawned processes makes of the words that it is told."""
+"""Jobs that meet, seen from outside: two that were started apart, and what is left when one of them is killed."""
 
 from __future__ import annotations
 
+import signal
+
+from tests.launch.programs import all_gone, run, start
+
+SERVER = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+port = MPI.Open_port() if comm.rank == 0 else None
+if comm.rank == 0:
+    print(port, flush=True)
+inter = comm.Accept(port)
+print("server", comm.rank, inter.allgather(comm.rank * 10), flush=True)
+inter.Disconnect()
+"""
+CLIENT = """
 import sys
-
-import pytest
-
-from ncclx_mpi.launch.program import EXECUTABLE, MODULE
-from ncclx_mpi.launch.spawned import _is_in_effect, _program
-
-
-@pytest.mark.parametrize(
-    ("flags", "kind"), [([], MODULE), (["-R"], MODULE), (["-X", "dev"], EXECUTABLE), (["-OO"], EXECUTABLE), (["-u"], EXECUTABLE)]
-)
-def test_only_flags_that_this_interpreter_lacks_need_another_one(
-    flags: list[str], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pool of mpi4py always passes ``-R`` on."""
-    if flags == ["-R"] and not sys.flags.hash_randomization:
-        pytest.skip("PYTHONHASHSEED says otherwise")
-    program = _program([sys.executable, *flags, "-m", "mpi4py.futures.server"], "", 0)
-    assert program.kind == kind
-    if kind == EXECUTABLE:
-        assert program.args[: len(flags)] == flags
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+inter = comm.Connect(sys.argv[1], root=comm.size - 1)
+print("client", comm.rank, inter.allgather(comm.rank))
+inter.Disconnect()
+"""
+PARENT = """
+import os, sys, time
+from mpi4py import MPI
+inter = MPI.Comm.Get_parent()
+if inter == MPI.COMM_NULL:
+    inter = MPI.COMM_WORLD.Spawn(sys.executable, ["-c", sys.argv[1], sys.argv[1]], 2)
+    print(*inter.gather(None, root=MPI.ROOT), flush=True)
+else:
+    inter.gather(os.getpid(), root=0)
+while True:
+    time.sleep(1)
+"""
 
 
-@pytest.mark.parametrize("flag", ["-", "-RB", "-RR", "-z", "--help", "-Wignore", "-Xdev"])
-def test_flags_that_are_not_known_to_be_in_effect(flag: str) -> None:
-    assert not _is_in_effect(flag)
+def test_two_jobs_meet_on_simulated_nodes_too() -> None:
+    server = start("run", "-n", "3", "-x", "NCCLX_MPI_TOPOLOGY=vnode:2", "-c", SERVER)
+    port = server.stdout.readline().strip()
+    client = run("run", "-n", "2", "-c", CLIENT, port, timeout=100)
+    out, err = server.communicate(timeout=100)
+    assert client.returncode == server.returncode == 0, client.stderr + err
+    assert sorted(client.stdout.splitlines()) == [f"client {rank} [0, 10, 20]" for rank in range(2)]
+    assert sorted(out.splitlines()) == [f"server {rank} [0, 1]" for rank in range(3)]
+
+
+def test_nothing_is_left_when_the_root_of_started_processes_is_killed() -> None:
+    parent = start("-c", PARENT, PARENT)
+    children = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate(timeout=100)
+    assert len(children) == 2
+    assert all_gone(children, 60)

@@ -112,7 +112,8 @@ class Alarm(Exception):
 
 def alarm_in_a_wait(thread):
     """Ring once that thread waits for a request: after a time, it might not have come so far on a busy machine."""
-    while sys._current_frames()[thread].f_code is not Engine.await_request.__code__:
+    end = time.monotonic() + 60
+    while sys._current_frames()[thread].f_code is not Engine.await_request.__code__ and time.monotonic() < end:
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGALRM)
 

@@ -35,11 +35,11 @@ from transports.shm.shared import (
     FINISHED,
     PIPED,
     REFUSED,
-    STREAMED,
     TRANSFER,
     accept_shared,
     cut_shared,
     is_reached,
+    is_streamed,
     offer_shared,
     revoke_shared,
     share,
@@ -51,8 +51,6 @@ assert TRANSFER.total <= REQUEST_WORDS * WORD
 _SMALLEST_CHUNK = 16 << 10
 _LARGEST_CHUNK = 128 << 10
 CHUNKS_A_STEP = 4
-_BY_TRIAL = -1
-"""Less PIPED or STREAMED: instead of a grant, the stores that a receiver wants the pipe to be written with."""
 _BROKEN_OFF = 1 << 40
 """In ``BULK.posted``: the sender cannot read its array any more."""
 STREAM_LANDING_FROM = 12 << 20
@@ -100,14 +98,14 @@ def fetch(engine, lane, receive):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def serve(engine, lane, request):  # type: ignore[no-untyped-def]
-    """The receiver has sent a CTS, with no positive grant if all goes by the pipe: 1 if it needs nothing any more, 0 if that is under way."""
+    """The receiver has sent a CTS, with a grant of at most 0 for the pipe: 1 if it needs nothing any more, 0 if that is under way."""
     grant, pipe = load64(request + REQUEST.second), load64(engine + SHM.arena) + load64(request + REQUEST.third)
     store64(request + TRANSFER.lane, lane)
     store64(request + TRANSFER.sending, 1)
     store64(request + TRANSFER.pipe, pipe)
     store64(request + TRANSFER.far, 0)
-    store64(request + TRANSFER.grant, grant)
     if grant <= 0:
+        store64(request + TRANSFER.grant, grant)
         _cut(request, load64(request + REQUEST.nbytes))
     elif accept_shared(request, pipe, grant) == 0:
         return 1
@@ -167,7 +165,8 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, int64)")
 def _choose_way(engine, receive, lane):  # type: ignore[no-untyped-def]
     """Cut the transfer for the way it goes; `far` becomes 0 if that is through the pipe."""
-    nbytes, way, stores = load64(receive + REQUEST.message_bytes), PIPED, 0
+    nbytes, way = load64(receive + REQUEST.message_bytes), PIPED
+    store64(receive + TRANSFER.grant, 0)
     wanted = min(nbytes, load64(receive + REQUEST.nbytes))
     if load64(receive + TRANSFER.far) != 0 and wanted > 0 and is_reached(engine, lane) != 0:
         way = load64(engine + SHM.copies)
@@ -176,8 +175,7 @@ def _choose_way(engine, receive, lane):  # type: ignore[no-untyped-def]
             store64(receive + TRANSFER.trial, trial)
             store64(receive + TRANSFER.began, ticks())
             way = next_way(trial, wanted)
-            stores = _BY_TRIAL - way
-    store64(receive + TRANSFER.grant, stores)
+            store64(receive + TRANSFER.grant, -1 - way)
     if way == DIRECT:
         cut_shared(receive, wanted)
     else:
@@ -203,15 +201,6 @@ def _take_back(engine, pipe):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _is_streamed(engine, request):  # type: ignore[no-untyped-def]
-    """Whether a send writes its chunks past the caches: as its receiver's trial says, unless that is set, or nothing was tried."""
-    stores = load64(request + TRANSFER.grant)
-    if stores >= 0 or load64(engine + SHM.stores_fixed) != 0:
-        return load64(engine + SHM.streamed)
-    return 1 if stores == _BY_TRIAL - STREAMED else 0
-
-
-@kernel("int64(int64, int64)")
 def _feed(engine, request):  # type: ignore[no-untyped-def]
     """Write some chunks; 1 when all are written."""
     pipe, chunk = load64(request + TRANSFER.pipe), load64(request + TRANSFER.chunk)
@@ -219,7 +208,7 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
     nbytes, address = load64(request + REQUEST.nbytes), load64(request + REQUEST.address)
     window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
     depth = BULK_BYTES // chunk
-    streamed = _is_streamed(engine, request)
+    streamed = is_streamed(engine, -min(load64(request + TRANSFER.grant), 0))
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and done - load_acquire(pipe + BULK.consumed) < depth:
         offset = done * chunk
@@ -301,7 +290,7 @@ def _finish(engine, request):  # type: ignore[no-untyped-def]
     pipe, trial = load64(request + TRANSFER.pipe), load64(request + TRANSFER.trial)
     sending = load64(request + TRANSFER.sending)
     if trial != 0:
-        way = DIRECT if load64(request + TRANSFER.far) != 0 else _BY_TRIAL - load64(request + TRANSFER.grant)
+        way = DIRECT if load64(request + TRANSFER.far) != 0 else -1 - load64(request + TRANSFER.grant)
         note_time(trial, way, ticks() - load64(request + TRANSFER.began))
     call_three(load64(engine + SHM.finish), engine, request, 0)
     if sending == 0:

@@ -38,7 +38,8 @@ AUTO, PIPED, DIRECT, STREAMED = -1, 0, 1, 2
 stores are tried, PIPED is with plain ones, STREAMED past the caches."""
 TRANSFER = words("Transfer", "lane sending pipe chunk chunks done_chunks next far wanted grant trial began")
 """A transfer, in the first words of its request: the peer's lane, the direction, the pipe and how it is cut, and its neighbour in a list of
-them. Of one that both ranks copy: address in the other process (0: it goes through the pipe), bytes, number of the grant, trial."""
+them. Of one that both ranks copy: address in the other process (0: it goes through the pipe), bytes, number of the grant, trial. Of one
+that goes through the pipe, `grant` is less the stores that :func:`is_streamed` takes."""
 RUNNING, FINISHED, REFUSED = 0, 1, 2
 _COUNT_BITS = 24
 _COUNT = (1 << _COUNT_BITS) - 1
@@ -46,6 +47,17 @@ _REFUSED = 1 << 40
 _UNKNOWN, _NO, _YES = 0, 1, 2
 _HALVES_UPTO, _SMALLEST_CHUNK, _LARGEST_CHUNK = 128 << 10, 64 << 10, 512 << 10
 _PATIENCE_US = 1_000_000
+
+
+@kernel("int64(int64, int64)")
+def is_streamed(engine, stores):  # type: ignore[no-untyped-def]
+    """Whether bulk data for a peer is written past the caches: as the trial says whose way is `stores` less 1.
+
+    Where no trial says (0), or the user has, as this rank writes all else.
+    """
+    if stores == 0 or load64(engine + SHM.stores_fixed) != 0:
+        return load64(engine + SHM.streamed)
+    return 1 if stores == STREAMED + 1 else 0
 
 
 @kernel("int64(int64, int64)")

@@ -117,8 +117,9 @@ class Network:
         ValueError
             The file is no network, or one of another version of this package.
         """
-        head = array("q", os.pread(fd, HEADER.total, 0))
-        if len(head) * _WORD < HEADER.total or (head[HEADER.magic // _WORD], head[HEADER.version // _WORD]) != (MAGIC, VERSION):
+        found = os.pread(fd, HEADER.total, 0)
+        head = array("q", found.ljust(HEADER.total, b"\0"))
+        if len(found) < HEADER.total or (head[HEADER.magic // _WORD], head[HEADER.version // _WORD]) != (MAGIC, VERSION):
             raise ValueError("the descriptor is not the network of a job of this version of ncclx_mpi")
         settings = Settings(
             head[HEADER.credits // _WORD],
