@@ -212,8 +212,8 @@ def native(op: Op, datatype: Datatype) -> int:
     key = datatype.handle if state.user else kind_of(datatype)
     found = state.natives.get(key)
     if found is None:
-        found = _user_function(state, datatype) if state.user else _predefined_function(state, datatype)
-        state.natives[key] = found
+        made = _user_function(state, datatype) if state.user else _predefined_function(state, datatype)
+        found = state.natives.setdefault(key, made)  # another thread may have made one, which may be in use, and stays
     return found[0]
 
 

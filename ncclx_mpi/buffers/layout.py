@@ -11,6 +11,7 @@ itself; larger layouts are walked as runs of smaller ones (:meth:`Layout.runs`).
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -204,7 +205,7 @@ class Layout:
         self.typestr: str | None = None
         self.committed = recipe is None
         self.attributes: dict[int, Any] | None = None
-        self._blocks: Words | None = None
+        self._blocks: list[Words] = []
         self._contiguous: bool | None = None
         self._nblocks: int | None = None
         self._table: tuple[int, int] | None = None
@@ -260,16 +261,21 @@ class Layout:
     def handle(self) -> int:
         """Number by which :func:`find` finds it, made when first asked for."""
         if not self._handle:
-            self._handle = next(_handles)
-            _by_handle[self._handle] = self
+            with _handing_out:
+                number = next(_handles)
+                _by_handle[number] = self
+                self._handle = self._handle or number
         return self._handle
 
     @property
     def blocks(self) -> Words:
-        """Offset and length in bytes of each block of one element, in packing order, neighbours merged; of flat layouts only."""
-        if self._blocks is None:
-            self._blocks = _merge(np.concatenate([part.tile() for part in self._filled()] or [self._whole()]))
-        return self._blocks
+        """Offset and length in bytes of each block of one element, in packing order, neighbours merged; of flat layouts only.
+
+        Compiled code is told where they are, so they are the same for all threads, and stay: of several that are made at once the first.
+        """
+        if not self._blocks:
+            self._blocks.append(_merge(np.concatenate([part.tile() for part in self._filled()] or [self._whole()])))
+        return self._blocks[0]
 
     def _whole(self) -> Words:
         """The only block of a basic element; there is none in what has parts without bytes."""
@@ -349,6 +355,8 @@ _MOST = 1 << 26
 """Up to how many blocks are listed: 16 MiB of them, for each that the program listed 16 KiB more, and never more than 1 GiB."""
 
 _handles = itertools.count(0x4C000001)
+_handing_out = threading.RLock()
+"""A finalizer, or a signal handler, may come in between."""
 _by_handle: weakref.WeakValueDictionary[int, Layout] = weakref.WeakValueDictionary()
 
 

@@ -153,10 +153,11 @@ class Window:
             errors.fail(table[rank * _FIELDS], f"rank {rank} could not make its part of the window; its own error says why")
         return table
 
-    @functools.cached_property
+    @property
     def epochs(self) -> Epochs:
-        """Those among some ranks, if there are any."""
-        return Epochs(self.comm, self.words)
+        """Those among some ranks, if there are any; made when first asked for, once for all threads."""
+        made: Epochs = self.__dict__.get("_epochs") or self.__dict__.setdefault("_epochs", Epochs(self.comm, self.words))
+        return made
 
     @functools.cached_property
     def _rows(self) -> list[list[int]]:
@@ -202,7 +203,7 @@ class Window:
         self._release()
 
     def _release(self) -> None:
-        if "epochs" in self.__dict__:
+        if "_epochs" in self.__dict__:
             self.epochs.free()
         if self._control:
             self.engine.arena.open_heap(self.engine.local_rank).free(self._control)

@@ -20,6 +20,7 @@ import pytest
 
 import ncclx_mpi
 from ncclx_mpi import MPI
+from ncclx_mpi.api.op import native
 from ncclx_mpi.operations import background_progress
 
 EACH_INSTRUCTION = 0.0
@@ -84,6 +85,11 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
     while not condition() and time.monotonic() < end:
         time.sleep(0.001)
     return bool(condition())
+
+
+def stays(condition: Callable[[], object]) -> bool:
+    """Whether a condition holds for a while: that a call has read its arguments, but is not reading them just now."""
+    return all(condition() and not time.sleep(0.005) for _ in range(10))
 
 
 @pytest.mark.ranks(2, timeout=120)
@@ -233,6 +239,45 @@ def test_a_posted_receive_of_an_object_makes_progress(comm: Any) -> None:
             pass
 
 
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("interval", [1e-6, EACH_INSTRUCTION])
+def test_threads_use_a_datatype_for_the_first_time_at_once(comm: Any, interval: float) -> None:
+    """The list of blocks that compiled code reads is one for all threads: of several that are made, it is told of none that is dropped."""
+    numbers = np.arange(60.0)
+    for _ in range(5 if interval == EACH_INSTRUCTION else 50):
+        column = MPI.DOUBLE.Create_vector(20, 1, 3).Commit()
+        begin = threading.Barrier(THREADS)
+
+        def pack(_: int, column: MPI.Datatype = column, begin: threading.Barrier = begin) -> None:
+            begin.wait()
+            for _ in range(20):
+                packed = np.zeros(20)
+                column.Pack(numbers, packed, 0, comm)
+                assert np.array_equal(packed, numbers[::3])
+                noise = [np.full((20, 2), 1e9) for _ in range(8)]  # takes the place of a list that was dropped
+            assert noise
+
+        with switching(interval):
+            in_threads(pack)
+        column.Free()
+
+
+@pytest.mark.ranks(1)
+def test_threads_use_an_operation_for_the_first_time_at_once(comm: Any) -> None:
+    """All get the same C function: one that another thread's replaces is gone while its first user still calls it."""
+    op = MPI.Op.Create(lambda low, high, _: None)
+    begin, found = threading.Barrier(THREADS), set()
+
+    def ask(_: int) -> None:
+        begin.wait()
+        found.add(native(op, MPI.DOUBLE))
+
+    with switching(EACH_INSTRUCTION):
+        in_threads(ask)
+    op.Free()
+    assert len(found) == 1
+
+
 @pytest.mark.ranks(2, timeout=60)
 @pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize("call", ["Recv", "Sendrecv", "Bcast", "Allreduce", "Alltoallv", "Allgatherv", "Send", "Ssend"])
@@ -270,7 +315,7 @@ def test_a_list_changed_while_its_call_waits(comm: Any, call: str, interval: flo
         references = sys.getrefcount(alive())
         thread = threading.Thread(target=calls[call], args=(spec,))
         thread.start()
-        assert until(lambda: sys.getrefcount(alive()) > references), "the call has not taken what its list holds"
+        assert until(lambda: stays(lambda: sys.getrefcount(alive()) > references)), "the call has not taken what its list holds"
         spec.clear()
         gc.collect()
         assert alive() is not None, "the array was freed under the call"
