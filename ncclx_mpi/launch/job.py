@@ -95,11 +95,14 @@ class Outcome:
         In the order in which they were noticed, but the cause of the others first.
     output_error
         Why what the ranks write cannot be passed on any more: nobody reads it, or the disk is full. It ends the job.
+    cause
+        Whose failure came before the job was aborted: most often why it was.
     """
 
     is_timed_out = False
     output_error: OSError | None = None
     abort_code: int | None = None
+    cause: Failure | None = None
     interrupted_by = 0
 
     def __init__(self) -> None:
@@ -424,13 +427,11 @@ class Job:
 
     def failed_elsewhere(self, rank: int, pid: int, code: int, host: str) -> None:
         """A rank of another host did not succeed."""
-        self.outcome.failures.append(Failure(rank, pid, code, f"on {host}"))
-        self._end(self.settings.grace)
+        self._failed(Failure(rank, pid, code, f"on {host}"), self.outcome.abort_code is None)
 
     def host_lost(self, rank: int, story: str) -> None:
         """A host is lost with its ranks, of which `rank` is the first one."""
-        self.outcome.failures.append(Failure(rank, 0, 1, story=story))
-        self._end(self.settings.grace)
+        self._failed(Failure(rank, 0, 1, story=story), self.outcome.abort_code is None)
 
     def aborted_elsewhere(self, code: int) -> None:
         """A rank of another host has ended the job."""
@@ -493,6 +494,9 @@ class Job:
         """One rank has ended: who waits for it must learn so, and a failure ends the job."""
         if code or self.nodes.control_word(rank, "pid"):
             self.nodes.ended(rank)
+        may_be_cause = self.outcome.abort_code is None and (
+            code < 0 or self.nodes.abort_code is None
+        )  # neither killed for it nor who did it
         if self.nodes.abort_code is not None and self.outcome.abort_code is None:
             self.outcome.abort_code = self.nodes.abort_code
             self._guard.signal(signal.SIGKILL)
@@ -501,8 +505,14 @@ class Job:
         if self._agent is not None:
             self._agent.ended(rank, pid, code)
         if code:
-            self.outcome.failures.append(Failure(rank, pid, code))
-            self._end(self.settings.grace)
+            self._failed(Failure(rank, pid, code), may_be_cause)
+
+    def _failed(self, failure: Failure, may_be_cause: bool) -> None:
+        """One that did not succeed ends the job."""
+        self.outcome.failures.append(failure)
+        if may_be_cause and self.outcome.cause is None:
+            self.outcome.cause = failure
+        self._end(self.settings.grace)
 
     def _end(self, grace: float) -> None:
         """From now on the ranks have `grace` seconds to end by themselves; the first call counts."""

@@ -257,7 +257,7 @@ def _feed(writer: int) -> None:
 def _explain(outcome: Outcome, relay: LineRelay) -> None:
     """One line on stderr that says whose end it was, unless the user's own doing is plain to see."""
     if outcome.abort_code is not None:
-        relay.say(f"ncclx run: aborted with code {outcome.abort_code}")
+        relay.say(f"ncclx run: {f'{outcome.cause}; then ' if outcome.cause else ''}aborted with code {outcome.abort_code}")
     elif outcome.interrupted_by:
         relay.say(f"ncclx run: ended by {signal_name(outcome.interrupted_by)}")
     elif outcome.output_error is not None:

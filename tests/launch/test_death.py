@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -115,8 +116,23 @@ def test_abort_ends_everybody_at_once():
         "time.sleep(600)"
     )
     began = time.monotonic()
-    assert run_code(3, code).returncode == 7
+    result = run_code(3, code)
+    assert result.returncode == 7 and result.stderr.endswith("\nncclx run: aborted with code 7\n")
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_an_abort_for_a_death_names_the_death(number):
+    """The rank that aborts knows no more than that one died; why, only the launcher sees."""
+    code = (
+        "import os; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
+        f"if comm.rank == 0: os.kill(os.getpid(), {int(number)})\n"
+        "try: comm.recv(source=0)\n"
+        "except MPI.Exception: comm.Abort(3)"
+    )
+    result = run_code(2, code)
+    assert result.returncode == 3
+    assert re.search(rf"\nncclx run: rank 0 \(process \d+\) died of {number.name}; then aborted with code 3\n$", result.stderr)
 
 
 def test_unhandled_exception_ends_the_job():
