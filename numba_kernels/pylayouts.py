@@ -10,6 +10,7 @@ The table holds some hundreds, each in one of a few places; one more takes the p
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from array import array
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ _handle, _handle_at = zeroed(2 * WORD)
 """The address of the class of handles, and where in one its state is."""
 _alive: dict[int, weakref.ref[Any]] = {}
 """What is in the table, by its address."""
+_changing = threading.Lock()
+"""Held by who puts one into the table. Nobody waits for it, as a finalizer may have interrupted its holder: the table does without."""
 symbols.add("ncclx_mpi_layouts", _table_at)
 symbols.add("ncclx_mpi_layout_handle", _handle_at)
 _layouts = make_symbol("ncclx_mpi_layouts")
@@ -57,6 +60,16 @@ def is_known(layout: object) -> bool:
 
 def remember(layout: object, fields: Sequence[int]) -> None:
     """Put an object into the table, with the fields of `LAYOUT` but for the first one; they hold as long as it lives."""
+    if not _changing.acquire(blocking=False):
+        return
+    try:
+        if id(layout) not in _alive:  # twice in the table it would be forgotten once
+            _put(layout, fields)
+    finally:
+        _changing.release()
+
+
+def _put(layout: object, fields: Sequence[int]) -> None:
     first = (id(layout) >> _ADDRESS_SHIFT) % _SETS * _WAYS
     keys = _table[first * _ROW : (first + _WAYS) * _ROW : _ROW].tolist()
     place = first + (keys.index(0) if 0 in keys else len(_alive) % _WAYS)

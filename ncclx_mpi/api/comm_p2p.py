@@ -23,6 +23,7 @@ from ncclx_mpi.operations import device_transfer
 from ncclx_mpi.operations.background_progress import stepper
 from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, Together, started, write_status
 from ncclx_mpi.operations.transfer import Bound, Transfer
+from ncclx_mpi.p2p.call_words import NO_WORDS
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
 from ncclx_mpi.p2p.partial_results import RAW, SLOW
@@ -62,12 +63,13 @@ class PointToPoint:
     def Recv(self, buf: BufSpec, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
         """Blocking receive."""
         state = self._state
-        code = fast.receive_array(state.address, buf, source, tag, 0 if status is None else fast.room_for(status))
+        said = NO_WORDS if status is None else fast.room_for(status)
+        code = fast.receive_array(state.address, buf, source, tag, said.address)
         if code:
             if fast.settle_receive(state, code, buf, source, tag, status):
                 fast.finish_waiting(lambda begun: _start_recv(state, buf, source, tag, begun), status)
         elif status is not None:
-            fast.fill(status)
+            fast.fill(status, said)
 
     def Sendrecv(
         self,
@@ -81,15 +83,15 @@ class PointToPoint:
     ) -> None:
         """Send and receive a message."""
         state = self._state
-        words = fast.status_address() if status is None else fast.room_for(status)
-        code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, words)
+        said = NO_WORDS if status is None else fast.room_for(status)
+        code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
                 fast.finish_waiting(
                     lambda begun: _start_sendrecv(state, sendbuf, dest, sendtag, recvbuf, source, recvtag, begun), status
                 )
         elif status is not None:
-            fast.fill(status)
+            fast.fill(status, said)
 
     def Sendrecv_replace(
         self,
@@ -196,10 +198,11 @@ class PointToPoint:
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Nonblocking test for a message."""
-        seen = fast.look_for_message(self._state.address, source, tag, 0 if status is None else fast.room_for(status))
+        said = NO_WORDS if status is None else fast.room_for(status)
+        seen = fast.look_for_message(self._state.address, source, tag, said.address)
         if seen >= 0:
             if seen and status is not None:
-                fast.fill(status)
+                fast.fill(status, said)
             return bool(seen)
         native, source, tag, is_null = self._peer(source, tag)
         found = NO_PROC if is_null else native.engine.probe(native, source, tag)
@@ -242,13 +245,11 @@ class PointToPoint:
         if buf is not None:
             warnings.warn("the 'buf' argument is deprecated", UserWarning, stacklevel=2)
         state = self._state
-        words = 0 if status is None else fast.room_for(status)
-        found = fast.receive_plain(state.address, source, tag, 0, pickle._is_standard, words)
-        if type(found) is bytearray:
-            return _receive_noted(state, found, source, tag, status)
-        if status is not None:
-            fast.fill(status)
-        return found
+        said = NO_WORDS if status is None else fast.room_for(status)
+        found = fast.receive_plain(state.address, source, tag, 0, pickle._is_standard, said.address)
+        if status is not None and object_messages.is_received(found):
+            fast.fill(status, said)
+        return _receive_noted(state, found, source, tag, status) if type(found) is bytearray else found
 
     def sendrecv(
         self,
@@ -262,16 +263,16 @@ class PointToPoint:
     ) -> Any:
         """Send and receive."""
         state = self._state
-        words = 0 if status is None else fast.room_for(status)
+        said = NO_WORDS if status is None else fast.room_for(status)
         if not pickle._is_standard:
             return _exchange_objects(state, sendobj, dest, sendtag, source, recvtag, status)
-        found = fast.exchange_plain(state.address, sendobj, dest, sendtag, source, recvtag, words)
+        found = fast.exchange_plain(state.address, sendobj, dest, sendtag, source, recvtag, said.address)
+        if status is not None and object_messages.is_received(found):
+            fast.fill(status, said)
         if type(found) is bytearray:
             if found[0] == SLOW:
                 return _exchange_objects(state, sendobj, dest, sendtag, source, recvtag, status)
             return _receive_noted(state, found, source, recvtag, status)
-        if status is not None:
-            fast.fill(status)
         return found
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import warnings
-from array import array
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -32,13 +30,13 @@ from ncclx_mpi.operations.operation import Operation, Together, blame, started
 from ncclx_mpi.operations.transfer import Ticket, Transfer
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
+from ncclx_mpi.p2p.call_words import CallWords, leave_words, take_words
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
 from ncclx_mpi.rma import fast as windows
 from ncclx_mpi.rma import fast_epochs as epochs
 from numba_kernels import pickling, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import at_import, is_imported
-from numba_kernels.layout import WORD, zeroed
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
@@ -224,11 +222,11 @@ def settle_exchange(state: CommState, code: int, sendbuf: Any, recvbuf: Any, sou
     """Whether a send and receive goes the general way; raises why it was given up, or the receive has failed."""
     if code == messages.SLOW:
         return True
-    if code != messages.FAILED_PAIR:
+    if code < 0:
         raise_given_up(state.native, code, f"send and receive {from_whom(source, tag)}")
-    receiving, sending = status_words()[:2].tolist()
+    sending = state.native.engine.paired(code)
     parts = [Transfer(state.native, sendbuf, request=sending)] if sending else []
-    finish_waiting(lambda _: Together([*parts, Transfer(state.native, recvbuf, request=receiving)]), status)
+    finish_waiting(lambda _: Together([*parts, Transfer(state.native, recvbuf, request=code)]), status)
     return False
 
 
@@ -250,9 +248,16 @@ def finish_waiting(start: Callable[[list[Operation]], Operation], status: Status
     operation.finish()
 
 
-def fill(status: Status) -> None:
-    """Write what the last call of this thread has said about its message to `status`."""
-    source, tag, nbytes = status_words()[:3].tolist()
+def room_for(status: Status) -> CallWords:
+    """Return words for a call after which :func:`fill` has something to write to `status`."""
+    check_status(status)
+    return take_words()
+
+
+def fill(status: Status, said: CallWords) -> None:
+    """Write what a call has said about its message to `status`."""
+    source, tag, nbytes = said.words[:3]
+    leave_words(said)
     status._fill(source, tag, nbytes)
 
 
@@ -264,38 +269,3 @@ def add_ticket(state: CommState, kind: type[Ticket] = Ticket) -> bool:
     ticket = kind(engine)
     engine.add_ticket(ticket, ticket.request)
     return True
-
-
-_scratch = threading.local()
-_FEW_PLACES = 64
-
-
-def status_words() -> array[int]:
-    """Return the words into which this thread's receives write their status; :func:`status_address` is where they are."""
-    status_address()
-    words: array[int] = _scratch.status
-    return words
-
-
-def status_address() -> int:
-    """Return the address of :func:`status_words`."""
-    try:
-        address: int = _scratch.address
-    except AttributeError:
-        _scratch.status, address = zeroed(8 * WORD)
-        _scratch.address = address
-    return address
-
-
-def room_for(status: Status) -> int:
-    """Return :func:`status_address`, for a call after which :func:`fill` has something to write to `status`."""
-    check_status(status)
-    return status_address()
-
-
-def places(count: int) -> tuple[array[int], int]:
-    """Return at least `count` words of this thread for the places of completed requests, and where they are."""
-    pair: tuple[array[int], int] | None = getattr(_scratch, "places", None)
-    if pair is None or len(pair[0]) < count:
-        pair = _scratch.places = zeroed(max(count, _FEW_PLACES) * WORD)
-    return pair

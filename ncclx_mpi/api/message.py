@@ -14,6 +14,7 @@ from ncclx_mpi.constants import ANY_SOURCE, ANY_TAG
 from ncclx_mpi.operations import device_transfer
 from ncclx_mpi.operations.operation import NO_PROC, Operation, started, write_status
 from ncclx_mpi.operations.transfer import Transfer
+from ncclx_mpi.p2p.call_words import NO_WORDS
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import BufSpec
@@ -123,16 +124,14 @@ class Message(Handle):
 
     def recv(self, status: Status | None = None) -> Any:
         """Blocking receive of matched message."""
-        words = 0 if status is None else fast.room_for(status)
+        said = NO_WORDS if status is None else fast.room_for(status)
         if self._state is _NO_PROC:
             return Request._refer(self._from_nobody()).wait(status)
         native = self._state.comm
-        found = fast.receive_taken(native.address, self._take(), pickle._is_standard, words)
-        if type(found) is bytearray:
-            return object_messages.receive_noted(native, found, ANY_SOURCE, ANY_TAG, 0, status)
-        if status is not None:
-            fast.fill(status)
-        return found
+        found = fast.receive_taken(native.address, self._take(), pickle._is_standard, said.address)
+        if status is not None and object_messages.is_received(found):
+            fast.fill(status, said)
+        return object_messages.receive_noted(native, found, ANY_SOURCE, ANY_TAG, 0, status) if type(found) is bytearray else found
 
     def irecv(self) -> Request:
         """Nonblocking receive of matched message."""

@@ -37,6 +37,7 @@ from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import Operation, Together, on_behalf, wait_for, write_status
 from ncclx_mpi.operations.transfer import Ticket, Transfer, raise_error
 from ncclx_mpi.p2p import object_requests, request_pool
+from ncclx_mpi.p2p.call_words import NO_WORDS, take_words
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result, from_whom
 from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.layout import PENDING, STANDARD
@@ -266,20 +267,21 @@ def _wait_stepping(comm: NativeComm, operation: Operation) -> None:
 
 def receive(comm: NativeComm, source: int, tag: int, offset: int = 0, status: Status | None = None) -> Any:
     """Receive an object, whatever its size."""
-    words = 0 if status is None else fast.status_address()
-    found = fast.receive_plain(comm.address, source, tag, offset, pickle._is_standard, words)
-    if type(found) is bytearray:
-        return receive_noted(comm, found, source, tag, offset, status)
-    if status is not None:
-        fast.fill(status)
-    return found
+    said = NO_WORDS if status is None else take_words()
+    found = fast.receive_plain(comm.address, source, tag, offset, pickle._is_standard, said.address)
+    if status is not None and is_received(found):
+        fast.fill(status, said)
+    return receive_noted(comm, found, source, tag, offset, status) if type(found) is bytearray else found
+
+
+def is_received(found: Any) -> bool:
+    """Whether what a compiled receive returns came with what its message was: an object, or the note RAW."""
+    return type(found) is not bytearray or found[0] == RAW
 
 
 def receive_noted(comm: NativeComm, noted: bytearray, source: int, tag: int, offset: int, status: Status | None) -> Any:
     """Go on with a receive that ended with a note: RAW or MATCHED."""
     if noted[0] == RAW:
-        if status is not None:
-            fast.fill(status)
         return load(memoryview(noted)[1:])
     message = word_of(noted)
     if message == 0:

@@ -17,9 +17,11 @@ from ncclx_mpi.operations.operation import EMPTY, Operation, Persistent, write_s
 from ncclx_mpi.operations.partitioned import NoPartner, PartitionedReceive, PartitionedSend
 from ncclx_mpi.operations.transfer import Bound, Ticket
 from ncclx_mpi.p2p import request_pool
+from ncclx_mpi.p2p.call_words import NO_WORDS, leave_words, take_words
 from ncclx_mpi.p2p.fast import SLOW
 from ncclx_mpi.p2p.partial_results import NOT_YET, RAW
 from ncclx_mpi.p2p.request_pool import DONE
+from ncclx_mpi.p2p.requests import STATUS_WORDS
 
 _NULL = Operation()
 _NULL.empty()
@@ -355,28 +357,31 @@ def _none_yet(what: str) -> Literal[False]:
 
 def _complete_any(requests: Sequence[Request], status: Status | None, waits: int) -> int:
     """Complete one of several plain messages natively: its index, UNDEFINED if none is done yet, SLOW with nothing done."""
-    address = fast.status_address()
+    places = take_words()
     try:
-        count = fast.complete_some(requests, waits, 1, address, None if status is None else (status,))
+        count = fast.complete_some(requests, waits, 1, places.address, None if status is None else (status,))
     except BaseException:  # of a signal handler
         _void(*requests)
         raise
-    return int(fast.status_words()[0]) if count > 0 else SLOW if count < 0 else UNDEFINED
+    place = places.words[0]
+    leave_words(places)
+    return place if count > 0 else SLOW if count < 0 else UNDEFINED
 
 
 def _complete_some(requests: Sequence[Request], statuses: list[Status] | None, waits: int) -> list[int] | None:
     """Complete the done ones of several plain messages natively: their indices; None with nothing done."""
-    places, address = fast.places(len(requests))
+    places = take_words(len(requests))
     room = _room(statuses, len(requests))
     try:
-        count = fast.complete_some(requests, waits, _MANY, address, room)
+        count = fast.complete_some(requests, waits, _MANY, places.address, room)
     except BaseException:  # of a signal handler
         _void(*requests)
         raise
+    indices = places.words[: max(count, 0)].tolist()
+    leave_words(places)
     if count < 0:
         return None
     _take_over(statuses, room, count)
-    indices: list[int] = places[:count].tolist()
     return indices
 
 
@@ -411,21 +416,17 @@ def _take_over(statuses: Any, room: Any, count: int) -> None:
 
 def _complete_object(request: Request, status: Status | None, waits: int) -> Any:
     """Complete a message natively: the object that it brought, or a note: RAW, NOT_YET, or SLOW with nothing done."""
-    words = 0 if status is None else fast.room_for(status)
+    said = NO_WORDS if status is None else fast.room_for(status)
     try:
-        found = fast.complete_object(request, waits, pickle._is_standard, words)
+        found = fast.complete_object(request, waits, pickle._is_standard, said.address)
     except BaseException:  # of a signal handler
         _void(request)
         raise
-    if status is not None and (type(found) is not bytearray or found[0] == RAW):
-        _fill_completed(status)
+    if status is not None and object_messages.is_received(found):
+        source, tag, nbytes, _, cancelled = said.words[:STATUS_WORDS]
+        leave_words(said)
+        status._fill(source, tag, nbytes, bool(cancelled))
     return found
-
-
-def _fill_completed(status: Status) -> None:
-    """Write what the last call of this thread has said about what it completed to `status`."""
-    source, tag, nbytes, _, cancelled = fast.status_words()[:5].tolist()
-    status._fill(source, tag, nbytes, bool(cancelled))
 
 
 def _is_active(request: Request) -> bool:

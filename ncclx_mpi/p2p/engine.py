@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from ncclx_mpi.algorithms import UNFORCED
 from ncclx_mpi.p2p import keeping, request_pool, requests
 from ncclx_mpi.p2p.arrivals import arrive
 from ncclx_mpi.p2p.blocks import block, untouched_block
+from ncclx_mpi.p2p.call_words import leave_words, take_words
 from ncclx_mpi.p2p.ended import EndedComms
 from ncclx_mpi.p2p.guests import MOST_GUESTS, Guests
 from ncclx_mpi.p2p.inlined_arrivals import take_in
@@ -158,7 +158,6 @@ class Engine:
         self._left, self._left_address = block(LEFT.total * MOST_LEFT)
         self.ended = EndedComms(self)
         self._calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
-        self._scratch = threading.local()
         self._fill_block()
         self._fill_peers(endpoints or {})
         self.guests = Guests(self)
@@ -398,9 +397,10 @@ class Engine:
 
     def result(self, request: int) -> Result:
         """What became of a complete request."""
-        status, address = self._status()
-        self._read_status(request, address)
-        source, tag, nbytes, error, cancelled = status.tolist()
+        said = take_words()
+        self._read_status(request, said.address)
+        source, tag, nbytes, error, cancelled = said.words[: requests.STATUS_WORDS]
+        leave_words(said)
         return Result(source, tag, nbytes, error, bool(cancelled))
 
     def describe(self, request: int) -> str:
@@ -410,6 +410,11 @@ class Engine:
         if words[REQUEST.kind // WORD] == SEND:
             return f"send to rank {peer}, tag {tag}"
         return f"receive {from_whom(peer, tag)}"
+
+    def paired(self, request: int) -> int:
+        """The send of an exchange whose complete receive :func:`ncclx_mpi.p2p.fast.exchange_arrays` has returned; 0 if it was given back."""
+        sending: int = _words_of(request)[REQUEST.queue_next // WORD]
+        return sending
 
     def capacity(self, request: int) -> int:
         """Bytes of the buffer of a receive, -1 for a send."""
@@ -464,17 +469,18 @@ class Engine:
         return message
 
     def _wait_message(self, comm: NativeComm, source: int, tag: int, offset: int, take: int, what: str) -> int:
-        found, address = self._status()
-        code, resumed = AGAIN, 0
+        found, code, resumed = take_words(), AGAIN, 0
         waiting = entry(requests.wait_message)
         while code == AGAIN:
-            code = waiting(comm.address, offset, source, tag, take, resumed, address)
+            code = waiting(comm.address, offset, source, tag, take, resumed, found.address)
             resumed = 1
             if code == AGAIN:
                 self.ended.check(comm, what)
         if code != DONE:
             raise self.failure(code, what)
-        return int(found[0])
+        message = found.words[0]
+        leave_words(found)
+        return message
 
     # Waiting ----------------------------------------------------------------------------------------------------
 
@@ -616,14 +622,6 @@ class Engine:
         """One line a rank of this node: which operation it is in, with whom, since when."""
         rate = self.word("ticks_per_us")
         return "\n".join(state_in_words(self.arena, local_rank, rank, rate) for local_rank, rank in enumerate(self.near))
-
-    def _status(self) -> tuple[memoryview[int], int]:
-        """Return the five status words of this thread, and their address."""
-        pair: tuple[memoryview[int], int] | None = getattr(self._scratch, "status", None)
-        if pair is None:
-            pair = block(requests.STATUS_WORDS * WORD)
-            self._scratch.status = pair
-        return pair
 
 
 def from_whom(source: int, tag: int) -> str:

@@ -32,9 +32,8 @@ from numba_kernels.pyobject import (
     writable_of,
 )
 
-SLOW, FAILED_PAIR, GIVEN_UP = -1, -2, -16
-"""Instead of a request handle: take the slow path; the status holds the handles of a receive and of a send (0: none), both complete, of
-which the first has failed; GIVEN_UP less the code because of which a wait was given up."""
+SLOW, GIVEN_UP = -1, -16
+"""Instead of a request handle: take the slow path; GIVEN_UP less the code because of which a wait was given up."""
 POLLS = 300
 """Turns that a wait keeps the GIL, some 10 us."""
 _TRACE_SEND, _TRACE_RECEIVE, _TRACE_EXCHANGE = 1, 2, 20
@@ -167,7 +166,10 @@ def _end_receive(engine, request, status):  # type: ignore[no-untyped-def]
     nogil=False,
 )
 def exchange_arrays(comm, send, dest_rank, send_tag, recv, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
-    """Send a plain array and receive into another one. 0: done, status words written; SLOW; FAILED_PAIR; GIVEN_UP less a code."""
+    """Send a plain array and receive into another one. 0: done, with `status` written unless that is 0; SLOW; GIVEN_UP less a code.
+
+    Or a complete receive that failed: the send, if it is to be given back too, is where it would go on in a queue (`REQUEST.queue_next`).
+    """
     dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
     if element_of(send) == NONE or element_of(recv) == NONE or writable_of(recv) == 0:
         return SLOW
@@ -188,9 +190,8 @@ def exchange_arrays(comm, send, dest_rank, send_tag, recv, source_rank, receive_
         return code
     trace_end(record)
     if load64(receiving + REQUEST.error) != 0:
-        store64(status, receiving)
-        store64(status + 8, sending)
-        return FAILED_PAIR
+        store64(receiving + REQUEST.queue_next, sending)
+        return receiving
     _end_receive(engine, receiving, status)
     if sending != 0:
         lock(engine)

@@ -123,7 +123,7 @@ class Library(Driver):
 
     def __init__(self, functions: Any) -> None:
         self._functions = {name: _typed(getattr(functions, name), types) for name, types in SIGNATURES.items()}
-        self._scratch = threading.local()
+        self._rooms: list[tuple[Any, tuple[Any, Any]]] = []
         self._contexts: dict[int, int] = {}
         self._loaded: dict[tuple[int, Launchable], _Function] = {}
         self._guard = threading.Lock()
@@ -178,7 +178,7 @@ class Library(Driver):
 
     def memory(self, address: int) -> Memory | None:
         """What an address is; None for memory that the driver does not know."""
-        values, query = self._attributes()
+        room = values, query = self._room()
         ctypes.memset(values, 0, ctypes.sizeof(values))  # some of the values are narrower than the room for them
         status = self._functions["cuPointerGetAttributes"](len(_ATTRIBUTES), *query, address)
         if status in _NOT_A_POINTER:
@@ -186,6 +186,7 @@ class Library(Driver):
         if status:
             raise self._error("cuPointerGetAttributes", status)
         kind, buffer_id, is_managed, ordinal, is_exportable, base, nbytes = values
+        self._rooms.append(room)
         if not kind:
             return None
         is_host = kind == _HOST and not is_managed
@@ -433,16 +434,16 @@ class Library(Driver):
         title, reason = ((text.value or b"unknown").decode() for text in said)
         return DriverError(status, f"{name} returned {title} ({status}): {reason}")
 
-    def _attributes(self) -> tuple[Any, tuple[Any, Any]]:
-        """Room for the attributes of an address, the calling thread's own, and what asks for them."""
-        room: tuple[Any, tuple[Any, Any]] | None = getattr(self._scratch, "attributes", None)
-        if room is None:
+    def _room(self) -> tuple[Any, tuple[Any, Any]]:
+        """Room for the attributes of an address, and what asks for them; a call's own, as a signal handler in its middle may ask, too."""
+        try:
+            return self._rooms.pop()
+        except IndexError:
             count = len(_ATTRIBUTES)
             values = (c_uint64 * count)()
             first = ctypes.addressof(values)
             pointers = (c_void_p * count)(*range(first, first + 8 * count, 8))
-            room = self._scratch.attributes = values, ((c_int * count)(*_ATTRIBUTES), pointers)
-        return room
+            return values, ((c_int * count)(*_ATTRIBUTES), pointers)
 
 
 class _Function:

@@ -19,19 +19,22 @@ import numpy as np
 import pytest
 
 import ncclx_mpi
+import numba_kernels
 from ncclx_mpi import MPI
 from ncclx_mpi.api.op import native
 from ncclx_mpi.operations import background_progress
+from numba_kernels import pylayouts
 
 EACH_INSTRUCTION = 0.0
 INTERVALS = [1e-6, 0.005]
 THREADS, MESSAGES = 4, 40
-PACKAGE = os.path.dirname(ncclx_mpi.__file__)
+LAYOUT_WORDS = pylayouts.LAYOUT.total // 8
+PACKAGES = tuple(os.path.dirname(package.__file__) + os.sep for package in (ncclx_mpi, numba_kernels))
 
 
 @contextlib.contextmanager
 def switching(interval: float) -> Iterator[None]:
-    """Let Python's threads take turns every `interval` seconds, or after each instruction of the package.
+    """Let Python's threads take turns every `interval` seconds, or after each instruction of the packages.
 
     Time decides which windows between two instructions another thread meets, and on a busy machine it meets few; the latter opens them all.
     """
@@ -50,8 +53,8 @@ def switching(interval: float) -> Iterator[None]:
 
 
 def let_others_run(frame: FrameType, event: str, _argument: Any) -> Any:
-    """Give other threads their turn before each instruction of the package; what else runs is not traced."""
-    if not frame.f_code.co_filename.startswith(PACKAGE):
+    """Give other threads their turn before each instruction of the packages; what else runs is not traced."""
+    if not frame.f_code.co_filename.startswith(PACKAGES):
         return None
     frame.f_trace_opcodes = True
     if event == "opcode":
@@ -276,6 +279,36 @@ def test_threads_use_an_operation_for_the_first_time_at_once(comm: Any) -> None:
         in_threads(ask)
     op.Free()
     assert len(found) == 1
+
+
+class Placed:
+    """What a table of layouts may hold."""
+
+
+def rows_of(keys: set[int]) -> list[list[int]]:
+    """The rows of the table of layouts that have one of these keys."""
+    words = pylayouts._table.tolist()
+    rows = (words[at : at + LAYOUT_WORDS] for at in range(0, len(words), LAYOUT_WORDS))
+    return [row for row in rows if row[0] in keys]
+
+
+@pytest.mark.ranks(1)
+def test_threads_put_layouts_into_their_table_at_once(comm: Any) -> None:
+    """No row has the key of one and the fields of another; and none is there twice, of which only one row would be cleared in the end."""
+    layouts = [Placed() for _ in range(THREADS)]
+    keys = {id(layout) for layout in layouts}
+
+    def put(index: int) -> None:
+        for layout in layouts[index:] + layouts[:index]:
+            pylayouts.remember(layout, [id(layout)] * (LAYOUT_WORDS - 1))
+
+    with switching(EACH_INSTRUCTION):
+        in_threads(put)
+    found = rows_of(keys)
+    assert found and all(set(row) == {row[0]} for row in found)
+    assert len({row[0] for row in found}) == len(found)
+    layouts.clear()
+    assert not rows_of(keys)
 
 
 @pytest.mark.ranks(2, timeout=60)
