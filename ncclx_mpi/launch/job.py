@@ -494,9 +494,8 @@ class Job:
         """One rank has ended: who waits for it must learn so, and a failure ends the job."""
         if code or self.nodes.control_word(rank, "pid"):
             self.nodes.ended(rank)
-        may_be_cause = self.outcome.abort_code is None and (
-            code < 0 or self.nodes.abort_code is None
-        )  # neither killed for it nor who did it
+        # of an abort: unless it was killed for that, or did it
+        may_be_cause = self.outcome.abort_code is None and (code < 0 or self.nodes.abort_code is None)
         if self.nodes.abort_code is not None and self.outcome.abort_code is None:
             self.outcome.abort_code = self.nodes.abort_code
             self._guard.signal(signal.SIGKILL)
