@@ -19,7 +19,10 @@ from namespaces import namespaces
 
 name, seconds = sys.argv[1], float(sys.argv[2])
 with namespaces(name, name + "x"):
-    print(subprocess.Popen(["ip", "netns", "exec", name, "sleep", "600"]).pid, flush=True)
+    inside = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "600"])
+    while str(inside.pid) not in subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split():
+        time.sleep(0.01)
+    print(inside.pid, flush=True)
     time.sleep(seconds)
 """
 
