@@ -37,6 +37,14 @@ def fork() -> int:
         return os.fork()
 
 
+def interpreter_flags() -> list[str]:
+    """Return the flags with which another interpreter is as this one: those that multiprocessing passes on; no public name says them."""
+    import subprocess  # few programs come here
+
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags
+
+
 def environment_of_helpers(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ`, with a path by which a new interpreter finds this package where it runs from a source tree."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -92,7 +92,7 @@ class Client:
 
 def start_server(module: str, ends: Sequence[socket.socket], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a process that forks ranks, out of reach of this terminal's signals: ``python -m module FD ...``, which gets the `ends`."""
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    flags = process.interpreter_flags()
     numbers = [end.fileno() for end in ends]
     try:
         return subprocess.Popen(

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Any
 
+from ncclx_mpi import process
 from ncclx_mpi.launch.local import Manners, run_programs
 from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, parse_any
 from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
@@ -51,9 +52,7 @@ def _is_in_effect(flag: str) -> bool:
     """Whether this interpreter has a flag: pools of mpi4py pass on those of their owner, of which ``-R`` is the default."""
     if flag == "-R":
         return bool(sys.flags.hash_randomization)
-    import subprocess  # few programs come here
-
-    return flag in subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flag in process.interpreter_flags()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from namespaces import namespaces
 name, seconds = sys.argv[1], float(sys.argv[2])
 with namespaces(name, name + "x"):
     inside = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "600"])
+    end = time.monotonic() + 20
     while str(inside.pid) not in subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split():
+        assert time.monotonic() < end, "sleep does not get into its namespace"
         time.sleep(0.01)
     print(inside.pid, flush=True)
     time.sleep(seconds)

@@ -1,53 +1,37 @@
 """Calls in the middle of calls: a signal handler, or a finalizer, may communicate between any two instructions of one that it interrupts.
 
-What stands between is shown by instruction: the trace function of Python is the intruder.
+The trace function of Python is the intruder.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import ncclx_mpi
 from ncclx_mpi import MPI
+from tests.robustness.instructions import before_each
 
-PACKAGE = os.path.dirname(ncclx_mpi.__file__)
 OWN, ITS = 7, 50
 """Tags of a call, and of what intrudes into it."""
 
 
 class Intruder:
-    """Receives of all kinds, on a communicator of its own, before each instruction of the package that something else executes."""
+    """Receives of all kinds, on a communicator of its own, before each instruction of the packages that something else executes."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
         self.count = 0
-        self._is_inside = False
 
     def __enter__(self) -> None:
-        sys.settrace(self.trace)
+        sys.settrace(before_each(self.intrude))
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
-
-    def trace(self, frame: FrameType, event: str, _argument: Any) -> Any:
-        if self._is_inside or not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            self._is_inside = True
-            try:
-                self.intrude()
-            finally:
-                self._is_inside = False
-        return self.trace
 
     def intrude(self) -> None:
         comm, status, found = self.comm, MPI.Status(), np.zeros(5)

@@ -12,24 +12,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
-import ncclx_mpi
-import numba_kernels
 from ncclx_mpi import MPI
 from ncclx_mpi.api.op import native
 from ncclx_mpi.operations import background_progress
 from numba_kernels import pylayouts
+from tests.robustness.instructions import before_each
 
 EACH_INSTRUCTION = 0.0
 INTERVALS = [1e-6, 0.005]
 THREADS, MESSAGES = 4, 40
 LAYOUT_WORDS = pylayouts.LAYOUT.total // 8
-PACKAGES = tuple(os.path.dirname(package.__file__) + os.sep for package in (ncclx_mpi, numba_kernels))
 
 
 @contextlib.contextmanager
@@ -40,6 +37,7 @@ def switching(interval: float) -> Iterator[None]:
     """
     before = sys.getswitchinterval()
     if interval == EACH_INSTRUCTION:
+        let_others_run = before_each(lambda: time.sleep(0))  # gives the GIL away
         threading.settrace(let_others_run)
         sys.settrace(let_others_run)
     else:
@@ -50,16 +48,6 @@ def switching(interval: float) -> Iterator[None]:
         sys.settrace(None)
         threading.settrace(None)
         sys.setswitchinterval(before)
-
-
-def let_others_run(frame: FrameType, event: str, _argument: Any) -> Any:
-    """Give other threads their turn before each instruction of the packages; what else runs is not traced."""
-    if not frame.f_code.co_filename.startswith(PACKAGES):
-        return None
-    frame.f_trace_opcodes = True
-    if event == "opcode":
-        time.sleep(0)  # gives the GIL away
-    return let_others_run
 
 
 def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
