@@ -28,7 +28,6 @@ _NULL.empty()
 
 Deliver = Callable[[Operation], Any]
 _TESTING, _WAITING = 0, 1
-_MANY = 1 << 30
 _finish, _settle = methodcaller("finish"), methodcaller("settle")
 """How a done operation ends: lower-case methods want the object that it brought, upper-case ones don't."""
 
@@ -373,7 +372,7 @@ def _complete_some(requests: Sequence[Request], statuses: list[Status] | None, w
     places = take_words(len(requests))
     room = _room(statuses, len(requests))
     try:
-        count = fast.complete_some(requests, waits, _MANY, places.address, room)
+        count = fast.complete_some(requests, waits, len(places.words), places.address, room)  # another thread may have made it longer
     except BaseException:  # of a signal handler
         _void(*requests)
         raise

@@ -140,3 +140,22 @@ def test_what_intrudes_changes_nothing(comm: Any, call: Callable[[Any, MPI.Statu
             call(comm, status)
         assert (status.source, status.tag) == (0, OWN) and status.count in nbytes
     assert intruder.count > 20
+
+
+@pytest.mark.ranks(1)
+def test_a_list_that_grows_in_front_of_its_call(comm: Any) -> None:
+    """As many requests are completed as there is room to say so, however long the list has become since that was made."""
+    pending, more = ([comm.Isend(np.zeros(1), 0, 1) for _ in range(count)] for count in (60, 300))
+
+    def grow() -> None:
+        pending.extend([more.pop() for _ in range(min(len(more), 20))])
+
+    sys.settrace(before_each(grow))
+    try:
+        found = MPI.Request.Waitsome(pending)
+    finally:
+        sys.settrace(None)
+    assert found and len(found) == sum(not request for request in pending)
+    for _ in range(360):
+        comm.Recv(np.zeros(1), 0, 1)
+    MPI.Request.Waitall(pending + more)
