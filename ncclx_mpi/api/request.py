@@ -372,7 +372,8 @@ def _complete_some(requests: Sequence[Request], statuses: list[Status] | None, w
     places = take_words(len(requests))
     room = _room(statuses, len(requests))
     try:
-        count = fast.complete_some(requests, waits, len(places.words), places.address, room)  # another thread may have made it longer
+        most = len(places.words)  # another thread may have made the list longer
+        count = fast.complete_some(requests, waits, most, places.address, room)
     except BaseException:  # of a signal handler
         _void(*requests)
         raise
