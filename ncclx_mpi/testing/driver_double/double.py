@@ -46,6 +46,7 @@ _CONTEXTS = 0xC000
 _THREADS_ON_CPU = 128
 _MOST_THREADS, _MOST_BLOCKS = 1024, (1 << 31) - 1
 _ADDRESSES = range(1 << 32, 1 << 47)
+"""What arguments of kernels may be addresses: those below are counts, or in the heap of a Python that is no PIE, which is left alone."""
 _SWITCH_SECONDS = 0.0005
 _ASKING_SECONDS = 0.0001
 """What it takes to hear that a stream is not idle: who asks again and again leaves the core to the threads that run streams."""
