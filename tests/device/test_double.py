@@ -299,7 +299,8 @@ def test_kernels_run_on_device_addresses(driver: Double) -> None:
 
 @pytest.mark.parametrize("wrong, message", [("past", "behind the end"), ("host", "plain host memory"), ("freed", "been freed")])
 def test_kernels_with_wrong_addresses(wrong: str, message: str) -> None:
-    host = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)  # the heap of some builds of Python lies below what is told from counts
+    # The heap of some builds of Python lies below what is told from counts.
+    host = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
     with pytest.raises(Violation, match=message), Double() as driver:
         driver.use(0)
         one, two, gone = (driver.allocate(8 * 4) for _ in range(3))
