@@ -1,15 +1,18 @@
 """Buffers straight from Python objects into compiled code: a Numba type whose unboxing reads the array object itself.
 
 ``array.ctypes.data`` costs 1,000 ns; reading the fields of the ``PyArrayObject`` while Numba's wrapper unboxes the argument
-costs about 10. What is read is checked there: exact type ``ndarray`` (or a list or tuple of one and a registered
-element type), contiguous, aligned, native byte order. Everything else arrives as ``element == NONE`` and takes the caller's
-slow path, which resolves it properly or says what is wrong with it. Nothing unchecked reaches compiled code.
+costs about 10. What is read is checked there: exact type ``ndarray``, contiguous, aligned, native byte order; or one of the types of Python
+itself that have memory (:data:`EXPORTERS`); or a list or tuple of one of these and a registered element type, a count, or both. Everything
+else arrives as ``element == NONE`` and takes the caller's slow path, which resolves it properly or says what is wrong with it. Nothing
+unchecked reaches compiled code.
 
 The layouts of CPython's and NumPy's objects are part of their stable or frozen C interfaces on builds with the GIL;
 :func:`mismatch` compares what is read with what Python and NumPy say; where they differ (free-threaded builds) callers must not come here.
 
 Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``,
-``array`` (address of the array object itself, which lives until the call ends).
+``array`` (address of the array object itself, which lives until the call ends; of Python's own types that of a memoryview of it, which keeps
+its memory where it is), ``counted`` (whether a count was given, so that ``nbytes`` are those of so many elements), ``room`` (bytes that
+are there, from ``address`` on).
 """
 
 from __future__ import annotations
@@ -40,6 +43,11 @@ TEXT_UTF8 = ASCII_TEXT + 8
 TEXT_COMPACT, TEXT_ASCII, TEXT_KIND_SHIFT, TEXT_KIND_MASK = 0x20, 0x40, 2, 7
 """Whether the characters are in the object; whether all are ASCII; bytes of a character: 1, 2 or 4."""
 
+VIEW_FLAGS, VIEW_DATA, VIEW_NBYTES, VIEW_READONLY, VIEW_FORMAT = 40, 56, 72, 88, 96
+"""PyMemoryViewObject: what is known of it, and of its Py_buffer the address, the length in bytes, whether it is read only, the format."""
+VIEW_CONTIGUOUS = 0x2 | 0x4
+"""The flags of a memoryview whose memory is contiguous, in either order."""
+
 C_CONTIGUOUS, WRITEABLE = 0x1, 0x400
 
 LAST_PLAIN, HALF = 16, 23  # type numbers 0..16 are bool to complex long double; 23 is float16
@@ -48,21 +56,32 @@ TYPE_NUMBERS = {code: number for number, code in enumerate("?bBhHiIlLqQfdgFDGOSU
 _ITEMSIZES = words("q", [1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 4, 8, 16, 8, 16, 32, 0, 0, 0, 1, 0, 0, 2])
 """Bytes of an element by NumPy type number. Void stands for bytes."""
 
+EXPORTERS = {"bytes": bytes, "bytearray": bytearray, "array": words, "memoryview": memoryview}
+"""Python's own types that have memory, by the names of their symbols."""
+FORMATS = 128
+"""Characters that may be the format of a buffer: those of ASCII."""
+_formats = words("q", [TYPE_NUMBERS[chr(code)] if chr(code) in "?bBhHiIlLqQfdg" else NONE for code in range(FORMATS)])
+
 BUCKETS = 512
 _registered, _registered_at = zeroed(2 * BUCKETS * WORD)
 """Open-addressing table: address of a Python object that names an element type, NumPy type number. Read by compiled code."""
 _array_type, _array_type_at = zeroed(WORD)
 """The address of the class of arrays once there is one: nothing is an array before."""
+_in_place, _in_place_at = zeroed(WORD)
+"""The address of what stands for a buffer that is another one of the call."""
 _kept: list[Any] = []
 
 symbols.add("ncclx_mpi_ndarray_type", _array_type_at)
+symbols.add("ncclx_mpi_in_place", _in_place_at)
 symbols.add("ncclx_mpi_list_type", id(list))
 symbols.add("ncclx_mpi_tuple_type", id(tuple))
 symbols.add("ncclx_mpi_int_type", id(int))
-symbols.add("ncclx_mpi_bytes_type", id(bytes))
+for _name, _type in EXPORTERS.items():
+    symbols.add(f"ncclx_mpi_{_name}_type", id(_type))
 symbols.add("ncclx_mpi_none", id(None))
 symbols.add("ncclx_mpi_element_table", _registered_at)
 symbols.add("ncclx_mpi_itemsizes", _ITEMSIZES.buffer_info()[0])
+symbols.add("ncclx_mpi_format_elements", _formats.buffer_info()[0])
 
 
 FIELDS = ("address", "nbytes", "element", "itemsize", "writable")
@@ -76,6 +95,8 @@ element_of = emitted("pyobject", "element_of")
 itemsize_of = emitted("pyobject", "itemsize_of")
 writable_of = emitted("pyobject", "writable_of")
 array_of = emitted("pyobject", "array_of")
+room_of = emitted("pyobject", "room_of")
+is_counted = emitted("pyobject", "is_counted")
 index_argument = types.emitted_type("pyobject", "index_argument")
 """A rank, a root or a tag: a Python int, or NO_INDEX for the slow path. Numba's own integers would take ``1.5`` and ``"1"`` too."""
 index_of = emitted("pyobject", "index_of")
@@ -97,6 +118,7 @@ int_type = make_symbol("ncclx_mpi_int_type")
 _address_of_array_type = make_symbol("ncclx_mpi_ndarray_type")
 bytes_type = make_symbol("ncclx_mpi_bytes_type")
 none_object = make_symbol("ncclx_mpi_none")
+_address_of_in_place = make_symbol("ncclx_mpi_in_place")
 item_sizes = make_symbol("ncclx_mpi_itemsizes")
 """Address of the bytes of an element by NumPy type number."""
 
@@ -113,6 +135,11 @@ def register_element(key: Any, code: str) -> None:
     _registered[2 * slot] = id(key)
 
 
+def introduce_in_place(sentinel: Any) -> None:
+    """Let compiled code know the object, which is never gone, that a program passes in the place of a buffer."""
+    _in_place[0] = id(sentinel)
+
+
 def _learn() -> None:
     _array_type[0] = id(np.ndarray)
 
@@ -124,6 +151,12 @@ at_import(_learn)
 def ndarray_type() -> Any:
     """The address of the class of arrays, 0 while there is none."""
     return load64(_address_of_array_type())
+
+
+@kernel(types.int64(array_argument))
+def is_in_place(argument):  # type: ignore[no-untyped-def]
+    """Whether an argument, which is no plain array then, says that the memory is another one's of the call."""
+    return 1 if array_of(argument) == load64(_address_of_in_place()) else 0
 
 
 @kernel(types.int64(array_argument, types.int64), is_entry=True, nogil=False)
@@ -147,6 +180,8 @@ def mismatch() -> str:
     for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4)):
         if not _is_text_as_assumed(text, size):
             return f"str of {size} bytes a character"
+    if not _are_views_as_assumed():
+        return "memoryview"
     return "" if not is_imported() or _are_arrays_as_assumed() else "ndarray"
 
 
@@ -157,6 +192,25 @@ def verify_arrays() -> None:
 
 
 _LEAST_ADDRESS, _WORD_BYTES = 1 << 16, 8
+
+
+def _are_views_as_assumed() -> bool:
+    """Whether a memoryview keeps what is known of its memory where it is assumed."""
+    source = words("d", [1.0, 2.0, 3.0])
+    address, entries = source.buffer_info()
+    for view, is_contiguous in (
+        (memoryview(source), True),
+        (memoryview(source).toreadonly()[:2], True),
+        (memoryview(source)[::2], False),
+    ):
+        flags, readonly = (ctypes.c_int32.from_address(id(view) + offset).value for offset in (VIEW_FLAGS, VIEW_READONLY))
+        found = [_word(view, VIEW_DATA), _word(view, VIEW_NBYTES), bool(readonly), bool(flags & VIEW_CONTIGUOUS)]
+        if found != [address, view.nbytes, view.readonly, is_contiguous]:
+            return False
+        text = _word(view, VIEW_FORMAT)
+        if text < _LEAST_ADDRESS or ctypes.string_at(text) != b"d":
+            return False
+    return entries * source.itemsize == 24
 
 
 def _is_object_as_assumed(sample: Any) -> bool:
@@ -206,7 +260,7 @@ def _are_arrays_as_assumed() -> bool:
         read(sample, fields.ctypes.data)
         if fields[:4].tolist() != values or bool(fields[4]) is not writable:
             return False
-    refused = (array[:, ::2], array.astype(">f4"), b"bytes", None, [array], np.array(["text"]))
+    refused = (array[:, ::2], array.astype(">f4"), "text", None, [array], [array, 7], np.array(["text"]))
     return all(read(sample, fields.ctypes.data) == NONE for sample in refused)
 
 

@@ -233,10 +233,24 @@ def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def read_block(spec, vector):  # type: ignore[no-untyped-def]
-    """Read ``array`` or ``[array, type]`` into a `VECTOR`: the element type number, or NONE."""
+    """Read ``array``, ``[array, type]``, ``[array, count]`` or ``[array, count, type]`` into a `VECTOR`: the element type number, or NONE."""
     items = items_of(spec)
     if items == 0:
         return _open(spec, 0, vector)
-    if load64(spec + OB_SIZE) != 2 or _open(load64(items), load64(items + 8), vector) == NONE:
+    given = load64(spec + OB_SIZE)
+    if given != 2 and given != 3:
         return NONE
-    return NONE if load64(vector + VECTOR.nbytes) % load64(vector + VECTOR.itemsize) != 0 else load64(vector + VECTOR.element)
+    kind, number = load64(items + 8 * (given - 1)), -1
+    if given == 2 and element_named(kind) == NONE:
+        kind = 0
+    if given == 3 or kind == 0:
+        number = _integer(load64(items + 8), vector)
+        if number < 0 or number >= _MOST:
+            return NONE
+    element = _open(load64(items), kind, vector)
+    nbytes, itemsize = load64(vector + VECTOR.nbytes), load64(vector + VECTOR.itemsize)
+    if element == NONE or number * itemsize > nbytes or (number < 0 and nbytes % itemsize != 0):
+        return NONE
+    if number >= 0:
+        store64(vector + VECTOR.nbytes, number * itemsize)
+    return element

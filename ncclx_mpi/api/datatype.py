@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -494,6 +495,11 @@ _NUMPY = dict(zip(_KINDS, "?VbhilBHILefdgFDG", strict=True))
 for _name, _layout in named.LAYOUTS.items():
     if _layout.kind in _NUMPY:
         register_element(PREDEFINED[_name], _NUMPY[_layout.kind])  # compiled code reads [array, type] like a bare array
+for _code, _name in named.CODES.items():
+    _state = PREDEFINED[_name]._state
+    if len(_code) == 1 and _state is not None and _state.kind in _NUMPY:
+        for _key in {sys.intern(_code), chr(ord(_code))}:  # a text of one character is one of these two objects
+            register_element(_key, _NUMPY[_state.kind])
 
 _typedict = {code: PREDEFINED[name] for code, name in named.CODES.items()}
 _typedict_c = {code: PREDEFINED[name] for code, name in named.CODES_C.items()}

@@ -6,6 +6,8 @@ import ctypes
 import operator
 from typing import Any, Self
 
+from numba_kernels import pyobject
+
 
 class _Slot(ctypes.Structure):
     """``PyType_Slot`` of the C API."""
@@ -138,3 +140,4 @@ class BufferAutomaticType(_Place):
 BOTTOM = BottomType()
 IN_PLACE = InPlaceType()
 BUFFER_AUTOMATIC = BufferAutomaticType()
+pyobject.introduce_in_place(IN_PLACE)

@@ -130,10 +130,12 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
 
 @kernel(types.int64(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
 def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
-    """Allgather of plain arrays: 0, SLOW, or the code of a failure."""
-    if operands.of_allgather(comm, send, recv) == 0:
-        return fast_plans.allgather(comm, send, recv)
+    """Allgather of plain arrays, perhaps in place: 0, SLOW, or the code of a failure."""
     source, target, nbytes = address_of(send), address_of(recv), nbytes_of(send)
+    if operands.of_allgather_in_place(comm, send, recv) != 0:
+        source, nbytes = 0, operands.own_block(comm, recv)
+    elif operands.of_allgather(comm, send, recv) == 0:
+        return fast_plans.allgather(comm, send, recv)
     state = give_gil(nbytes)
     if on_lines(comm, ALLGATHER, nbytes) != 0:
         code = allgather_small.allgather(comm, source, nbytes, target)
@@ -148,7 +150,7 @@ def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Alltoall of plain arrays of one type and size, perhaps the same: 0, SLOW, or the code of a failure."""
     if operands.of_alltoall(comm, send, recv) == 0:
         return fast_plans.alltoall(comm, send, recv)
-    total = nbytes_of(recv)
+    total = operands.all_blocks(comm, recv)
     source, target, nbytes = address_of(send), address_of(recv), total // load64(comm + COMM.size)
     state = give_gil(total)
     if on_lines(comm, ALLTOALL, total) != 0:

@@ -173,7 +173,7 @@ def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[n
     """Start a reduce_scatter_block of plain arrays."""
     function = operands.of_reduce_scatter_block(comm, send, recv, functions)
     handle = 0
-    if function != 0 and _fits(comm, REDUCE_SCATTER, nbytes_of(send), address_of(send), address_of(recv)) != 0:
+    if function != 0 and _fits(comm, REDUCE_SCATTER, operands.all_blocks(comm, send), address_of(send), address_of(recv)) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))
     entry = _entry_of(comm, handle)
     if entry == 0:
@@ -203,7 +203,7 @@ def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
 @kernel(object_result(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
 def ialltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Start an alltoall of plain arrays, perhaps the same."""
-    total = nbytes_of(recv)
+    total = operands.all_blocks(comm, recv)
     handle, source, target = 0, address_of(send), address_of(recv)
     if operands.of_alltoall(comm, send, recv) != 0 and _fits(comm, ALLTOALL, total, source, target) != 0:
         handle = _new_handle(comm, array_of(send), array_of(recv))

@@ -78,7 +78,7 @@ def alltoall(comm, send, recv):  # type: ignore[no-untyped-def]
     source, target = address_of(send), address_of(recv)
     if is_any_ready(comm) == 0 or source == target or operands.exchanged(comm, send, recv) == 0:
         return SLOW
-    return by_plan(comm, ALLTOALL, nbytes_of(recv) // load64(comm + COMM.size), 1, 0, source, target)
+    return by_plan(comm, ALLTOALL, operands.all_blocks(comm, recv) // load64(comm + COMM.size), 1, 0, source, target)
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64))

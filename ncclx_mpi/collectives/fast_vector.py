@@ -41,6 +41,7 @@ from numba_kernels.pyobject import (
     element_of,
     index_argument,
     index_of,
+    is_in_place,
     itemsize_of,
     nbytes_of,
     object_argument,
@@ -152,7 +153,7 @@ def _lay_out_blocks(vector, size, table):  # type: ignore[no-untyped-def]
 
 @kernel(types.int64(types.int64, array_argument, object_argument), is_entry=True, nogil=False)
 def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
-    """Allgatherv of plain arrays: 0, SLOW, or the code of a failure."""
+    """Allgatherv of plain arrays, perhaps in place: 0, SLOW, or the code of a failure."""
     size, rank, code = load64(comm + COMM.size), load64(comm + COMM.rank), SLOW
     if is_planned(comm, ALLGATHER) != 0:
         return SLOW
@@ -161,13 +162,17 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
         return NO_MEMORY
     vector = table + size * BLOCK.total
     element = read_vector(object_of(recv), size, vector)
-    is_plain = element != NONE and element == element_of(send) and load64(vector + VECTOR.writable) != 0
-    if is_plain and load64(vector + VECTOR.total + 8 * rank) == nbytes_of(send):
+    nbytes, source = load64(vector + VECTOR.total + 8 * rank), address_of(send)
+    if element != NONE and is_in_place(send) != 0:
+        source = load64(vector + VECTOR.address) + load64(vector + VECTOR.total + 8 * (size + rank))
+    elif element == NONE or element != element_of(send) or nbytes != nbytes_of(send):
+        source = 0
+    if source != 0 and load64(vector + VECTOR.writable) != 0:
         hold(vector)
         if on_lines(comm, ALLGATHER, _lay_out_blocks(vector, size, table)) != 0:
-            code = allgather_small.allgatherv(comm, address_of(send), table)
+            code = allgather_small.allgatherv(comm, source, table)
         else:
-            code = allgather_large.spread(comm, address_of(send), table)
+            code = allgather_large.spread(comm, source, table)
         let_go(vector)
     release(table)
     return code

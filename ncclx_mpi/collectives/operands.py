@@ -15,7 +15,18 @@ from ncclx_mpi.p2p.layout import COMM
 from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.pyobject import NONE, address_of, array_argument, element_of, itemsize_of, nbytes_of, writable_of
+from numba_kernels.pyobject import (
+    NONE,
+    address_of,
+    array_argument,
+    element_of,
+    is_counted,
+    is_in_place,
+    itemsize_of,
+    nbytes_of,
+    room_of,
+    writable_of,
+)
 
 
 @kernel("int64(int64, int64)")
@@ -36,10 +47,28 @@ def _pair(send, recv):  # type: ignore[no-untyped-def]
     return 1 if element != NONE and element == element_of(send) and writable_of(recv) != 0 else 0
 
 
+@kernel(types.int64(types.int64, array_argument))
+def all_blocks(comm, array):  # type: ignore[no-untyped-def]
+    """Bytes of an array that holds a block for each rank: a count is that of one block. -1 if they are not there."""
+    nbytes, size = nbytes_of(array), load64(comm + COMM.size)
+    if is_counted(array) == 0:
+        return nbytes
+    return nbytes * size if nbytes <= room_of(array) // size else -1
+
+
 @kernel(types.int64(types.int64, array_argument, array_argument))
 def holds_blocks(comm, block, array):  # type: ignore[no-untyped-def]
     """Whether elements of a block can go to an array that has room for one from each rank."""
-    return 1 if _pair(block, array) != 0 and nbytes_of(block) * load64(comm + COMM.size) == nbytes_of(array) else 0
+    return 1 if _pair(block, array) != 0 and nbytes_of(block) * load64(comm + COMM.size) == all_blocks(comm, array) else 0
+
+
+@kernel(types.int64(types.int64, array_argument))
+def own_block(comm, array):  # type: ignore[no-untyped-def]
+    """Bytes of the block of each rank in an array that is written, where each rank's own is there already; -1 if they do not fit."""
+    size, total = load64(comm + COMM.size), all_blocks(comm, array)
+    if element_of(array) == NONE or writable_of(array) == 0 or total < 0 or total % (size * itemsize_of(array)) != 0:
+        return -1
+    return total // size
 
 
 @kernel(types.int64(types.int64, types.int64, array_argument))
@@ -65,7 +94,7 @@ def reduced(send, recv, functions):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64))
 def reduced_in_blocks(comm, send, recv, functions):  # type: ignore[no-untyped-def]
     """`send` holds a block of the size of `recv` for each rank."""
-    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv) * load64(comm + COMM.size):
+    if _pair(send, recv) == 0 or all_blocks(comm, send) != nbytes_of(recv) * load64(comm + COMM.size):
         return 0
     return load64(functions + 8 * element_of(recv))
 
@@ -103,15 +132,16 @@ def scattered_from(comm, send, recv, root):  # type: ignore[no-untyped-def]
         return 0
     if _is_root(comm, root) == 0:
         return 1
-    return 1 if _pair(send, recv) != 0 and nbytes_of(send) == nbytes_of(recv) * load64(comm + COMM.size) else 0
+    return 1 if _pair(send, recv) != 0 and all_blocks(comm, send) == nbytes_of(recv) * load64(comm + COMM.size) else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))
 def exchanged(comm, send, recv):  # type: ignore[no-untyped-def]
     """Both hold as many elements for each rank."""
-    if _pair(send, recv) == 0 or nbytes_of(send) != nbytes_of(recv):
+    total = all_blocks(comm, recv)
+    if _pair(send, recv) == 0 or total < 0 or all_blocks(comm, send) != total:
         return 0
-    return 1 if nbytes_of(recv) // itemsize_of(recv) % load64(comm + COMM.size) == 0 else 0
+    return 1 if total // itemsize_of(recv) % load64(comm + COMM.size) == 0 else 0
 
 
 @kernel(types.int64(types.int64, types.int64, array_argument, array_argument, types.int64))
@@ -136,6 +166,12 @@ def of_reduce_scatter_block(comm, send, recv, functions):  # type: ignore[no-unt
 def of_allgather(comm, send, recv):  # type: ignore[no-untyped-def]
     """`recv` holds a block of the size of `send` for each rank."""
     return holds_blocks(comm, send, recv) if is_planned(comm, ALLGATHER) == 0 else 0
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument))
+def of_allgather_in_place(comm, send, recv):  # type: ignore[no-untyped-def]
+    """`send` says that the own block is in `recv`."""
+    return 1 if is_in_place(send) != 0 and is_planned(comm, ALLGATHER) == 0 and own_block(comm, recv) >= 0 else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))

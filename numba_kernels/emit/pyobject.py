@@ -19,8 +19,10 @@ from numba_kernels.pyobject import (
     DATA,
     DESCRIPTOR,
     DIMENSIONS,
+    EXPORTERS,
     FIELDS,
     FLAGS,
+    FORMATS,
     HALF,
     LAST_PLAIN,
     LIST_ITEMS,
@@ -31,6 +33,13 @@ from numba_kernels.pyobject import (
     OB_TYPE,
     TUPLE_ITEMS,
     TYPE_NUMBER,
+    TYPE_NUMBERS,
+    VIEW_CONTIGUOUS,
+    VIEW_DATA,
+    VIEW_FLAGS,
+    VIEW_FORMAT,
+    VIEW_NBYTES,
+    VIEW_READONLY,
     WRITEABLE,
 )
 from numba_kernels.rows import NamedTuple
@@ -52,7 +61,7 @@ array_argument = ArrayArgument()
 @register_default(ArrayArgument)
 class _ArrayArgumentModel(models.StructModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, [(name, types.int64) for name in (*FIELDS, "array")])
+        super().__init__(manager, kind, [(name, types.int64) for name in (*FIELDS, "array", "room", "counted")])
 
 
 @typeof_impl.register(ArrayArgument)
@@ -63,19 +72,32 @@ def _typeof(value: Any, context: Any) -> ArrayArgument:
 @unbox(ArrayArgument)
 def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     reader = _Reader(c)
-    out = {name: cgutils.alloca_once_value(c.builder, ir.Constant(I64, 0)) for name in FIELDS}
+    out = {name: cgutils.alloca_once_value(c.builder, ir.Constant(I64, 0)) for name in (*FIELDS, "room")}
     c.builder.store(ir.Constant(I64, NONE), out["element"])
     target = cgutils.alloca_once_value(c.builder, obj)
-    asked = cgutils.alloca_once_value(c.builder, ir.Constant(I64, NONE))
+    asked, count = (cgutils.alloca_once_value(c.builder, ir.Constant(I64, NONE)) for _ in range(2))
+    first = cgutils.alloca_once_value(c.builder, ir.Constant(I64, 0))
     held = cgutils.alloca_once_value(c.builder, ir.Constant(obj.type, None))
-    reader.open_pair(c.pyapi, obj, target, asked, held)
+    form = _Form(asked, count, first)
+    reader.open_specification(obj, target, form)
     array = c.builder.load(target)
-    with c.builder.if_then(reader.is_array(array), likely=True):
-        reader.read_array(array, c.builder.load(asked), out)
+    with c.builder.if_else(reader.is_array(array), likely=True) as (then, otherwise):
+        with then:
+            with c.builder.if_then(c.builder.icmp_unsigned("!=", array, obj), likely=False):  # a list can be changed meanwhile
+                c.pyapi.incref(array)
+                c.builder.store(array, held)
+            reader.read_array(array, form, out)
+        with otherwise, c.builder.if_then(reader.is_exporter(array)):
+            view = reader.view_of(array)
+            with c.builder.if_then(cgutils.is_not_null(c.builder, view), likely=True):
+                c.builder.store(view, held)
+                c.builder.store(view, target)
+                reader.read_view(view, form, out)
     struct = cgutils.create_struct_proxy(kind)(c.context, c.builder)
-    for name in FIELDS:
-        setattr(struct, name, c.builder.load(out[name]))
-    struct.array = c.builder.ptrtoint(array, I64)
+    for name, place in out.items():
+        setattr(struct, name, c.builder.load(place))
+    struct.array = c.builder.ptrtoint(c.builder.load(target), I64)
+    struct.counted = c.builder.zext(reader.is_given(c.builder.load(count)), I64)
 
     def let_go() -> None:
         taken = c.builder.load(held)
@@ -97,15 +119,10 @@ index_argument = IndexArgument()
 
 @unbox(IndexArgument)
 def _unbox_index_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
-    reader, none = _Reader(c), ir.Constant(I64, NO_INDEX)
-    out = cgutils.alloca_once_value(c.builder, none)
+    reader = _Reader(c)
+    out = cgutils.alloca_once_value(c.builder, ir.Constant(I64, NO_INDEX))
     with c.builder.if_then(reader.has_type(obj, "ncclx_mpi_int_type"), likely=True):
-        kind = ir.FunctionType(I64, [obj.type, I32.as_pointer()])
-        convert = cgutils.get_or_insert_function(c.builder.module, kind, "PyLong_AsLongLongAndOverflow")  # raises nothing
-        overflow = cgutils.alloca_once_value(c.builder, ir.Constant(I32, 0))
-        value = c.builder.call(convert, [obj, overflow])
-        fits = c.builder.icmp_signed("==", c.builder.load(overflow), ir.Constant(I32, 0))
-        c.builder.store(c.builder.select(fits, value, none), out)
+        c.builder.store(reader.read_integer(obj, NO_INDEX), out)
     return NativeValue(c.builder.load(out))
 
 
@@ -153,6 +170,17 @@ def object_of(typingctx: Any, argument: Any) -> Any:
     return types.int64(object_argument), codegen
 
 
+class _Form(NamedTuple):
+    """Words that say what a specification gives beside the array: a type number, a count of elements, and how many come before them.
+
+    Type and count are NONE where it does not give them.
+    """
+
+    asked: Any
+    count: Any
+    first: Any
+
+
 class _Emitter(NamedTuple):
     """What :class:`_Reader` needs, outside of an unboxing."""
 
@@ -165,10 +193,11 @@ def read_array(typingctx: Any, obj: Any, target: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         reader = _Reader(_Emitter(builder))
-        out = {name: cgutils.alloca_once_value(builder, ir.Constant(I64, 0)) for name in FIELDS}
+        out = {name: cgutils.alloca_once_value(builder, ir.Constant(I64, 0)) for name in (*FIELDS, "room")}
         builder.store(ir.Constant(I64, NONE), out["element"])
+        form = _Form(*(cgutils.alloca_once_value(builder, ir.Constant(I64, number)) for number in (NONE, NONE, 0)))
         with builder.if_then(reader.is_array(args[0]), likely=True):
-            reader.read_array(args[0], ir.Constant(I64, NONE), out)
+            reader.read_array(args[0], form, out)
         for position, name in enumerate(FIELDS):
             place = builder.add(args[1], ir.Constant(I64, 8 * position))
             builder.store(builder.load(out[name]), builder.inttoptr(place, I64.as_pointer()))
@@ -210,25 +239,81 @@ class _Reader:
         """Whether an object has the class whose address is in a word: there is none before NumPy is imported."""
         return self.builder.icmp_unsigned("==", self.load(obj, OB_TYPE), self.load(self.symbol("ncclx_mpi_ndarray_type"), 0))
 
-    def open_pair(self, pyapi: Any, obj: Any, target: Any, asked: Any, held: Any) -> None:
-        """``[array, type]`` or ``(array, type)`` with a registered type: go on with the array, remember the type.
+    def is_given(self, number: Any) -> Any:
+        """Whether a type or a count is there: neither is less than 0."""
+        return self.builder.icmp_signed(">=", number, ir.Constant(I64, 0))
 
-        The array is held during the call: a list can be changed meanwhile.
+    def is_exporter(self, obj: Any) -> Any:
+        """Whether an object is one of Python's own whose memory a view of it keeps in its place."""
+        found = ir.Constant(ir.IntType(1), 0)
+        for name in EXPORTERS:
+            found = self.builder.or_(found, self.has_type(obj, f"ncclx_mpi_{name}_type"))
+        return found
+
+    def view_of(self, obj: Any) -> Any:
+        """A new memoryview of an object; null, and no exception, if there is none."""
+        builder, module = self.builder, self.builder.module
+        make = cgutils.get_or_insert_function(module, ir.FunctionType(obj.type, [obj.type]), "PyMemoryView_FromObject")
+        clear = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), []), "PyErr_Clear")
+        view = builder.call(make, [obj])
+        with builder.if_then(cgutils.is_null(builder, view), likely=False):
+            builder.call(clear, [])
+        return view
+
+    def read_integer(self, obj: Any, otherwise: int) -> Any:
+        """The value of an int, `otherwise` if it does not fit a word."""
+        builder = self.builder
+        kind = ir.FunctionType(I64, [obj.type, I32.as_pointer()])
+        convert = cgutils.get_or_insert_function(builder.module, kind, "PyLong_AsLongLongAndOverflow")  # raises nothing
+        overflow = cgutils.alloca_once_value(builder, ir.Constant(I32, 0))
+        value = builder.call(convert, [obj, overflow])
+        fits = builder.icmp_signed("==", builder.load(overflow), ir.Constant(I32, 0))
+        return builder.select(fits, value, ir.Constant(I64, otherwise))
+
+    def open_specification(self, obj: Any, target: Any, form: _Form) -> None:
+        """A list or tuple of an array and what is to be taken of it: go on with the array, remember the rest.
+
+        ::
+
+            [array, type]   [array, count]   [array, count, type]      a count may be (count, first)
+
+        with a registered type. Of any other the target stays as it is, which is no array.
         """
         builder = self.builder
         is_list, is_tuple = self.has_type(obj, "ncclx_mpi_list_type"), self.has_type(obj, "ncclx_mpi_tuple_type")
         with builder.if_then(builder.or_(is_list, is_tuple), likely=False):
-            two = builder.icmp_signed("==", self.load(obj, OB_SIZE), ir.Constant(I64, 2))
-            with builder.if_then(two):
-                inline = builder.add(builder.ptrtoint(obj, I64), ir.Constant(I64, TUPLE_ITEMS))
-                items = builder.select(is_list, self.load(obj, LIST_ITEMS), inline)
-                found = self.lookup(self.load(items, 8))
-                with builder.if_then(builder.icmp_signed(">=", found, ir.Constant(I64, 0))):
-                    array = builder.inttoptr(self.load(items, 0), target.type.pointee)
-                    pyapi.incref(array)
-                    builder.store(found, asked)
-                    builder.store(array, target)
-                    builder.store(array, held)
+            given = self.load(obj, OB_SIZE)
+            inline = builder.add(builder.ptrtoint(obj, I64), ir.Constant(I64, TUPLE_ITEMS))
+            items = builder.select(is_list, self.load(obj, LIST_ITEMS), inline)
+            two, three = (builder.icmp_signed("==", given, ir.Constant(I64, number)) for number in (2, 3))
+            with builder.if_then(builder.or_(two, three)):
+                last = self.load(builder.add(items, builder.mul(given, ir.Constant(I64, 8))), -8)
+                named = self.lookup(last)
+                is_named = self.is_given(named)
+                builder.store(named, form.asked)
+                with builder.if_else(builder.and_(two, is_named), likely=True) as (then, otherwise):
+                    with then:
+                        builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
+                    with otherwise, builder.if_then(builder.or_(two, is_named)):
+                        self._read_count(builder.inttoptr(self.load(items, 8), target.type.pointee), form)
+                        with builder.if_then(self.is_given(builder.load(form.count))):
+                            builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
+
+    def _read_count(self, obj: Any, form: _Form) -> None:
+        """Remember an int, or a tuple of two, unless one is negative."""
+        builder = self.builder
+        with builder.if_then(self.has_type(obj, "ncclx_mpi_int_type")):
+            builder.store(self.read_integer(obj, NONE), form.count)
+        with builder.if_then(self.has_type(obj, "ncclx_mpi_tuple_type"), likely=False):
+            pair = builder.icmp_signed("==", self.load(obj, OB_SIZE), ir.Constant(I64, 2))
+            with builder.if_then(pair):
+                count, first = (builder.inttoptr(self.load(obj, TUPLE_ITEMS + 8 * index), obj.type) for index in range(2))
+                integers = builder.and_(self.has_type(count, "ncclx_mpi_int_type"), self.has_type(first, "ncclx_mpi_int_type"))
+                with builder.if_then(integers):
+                    before = self.read_integer(first, NONE)
+                    number = builder.select(self.is_given(before), self.read_integer(count, NONE), ir.Constant(I64, NONE))
+                    builder.store(before, form.first)
+                    builder.store(number, form.count)
 
     def lookup(self, key: Any) -> Any:
         """The type number registered for the object at address `key`, NONE if there is none."""
@@ -250,25 +335,68 @@ class _Reader:
         builder.position_at_end(end)
         return builder.load(found)
 
-    def read_array(self, array: Any, asked: Any, out: dict[str, Any]) -> None:
+    def read_array(self, array: Any, form: _Form, out: dict[str, Any]) -> None:
         """Fill the fields from an ndarray, if it is a plain one."""
         builder = self.builder
         flags = self.load(array, FLAGS, I32)
         descriptor = self.load(array, DESCRIPTOR)
         number = builder.sext(self.load(descriptor, TYPE_NUMBER, I32), I64)
         with builder.if_then(self._plain(flags, descriptor, number), likely=True):
-            sizes = self.symbol("ncclx_mpi_itemsizes")
-            size = self.load(builder.add(sizes, builder.mul(number, ir.Constant(I64, 8))), 0)
-            nbytes = builder.mul(self._count(array), size)
-            builder.store(self.load(array, DATA), out["address"])
-            builder.store(nbytes, out["nbytes"])
-            builder.store(builder.zext(builder.and_(flags, ir.Constant(I32, WRITEABLE)), I64), out["writable"])
-            named = builder.icmp_signed(">=", asked, ir.Constant(I64, 0))
-            kind = builder.select(named, asked, number)
-            item = self.load(builder.add(sizes, builder.mul(kind, ir.Constant(I64, 8))), 0)
-            whole = builder.icmp_signed("==", builder.srem(nbytes, item), ir.Constant(I64, 0))
-            builder.store(item, out["itemsize"])
-            builder.store(builder.select(whole, kind, ir.Constant(I64, NONE)), out["element"])
+            room = builder.mul(self._count(array), self._size_of(number))
+            writable = builder.zext(builder.and_(flags, ir.Constant(I32, WRITEABLE)), I64)
+            self._fill(out, self.load(array, DATA), room, writable, number, form)
+
+    def read_view(self, view: Any, form: _Form, out: dict[str, Any]) -> None:
+        """Fill the fields from a memoryview, if its memory is contiguous, and its format, where that matters, one character."""
+        builder = self.builder
+        contiguous = builder.and_(self.load(view, VIEW_FLAGS, I32), ir.Constant(I32, VIEW_CONTIGUOUS))
+        address, text = self.load(view, VIEW_DATA), self.load(view, VIEW_FORMAT)
+        unsigned_bytes = ir.Constant(I64, TYPE_NUMBERS["B"])
+        number = cgutils.alloca_once_value(builder, unsigned_bytes)
+        with builder.if_then(builder.icmp_unsigned("!=", text, ir.Constant(I64, 0)), likely=True):
+            code = builder.zext(self.load(text, 0, I8), I64)
+            row = builder.mul(builder.and_(code, ir.Constant(I64, FORMATS - 1)), ir.Constant(I64, 8))
+            builder.store(self.load(builder.add(self.symbol("ncclx_mpi_format_elements"), row), 0), number)
+            is_longer = builder.icmp_unsigned(">=", code, ir.Constant(I64, FORMATS))
+            with builder.if_then(builder.icmp_unsigned("!=", code, ir.Constant(I64, 0)), likely=True):
+                follows = builder.icmp_unsigned("!=", self.load(text, 1, I8), ir.Constant(I8, 0))
+                with builder.if_then(builder.or_(is_longer, follows), likely=False):
+                    builder.store(ir.Constant(I64, NONE), number)
+        is_there = builder.icmp_unsigned("!=", address, ir.Constant(I64, 0))
+        usable = builder.and_(builder.icmp_unsigned("!=", contiguous, ir.Constant(I32, 0)), is_there)
+        with builder.if_then(usable, likely=True):
+            readonly = builder.icmp_unsigned("!=", self.load(view, VIEW_READONLY, I32), ir.Constant(I32, 0))
+            writable = builder.zext(builder.not_(readonly), I64)
+            self._fill(out, address, self.load(view, VIEW_NBYTES), writable, builder.load(number), form)
+
+    def _fill(self, out: dict[str, Any], address: Any, room: Any, writable: Any, number: Any, form: _Form) -> None:
+        """Fill the fields for memory of `room` bytes that holds elements of a type number, or what the form says instead."""
+        builder = self.builder
+        asked, count, first = (builder.load(place) for place in form)
+        kind = builder.select(self.is_given(asked), asked, number)
+        item = self._size_of(builder.select(self.is_given(kind), kind, ir.Constant(I64, 0)))
+        entries, is_counted = builder.sdiv(room, item), self.is_given(count)
+        whole = builder.icmp_signed("==", builder.mul(entries, item), room)
+        inside = builder.and_(
+            builder.icmp_signed("<=", first, entries), builder.icmp_signed("<=", count, builder.sub(entries, first))
+        )
+        fits = builder.select(is_counted, inside, whole)
+        before = builder.mul(first, item)
+        values = {
+            "address": builder.add(address, before),
+            "nbytes": builder.select(is_counted, builder.mul(count, item), room),
+            "element": builder.select(fits, kind, ir.Constant(I64, NONE)),
+            "itemsize": item,
+            "writable": writable,
+            "room": builder.sub(room, before),
+        }
+        for name, value in values.items():
+            builder.store(value, out[name])
+
+    def _size_of(self, number: Any) -> Any:
+        """Bytes of an element of a type number."""
+        builder = self.builder
+        return self.load(builder.add(self.symbol("ncclx_mpi_itemsizes"), builder.mul(number, ir.Constant(I64, 8))), 0)
 
     def _plain(self, flags: Any, descriptor: Any, number: Any) -> Any:
         """Contiguous, aligned, native byte order, of a number type."""
@@ -318,6 +446,8 @@ element_of = _make_getter("element")
 itemsize_of = _make_getter("itemsize")
 writable_of = _make_getter("writable")
 array_of = _make_getter("array")
+room_of = _make_getter("room")
+is_counted = _make_getter("counted")
 
 
 @intrinsic
