@@ -22,8 +22,8 @@ from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words, zeroed
 from numba_kernels.memory import copy
-from numba_kernels.pyobject import NONE, OB_TYPE
-from numba_kernels.pysequence import VECTOR, open_typed_vector
+from numba_kernels.pyobject import NONE, OB_SIZE, OB_TYPE
+from numba_kernels.pysequence import MOST, VECTOR, integer, items_of, open_array, open_typed_vector
 from numba_kernels.pyslots import decrease, increase, slot_offset
 
 LAYOUT = words("Layout", "key blocks nblocks size extent low high run step")
@@ -111,6 +111,33 @@ def _fits(row, count, offset, nbytes):  # type: ignore[no-untyped-def]
     last = (count - 1) * load64(row + LAYOUT.extent)
     low, high = min(last, 0) + load64(row + LAYOUT.low), max(last, 0) + load64(row + LAYOUT.high)
     return 1 if count == 0 or (offset + low >= 0 and offset + high <= nbytes) else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def read_laid_out_block(spec, vector, row):  # type: ignore[no-untyped-def]
+    """Read ``[array, type]`` or ``[array, count, type]`` into `vector`, a `VECTOR`, and a copy of the layout to a row of `LAYOUT`.
+
+    Returns the count, or NONE. Only what is valid is taken.
+    """
+    items, given = items_of(spec), load64(spec + OB_SIZE)
+    if items == 0 or (given != 2 and given != 3):
+        return NONE
+    found, count = _find(load64(items + WORD * (given - 1))), 0
+    if found == 0:
+        return NONE
+    if given == 3:
+        count = integer(load64(items + WORD), vector)
+    if open_array(load64(items), 0, vector) == NONE:
+        return NONE
+    nbytes, extent = load64(vector + VECTOR.nbytes), load64(found + LAYOUT.extent)
+    if given == 2:
+        if extent <= 0 or nbytes % extent != 0:
+            return NONE
+        count = nbytes // extent
+    if count < 0 or count >= MOST or _fits(found, count, 0, nbytes) == 0:
+        return NONE
+    copy(row, found, LAYOUT.total)
+    return count
 
 
 @kernel("int64(int64, int64, int64, int64)")

@@ -49,7 +49,7 @@ VECTOR = words("Vector", "address nbytes element itemsize writable array")
 
 The reference to the array is the specification's. That may be a list, which another thread can change: who gives the GIL away holds the
 array itself (:func:`hold`)."""
-_MOST = 1 << 40
+MOST = 1 << 40
 """Integers beyond this are left to Python, so that products with item sizes fit a word."""
 _INT32, _INT64, _LONGLONG = (TYPE_NUMBERS[code] for code in "ilq")
 
@@ -87,12 +87,12 @@ def _is_pair(sequence):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _integer(item, overflow):  # type: ignore[no-untyped-def]
-    """The value of an int, or one beyond `_MOST`. `overflow`: a word to work in."""
+def integer(item, overflow):  # type: ignore[no-untyped-def]
+    """The value of an int, or one beyond `MOST`. `overflow`: a word to work in."""
     if load64(item + OB_TYPE) != int_type():
-        return _MOST
+        return MOST
     value = as_any_integer(item, overflow)
-    return value if load32(overflow) == 0 else _MOST
+    return value if load32(overflow) == 0 else MOST
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -109,11 +109,11 @@ def read_integers(sequence, length, target, fields):  # type: ignore[no-untyped-
         return 0
     for index in range(length):
         if items != 0:
-            value = _integer(load64(items + 8 * index), fields)
+            value = integer(load64(items + 8 * index), fields)
         else:
             place = load64(fields) + itemsize * index
             value = load32(place) if itemsize == 4 else load64(place)
-        if value < 0 or value >= _MOST:
+        if value < 0 or value >= MOST:
             return 0
         store64(target + 8 * index, value)
     return 1
@@ -150,7 +150,7 @@ def _as_bytes(length, vector, itemsize):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def _open(array, kind, vector):  # type: ignore[no-untyped-def]
+def open_array(array, kind, vector):  # type: ignore[no-untyped-def]
     """Read an array, as one of elements that `kind` names unless that is 0: the element type number, or NONE."""
     store64(vector + VECTOR.array, array)
     read_array(array, vector)
@@ -191,7 +191,7 @@ def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
         return NONE
     if offsets != 0 and read_integers(offsets, length, places + 8 * length, vector) == 0:
         return NONE
-    element = _open(array, kind, vector)
+    element = open_array(array, kind, vector)
     if element == NONE or (counts == 0 and _even_counts(length, vector) == 0):
         return NONE
     if offsets == 0:
@@ -214,7 +214,7 @@ def open_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
     places, named = vector + VECTOR.total, items_of(kinds)
     if read_integers(counts, length, places, vector) == 0 or read_integers(offsets, length, places + 8 * length, vector) == 0:
         return 0
-    return named if named != 0 and load64(kinds + OB_SIZE) == length and _open(load64(items), 0, vector) != NONE else 0
+    return named if named != 0 and load64(kinds + OB_SIZE) == length and open_array(load64(items), 0, vector) != NONE else 0
 
 
 @kernel("int64(int64, int64, int64)")
@@ -236,7 +236,7 @@ def read_block(spec, vector):  # type: ignore[no-untyped-def]
     """Read ``array``, ``[array, type]``, ``[array, count]`` or ``[array, count, type]`` into a `VECTOR`: the element type number, or NONE."""
     items = items_of(spec)
     if items == 0:
-        return _open(spec, 0, vector)
+        return open_array(spec, 0, vector)
     given = load64(spec + OB_SIZE)
     if given != 2 and given != 3:
         return NONE
@@ -244,10 +244,10 @@ def read_block(spec, vector):  # type: ignore[no-untyped-def]
     if given == 2 and element_named(kind) == NONE:
         kind = 0
     if given == 3 or kind == 0:
-        number = _integer(load64(items + 8), vector)
-        if number < 0 or number >= _MOST:
+        number = integer(load64(items + 8), vector)
+        if number < 0 or number >= MOST:
             return NONE
-    element = _open(load64(items), kind, vector)
+    element = open_array(load64(items), kind, vector)
     nbytes, itemsize = load64(vector + VECTOR.nbytes), load64(vector + VECTOR.itemsize)
     if element == NONE or number * itemsize > nbytes or (number < 0 and nbytes % itemsize != 0):
         return NONE

@@ -45,6 +45,8 @@ class PointToPoint:
         """Blocking send."""
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
+        if code:
+            code = fast.otherwise(code, fast.send_derived, state.address, buf, dest, tag, STANDARD)
         if code and fast.settle_send(state, code, dest, tag):
             fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, STANDARD), None)
 
@@ -66,6 +68,8 @@ class PointToPoint:
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.receive_array(state.address, buf, source, tag, said.address)
         if code:
+            code = fast.otherwise(code, fast.receive_derived, state.address, buf, source, tag, said.address)
+        if code:
             if fast.settle_receive(state, code, buf, source, tag, status):
                 fast.finish_waiting(lambda begun: _start_recv(state, buf, source, tag, begun), status)
         elif status is not None:
@@ -85,6 +89,9 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
+        if code:
+            again = fast.exchange_derived
+            code = fast.otherwise(code, again, state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
                 fast.finish_waiting(
@@ -368,6 +375,8 @@ def _no_proc() -> Operation:
 def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> None:
     """Send a buffer."""
     code = fast.send_array(state.address, buf, dest, tag, mode)
+    if code:
+        code = fast.otherwise(code, fast.send_derived, state.address, buf, dest, tag, mode)
     if code and fast.settle_send(state, code, dest, tag):
         fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, mode), None)
 
@@ -380,8 +389,12 @@ def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int)
 def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Request:
     """Start a send by whichever way there is."""
     request: Request | None = fast.start_send_array(state.address, buf, dest, tag, mode)
+    if request is None:
+        request = fast.start_send_derived(state.address, buf, dest, tag, mode)
     if request is None and fast.add_ticket(state):
         request = fast.start_send_array(state.address, buf, dest, tag, mode)
+        if request is None:
+            request = fast.start_send_derived(state.address, buf, dest, tag, mode)
     return Request._refer(_start_send(state, buf, dest, tag, mode)) if request is None else request
 
 
@@ -392,6 +405,7 @@ def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
 
 
 def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) -> Operation:
+    fast.meet(buffer.layout)
     if mode != BUFFERED and (offered := device_transfer.start_send(state.native, buffer, dest, tag)) is not None:
         return offered
     address, owner = buffer.packed()
@@ -414,6 +428,7 @@ def _start_recv(state: CommState, spec: BufSpec, source: int, tag: int, begun: l
 
 
 def _post_recv(state: CommState, buffer: Any, source: int, tag: int, begun: list[Operation]) -> Operation:
+    fast.meet(buffer.layout)
     if (asking := device_transfer.start_receive(state.native, buffer, source, tag)) is not None:
         begun.append(asking)
         return asking

@@ -15,8 +15,11 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.op import NO_TABLE, Op
 from ncclx_mpi.api.status import Status, check_status
+from ncclx_mpi.buffers import known_layouts
+from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_neighbor as neighbors
 from ncclx_mpi.collectives import fast_nonblocking as starts
@@ -30,11 +33,12 @@ from ncclx_mpi.operations.operation import Operation, Together, blame, started
 from ncclx_mpi.operations.transfer import Ticket, Transfer
 from ncclx_mpi.p2p import completing, object_requests, objects, partial_results, request_pool
 from ncclx_mpi.p2p import fast as messages
+from ncclx_mpi.p2p import fast_derived as derived
 from ncclx_mpi.p2p.call_words import CallWords, leave_words, take_words
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
 from ncclx_mpi.rma import fast as windows
 from ncclx_mpi.rma import fast_epochs as epochs
-from numba_kernels import pickling, pyobject, round_trip, unpickling
+from numba_kernels import pickling, pylayouts, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import at_import, is_imported
 
@@ -58,6 +62,22 @@ def can_pickle() -> bool:
         return False
     pickling.introduce(unpickling.read)
     return _fits(round_trip.mismatch())
+
+
+@functools.cache
+def can_know_layouts() -> bool:
+    """Whether compiled code may look into handles of datatypes; from now on it finds their layouts there."""
+    if can_read_objects():
+        pylayouts.introduce(Datatype, "_state")
+    return can_read_objects()
+
+
+def meet(layout: Layout) -> None:
+    """Let compiled code know the layout of a message if it is not the first one of this layout: many are for one message only."""
+    if not layout.is_plain and can_know_layouts():
+        if layout.is_met:
+            known_layouts.learn((layout,))
+        layout.is_met = True
 
 
 def _fits(mismatch: str) -> bool:
@@ -120,6 +140,10 @@ def _with_pickles(kernel: _Kernel, otherwise: Callable[..., Any]) -> _Kernel:
 
 send_array = _at_first_call(messages.send_array)
 receive_array = _at_first_call(messages.receive_array)
+send_derived = _at_first_call(derived.send_derived)
+receive_derived = _at_first_call(derived.receive_derived)
+exchange_derived = _at_first_call(derived.exchange_derived)
+start_send_derived = _at_first_call(derived.start_send_derived, _nothing)
 start_send_array = _at_first_call(request_pool.start_send_array, _nothing)
 start_receive_array = _at_first_call(request_pool.start_receive_array, _nothing)
 complete_one = _at_first_call(completing.complete_one)
@@ -192,6 +216,11 @@ test_epoch = _at_first_call(epochs.test)
 def table_of(op: Any) -> int:
     """Return the address of the table of reduction functions of `op`; of an empty one if it is no operation at all."""
     return op._state.table if isinstance(op, Op) else NO_TABLE
+
+
+def otherwise(code: int, route: Callable[..., int], *arguments: Any) -> int:
+    """Return what another route makes of a call where the first one has done nothing, else its code."""
+    return route(*arguments) if code == messages.SLOW else code
 
 
 def settle(state: CommState, code: int, name: str) -> bool:

@@ -6,7 +6,6 @@ read or written, whichever way a call goes.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,9 @@ from ncclx_mpi import arguments, errors
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.collective_arguments import Blocks, Call, check_block
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.buffers import known_layouts
 from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.constants import PROC_NULL
-from numba_kernels import pylayouts
 
 if TYPE_CHECKING:
     from ncclx_mpi.device.pieces import Binding
@@ -74,17 +71,9 @@ def alltoallw(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Neighbor_alltoallw."""
     edges = _open(state, "neighbor_alltoall", sendbuf, recvbuf)
     received, sent = arguments.recv_w(recvbuf, len(edges.sources)), arguments.send_w(sendbuf, len(edges.destinations))
-    if _can_know_layouts():
+    if fast.can_know_layouts():
         known_layouts.learn(block.layout for block in (*sent.blocks, *received.blocks))
     return _exchange(state, edges, sent, received)
-
-
-@functools.cache
-def _can_know_layouts() -> bool:
-    """Whether compiled code may look into handles of datatypes; from now on it finds their layouts there."""
-    if fast.can_read_objects():
-        pylayouts.introduce(Datatype, "_state")
-    return fast.can_read_objects()
 
 
 def _open(state: CommState, name: str, sendbuf: Any, recvbuf: Any) -> Neighborhood:

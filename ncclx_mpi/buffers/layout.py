@@ -160,8 +160,8 @@ class Recipe(NamedTuple):
 class Layout:
     """Sizes, bounds, blocks and origin of a datatype.
 
-    `is_plain` says that it is predefined: contiguous, from byte 0, and usable without a Commit. `entries` is how many blocks the program
-    listed one by one, here and in the layouts that it is made of.
+    `is_plain` says that it is predefined: contiguous, from byte 0, and usable without a Commit; `is_met` that a message was of it.
+    `entries` is how many blocks the program listed one by one, here and in the layouts that it is made of.
     """
 
     __slots__ = (
@@ -178,6 +178,7 @@ class Layout:
         "entries",
         "extent",
         "has_bounds",
+        "is_met",
         "is_plain",
         "kind",
         "lb",
@@ -209,7 +210,7 @@ class Layout:
         self._contiguous: bool | None = None
         self._nblocks: int | None = None
         self._table: tuple[int, int] | None = None
-        self.is_plain = False
+        self.is_plain = self.is_met = False
         self._measure()
 
     def _measure(self) -> None:

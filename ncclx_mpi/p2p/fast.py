@@ -11,7 +11,19 @@ from __future__ import annotations
 
 from ncclx_mpi.p2p.inlined import send_eager
 from ncclx_mpi.p2p.keeping import give_up_kept
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, EAGER_COST, PEER, PENDING, REQUEST, STANDARD, SYNCHRONOUS
+from ncclx_mpi.p2p.layout import (
+    ANY_SOURCE,
+    ANY_TAG,
+    COMM,
+    COMPLETE,
+    EAGER_COST,
+    PEER,
+    PENDING,
+    PROC_NULL,
+    REQUEST,
+    STANDARD,
+    SYNCHRONOUS,
+)
 from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import is_spinning, lock, progress_locked, spin, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
@@ -80,7 +92,7 @@ def is_source(comm, source, tag):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
-def _start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+def start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
     """Start a send: 0 if it went out at once, else its request."""
     engine = load64(comm + COMM.engine)
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
@@ -93,7 +105,7 @@ def _start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-unty
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def _start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+def start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
     engine = load64(comm + COMM.engine)
     lock(engine)
     progress_locked(engine)
@@ -102,26 +114,118 @@ def _start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyp
     return request
 
 
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def send(comm, address, nbytes, owner, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Send memory of an object to a rank: 0, or GIVEN_UP less a code."""
+    engine = load64(comm + COMM.engine)
+    record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
+    request = start_send(comm, address, nbytes, dest, tag, mode)
+    if request == 0:
+        trace_end(record)
+        return 0
+    code = wait_complete(engine, request, owner)
+    if code != 0:
+        return code
+    trace_end(record)
+    _give_back(engine, request)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def receive(comm, address, nbytes, owner, source, tag, status):  # type: ignore[no-untyped-def]
+    """Receive into memory of an object: 0; GIVEN_UP less a code; or a complete request that failed. Writes `status` unless it is 0."""
+    engine = load64(comm + COMM.engine)
+    record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes)
+    request = start_receive(comm, address, nbytes, source, tag)
+    code = wait_complete(engine, request, owner)
+    if code != 0:
+        return code
+    trace_end(record)
+    if load64(request + REQUEST.error) != 0:
+        return request
+    _end_receive(engine, request, status)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def exchange(  # type: ignore[no-untyped-def]
+    comm, send_address, send_bytes, sender, dest, send_tag, recv_address, recv_bytes, receiver, source, receive_tag, status
+):
+    """Send memory of one object to a rank and receive into that of another, as :func:`exchange_arrays` returns."""
+    engine = load64(comm + COMM.engine)
+    record = trace_begin(engine, _TRACE_EXCHANGE, load64(comm + COMM.context), source, receive_tag, recv_bytes)
+    receiving = start_receive(comm, recv_address, recv_bytes, source, receive_tag)
+    sending = start_send(comm, send_address, send_bytes, dest, send_tag, STANDARD)
+    code = wait_complete(engine, receiving, receiver)
+    if code != 0:
+        if sending != 0:
+            give_up_kept(engine, sending, sender)
+        return code
+    code = 0 if sending == 0 else wait_complete(engine, sending, sender)
+    if code != 0:
+        give_up_kept(engine, receiving, receiver)
+        return code
+    trace_end(record)
+    if load64(receiving + REQUEST.error) != 0:
+        store64(receiving + REQUEST.queue_next, sending)
+        return receiving
+    _end_receive(engine, receiving, status)
+    if sending != 0:
+        _give_back(engine, sending)
+    return 0
+
+
+@kernel("void(int64, int64, int64)")
+def _end_receive(engine, request, status):  # type: ignore[no-untyped-def]
+    """Give a complete receive back; its source, tag and bytes go to `status` unless that is 0."""
+    if status != 0:
+        write_status(
+            status,
+            load64(request + REQUEST.status_source),
+            load64(request + REQUEST.status_tag),
+            load64(request + REQUEST.message_bytes),
+        )
+    _give_back(engine, request)
+
+
+@kernel("void(int64, int64, int64, int64)")
+def write_status(status, source, tag, nbytes):  # type: ignore[no-untyped-def]
+    store64(status, source)
+    store64(status + 8, tag)
+    store64(status + 16, nbytes)
+
+
+@kernel("void(int64, int64)")
+def _give_back(engine, request):  # type: ignore[no-untyped-def]
+    """Give a complete request back."""
+    lock(engine)
+    release_request(engine, request)
+    unlock(engine)
+
+
+@kernel("int64(int64, int64)")
+def is_to_nobody(rank, tag):  # type: ignore[no-untyped-def]
+    """Whether a message is for PROC_NULL: nothing is sent, and its buffer does not matter."""
+    return 1 if rank == PROC_NULL and tag >> _TAG_BITS == 0 else 0
+
+
+@kernel("int64(int64, int64, int64)")
+def is_from_nobody(rank, tag, status):  # type: ignore[no-untyped-def]
+    """Whether a message is from PROC_NULL: there is none, which `status` then says unless it is 0."""
+    if rank != PROC_NULL or (tag >> _TAG_BITS != 0 and tag != ANY_TAG):
+        return 0
+    if status != 0:
+        write_status(status, PROC_NULL, ANY_TAG, 0)
+    return 1
+
+
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
 def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
     """Send a plain array. 0: done; SLOW; GIVEN_UP less a code."""
     dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
-        return SLOW
-    engine, nbytes = load64(comm + COMM.engine), nbytes_of(argument)
-    record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
-    request = _start_send(comm, address_of(argument), nbytes, dest, tag, mode)
-    if request == 0:
-        trace_end(record)
-        return 0
-    code = wait_complete(engine, request, array_of(argument))
-    if code != 0:
-        return code
-    trace_end(record)
-    lock(engine)
-    release_request(engine, request)
-    unlock(engine)
-    return 0
+        return 0 if is_to_nobody(dest, tag) != 0 else SLOW
+    return send(comm, address_of(argument), nbytes_of(argument), array_of(argument), dest, tag, mode)
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
@@ -132,30 +236,8 @@ def receive_array(comm, argument, peer_rank, message_tag, status):  # type: igno
     """
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
-        return SLOW
-    engine = load64(comm + COMM.engine)
-    record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes_of(argument))
-    request = _start_receive(comm, address_of(argument), nbytes_of(argument), source, tag)
-    code = wait_complete(engine, request, array_of(argument))
-    if code != 0:
-        return code
-    trace_end(record)
-    if load64(request + REQUEST.error) != 0:
-        return request
-    _end_receive(engine, request, status)
-    return 0
-
-
-@kernel("void(int64, int64, int64)")
-def _end_receive(engine, request, status):  # type: ignore[no-untyped-def]
-    """Give a complete receive back; its source, tag and bytes go to `status` unless that is 0."""
-    if status != 0:
-        store64(status, load64(request + REQUEST.status_source))
-        store64(status + 8, load64(request + REQUEST.status_tag))
-        store64(status + 16, load64(request + REQUEST.message_bytes))
-    lock(engine)
-    release_request(engine, request)
-    unlock(engine)
+        return 0 if is_from_nobody(source, tag, status) != 0 else SLOW
+    return receive(comm, address_of(argument), nbytes_of(argument), array_of(argument), source, tag, status)
 
 
 @kernel(
@@ -165,36 +247,21 @@ def _end_receive(engine, request, status):  # type: ignore[no-untyped-def]
     is_entry=True,
     nogil=False,
 )
-def exchange_arrays(comm, send, dest_rank, send_tag, recv, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
+def exchange_arrays(comm, sent, dest_rank, send_tag, received, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
     """Send a plain array and receive into another one. 0: done, with `status` written unless that is 0; SLOW; GIVEN_UP less a code.
 
     Or a complete receive that failed: the send, if it is to be given back too, is where it would go on in a queue (`REQUEST.queue_next`).
     """
     dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
-    if element_of(send) == NONE or element_of(recv) == NONE or writable_of(recv) == 0:
-        return SLOW
-    if is_dest(comm, dest, its_tag) == 0 or is_source(comm, source, tag) == 0:
-        return SLOW
-    engine = load64(comm + COMM.engine)
-    record = trace_begin(engine, _TRACE_EXCHANGE, load64(comm + COMM.context), source, tag, nbytes_of(recv))
-    receiving = _start_receive(comm, address_of(recv), nbytes_of(recv), source, tag)
-    sending = _start_send(comm, address_of(send), nbytes_of(send), dest, its_tag, STANDARD)
-    code = wait_complete(engine, receiving, array_of(recv))
-    if code != 0:
-        if sending != 0:
-            give_up_kept(engine, sending, array_of(send))
-        return code
-    code = 0 if sending == 0 else wait_complete(engine, sending, array_of(send))
-    if code != 0:
-        give_up_kept(engine, receiving, array_of(recv))
-        return code
-    trace_end(record)
-    if load64(receiving + REQUEST.error) != 0:
-        store64(receiving + REQUEST.queue_next, sending)
-        return receiving
-    _end_receive(engine, receiving, status)
-    if sending != 0:
-        lock(engine)
-        release_request(engine, sending)
-        unlock(engine)
-    return 0
+    can_send = element_of(sent) != NONE and is_dest(comm, dest, its_tag) != 0
+    can_receive = element_of(received) != NONE and writable_of(received) != 0 and is_source(comm, source, tag) != 0
+    address, nbytes, landing, room = address_of(sent), nbytes_of(sent), address_of(received), nbytes_of(received)
+    if can_send and can_receive:
+        return exchange(
+            comm, address, nbytes, array_of(sent), dest, its_tag, landing, room, array_of(received), source, tag, status
+        )
+    if can_send and is_from_nobody(source, tag, status) != 0:
+        return send(comm, address, nbytes, array_of(sent), dest, its_tag, STANDARD)
+    if can_receive and is_to_nobody(dest, its_tag) != 0:
+        return receive(comm, landing, room, array_of(received), source, tag, status)
+    return SLOW

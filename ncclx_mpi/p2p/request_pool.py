@@ -193,13 +193,7 @@ def start_send_array(comm, argument, peer_rank, message_tag, mode):  # type: ign
     dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
         return result(0)
-    engine = load64(comm + COMM.engine)
-    handle = new_handle(engine, engine + ENGINE.tickets)
-    if handle == 0:
-        return result(0)
-    request = use_ticket(handle, load64(comm + COMM.handle), array_of(argument))
-    _send(comm, request, address_of(argument), nbytes_of(argument), dest, tag, mode)
-    return result(handle)
+    return result(start_from(comm, array_of(argument), address_of(argument), nbytes_of(argument), dest, tag, mode))
 
 
 @kernel(
@@ -221,15 +215,20 @@ def start_receive_array(comm, argument, peer_rank, message_tag):  # type: ignore
     return result(handle)
 
 
-@kernel("int64(int64, int64, int64, int64, int64)")
-def start_bytes(comm, data, dest, tag, mode):  # type: ignore[no-untyped-def]
-    """Start sending a bytes object: the handle, or 0 if there is no free ticket."""
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def start_from(comm, owner, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending memory of an object, which is kept: the handle, or 0 if there is no free ticket."""
     engine = load64(comm + COMM.engine)
     handle = new_handle(engine, engine + ENGINE.tickets)
     if handle != 0:
-        request = use_ticket(handle, load64(comm + COMM.handle), data)
-        _send(comm, request, data + BYTES, load64(data + OB_SIZE), dest, tag, mode)
+        _send(comm, use_ticket(handle, load64(comm + COMM.handle), owner), address, nbytes, dest, tag, mode)
     return handle
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def start_bytes(comm, data, dest, tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending a bytes object: the handle, or 0 if there is no free ticket."""
+    return start_from(comm, data, data + BYTES, load64(data + OB_SIZE), dest, tag, mode)
 
 
 @kernel(

@@ -1,0 +1,209 @@
+"""Blocking Send and Recv of derived datatypes: one compiled call from the Python objects to the transport and back.
+
+Elements without gaps are sent from where they are, and received there. Others go through memory of the call::
+
+    array  ──pack──▶  bytes  ──send──▶  ...  ──receive──▶  bytes  ──unpack──▶  array
+
+which is a bytes object, so that a wait that is given up leaves it to its request as it does the array of a plain message. What is
+not known to compiled code (:mod:`numba_kernels.pylayouts`), not valid, or long, is left untouched and returns SLOW, as in
+:mod:`ncclx_mpi.p2p.fast`.
+"""
+
+from __future__ import annotations
+
+from ncclx_mpi.p2p.fast import SLOW, exchange, is_dest, is_from_nobody, is_source, is_to_nobody, receive, send, write_status
+from ncclx_mpi.p2p.layout import STANDARD
+from ncclx_mpi.p2p.request_pool import start_from
+from numba_kernels import types
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import kernel
+from numba_kernels.layout import words
+from numba_kernels.memory import make_stack
+from numba_kernels.pack import pack_range, unpack_range
+from numba_kernels.pylayouts import LAYOUT, read_laid_out_block
+from numba_kernels.pyobject import (
+    NONE,
+    address_of,
+    array_argument,
+    array_of,
+    element_of,
+    index_argument,
+    index_of,
+    nbytes_of,
+    writable_of,
+)
+from numba_kernels.pysequence import VECTOR
+from numba_kernels.pyslots import BYTES, clear_error, decrease, increase, new_bytes, object_result, result
+
+SIDE = words("Side", "address nbytes owner array origin")
+"""One side of a message: its memory, without gaps, and the object that has it; the array, and where its first element begins.
+
+The layout of the elements follows; its key is 0 where the memory is the array's. References to layout, owner and array are held."""
+_LONGEST = 1 << 18
+"""Bytes beyond this are packed without the GIL, and the time of a call in Python is no part of theirs."""
+_STATUS = 3
+"""Words of a status."""
+
+_side_words, _status_words = make_stack((SIDE.total + LAYOUT.total + VECTOR.total) // 8), make_stack(_STATUS)
+
+
+@kernel(types.int64(types.int64, array_argument, types.int64))
+def _open(side, argument, is_written):  # type: ignore[no-untyped-def]
+    """Describe a side, a plain array or elements of a derived datatype: 1, and :func:`_close` it later; or 0."""
+    row, vector = side + SIDE.total, side + SIDE.total + LAYOUT.total
+    store64(row + LAYOUT.key, 0)
+    if element_of(argument) != NONE:
+        if is_written != 0 and writable_of(argument) == 0:
+            return 0
+        store64(side + SIDE.address, address_of(argument))
+        store64(side + SIDE.nbytes, nbytes_of(argument))
+        store64(vector + VECTOR.array, array_of(argument))
+        return _hold(side, array_of(argument))
+    count = read_laid_out_block(array_of(argument), vector, row)
+    key, nbytes = load64(row + LAYOUT.key), count * load64(row + LAYOUT.size)
+    origin = load64(vector + VECTOR.address)
+    if count < 0 or nbytes > _LONGEST or (is_written != 0 and load64(vector + VECTOR.writable) == 0):
+        return 0
+    store64(side + SIDE.nbytes, nbytes)
+    store64(side + SIDE.origin, origin)
+    if load64(row + LAYOUT.nblocks) == 1 and (count <= 1 or load64(row + LAYOUT.size) == load64(row + LAYOUT.extent)):
+        store64(row + LAYOUT.key, 0)
+        store64(side + SIDE.address, origin + load64(row + LAYOUT.low))
+        return _hold(side, load64(vector + VECTOR.array))
+    data = new_bytes(0, nbytes)
+    if data == 0:
+        clear_error()
+        return 0
+    increase(key)
+    store64(side + SIDE.address, data + BYTES)
+    _hold(side, data)
+    decrease(data)
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def _hold(side, owner):  # type: ignore[no-untyped-def]
+    """Hold what has the memory of a side, and its array. Returns 1."""
+    array = load64(side + SIDE.total + LAYOUT.total + VECTOR.array)
+    increase(array)
+    increase(owner)
+    store64(side + SIDE.array, array)
+    store64(side + SIDE.owner, owner)
+    return 1
+
+
+@kernel("void(int64)")
+def _close(side):  # type: ignore[no-untyped-def]
+    """Hold nothing of a side any more. Any Python code may run."""
+    decrease(load64(side + SIDE.owner))
+    decrease(load64(side + SIDE.array))
+    decrease(load64(side + SIDE.total + LAYOUT.key))
+
+
+@kernel("void(int64, int64, boolean)")
+def _move(side, nbytes, unpacking):  # type: ignore[no-untyped-def]
+    """Pack a side, or unpack the first bytes of it, unless its memory is the array's."""
+    row = side + SIDE.total
+    if load64(row + LAYOUT.key) == 0:
+        return
+    blocks, nblocks, size, extent = (
+        load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks), load64(row + LAYOUT.size), load64(row + LAYOUT.extent)
+    )  # fmt: skip
+    origin, address = load64(side + SIDE.origin), load64(side + SIDE.address)
+    if unpacking:
+        unpack_range(blocks, nblocks, size, extent, address, 0, nbytes, origin, 0)
+    else:
+        pack_range(blocks, nblocks, size, extent, origin, 0, nbytes, address, 0)
+
+
+@kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
+def send_derived(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
+    """Send elements of a derived datatype. 0: done; SLOW; GIVEN_UP less a code."""
+    dest, tag, side = index_of(peer_rank), index_of(message_tag), _side_words()
+    if is_dest(comm, dest, tag) == 0 or _open(side, argument, 0) == 0:
+        return SLOW
+    nbytes = load64(side + SIDE.nbytes)
+    _move(side, nbytes, False)
+    code = send(comm, load64(side + SIDE.address), nbytes, load64(side + SIDE.owner), dest, tag, mode)
+    _close(side)
+    return code
+
+
+@kernel(
+    object_result(types.int64, array_argument, index_argument, index_argument, types.int64),
+    is_entry=True,
+    nogil=False,
+)
+def start_send_derived(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no-untyped-def]
+    """Start sending elements of a derived datatype: the handle, or None (not known, not valid, or no free ticket)."""
+    dest, tag, side = index_of(peer_rank), index_of(message_tag), _side_words()
+    if is_dest(comm, dest, tag) == 0 or _open(side, argument, 0) == 0:
+        return result(0)
+    nbytes = load64(side + SIDE.nbytes)
+    _move(side, nbytes, False)
+    handle = start_from(comm, load64(side + SIDE.owner), load64(side + SIDE.address), nbytes, dest, tag, mode)
+    _close(side)
+    return result(handle)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _finish(side, code, said, status):  # type: ignore[no-untyped-def]
+    """Put what a call has received where it belongs, and its status unless that is 0; returns `code`."""
+    if code == 0:
+        _move(side, load64(said + 16), True)
+        if status != 0:
+            write_status(status, load64(said), load64(said + 8), load64(said + 16))
+    _close(side)
+    return code
+
+
+@kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64))
+def _receive(comm, argument, source, tag, status):  # type: ignore[no-untyped-def]
+    """Receive elements of a derived datatype, as :func:`ncclx_mpi.p2p.fast.receive_array` does a plain array."""
+    side, said = _side_words(), _status_words()
+    if is_source(comm, source, tag) == 0 or _open(side, argument, 1) == 0:
+        return SLOW
+    nbytes, owner = load64(side + SIDE.nbytes), load64(side + SIDE.owner)
+    return _finish(side, receive(comm, load64(side + SIDE.address), nbytes, owner, source, tag, said), said, status)
+
+
+@kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
+def receive_derived(comm, argument, peer_rank, message_tag, status):  # type: ignore[no-untyped-def]
+    """Receive elements of a derived datatype, as :func:`ncclx_mpi.p2p.fast.receive_array` does a plain array."""
+    return _receive(comm, argument, index_of(peer_rank), index_of(message_tag), status)
+
+
+@kernel(
+    types.int64(
+        types.int64, array_argument, index_argument, index_argument, array_argument, index_argument, index_argument, types.int64
+    ),
+    is_entry=True,
+    nogil=False,
+)
+def exchange_derived(comm, sent, dest_rank, send_tag, received, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
+    """Send and receive elements of which some are of derived datatypes, as :func:`ncclx_mpi.p2p.fast.exchange_arrays` plain arrays."""
+    dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
+    out, back, said = _side_words(), _side_words(), _status_words()
+    gives, takes = is_dest(comm, dest, its_tag) != 0, is_source(comm, source, tag) != 0
+    if not (gives or is_to_nobody(dest, its_tag) != 0) or not (takes or is_from_nobody(source, tag, said) != 0):
+        return SLOW
+    if not gives:
+        return _receive(comm, received, source, tag, status)
+    if _open(out, sent, 0) == 0:
+        return SLOW
+    if takes and _open(back, received, 1) == 0:
+        _close(out)
+        return SLOW
+    nbytes = load64(out + SIDE.nbytes)
+    _move(out, nbytes, False)
+    address, owner = load64(out + SIDE.address), load64(out + SIDE.owner)
+    if takes:
+        landing, room, its_owner = load64(back + SIDE.address), load64(back + SIDE.nbytes), load64(back + SIDE.owner)
+        code = exchange(comm, address, nbytes, owner, dest, its_tag, landing, room, its_owner, source, tag, said)
+        code = _finish(back, code, said, status)
+    else:
+        code = send(comm, address, nbytes, owner, dest, its_tag, STANDARD)
+        if status != 0:
+            write_status(status, load64(said), load64(said + 8), load64(said + 16))
+    _close(out)
+    return code
