@@ -1,0 +1,461 @@
+"""Forms of buffers that compiled code reads: what they move and leave alone, what they hold meanwhile, and what they refuse."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI, arguments
+
+D = MPI.DOUBLE
+SPARE = 3
+"""Elements behind those of a message."""
+
+Form = Callable[[Any, int], Any]
+
+FORMS: dict[str, Form] = {
+    "[a, n]": lambda a, n: [a, n],
+    "[a, n, type]": lambda a, n: [a, n, D],
+    "(a, n, type)": lambda a, n: (a, n, D),
+    "[a, n, code]": lambda a, n: [a, n, "d"],
+    "[a, (n, first)]": lambda a, n: [a, (n, 1)],
+    "[a, (n, first), type]": lambda a, n: [a, (n, 1), D],
+}
+WHOLE: dict[str, Form] = {"a": lambda a, n: a, "[a, type]": lambda a, n: [a, D], "[a, code]": lambda a, n: [a, "d"]}
+
+KINDS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
+    "ndarray": lambda values: values.copy(),
+    "array": lambda values: array("d", values.tolist()),
+    "bytearray": lambda values: bytearray(values.tobytes()),
+    "memoryview": lambda values: memoryview(bytearray(values.tobytes())).cast("d"),
+    "bytes": lambda values: values.tobytes(),
+}
+
+
+def values_of(data: Any) -> list[float]:
+    return list(np.frombuffer(data).tolist())
+
+
+def only_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on nothing is resolved in Python."""
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("this went the general way")
+
+    for name in ("send", "recv", "send_vector", "recv_vector"):
+        monkeypatch.setattr(arguments, name, fail)
+
+
+def can_count(form: str, kind: str) -> bool:
+    """Whether a count without a type is one of doubles."""
+    return "type" in form or "code" in form or kind in ("ndarray", "array", "memoryview")
+
+
+CASES = [(form, kind) for form in (*FORMS, *WHOLE) for kind in KINDS if can_count(form, kind) or form == "a"]
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize(("form", "kind"), CASES)
+def test_messages(comm: Any, monkeypatch: pytest.MonkeyPatch, form: str, kind: str) -> None:
+    only_compiled(monkeypatch)
+    rank, size = comm.rank, comm.size
+    right, left, first = (rank + 1) % size, (rank - 1) % size, "first" in form
+    length = 4 if form in WHOLE else 4 + SPARE
+    make, landing = {**FORMS, **WHOLE}[form], KINDS["bytearray" if kind == "bytes" else kind]
+    sent = KINDS[kind](np.arange(length) + 100.0 * rank)
+    expected = np.full(length, -1.0)
+    expected[first : first + 4] = np.arange(first, first + 4) + 100.0 * left
+    status = MPI.Status()
+
+    def check(received: Any) -> None:
+        assert values_of(received) == expected.tolist()
+        assert (status.Get_source(), status.Get_tag(), status.Get_count(D)) == (left, 7, 4)
+
+    received = landing(np.full(length, -1.0))
+    comm.Sendrecv(make(sent, 4), right, 7, make(received, 4), left, 7, status)
+    check(received)
+    received = landing(np.full(length, -1.0))
+    request = comm.Irecv(make(received, 4), left, 7)
+    comm.Send(make(sent, 4), right, 7)
+    request.Wait(status)
+    check(received)
+    received = landing(np.full(length, -1.0))
+    request = comm.Isend(make(sent, 4), right, 7)
+    comm.Recv(make(received, 4), left, 7, status)
+    request.Wait()
+    check(received)
+
+
+def run_collectives(comm: Any, form: Form, is_started: bool) -> None:
+    """Each collective with counts of one block, and more memory behind: the result, and that the rest stays."""
+    rank, size = comm.rank, comm.size
+    mine = np.array([10.0 * rank + 1, 10.0 * rank + 2] * size + [-5.0] * SPARE)
+    of_all = [value for other in range(size) for value in (10.0 * other + 1, 10.0 * other + 2)]
+    sums = [sum(of_all[0::2]), sum(of_all[1::2])]
+    before = [sum(of_all[0 : 2 * rank : 2]), sum(of_all[1 : 2 * rank : 2])]
+    root = size - 1
+
+    def call(name: str, *given: Any) -> None:
+        if is_started:
+            getattr(comm, f"I{name.lower()}")(*given).Wait()
+        else:
+            getattr(comm, name)(*given)
+
+    def check(name: str, landing: Any, expected: list[float], first: int = 0) -> None:
+        assert landing[:first].tolist() == [-1.0] * first, name
+        assert landing[first : first + len(expected)].tolist() == expected, name
+        assert (landing[first + len(expected) :] == -1.0).all(), name
+
+    def blank() -> Any:
+        return np.full(2 * size + SPARE, -1.0)
+
+    def block(data: Any) -> Any:
+        return form(data, 2)
+
+    first = 1 if isinstance(form(mine, 2)[1], tuple) else 0
+    mine = np.roll(mine, first)
+    for name, expected in (("Allgather", of_all), ("Alltoall", of_all)):
+        landing = blank()
+        call(name, block(mine), block(landing))
+        check(name, landing, expected, first)
+    for name, expected in (
+        ("Allreduce", sums),
+        ("Reduce_scatter_block", sums),
+        ("Scan", [before[0] + mine[first], before[1] + mine[first + 1]]),
+    ):
+        landing = blank()
+        call(name, block(mine), block(landing))
+        check(name, landing, expected, first)
+    landing = blank()
+    call("Reduce", block(mine), block(landing) if rank == root else None, MPI.SUM, root)
+    check("Reduce", landing, sums if rank == root else [], first if rank == root else 0)
+    landing = blank()
+    call("Gather", block(mine), block(landing) if rank == root else None, root)
+    check("Gather", landing, of_all if rank == root else [], first if rank == root else 0)
+    landing = blank()
+    call("Scatter", block(mine) if rank == root else None, block(landing), root)
+    check("Scatter", landing, [10.0 * root + 1, 10.0 * root + 2], first)
+    landing = np.roll(mine, 0) if rank == root else blank()
+    call("Bcast", block(landing), root)
+    assert landing[first : first + 2].tolist() == [10.0 * root + 1, 10.0 * root + 2]
+
+
+@pytest.mark.ranks(1, 2, 3, 5)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_started", [False, True], ids=["blocking", "started"])
+def test_counts_of_blocks(comm: Any, form: str, is_started: bool) -> None:
+    run_collectives(comm, FORMS[form], is_started)
+
+
+@pytest.mark.ranks(1, 3, topology="machine")
+@pytest.mark.parametrize("is_started", [False, True], ids=["blocking", "started"])
+def test_counts_of_blocks_are_read_by_compiled_code(comm: Any, monkeypatch: pytest.MonkeyPatch, is_started: bool) -> None:
+    run_collectives(comm, FORMS["[a, n]"], is_started)  # the first call finds the function that adds
+    only_compiled(monkeypatch)
+    for form in FORMS.values():
+        run_collectives(comm, form, is_started)
+
+
+@pytest.mark.ranks(1, 2, 3, topology="machine")
+@pytest.mark.parametrize("elements", [1, 5000, 200_000])
+def test_vectors_and_in_place(comm: Any, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    only_compiled(monkeypatch)
+    rank, size, root = comm.rank, comm.size, comm.size - 1
+    counts = [elements + other for other in range(size)]
+    firsts = [sum(counts[:other]) + other for other in range(size)]  # a gap of one before each but the first
+    total = firsts[-1] + counts[-1]
+    mine = np.arange(counts[rank] + SPARE) + 1e6 * rank
+    expected = np.full(total, -1.0)
+    for other in range(size):
+        expected[firsts[other] : firsts[other] + counts[other]] = np.arange(counts[other]) + 1e6 * other
+    landing = np.full(total, -1.0)
+    comm.Gatherv([mine, counts[rank], D], [landing, (counts, firsts), D] if rank == root else None, root)
+    np.testing.assert_array_equal(landing, expected if rank == root else np.full(total, -1.0))
+    back = np.full(counts[rank] + SPARE, -1.0)
+    comm.Scatterv([expected, (counts, firsts), D] if rank == root else None, [back, counts[rank]], root)
+    np.testing.assert_array_equal(back[: counts[rank]], mine[: counts[rank]])
+    assert (back[counts[rank] :] == -1.0).all()
+    landing = np.full(total, -1.0)
+    comm.Allgatherv([mine, counts[rank], D], [landing, (counts, firsts), D])
+    np.testing.assert_array_equal(landing, expected)
+    landing = np.full(total, -1.0)
+    landing[firsts[rank] : firsts[rank] + counts[rank]] = mine[: counts[rank]]
+    comm.Allgatherv(MPI.IN_PLACE, [landing, (counts, firsts), D])
+    np.testing.assert_array_equal(landing, expected)
+    landing = np.full(size * elements + SPARE, -1.0)
+    landing[rank * elements : (rank + 1) * elements] = rank
+    comm.Allgather(MPI.IN_PLACE, [landing, elements, D])
+    np.testing.assert_array_equal(landing, [*np.repeat(np.arange(size), elements), *[-1.0] * SPARE])
+    landing = np.full(size * elements, -1.0)
+    landing[rank * elements : (rank + 1) * elements] = rank
+    comm.Allgather(MPI.IN_PLACE, landing)
+    np.testing.assert_array_equal(landing, np.repeat(np.arange(size), elements))
+
+
+@pytest.mark.ranks(1)
+def test_what_does_not_fit_is_refused(comm: Any) -> None:
+    data, landing = np.arange(4.0), np.full(4, -1.0)
+    for spec in (
+        [data, 5, D],
+        [data, (4, 1), D],
+        [data, (0, 5), D],
+        [data, -1, D],
+        [data, (1, -1), D],
+        [bytearray(31), 4, D],
+        [data, 1 << 70, D],
+    ):
+        with pytest.raises((ValueError, OverflowError, MPI.Exception)):
+            comm.Sendrecv(spec, 0, 0, landing, 0, 0)
+        with pytest.raises((ValueError, OverflowError, MPI.Exception)):
+            comm.Allreduce(spec, landing)
+    with pytest.raises((ValueError, MPI.Exception)):
+        comm.Allgather([data, 2, D], [landing, 5, D])
+    for readonly in (b"12345678", memoryview(b"12345678"), memoryview(bytearray(8)).toreadonly()):
+        with pytest.raises((BufferError, TypeError, ValueError, MPI.Exception)):
+            comm.Sendrecv(data[:1], 0, 0, [readonly, D], 0, 0)
+    released = memoryview(bytearray(8))
+    released.release()
+    with pytest.raises(ValueError, match="released"):
+        comm.Send(released, 0)
+    assert (landing == -1.0).all()
+    assert not comm.Iprobe()
+
+
+@pytest.mark.ranks(2)
+def test_a_block_more_than_is_there_is_refused(comm: Any) -> None:
+    """A count is of each rank's block, so that as many bytes as the array has are too many."""
+    data, landing = np.arange(4.0), np.full(4, -1.0)
+    for name, sent, received in (
+        ("Allgather", [data, 4, D], [landing, 4, D]),
+        ("Alltoall", [data, 4, D], [landing, 4, D]),
+        ("Reduce_scatter_block", [data, 4, D], [landing, 4, D]),
+        ("Allgather", MPI.IN_PLACE, [landing, 4, D]),
+    ):
+        with pytest.raises((ValueError, MPI.Exception)):
+            getattr(comm, name)(sent, received)
+    assert (landing == -1.0).all()
+    comm.Barrier()
+
+
+@pytest.mark.ranks(1)
+def test_other_forms_do_what_they_did(comm: Any) -> None:
+    data = np.arange(4.0)
+    count: Any
+    for count in (True, np.int64(1), np.int32(1)):
+        landing = np.full(4, -1.0)
+        comm.Sendrecv([data, count, D], 0, 0, [landing, count, D], 0, 0)
+        assert landing.tolist() == [0.0, -1.0, -1.0, -1.0]
+    landing = np.full(4, -1.0)
+    comm.Sendrecv([data, 1, 2, D], 0, 0, [landing, 1, 3, D], 0, 0)
+    assert landing.tolist() == [-1.0, -1.0, -1.0, 2.0]
+    strided = memoryview(bytearray(range(8)))[::2]
+    with pytest.raises((BufferError, ValueError)):
+        comm.Send(strided, 0)
+    fortran = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    comm.Sendrecv([memoryview(fortran), 6, D], 0, 0, [landing := np.zeros(6), D], 0, 0)
+    assert landing.tolist() == [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
+    longs = np.zeros(2, np.int64)
+    comm.Allreduce(memoryview(array("l", [3, 4])), longs)
+    assert longs.tolist() == [3, 4]
+
+
+@pytest.mark.ranks(1)
+def test_memory_stays_where_it_is_as_long_as_it_may_be_touched(comm: Any) -> None:
+    for landing in (bytearray(8), array("d", [0.0])):
+        request = comm.Irecv(landing, 0)
+        with pytest.raises(BufferError):
+            landing.extend(landing[:1])
+        comm.Send(np.ones(1), 0)
+        request.Wait()
+        assert values_of(landing) == [1.0]
+        landing.extend(landing[:1])  # nothing holds it any more
+        comm.Sendrecv(landing, 0, 0, landing, 0, 0)
+        landing.extend(landing[:1])
+
+
+@pytest.mark.ranks(1)
+def test_nothing_is_kept(comm: Any) -> None:
+    rows = D.Create_vector(2, 1, 3).Commit()
+    sources: list[Any] = [np.arange(6.0), array("d", range(6)), bytearray(48)]
+    given = [rows, rows._state, *sources]
+    specs = [spec for source in sources for spec in (source, [source, D], [source, 6, D], [source, (3, 1), D])]
+    specs += [[sources[0], 1, rows], [sources[0], rows.Create_resized(0, 48).Commit()], [b"12345678", 1, D]]
+
+    def exchange() -> None:
+        for spec in specs:
+            receiving = comm.Irecv(sources[0], 0)
+            comm.Isend(spec, 0).Wait()
+            receiving.Wait()
+            if not (isinstance(spec, list) and isinstance(spec[0], bytes)):
+                comm.Sendrecv(spec, 0, 0, spec, 0, 0)
+
+    for _ in range(5):
+        exchange()
+    before = [sys.getrefcount(each) for each in given]
+    for _ in range(100):
+        exchange()
+    assert [sys.getrefcount(each) for each in given] == before
+
+
+def layouts() -> dict[str, tuple[MPI.Datatype, int]]:
+    """Datatypes of at most 30 doubles, and how many elements of each are sent."""
+    rows = D.Create_vector(3, 2, 4)
+    return {
+        "column": (D.Create_vector(5, 1, 6), 1),
+        "rows": (rows.Create_resized(0, 16), 2),
+        "dense": (D.Create_contiguous(3), 4),
+        "a dense one behind a gap": (D.Create_indexed_block(4, [2]), 1),
+        "indexed": (D.Create_indexed([1, 3, 2], [20, 4, 9]), 1),
+        "backwards": (D.Create_hvector(3, 1, -24).Create_resized(0, 8), 0),
+        "struct": (MPI.Datatype.Create_struct([1, 2], [16, 0], [D, MPI.INT]), 3),
+        "none": (rows, 0),
+    }
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("name", layouts())
+def test_derived_datatypes(comm: Any, name: str) -> None:
+    """The third message of a layout is packed by compiled code: as the first one."""
+    (kind, count), (right, left) = layouts()[name], ((comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+    kind.Commit()
+    sent, theirs = (np.arange(30.0) + 100 * rank for rank in (comm.rank, left))
+    status, packed, expected = MPI.Status(), bytearray(), np.full(30, -1.0)
+    for element in range(count):
+        for offset, nbytes in kind._state.blocks.tolist():
+            at = element * kind.extent + offset
+            packed += theirs.tobytes()[at : at + nbytes]
+            expected.view(np.uint8)[at : at + nbytes] = theirs.view(np.uint8)[at : at + nbytes]
+    for turn in range(4):
+        for way in range(4):
+            received = np.full(30, -1.0)
+            into = [received, count, kind] if way != 3 or not packed else packed_into(received, packed)
+            if way == 0:
+                comm.Sendrecv([sent, count, kind], right, turn, into, left, turn, status)
+            elif way == 1:
+                request = comm.Isend([sent, count, kind], right, turn)
+                comm.Recv(into, left, turn, status)
+                request.Wait()
+            elif way == 2:
+                request = comm.Irecv(into, left, turn)
+                comm.Send([sent, count, kind], right, turn)
+                request.Wait(status)
+            else:
+                comm.Sendrecv([sent, count, kind], right, turn, into, left, turn, status)
+            assert (status.Get_source(), status.Get_tag(), status.Get_elements(MPI.BYTE)) == (left, turn, len(packed))
+            if way == 3 and packed:
+                assert received.tobytes()[: len(packed)] == packed
+            else:
+                np.testing.assert_array_equal(received, expected)
+    kind.Free()
+
+
+def packed_into(received: Any, packed: bytearray) -> Any:
+    """A plain buffer of as many bytes."""
+    return [received.view(np.uint8), len(packed), MPI.BYTE]
+
+
+@pytest.mark.ranks(1, topology="machine")
+def test_derived_datatypes_are_packed_by_compiled_code(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = D.Create_vector(4, 1, 4).Commit()
+    sent, received = np.arange(16.0).reshape(4, 4), np.zeros((4, 4))
+    for _ in range(2):
+        comm.Sendrecv([sent, 1, rows], 0, 0, [received, 1, rows], 0, 0)
+    received[:] = 0
+    with monkeypatch.context() as patched:
+        only_compiled(patched)
+        comm.Sendrecv([sent, 1, rows], 0, 0, [received, 1, rows], 0, 0)
+    assert received[:, 0].tolist() == [0.0, 4.0, 8.0, 12.0] and (received[:, 1:] == 0).all()
+    rows.Free()
+
+
+@pytest.mark.ranks(2)
+def test_messages_that_are_shorter_or_longer_than_a_derived_receive(comm: Any) -> None:
+    column = D.Create_vector(4, 1, 3).Commit()
+    for _ in range(3):
+        if comm.rank == 0:
+            comm.Send(np.arange(3.0), 1)
+            comm.Send(np.arange(5.0), 1)
+            comm.Send(np.arange(4.0).view(np.uint8)[:12].copy(), 1)
+            continue
+        status, landing = MPI.Status(), np.full((4, 3), -1.0)
+        comm.Recv([landing, 1, column], 0, status=status)
+        assert landing[:, 0].tolist() == [0.0, 1.0, 2.0, -1.0] and (landing[:, 1:] == -1.0).all()
+        assert status.Get_elements(D) == 3
+        with pytest.raises(MPI.Exception) as raised:
+            comm.Recv([landing, 1, column], 0)
+        assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+        landing[:] = -1.0
+        comm.Recv([landing, 1, column], 0, status=status)
+        assert (
+            landing[0, 0] == 0.0
+            and landing.view(np.uint8).reshape(4, 24)[1, :4].tolist() == [0, 0, 0, 0]
+            and status.Get_elements(MPI.BYTE) == 12
+        )
+    comm.Barrier()
+    column.Free()
+
+
+@pytest.mark.ranks(2)
+def test_long_messages_of_derived_datatypes(comm: Any) -> None:
+    """Some are packed in the call, longer ones without the GIL."""
+    for rows in (1000, 30_000, 70_000):
+        column = D.Create_vector(rows, 1, 2).Commit()
+        data, landing = np.arange(2.0 * rows).reshape(rows, 2) + comm.rank, np.zeros((rows, 2))
+        for _ in range(3):
+            landing[:] = -1.0
+            comm.Sendrecv([data, 1, column], 1 - comm.rank, 0, [landing, 1, column], 1 - comm.rank, 0)
+            np.testing.assert_array_equal(landing[:, 0], data[:, 0] - comm.rank + (1 - comm.rank))
+            assert (landing[:, 1] == -1.0).all()
+        column.Free()
+
+
+@pytest.mark.ranks(1)
+def test_what_is_wrong_with_derived_datatypes(comm: Any) -> None:
+    column, data = D.Create_vector(4, 1, 3).Commit(), np.arange(12.0)
+    for _ in range(3):
+        comm.Sendrecv([data, 1, column], 0, 0, [np.zeros(12), 1, column], 0, 0)
+    frozen = np.zeros(12)
+    frozen.flags.writeable = False
+    for spec in ([data, 2, column], [data[:9].copy(), 1, column], [data, -1, column]):
+        with pytest.raises((ValueError, MPI.Exception)):
+            comm.Send(spec, 0)
+    with pytest.raises((BufferError, ValueError)):
+        comm.Sendrecv([data, 1, column], 0, 0, [frozen, 1, column], 0, 0)
+    column.Free()
+    with pytest.raises((ValueError, MPI.Exception)):
+        comm.Send([data, 1, column], 0)
+    assert not comm.Iprobe()
+
+
+@pytest.mark.ranks(1, 2)
+def test_nobody(comm: Any) -> None:
+    """To PROC_NULL nothing goes, whatever the buffer; from it comes nothing, which the status says."""
+    column, peer = D.Create_vector(4, 1, 3).Commit(), comm.size - 1 - comm.rank
+    data = np.arange(12.0)
+    for spec in (data, [data, 5, D], [data, 1, column], None, "no buffer"):
+        landing, status = np.full(12, -1.0), MPI.Status()
+        comm.Send(spec, MPI.PROC_NULL)
+        comm.Recv(spec, MPI.PROC_NULL, status=status)
+        assert (status.Get_source(), status.Get_tag(), status.Get_count(D)) == (MPI.PROC_NULL, MPI.ANY_TAG, 0)
+        comm.Sendrecv(spec, MPI.PROC_NULL, 0, spec, MPI.PROC_NULL, 0, status)
+        assert status.Get_source() == MPI.PROC_NULL
+        for made in ((data, landing), ([data, 1, column], [landing, 1, column])):
+            request = comm.Irecv(landing, peer, 1)
+            comm.Sendrecv(made[0], peer, 1, spec, MPI.PROC_NULL, 0, status)
+            assert status.Get_source() == MPI.PROC_NULL
+            request.Wait()
+            request = comm.Isend(data, peer, 2)
+            comm.Sendrecv(spec, MPI.PROC_NULL, 0, landing, peer, 2, status)
+            assert status.Get_source() == peer and (landing == data).all()
+            request.Wait()
+    with pytest.raises(MPI.Exception):
+        comm.Send(data, MPI.PROC_NULL, -5)
+    with pytest.raises(MPI.Exception):
+        comm.Recv(data, MPI.PROC_NULL, -5)
+    comm.Barrier()
+    column.Free()
