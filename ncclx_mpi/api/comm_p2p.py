@@ -45,8 +45,8 @@ class PointToPoint:
         """Blocking send."""
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
-        if code:
-            code = fast.otherwise(code, fast.send_derived, state.address, buf, dest, tag, STANDARD)
+        if code and code == fast.SLOW:
+            code = fast.send_derived(state.address, buf, dest, tag, STANDARD)
         if code and fast.settle_send(state, code, dest, tag):
             fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, STANDARD), None)
 
@@ -67,8 +67,8 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.receive_array(state.address, buf, source, tag, said.address)
-        if code:
-            code = fast.otherwise(code, fast.receive_derived, state.address, buf, source, tag, said.address)
+        if code and code == fast.SLOW:
+            code = fast.receive_derived(state.address, buf, source, tag, said.address)
         if code:
             if fast.settle_receive(state, code, buf, source, tag, status):
                 fast.finish_waiting(lambda begun: _start_recv(state, buf, source, tag, begun), status)
@@ -89,9 +89,8 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
-        if code:
-            again = fast.exchange_derived
-            code = fast.otherwise(code, again, state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
+        if code and code == fast.SLOW:
+            code = fast.exchange_derived(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
                 fast.finish_waiting(
@@ -375,8 +374,8 @@ def _no_proc() -> Operation:
 def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> None:
     """Send a buffer."""
     code = fast.send_array(state.address, buf, dest, tag, mode)
-    if code:
-        code = fast.otherwise(code, fast.send_derived, state.address, buf, dest, tag, mode)
+    if code and code == fast.SLOW:
+        code = fast.send_derived(state.address, buf, dest, tag, mode)
     if code and fast.settle_send(state, code, dest, tag):
         fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, mode), None)
 

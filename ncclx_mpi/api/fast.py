@@ -42,6 +42,9 @@ from numba_kernels import pickling, pylayouts, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import at_import, is_imported
 
+SLOW = messages.SLOW
+"""What an entry point for messages returns that has done nothing: another one, or the general way, is to be tried."""
+
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
@@ -216,11 +219,6 @@ test_epoch = _at_first_call(epochs.test)
 def table_of(op: Any) -> int:
     """Return the address of the table of reduction functions of `op`; of an empty one if it is no operation at all."""
     return op._state.table if isinstance(op, Op) else NO_TABLE
-
-
-def otherwise(code: int, route: Callable[..., int], *arguments: Any) -> int:
-    """Return what another route makes of a call where the first one has done nothing, else its code."""
-    return route(*arguments) if code == messages.SLOW else code
 
 
 def settle(state: CommState, code: int, name: str) -> bool:

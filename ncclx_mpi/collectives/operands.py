@@ -50,7 +50,7 @@ def _pair(send, recv):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, array_argument))
 def all_blocks(comm, array):  # type: ignore[no-untyped-def]
     """Bytes of an array that holds a block for each rank: a count is that of one block. -1 if they are not there."""
-    nbytes, size = nbytes_of(array), load64(comm + COMM.size)
+    nbytes, size = nbytes_of(array), max(load64(comm + COMM.size), 1)
     if is_counted(array) == 0:
         return nbytes
     return nbytes * size if nbytes <= room_of(array) // size else -1

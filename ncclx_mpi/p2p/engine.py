@@ -405,21 +405,18 @@ class Engine:
 
     def describe(self, request: int) -> str:
         """What a request is, in words: for errors."""
-        words = _words_of(request)
-        peer, tag = words[REQUEST.status_source // WORD], words[REQUEST.tag // WORD]
-        if words[REQUEST.kind // WORD] == SEND:
+        peer, tag = _word_of(request, REQUEST.status_source), _word_of(request, REQUEST.tag)
+        if _word_of(request, REQUEST.kind) == SEND:
             return f"send to rank {peer}, tag {tag}"
         return f"receive {from_whom(peer, tag)}"
 
     def paired(self, request: int) -> int:
         """The send of an exchange whose complete receive :func:`ncclx_mpi.p2p.fast.exchange_arrays` has returned; 0 if it was given back."""
-        sending: int = _words_of(request)[REQUEST.queue_next // WORD]
-        return sending
+        return _word_of(request, REQUEST.queue_next)
 
     def capacity(self, request: int) -> int:
         """Bytes of the buffer of a receive, -1 for a send."""
-        words = _words_of(request)
-        return -1 if words[REQUEST.kind // WORD] == SEND else words[REQUEST.nbytes // WORD]
+        return -1 if _word_of(request, REQUEST.kind) == SEND else _word_of(request, REQUEST.nbytes)
 
     def close(self, request: int) -> bool:
         """Give a request back if it is complete and nothing is to be said about it."""
@@ -629,5 +626,5 @@ def from_whom(source: int, tag: int) -> str:
     return f"from {'any rank' if source == ANY_SOURCE else f'rank {source}'}, {'any tag' if tag == ANY_TAG else f'tag {tag}'}"
 
 
-def _words_of(request: int) -> list[int]:
-    return list((ctypes.c_int64 * (REQUEST.total // WORD)).from_address(request))
+def _word_of(request: int, offset: int) -> int:
+    return ctypes.c_int64.from_address(request + offset).value

@@ -203,16 +203,16 @@ def _give_back(engine, request):  # type: ignore[no-untyped-def]
     unlock(engine)
 
 
-@kernel("int64(int64, int64)")
-def is_to_nobody(rank, tag):  # type: ignore[no-untyped-def]
-    """Whether a message is for PROC_NULL: nothing is sent, and its buffer does not matter."""
-    return 1 if rank == PROC_NULL and tag >> _TAG_BITS == 0 else 0
-
-
 @kernel("int64(int64, int64, int64)")
-def is_from_nobody(rank, tag, status):  # type: ignore[no-untyped-def]
-    """Whether a message is from PROC_NULL: there is none, which `status` then says unless it is 0."""
-    if rank != PROC_NULL or (tag >> _TAG_BITS != 0 and tag != ANY_TAG):
+def is_to_nobody(comm, rank, tag):  # type: ignore[no-untyped-def]
+    """Whether a message is for PROC_NULL: nothing is sent, and its buffer does not matter. A communicator that was revoked has no ranks."""
+    return 1 if rank == PROC_NULL and tag >> _TAG_BITS == 0 and load64(comm + COMM.size) > 0 else 0
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def is_from_nobody(comm, rank, tag, status):  # type: ignore[no-untyped-def]
+    """Whether a message is from PROC_NULL, as above: there is none, which `status` then says unless it is 0."""
+    if rank != PROC_NULL or (tag >> _TAG_BITS != 0 and tag != ANY_TAG) or load64(comm + COMM.size) <= 0:
         return 0
     if status != 0:
         write_status(status, PROC_NULL, ANY_TAG, 0)
@@ -224,7 +224,7 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
     """Send a plain array. 0: done; SLOW; GIVEN_UP less a code."""
     dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
-        return 0 if is_to_nobody(dest, tag) != 0 else SLOW
+        return 0 if is_to_nobody(comm, dest, tag) != 0 else SLOW
     return send(comm, address_of(argument), nbytes_of(argument), array_of(argument), dest, tag, mode)
 
 
@@ -236,7 +236,7 @@ def receive_array(comm, argument, peer_rank, message_tag, status):  # type: igno
     """
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
-        return 0 if is_from_nobody(source, tag, status) != 0 else SLOW
+        return 0 if is_from_nobody(comm, source, tag, status) != 0 else SLOW
     return receive(comm, address_of(argument), nbytes_of(argument), array_of(argument), source, tag, status)
 
 
@@ -260,8 +260,8 @@ def exchange_arrays(comm, sent, dest_rank, send_tag, received, source_rank, rece
         return exchange(
             comm, address, nbytes, array_of(sent), dest, its_tag, landing, room, array_of(received), source, tag, status
         )
-    if can_send and is_from_nobody(source, tag, status) != 0:
+    if can_send and is_from_nobody(comm, source, tag, status) != 0:
         return send(comm, address, nbytes, array_of(sent), dest, its_tag, STANDARD)
-    if can_receive and is_to_nobody(dest, its_tag) != 0:
+    if can_receive and is_to_nobody(comm, dest, its_tag) != 0:
         return receive(comm, landing, room, array_of(received), source, tag, status)
     return SLOW

@@ -185,7 +185,7 @@ def exchange_derived(comm, sent, dest_rank, send_tag, received, source_rank, rec
     dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
     out, back, said = _side_words(), _side_words(), _status_words()
     gives, takes = is_dest(comm, dest, its_tag) != 0, is_source(comm, source, tag) != 0
-    if not (gives or is_to_nobody(dest, its_tag) != 0) or not (takes or is_from_nobody(source, tag, said) != 0):
+    if not (gives or is_to_nobody(comm, dest, its_tag) != 0) or not (takes or is_from_nobody(comm, source, tag, said) != 0):
         return SLOW
     if not gives:
         return _receive(comm, received, source, tag, status)

@@ -178,7 +178,16 @@ def test_what_is_not_usual_is_left_alone(comm: Any, kind: str) -> None:
         [None],
         [0, -4],
     )
-    arrays = (data[::2], data.astype(">i8"), b"12345678", None, [data, 2], [data, 4, MPI.INT64_T], np.array(["x"]))
+    arrays = (
+        data[::2],
+        data.astype(">i8"),
+        "text",
+        None,
+        [data, 5],
+        [data, -1, MPI.INT64_T],
+        [data, 4, 0, MPI.INT64_T],
+        np.array(["x"]),
+    )
     tries = [(data, rank, None) for rank in strangers] + [(data, target, place) for place in places]
     for origin, rank, place in [*tries, *((array, target, None) for array in arrays)]:
         assert fast.put(address, origin, rank, place) == -1

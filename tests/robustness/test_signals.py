@@ -129,10 +129,13 @@ def alarm_after(seconds):
 
 @pytest.mark.ranks(2, timeout=60)
 @pytest.mark.parametrize("seconds", [0.001, 0.02, 0.12])
-@pytest.mark.parametrize("call", ["Recv", "Sendrecv", "Recv of a list", "Recv of a column"])
+@pytest.mark.parametrize(
+    "call", ["Recv", "Sendrecv", "Recv of a list", "Recv of a column", "Recv of a known column", "Sendrecv of known columns"]
+)
 def test_whenever_a_receive_is_interrupted_its_buffer_is_the_callers_again(comm, call, seconds):
     """Also in the first moments of the wait, when the call has not left compiled code yet."""
     from ncclx_mpi import MPI
+    from ncclx_mpi.api import fast
 
     if comm.rank == 0:
         column = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
@@ -142,7 +145,12 @@ def test_whenever_a_receive_is_interrupted_its_buffer_is_the_callers_again(comm,
             "Sendrecv": lambda: comm.Sendrecv(np.ones(1), 1, 3, buffer, 1, 5),
             "Recv of a list": lambda: comm.Recv([buffer, MPI.DOUBLE], 1, 5),
             "Recv of a column": lambda: comm.Recv([buffer, 1, column], 1, 5),
+            "Recv of a known column": lambda: comm.Recv([buffer, 1, column], 1, 5),
+            "Sendrecv of known columns": lambda: comm.Sendrecv([buffer, 1, column], 1, 3, [buffer, 1, column], 1, 5),
         }
+        if "known" in call:
+            fast.meet(column._state)
+            fast.meet(column._state)
         calls[call]()  # what is done at a first call takes longer than a millisecond
         assert buffer.sum() == 36
         buffer[:] = 0
@@ -169,11 +177,12 @@ def test_wherever_a_receive_is_interrupted_nothing_is_received_any_more(comm, ca
 
     column = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
     buffer, sent = np.zeros(8), np.full(4, 9.0)
+    into = [buffer, 1, 0, column]  # a form that goes through Python
     calls = {
-        "Recv": lambda: comm.Recv([buffer, 1, column], 0, 5),
-        "Sendrecv": lambda: comm.Sendrecv(np.ones(1), 0, 3, [buffer, 1, column], 0, 5),
-        "Sendrecv_replace": lambda: comm.Sendrecv_replace([buffer, 1, column], 0, 3, 0, 5),
-        "Message.Recv": lambda: message.Recv([buffer, 1, column]),
+        "Recv": lambda: comm.Recv(into, 0, 5),
+        "Sendrecv": lambda: comm.Sendrecv(np.ones(1), 0, 3, into, 0, 5),
+        "Sendrecv_replace": lambda: comm.Sendrecv_replace(into, 0, 3, 0, 5),
+        "Message.Recv": lambda: message.Recv(into),
     }
 
     def interrupt(step):
