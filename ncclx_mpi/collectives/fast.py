@@ -132,10 +132,10 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
 def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Allgather of plain arrays, perhaps in place: 0, SLOW, or the code of a failure."""
     source, target, nbytes = address_of(send), address_of(recv), nbytes_of(send)
-    if operands.of_allgather_in_place(comm, send, recv) != 0:
+    if operands.of_allgather(comm, send, recv) == 0:
+        if operands.of_allgather_in_place(comm, send, recv) == 0:
+            return fast_plans.allgather(comm, send, recv)
         source, nbytes = 0, operands.own_block(comm, recv)
-    elif operands.of_allgather(comm, send, recv) == 0:
-        return fast_plans.allgather(comm, send, recv)
     state = give_gil(nbytes)
     if on_lines(comm, ALLGATHER, nbytes) != 0:
         code = allgather_small.allgather(comm, source, nbytes, target)

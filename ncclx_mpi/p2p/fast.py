@@ -262,6 +262,8 @@ def exchange_arrays(comm, sent, dest_rank, send_tag, received, source_rank, rece
         )
     if can_send and is_from_nobody(comm, source, tag, status) != 0:
         return send(comm, address, nbytes, array_of(sent), dest, its_tag, STANDARD)
-    if can_receive and is_to_nobody(comm, dest, its_tag) != 0:
+    if is_to_nobody(comm, dest, its_tag) == 0:
+        return SLOW
+    if can_receive:
         return receive(comm, landing, room, array_of(received), source, tag, status)
-    return SLOW
+    return 0 if is_from_nobody(comm, source, tag, status) != 0 else SLOW

@@ -1,0 +1,112 @@
+"""The forms in which a program may name a buffer, ours beside mpi4py over other MPIs, in turns.
+
+python benchmarks/forms.py [--peer NAME=PYTHON]... [--before PYTHON] [-n 2] [--rounds 5] [--json FILE]
+
+Each call moves 16 doubles, or 2 for each rank: what counts is the way from the arguments to addresses. Times are microseconds of a call, the
+least of some blocks of calls, then medians of rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+BLOCKS, LOOPS = 7, 200
+
+
+def main() -> None:
+    from benchmarks import in_turn
+
+    options = in_turn.parser(__doc__, ranks=2).parse_args()
+    times = in_turn.measure(__file__, options)
+    in_turn.report(times, options, "forms of buffers, 16 doubles", "us")
+
+
+def messages(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
+    """One message there and one back, named in several ways."""
+    import numpy as np
+
+    kind, other = mpi.DOUBLE, comm.size - 1 - comm.rank
+    a, b, grid, edge = np.arange(16.0), np.zeros(16), np.zeros((16, 16)), np.zeros((16, 16))
+    words, back, raw, into = array("d", a), array("d", b), bytearray(128), bytearray(128)
+    column = kind.Create_vector(16, 1, 16).Commit()
+
+    def both(sent: Any, received: Any) -> Callable[[], None]:
+        return lambda: comm.Sendrecv(sent, other, 1, received, other, 1)
+
+    def started(sent: Any, received: Any) -> Callable[[], None]:
+        return lambda: mpi.Request.Waitall([comm.Irecv(received, other, 2), comm.Isend(sent, other, 2)])
+
+    return {
+        "Sendrecv: a": both(a, b),
+        "Sendrecv: [a, type]": both([a, kind], [b, kind]),
+        "Sendrecv: [a, code]": both([a, "d"], [b, "d"]),
+        "Sendrecv: [a, n]": both([a, 16], [b, 16]),
+        "Sendrecv: [a, n, type]": both([a, 16, kind], [b, 16, kind]),
+        "Sendrecv: [a, (n, first), type]": both([a, (8, 4), kind], [b, (8, 4), kind]),
+        "Sendrecv: array.array": both(words, back),
+        "Sendrecv: bytearray": both(raw, into),
+        "Sendrecv: [bytearray, BYTE]": both([raw, mpi.BYTE], [into, mpi.BYTE]),
+        "Sendrecv: memoryview": both(memoryview(raw), memoryview(into)),
+        "Sendrecv: a column": both([grid, 1, column], [edge, 1, column]),
+        "Sendrecv: PROC_NULL": lambda: comm.Sendrecv(a, mpi.PROC_NULL, 0, b, mpi.PROC_NULL, 0),
+        "Isend, Irecv: [a, n, type]": started([a, 16, kind], [b, 16, kind]),
+    }
+
+
+def collectives(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
+    """Collectives with counts."""
+    import numpy as np
+
+    kind, size, is_root = mpi.DOUBLE, comm.size, comm.rank == 0
+    a, b, sent, received = np.arange(16.0), np.zeros(16), np.zeros(2 * size), np.zeros(2 * size)
+    counts, firsts = [2] * size, list(range(0, 2 * size, 2))
+    whole, back, block, blocks = [a, 16, kind], [b, 16, kind], [a, 2, kind], [received, 2, kind]
+    vector = [received, (counts, firsts), kind]
+    return {
+        "Bcast": lambda: comm.Bcast(whole, 0),
+        "Allreduce": lambda: comm.Allreduce(whole, back),
+        "Reduce": lambda: comm.Reduce(whole, back if is_root else None),
+        "Scan": lambda: comm.Scan(whole, back),
+        "Gather": lambda: comm.Gather(block, blocks if is_root else None),
+        "Scatter": lambda: comm.Scatter([sent, 2, kind] if is_root else None, [b, 2, kind]),
+        "Allgather": lambda: comm.Allgather(block, blocks),
+        "Allgather in place": lambda: comm.Allgather(mpi.IN_PLACE, blocks),
+        "Alltoall": lambda: comm.Alltoall([sent, 2, kind], blocks),
+        "Gatherv": lambda: comm.Gatherv(block, vector if is_root else None),
+        "Scatterv": lambda: comm.Scatterv([sent, (counts, firsts), kind] if is_root else None, [b, 2, kind]),
+        "Allgatherv": lambda: comm.Allgatherv(block, vector),
+        "Allgatherv in place": lambda: comm.Allgatherv(mpi.IN_PLACE, vector),
+        "Ibcast": lambda: comm.Ibcast(whole, 0).Wait(),
+        "Iallreduce": lambda: comm.Iallreduce(whole, back).Wait(),
+        "Iallgather": lambda: comm.Iallgather(block, blocks).Wait(),
+    }
+
+
+def worker() -> None:
+    """Measure all cases on this rank, and print them on the first."""
+    from mpi4py import MPI
+
+    comm, found = MPI.COMM_WORLD, {}
+    for case, call in {**messages(comm, MPI), **collectives(comm, MPI)}.items():
+        least = float("inf")
+        for _ in range(BLOCKS):
+            comm.Barrier()
+            begun = time.perf_counter()
+            for _ in range(LOOPS):
+                call()
+            least = min(least, (time.perf_counter() - begun) / LOOPS)
+        found[case] = least * 1e6
+    if comm.rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    worker() if sys.argv[1:] == ["--worker"] else main()
