@@ -36,6 +36,8 @@ NONE = -1
 OB_TYPE, OB_SIZE, LIST_ITEMS, TUPLE_ITEMS = 8, 16, 24, 24
 DATA, NDIM, DIMENSIONS, DESCRIPTOR, FLAGS = 16, 24, 32, 56, 64
 BYTEORDER, TYPE_NUMBER = 26, 28
+SCALAR_VALUE = 16
+"""Of a NumPy scalar: its value."""
 TEXT_STATE, WIDE_TEXT, ASCII_TEXT = 32, str.__basicsize__ - 8, sys.getsizeof("") - 1
 """PyUnicodeObject: the bits that say what it holds, and where its characters begin, those of ASCII and all others."""
 TEXT_UTF8 = ASCII_TEXT + 8
@@ -67,11 +69,14 @@ _registered, _registered_at = zeroed(2 * BUCKETS * WORD)
 """Open-addressing table: address of a Python object that names an element type, NumPy type number. Read by compiled code."""
 _array_type, _array_type_at = zeroed(WORD)
 """The address of the class of arrays once there is one: nothing is an array before."""
+_scalar_types, _scalar_types_at = zeroed(2 * WORD)
+"""The addresses of the classes of NumPy's integers of 64 and of 32 bits, which counts and ranks that come out of arrays are."""
 _in_place, _in_place_at = zeroed(WORD)
 """The address of what stands for a buffer that is another one of the call."""
 _kept: list[Any] = []
 
 symbols.add("ncclx_mpi_ndarray_type", _array_type_at)
+symbols.add("ncclx_mpi_scalar_types", _scalar_types_at)
 symbols.add("ncclx_mpi_in_place", _in_place_at)
 symbols.add("ncclx_mpi_list_type", id(list))
 symbols.add("ncclx_mpi_tuple_type", id(tuple))
@@ -98,7 +103,7 @@ array_of = emitted("pyobject", "array_of")
 room_of = emitted("pyobject", "room_of")
 is_counted = emitted("pyobject", "is_counted")
 index_argument = types.emitted_type("pyobject", "index_argument")
-"""A rank, a root or a tag: a Python int, or NO_INDEX for the slow path. Numba's own integers would take ``1.5`` and ``"1"`` too."""
+"""A rank, a root or a tag: an int of Python or NumPy, or NO_INDEX for the slow path. Numba's own integers would take ``1.5``, too."""
 index_of = emitted("pyobject", "index_of")
 """The value of an :data:`index_argument`; NO_INDEX is neither a rank nor a tag, nor one of MPI's special values."""
 object_argument = types.emitted_type("pyobject", "object_argument")
@@ -119,6 +124,8 @@ _address_of_array_type = make_symbol("ncclx_mpi_ndarray_type")
 bytes_type = make_symbol("ncclx_mpi_bytes_type")
 none_object = make_symbol("ncclx_mpi_none")
 _address_of_in_place = make_symbol("ncclx_mpi_in_place")
+scalar_types = make_symbol("ncclx_mpi_scalar_types")
+"""Address of the addresses of the classes of NumPy's integers of 64 and of 32 bits, 0 while there are none."""
 item_sizes = make_symbol("ncclx_mpi_itemsizes")
 """Address of the bytes of an element by NumPy type number."""
 
@@ -142,6 +149,7 @@ def introduce_in_place(sentinel: Any) -> None:
 
 def _learn() -> None:
     _array_type[0] = id(np.ndarray)
+    _scalar_types[0], _scalar_types[1] = id(np.int64), id(np.int32)
 
 
 at_import(_learn)
@@ -188,7 +196,7 @@ def mismatch() -> str:
 def verify_arrays() -> None:
     """Have compiled code take nothing for an array if a NumPy that came later does not keep them as it assumes."""
     if not _are_arrays_as_assumed():
-        _array_type[0] = 0
+        _array_type[0] = _scalar_types[0] = _scalar_types[1] = 0
 
 
 _LEAST_ADDRESS, _WORD_BYTES = 1 << 16, 8
@@ -244,6 +252,11 @@ def _word(sample: Any, offset: int) -> int:
 def _are_arrays_as_assumed() -> bool:
     """Whether compiled code reads of arrays what NumPy says, and takes none that is not plain."""
     if any(np.dtype(code).num != number for code, number in TYPE_NUMBERS.items()) or not _is_object_as_assumed(np.zeros(1)):
+        return False
+    if (
+        _word(np.int64(-5), SCALAR_VALUE) != -5
+        or ctypes.c_int32.from_address(id(scalar := np.int32(-7)) + SCALAR_VALUE).value != scalar
+    ):
         return False
     fields = np.zeros(len(FIELDS), dtype=np.int64)
     read = entry(read_argument)

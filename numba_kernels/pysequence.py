@@ -1,7 +1,7 @@
 """Buffers with counts straight from Python objects into compiled code: ``[array, counts]`` and its longer forms.
 
 What costs 0.5 us and more in Python (unpacking a specification, checking each count, keeping a copy in native memory) costs some
-nanoseconds an item here. Everything is exact: lists and tuples (no subclasses) of ints (no subclasses), or a one-dimensional array
+nanoseconds an item here. Everything is exact: lists and tuples (no subclasses) of ints (of Python or of NumPy), or a one-dimensional array
 of int32 or int64. Whatever else comes returns NONE, and the caller resolves it in Python, or says what is wrong with it.
 
 All functions take addresses of Python objects (:data:`numba_kernels.pyobject.object_argument`) and need the GIL.
@@ -32,6 +32,7 @@ from numba_kernels.pyobject import (
     NONE,
     OB_SIZE,
     OB_TYPE,
+    SCALAR_VALUE,
     TUPLE_ITEMS,
     TYPE_NUMBERS,
     element_named,
@@ -40,6 +41,7 @@ from numba_kernels.pyobject import (
     list_type,
     none_object,
     read_array,
+    scalar_types,
     tuple_type,
 )
 from numba_kernels.pyslots import as_any_integer, decrease, increase
@@ -88,11 +90,14 @@ def _is_pair(sequence):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def integer(item, overflow):  # type: ignore[no-untyped-def]
-    """The value of an int, or one beyond `MOST`. `overflow`: a word to work in."""
-    if load64(item + OB_TYPE) != int_type():
-        return MOST
-    value = as_any_integer(item, overflow)
-    return value if load32(overflow) == 0 else MOST
+    """The value of an int of Python or NumPy, or one beyond `MOST`. `overflow`: a word to work in."""
+    kind = load64(item + OB_TYPE)
+    if kind == int_type():
+        value = as_any_integer(item, overflow)
+        return value if load32(overflow) == 0 else MOST
+    if kind == load64(scalar_types()):
+        return load64(item + SCALAR_VALUE)
+    return load32(item + SCALAR_VALUE) if kind == load64(scalar_types() + 8) else MOST
 
 
 @kernel("int64(int64, int64, int64, int64)")

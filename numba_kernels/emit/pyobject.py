@@ -31,6 +31,7 @@ from numba_kernels.pyobject import (
     NONE,
     OB_SIZE,
     OB_TYPE,
+    SCALAR_VALUE,
     TUPLE_ITEMS,
     TYPE_NUMBER,
     TYPE_NUMBERS,
@@ -108,7 +109,7 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
 
 
 class IndexArgument(types.Type):  # type: ignore[misc]
-    """A rank, a root or a tag: a Python int, or NO_INDEX for the slow path. Numba's own integers would take ``1.5`` and ``"1"`` too."""
+    """A rank, a root or a tag: an int of Python or NumPy, or NO_INDEX for the slow path. Numba's own integers would take ``1.5``, too."""
 
     def __init__(self) -> None:
         super().__init__(name="ncclx_mpi_index_argument")
@@ -119,10 +120,8 @@ index_argument = IndexArgument()
 
 @unbox(IndexArgument)
 def _unbox_index_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
-    reader = _Reader(c)
     out = cgutils.alloca_once_value(c.builder, ir.Constant(I64, NO_INDEX))
-    with c.builder.if_then(reader.has_type(obj, "ncclx_mpi_int_type"), likely=True):
-        c.builder.store(reader.read_integer(obj, NO_INDEX), out)
+    _Reader(c).read_integer(obj, out, NO_INDEX)
     return NativeValue(c.builder.load(out))
 
 
@@ -260,15 +259,23 @@ class _Reader:
             builder.call(clear, [])
         return view
 
-    def read_integer(self, obj: Any, otherwise: int) -> Any:
-        """The value of an int, `otherwise` if it does not fit a word."""
+    def read_integer(self, obj: Any, place: Any, otherwise: int) -> None:
+        """Store the value of an int of Python or NumPy, `otherwise` if it does not fit a word, and nothing for anything else."""
         builder = self.builder
-        kind = ir.FunctionType(I64, [obj.type, I32.as_pointer()])
-        convert = cgutils.get_or_insert_function(builder.module, kind, "PyLong_AsLongLongAndOverflow")  # raises nothing
-        overflow = cgutils.alloca_once_value(builder, ir.Constant(I32, 0))
-        value = builder.call(convert, [obj, overflow])
-        fits = builder.icmp_signed("==", builder.load(overflow), ir.Constant(I32, 0))
-        return builder.select(fits, value, ir.Constant(I64, otherwise))
+        with builder.if_else(self.has_type(obj, "ncclx_mpi_int_type"), likely=True) as (then, other):
+            with then:
+                kind = ir.FunctionType(I64, [obj.type, I32.as_pointer()])
+                convert = cgutils.get_or_insert_function(builder.module, kind, "PyLong_AsLongLongAndOverflow")  # raises nothing
+                overflow = cgutils.alloca_once_value(builder, ir.Constant(I32, 0))
+                value = builder.call(convert, [obj, overflow])
+                fits = builder.icmp_signed("==", builder.load(overflow), ir.Constant(I32, 0))
+                builder.store(builder.select(fits, value, ir.Constant(I64, otherwise)), place)
+            with other:
+                kinds, its_kind = self.symbol("ncclx_mpi_scalar_types"), self.load(obj, OB_TYPE)
+                with builder.if_then(builder.icmp_unsigned("==", its_kind, self.load(kinds, 0))):
+                    builder.store(self.load(obj, SCALAR_VALUE), place)
+                with builder.if_then(builder.icmp_unsigned("==", its_kind, self.load(kinds, 8))):
+                    builder.store(builder.sext(self.load(obj, SCALAR_VALUE, I32), I64), place)
 
     def open_specification(self, obj: Any, target: Any, form: _Form) -> None:
         """A list or tuple of an array and what is to be taken of it: go on with the array, remember the rest.
@@ -300,20 +307,17 @@ class _Reader:
                             builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
 
     def _read_count(self, obj: Any, form: _Form) -> None:
-        """Remember an int, or a tuple of two, unless one is negative."""
+        """Remember an int, or a tuple of two. What is negative counts as not given."""
         builder = self.builder
-        with builder.if_then(self.has_type(obj, "ncclx_mpi_int_type")):
-            builder.store(self.read_integer(obj, NONE), form.count)
+        self.read_integer(obj, form.count, NONE)
         with builder.if_then(self.has_type(obj, "ncclx_mpi_tuple_type"), likely=False):
             pair = builder.icmp_signed("==", self.load(obj, OB_SIZE), ir.Constant(I64, 2))
             with builder.if_then(pair):
                 count, first = (builder.inttoptr(self.load(obj, TUPLE_ITEMS + 8 * index), obj.type) for index in range(2))
-                integers = builder.and_(self.has_type(count, "ncclx_mpi_int_type"), self.has_type(first, "ncclx_mpi_int_type"))
-                with builder.if_then(integers):
-                    before = self.read_integer(first, NONE)
-                    number = builder.select(self.is_given(before), self.read_integer(count, NONE), ir.Constant(I64, NONE))
-                    builder.store(before, form.first)
-                    builder.store(number, form.count)
+                builder.store(ir.Constant(I64, NONE), form.first)
+                self.read_integer(first, form.first, NONE)
+                with builder.if_then(self.is_given(builder.load(form.first))):
+                    self.read_integer(count, form.count, NONE)
 
     def lookup(self, key: Any) -> Any:
         """The type number registered for the object at address `key`, NONE if there is none."""

@@ -242,6 +242,42 @@ def test_a_block_more_than_is_there_is_refused(comm: Any) -> None:
     comm.Barrier()
 
 
+@pytest.mark.ranks(1, 3, topology="machine")
+@pytest.mark.parametrize("integer", [np.int64, np.int32])
+def test_integers_of_numpy(comm: Any, monkeypatch: pytest.MonkeyPatch, integer: Any) -> None:
+    """Ranks, tags, roots and counts that come out of arrays."""
+    only_compiled(monkeypatch)
+    rank, size = comm.rank, comm.size
+    ranks, counts = np.arange(size).astype(integer), [integer(2)] * size
+    right, left, root = ranks[(rank + 1) % size], ranks[(rank - 1) % size], ranks[-1]
+    sent, landing, status = np.arange(4.0) + 10 * rank, np.full(4, -1.0), MPI.Status()
+    comm.Sendrecv([sent, counts[0], D], right, integer(5), [landing, (counts[0], integer(1)), D], left, integer(5), status)
+    assert landing.tolist() == [-1.0, 10.0 * left, 10.0 * left + 1, -1.0] and status.Get_tag() == 5
+    request = comm.Irecv([landing, counts[0]], left, integer(6))
+    comm.Isend([sent, counts[0]], right, integer(6)).Wait()
+    request.Wait()
+    assert landing[:2].tolist() == [10.0 * left, 10.0 * left + 1]
+    comm.Bcast([sent, counts[0], D], root)
+    assert sent[:2].tolist() == [10.0 * root, 10.0 * root + 1]
+    gathered = np.full(2 * size + 1, -1.0)
+    comm.Allgatherv([sent, counts[0], D], [gathered, (counts, [integer(2 * other) for other in range(size)]), D])
+    assert gathered.tolist() == [10.0 * root, 10.0 * root + 1] * size + [-1.0]
+
+
+@pytest.mark.ranks(1)
+def test_integers_of_numpy_that_are_wrong(comm: Any) -> None:
+    data = np.arange(4.0)
+    for wrong in (np.int64(-9), np.int32(1), np.int64(1 << 40)):
+        with pytest.raises(MPI.Exception):
+            comm.Send(data, wrong)
+        with pytest.raises(MPI.Exception):
+            comm.Bcast(data, wrong)
+    for wrong in (np.int64(-1), np.int32(5), np.int64(1 << 62)):
+        with pytest.raises((ValueError, MPI.Exception)):
+            comm.Sendrecv([data, wrong, D], 0, 0, [np.zeros(4), D], 0, 0)
+    assert not comm.Iprobe()
+
+
 @pytest.mark.ranks(1)
 def test_other_forms_do_what_they_did(comm: Any) -> None:
     data = np.arange(4.0)
