@@ -37,6 +37,7 @@ SHOWN = {
     "persistent": "persistent",
     "objects": "objects",
     "starts": "start",
+    "forms of buffers": "forms",
     "windows, making communicators": "windows",
     "halos": "halo",
     "a thread that makes progress, in the [tutorial on overlap](../tutorials/overlap.md#or-have-a-thread-do-it)": "overlap",

@@ -1,4 +1,4 @@
-"""The table of what programs of their own in ``benchmarks`` measured: starts, windows, communicators and halos."""
+"""The table of what programs of their own in ``benchmarks`` measured: starts, forms of buffers, windows, communicators and halos."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STARTS = {
     "mpiexec2": "a barrier of 2 ranks below MPICH's `mpiexec`",
     "run64": "a barrier of 64 ranks, each side's own launcher",
 }
-KINDS = ("start", "windows", "halo")
+KINDS = ("start", "forms", "windows", "halo")
 """Of the files that are shown."""
 Measured = tuple[str, dict[str, float]]
 
