@@ -27,6 +27,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# NumPy's BLAS starts a thread for each other core in each program that imports it, which polls for 27 ms; no test computes with it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 os.environ.pop("PYTHONUNBUFFERED", None)  # a line of a rank would be two writes, and another rank's could come between them
 
 

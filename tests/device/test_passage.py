@@ -64,7 +64,9 @@ def test_collectives(comm: Any, kind: str, flavour: str, monkeypatch: pytest.Mon
 def test_derived_datatypes(comm: Any, machine: type[Double], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_packing._Compiler, "is_missing", False)
     with machine(comm.rank), passing(monkeypatch) as found:
-        check_derived_datatypes(comm, (1, 50))
+        check_derived_datatypes(
+            comm, (1, 50 if machine is Double else 20)
+        )  # without, each block is a copy of its own, as late as any
         assert len(found) >= 10
     assert gpu_packing._Compiler.is_missing == (machine is WithoutCompiler)
 
