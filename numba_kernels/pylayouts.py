@@ -58,6 +58,11 @@ def is_known(layout: object) -> bool:
     return id(layout) in _alive
 
 
+def is_any_known() -> bool:
+    """Whether the table has any object."""
+    return bool(_alive)
+
+
 def remember(layout: object, fields: Sequence[int]) -> None:
     """Put an object into the table, with the fields of `LAYOUT` but for the first one; they hold as long as it lives."""
     if not _changing.acquire(blocking=False):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
+import time
+import weakref
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +15,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI, arguments
+from ncclx_mpi.api import fast as api_fast
 
 D = MPI.DOUBLE
 SPARE = 3
@@ -466,6 +471,79 @@ def test_what_is_wrong_with_derived_datatypes(comm: Any) -> None:
     with pytest.raises((ValueError, MPI.Exception)):
         comm.Send([data, 1, column], 0)
     assert not comm.Iprobe()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("form", ["column", "dense", "count", "bytearray"])
+@pytest.mark.parametrize("nbytes", [64, 1 << 17], ids=["eager", "announced"])
+def test_another_thread_lets_go_of_all_that_a_blocked_call_was_given(comm: Any, form: str, nbytes: int) -> None:
+    """The list is emptied, the datatype freed and the array forgotten: what the call holds is what is left of them."""
+    length, peer, caller = nbytes // 8, 1 - comm.rank, threading.get_ident()
+    for turn in range(4):
+        kind = (D.Create_vector(length, 1, 2) if form == "column" else D.Create_contiguous(length)).Commit()
+        for _ in range(2):
+            api_fast.meet(kind._state)
+        landing: Any = bytearray(nbytes) if form == "bytearray" else np.zeros(2 * length)
+        spec = {"column": [landing, 1, kind], "dense": [landing, 1, kind], "count": [landing, length, D]}.get(form, [landing, D])
+        weakly = weakref.ref(landing) if form != "bytearray" else None
+        left = [landing]
+        del landing
+
+        def let_go(spec: list[Any] = spec, kind: Any = kind, left: list[Any] = left) -> None:
+            end = time.monotonic() + 5
+            while sys._current_frames()[caller].f_code.co_name not in ("Recv", "bind_and_call") and time.monotonic() < end:
+                time.sleep(0.02)
+            time.sleep(0.02)  # by now it has read the list
+            spec.clear()
+            left.clear()
+            kind.Free()
+            gc.collect()
+            comm.send(None, peer, 1)
+
+        thread = threading.Thread(target=let_go)
+        if comm.rank == turn % 2:
+            thread.start()
+            comm.Recv(spec, peer, 2)
+            thread.join()
+            assert weakly is None or weakly() is None
+        else:
+            comm.recv(source=peer, tag=1)
+            comm.Send(np.arange(float(length)), peer, 2)
+            kind.Free()
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_threads_exchange_columns_and_bytes(comm: Any) -> None:
+    """Each by a communicator of its own, the interpreter changing between them as often as it can."""
+    peer, before = 1 - comm.rank, sys.getswitchinterval()
+    comms, failures = [comm.Dup() for _ in range(3)], []
+    sys.setswitchinterval(1e-6)
+
+    def talk(number: int) -> None:
+        mine, column = comms[number], D.Create_vector(5, 1, 3).Commit()
+        try:
+            for turn in range(200):
+                table, landing, raw = np.arange(15.0) + turn + comm.rank, np.full(15, -1.0), bytearray(8 * (turn % 5 + 1))
+                mine.Sendrecv([table, 1, column], peer, turn, [landing, 1, column], peer, turn)
+                assert (landing[::3] == table[::3] - comm.rank + peer).all() and (landing[1::3] == -1.0).all()
+                mine.Sendrecv([bytes([turn % 256]) * len(raw), MPI.BYTE], peer, turn, raw, peer, turn)
+                assert raw == bytes([turn % 256]) * len(raw)
+        except BaseException as error:
+            failures.append(error)
+        column.Free()
+
+    threads = [threading.Thread(target=talk, args=(number,)) for number in range(len(comms))]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failures
+    for mine in comms:
+        mine.Free()
 
 
 @pytest.mark.ranks(1, 2)
