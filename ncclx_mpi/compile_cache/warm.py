@@ -75,6 +75,8 @@ _FIRST = (
     ),
 )  # fmt: skip
 """What most programs use, six tenths of the work: compiled before the first start. The rest is when it is first called."""
+_AT_FIRST_CALL = ("ncclx_mpi.p2p.fast_derived.",)
+"""What of that few programs use."""
 
 
 def import_engine() -> None:
@@ -157,7 +159,7 @@ def _chosen(everything: bool) -> list[Any]:
     from numba_kernels import jit
 
     engine = [declared for declared in jit.entries() if not declared.name.startswith(_FAR_PACKAGE)]
-    return [declared for declared in engine if everything or declared.name.startswith(_FIRST)]
+    return [each for each in engine if everything or (each.name.startswith(_FIRST) and not each.name.startswith(_AT_FIRST_CALL))]
 
 
 def _chosen_for_hosts() -> list[Any]:
