@@ -20,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array as words
+from mmap import mmap
 from typing import Any
 
 from numba_kernels import symbols, types
@@ -58,7 +59,7 @@ TYPE_NUMBERS = {code: number for number, code in enumerate("?bBhHiIlLqQfdgFDGOSU
 _ITEMSIZES = words("q", [1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 4, 8, 16, 8, 16, 32, 0, 0, 0, 1, 0, 0, 2])
 """Bytes of an element by NumPy type number. Void stands for bytes."""
 
-EXPORTERS = {"bytes": bytes, "bytearray": bytearray, "array": words, "memoryview": memoryview}
+EXPORTERS = {"bytes": bytes, "bytearray": bytearray, "array": words, "memoryview": memoryview, "mmap": mmap}
 """Python's own types that have memory, by the names of their symbols."""
 FORMATS = 128
 """Characters that may be the format of a buffer: those of ASCII."""

@@ -9,6 +9,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Callable
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,20 @@ FORMS: dict[str, Form] = {
 }
 WHOLE: dict[str, Form] = {"a": lambda a, n: a, "[a, type]": lambda a, n: [a, D], "[a, code]": lambda a, n: [a, "d"]}
 
+
+def mapped(content: bytes) -> mmap:
+    memory = mmap(-1, len(content))
+    memory[:] = content
+    return memory
+
+
 KINDS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
     "ndarray": lambda values: values.copy(),
     "array": lambda values: array("d", values.tolist()),
     "bytearray": lambda values: bytearray(values.tobytes()),
     "memoryview": lambda values: memoryview(bytearray(values.tobytes())).cast("d"),
     "bytes": lambda values: values.tobytes(),
+    "mmap": lambda values: mapped(values.tobytes()),
 }
 
 
@@ -317,6 +326,18 @@ def test_memory_stays_where_it_is_as_long_as_it_may_be_touched(comm: Any) -> Non
         landing.extend(landing[:1])  # nothing holds it any more
         comm.Sendrecv(landing, 0, 0, landing, 0, 0)
         landing.extend(landing[:1])
+
+
+@pytest.mark.ranks(1)
+def test_a_mapping_cannot_be_closed_meanwhile(comm: Any) -> None:
+    landing = mapped(bytes(8))
+    request = comm.Irecv([landing, MPI.BYTE], 0)
+    with pytest.raises(BufferError):
+        landing.close()
+    comm.Send([mapped(b"12345678"), 8, MPI.BYTE], 0)
+    request.Wait()
+    assert landing[:] == b"12345678"
+    landing.close()
 
 
 @pytest.mark.ranks(1)
