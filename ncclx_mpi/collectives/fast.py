@@ -47,7 +47,7 @@ from ncclx_mpi.p2p.layout import COMM
 from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
-from numba_kernels.pyobject import address_of, array_argument, index_argument, index_of, itemsize_of, nbytes_of
+from numba_kernels.pyobject import address_of, array_argument, index_argument, index_of, itemsize_of, nbytes_of, writable_of
 
 ELEMENTS = 24
 """Entries of a table of reduction functions."""
@@ -163,32 +163,36 @@ def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
 
 @kernel(types.int64(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
 def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
-    """Gather of plain arrays; `recv` matters at the root only: 0, SLOW, or the code of a failure."""
+    """Gather of plain arrays, perhaps in place; `recv` matters at the root only: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
+    source, nbytes, target = address_of(send), nbytes_of(send), operands.at_root(comm, root, recv)
     if operands.of_gather(comm, send, recv, root) == 0:
-        return fast_plans.gather(comm, send, recv, root)
-    nbytes, target = nbytes_of(send), operands.at_root(comm, root, recv)
+        if writable_of(recv) == 0 or operands.of_root_in_place(comm, GATHER, recv, send, root) == 0:
+            return fast_plans.gather(comm, send, recv, root)
+        source, nbytes = 0, operands.own_block(comm, recv)
     state = give_gil(nbytes)
     if on_lines(comm, GATHER, nbytes) != 0:
-        code = gather_small.gather(comm, address_of(send), nbytes, target, root)
+        code = gather_small.gather(comm, source, nbytes, target, root)
     else:
-        code = gather_large.gather(comm, address_of(send), nbytes, target, root)
+        code = gather_large.gather(comm, source, nbytes, target, root)
     enter_gil(state)
     return code
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, index_argument), is_entry=True, nogil=False)
 def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
-    """Scatter of plain arrays; `send` matters at the root only: 0, SLOW, or the code of a failure."""
+    """Scatter of plain arrays, perhaps in place; `send` matters at the root only: 0, SLOW, or the code of a failure."""
     root = index_of(root_rank)
+    source, nbytes, target = operands.at_root(comm, root, send), nbytes_of(recv), address_of(recv)
     if operands.of_scatter(comm, send, recv, root) == 0:
-        return fast_plans.scatter(comm, send, recv, root)
-    nbytes, source = nbytes_of(recv), operands.at_root(comm, root, send)
+        if operands.of_root_in_place(comm, SCATTER, send, recv, root) == 0:
+            return fast_plans.scatter(comm, send, recv, root)
+        target, nbytes = 0, operands.own_block(comm, send)
     total = nbytes * load64(comm + COMM.size)
     state = give_gil(total)
     if on_lines(comm, SCATTER, total) != 0:
-        code = scatter_small.scatter(comm, source, address_of(recv), nbytes, root)
+        code = scatter_small.scatter(comm, source, target, nbytes, root)
     else:
-        code = scatter_large.scatter(comm, source, address_of(recv), nbytes, root)
+        code = scatter_large.scatter(comm, source, target, nbytes, root)
     enter_gil(state)
     return code

@@ -64,9 +64,9 @@ def holds_blocks(comm, block, array):  # type: ignore[no-untyped-def]
 
 @kernel(types.int64(types.int64, array_argument))
 def own_block(comm, array):  # type: ignore[no-untyped-def]
-    """Bytes of the block of each rank in an array that is written, where each rank's own is there already; -1 if they do not fit."""
+    """Bytes of the block of each rank in an array where a rank's own is, too; -1 if they do not fit."""
     size, total = load64(comm + COMM.size), all_blocks(comm, array)
-    if element_of(array) == NONE or writable_of(array) == 0 or total < 0 or total % (size * itemsize_of(array)) != 0:
+    if element_of(array) == NONE or total < 0 or total % (size * itemsize_of(array)) != 0:
         return -1
     return total // size
 
@@ -171,7 +171,9 @@ def of_allgather(comm, send, recv):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, array_argument, array_argument))
 def of_allgather_in_place(comm, send, recv):  # type: ignore[no-untyped-def]
     """`send` says that the own block is in `recv`."""
-    return 1 if is_in_place(send) != 0 and is_planned(comm, ALLGATHER) == 0 and own_block(comm, recv) >= 0 else 0
+    if is_in_place(send) == 0 or is_planned(comm, ALLGATHER) != 0 or writable_of(recv) == 0:
+        return 0
+    return 1 if own_block(comm, recv) >= 0 else 0
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))
@@ -190,3 +192,11 @@ def of_gather(comm, send, recv, root):  # type: ignore[no-untyped-def]
 def of_scatter(comm, send, recv, root):  # type: ignore[no-untyped-def]
     """`send`, which matters at the root only, holds a block of the size of `recv` for each rank."""
     return scattered_from(comm, send, recv, root) if is_planned(comm, SCATTER) == 0 else 0
+
+
+@kernel(types.int64(types.int64, types.int64, array_argument, array_argument, types.int64))
+def of_root_in_place(comm, kind, whole, own, root):  # type: ignore[no-untyped-def]
+    """Gather and scatter at the root, where `own` says that its block stays in `whole`, which has one for each rank."""
+    if is_in_place(own) == 0 or _is_root(comm, root) == 0 or is_planned(comm, kind) != 0:
+        return 0
+    return 1 if own_block(comm, whole) >= 0 else 0

@@ -205,6 +205,18 @@ def test_vectors_and_in_place(comm: Any, monkeypatch: pytest.MonkeyPatch, elemen
     landing[rank * elements : (rank + 1) * elements] = rank
     comm.Allgather(MPI.IN_PLACE, [landing, elements, D])
     np.testing.assert_array_equal(landing, [*np.repeat(np.arange(size), elements), *[-1.0] * SPARE])
+    landing = np.full(size * elements + SPARE, -1.0)
+    landing[rank * elements : (rank + 1) * elements] = rank
+    if rank == root:
+        comm.Gather(MPI.IN_PLACE, [landing, elements, D], root)
+        np.testing.assert_array_equal(landing, [*np.repeat(np.arange(size), elements), *[-1.0] * SPARE])
+        comm.Scatter([landing, elements, D], MPI.IN_PLACE, root)
+        np.testing.assert_array_equal(landing, [*np.repeat(np.arange(size), elements), *[-1.0] * SPARE])
+    else:
+        comm.Gather([landing[rank * elements :], elements, D], None, root)
+        back = np.full(elements + SPARE, -1.0)
+        comm.Scatter(None, [back, elements, D], root)
+        assert (back[:elements] == rank).all() and (back[elements:] == -1.0).all()
     landing = np.full(size * elements, -1.0)
     landing[rank * elements : (rank + 1) * elements] = rank
     comm.Allgather(MPI.IN_PLACE, landing)
