@@ -118,14 +118,22 @@ def _fits(row, count, offset, nbytes):  # type: ignore[no-untyped-def]
     return 1 if count == 0 or (offset + low >= 0 and offset + high <= nbytes) else 0
 
 
+@kernel("int64(int64, int64)")
+def is_dense(row, count):  # type: ignore[no-untyped-def]
+    """Whether `count` elements of a layout have no gaps, in them or between them."""
+    is_run = count <= 1 or load64(row + LAYOUT.size) == load64(row + LAYOUT.extent)
+    return 1 if is_run and load64(row + LAYOUT.nblocks) == 1 else 0
+
+
 @kernel("int64(int64, int64, int64)")
 def read_laid_out_block(spec, vector, row):  # type: ignore[no-untyped-def]
     """Read ``[array, type]`` or ``[array, count, type]`` into `vector`, a `VECTOR`, and a copy of the layout to a row of `LAYOUT`.
 
     Returns the count, or NONE. Only what is valid is taken.
     """
-    items, given = items_of(spec), load64(spec + OB_SIZE)
-    if items == 0 or (given != 2 and given != 3):
+    items = items_of(spec)
+    given = load64(spec + OB_SIZE) if items != 0 else 0
+    if given != 2 and given != 3:
         return NONE
     found, count = _find(load64(items + WORD * (given - 1))), 0
     if found == 0:
@@ -162,7 +170,7 @@ def read_laid_out(spec, length, vector, layouts):  # type: ignore[no-untyped-def
             return NONE
         copy(own, row, LAYOUT.total)
         size = load64(own + LAYOUT.size)
-        if load64(own + LAYOUT.nblocks) == 1 and (count == 1 or size == load64(own + LAYOUT.extent)):
+        if is_dense(own, count) != 0:
             store64(own + LAYOUT.key, 0)
             store64(places + 8 * (length + index), offset + load64(own + LAYOUT.low))
         store64(places + 8 * index, count * size)

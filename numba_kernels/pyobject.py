@@ -134,7 +134,7 @@ item_sizes = make_symbol("ncclx_mpi_itemsizes")
 def register_element(key: Any, code: str) -> None:
     """Let ``[array, key]`` take the fast route as an array of the type with this code of NumPy's; `key` is kept alive."""
     slot = (id(key) >> 4) % BUCKETS
-    while _registered[2 * slot]:
+    while _registered[2 * slot] not in (0, id(key)):
         slot = (slot + 1) % BUCKETS
     if len(_kept) >= BUCKETS // 2:
         return

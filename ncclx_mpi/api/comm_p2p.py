@@ -28,6 +28,7 @@ from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
 from ncclx_mpi.p2p.partial_results import RAW, SLOW
 from ncclx_mpi.typing import Buffer, BufSpec
+from numba_kernels.pylayouts import is_any_known
 
 LARGEST_TAG = (1 << 30) - 1
 """Value of the attribute TAG_UB."""
@@ -45,7 +46,7 @@ class PointToPoint:
         """Blocking send."""
         state = self._state
         code = fast.send_array(state.address, buf, dest, tag, STANDARD)
-        if code and code == fast.SLOW and fast.knows_layouts():
+        if code and code == fast.SLOW and is_any_known():
             code = fast.send_derived(state.address, buf, dest, tag, STANDARD)
         if code and fast.settle_send(state, code, dest, tag):
             fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, STANDARD), None)
@@ -67,7 +68,7 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.receive_array(state.address, buf, source, tag, said.address)
-        if code and code == fast.SLOW and fast.knows_layouts():
+        if code and code == fast.SLOW and is_any_known():
             code = fast.receive_derived(state.address, buf, source, tag, said.address)
         if code:
             if fast.settle_receive(state, code, buf, source, tag, status):
@@ -89,7 +90,7 @@ class PointToPoint:
         state = self._state
         said = NO_WORDS if status is None else fast.room_for(status)
         code = fast.exchange_arrays(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
-        if code and code == fast.SLOW and fast.knows_layouts():
+        if code and code == fast.SLOW and is_any_known():
             code = fast.exchange_derived(state.address, sendbuf, dest, sendtag, recvbuf, source, recvtag, said.address)
         if code:
             if fast.settle_exchange(state, code, sendbuf, recvbuf, source, recvtag, status):
@@ -374,7 +375,7 @@ def _no_proc() -> Operation:
 def _send(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> None:
     """Send a buffer."""
     code = fast.send_array(state.address, buf, dest, tag, mode)
-    if code and code == fast.SLOW and fast.knows_layouts():
+    if code and code == fast.SLOW and is_any_known():
         code = fast.send_derived(state.address, buf, dest, tag, mode)
     if code and fast.settle_send(state, code, dest, tag):
         fast.finish_waiting(lambda _: _start_send(state, buf, dest, tag, mode), None)
@@ -388,11 +389,11 @@ def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int)
 def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Request:
     """Start a send by whichever way there is."""
     request: Request | None = fast.start_send_array(state.address, buf, dest, tag, mode)
-    if request is None and fast.knows_layouts():
+    if request is None and is_any_known():
         request = fast.start_send_derived(state.address, buf, dest, tag, mode)
     if request is None and fast.add_ticket(state):
         request = fast.start_send_array(state.address, buf, dest, tag, mode)
-        if request is None and fast.knows_layouts():
+        if request is None and is_any_known():
             request = fast.start_send_derived(state.address, buf, dest, tag, mode)
     return Request._refer(_start_send(state, buf, dest, tag, mode)) if request is None else request
 

@@ -498,7 +498,7 @@ for _name, _layout in named.LAYOUTS.items():
 for _code, _name in named.CODES.items():
     _state = PREDEFINED[_name]._state
     if len(_code) == 1 and _state is not None and _state.kind in _NUMPY:
-        for _key in {sys.intern(_code), chr(ord(_code))}:  # a text of one character is one of these two objects
+        for _key in (sys.intern(_code), chr(ord(_code))):  # a text of one character is one of these objects, which may be two
             register_element(_key, _NUMPY[_state.kind])
 
 _typedict = {code: PREDEFINED[name] for code, name in named.CODES.items()}

@@ -75,11 +75,6 @@ def can_know_layouts() -> bool:
     return can_read_objects()
 
 
-def knows_layouts() -> bool:
-    """Whether compiled code knows the layout of any derived datatype: no message is of one otherwise that it could send."""
-    return pylayouts.is_any_known()
-
-
 def meet(layout: Layout) -> None:
     """Let compiled code know the layout of a message if it is not the first one of this layout: many are for one message only."""
     if not layout.is_plain and can_know_layouts():

@@ -133,7 +133,7 @@ def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Allgather of plain arrays, perhaps in place: 0, SLOW, or the code of a failure."""
     source, target, nbytes = address_of(send), address_of(recv), nbytes_of(send)
     if operands.of_allgather(comm, send, recv) == 0:
-        if operands.of_allgather_in_place(comm, send, recv) == 0:
+        if writable_of(recv) == 0 or operands.of_in_place(comm, ALLGATHER, send, recv) == 0:
             return fast_plans.allgather(comm, send, recv)
         source, nbytes = 0, operands.own_block(comm, recv)
     state = give_gil(nbytes)
@@ -167,7 +167,7 @@ def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     root = index_of(root_rank)
     source, nbytes, target = address_of(send), nbytes_of(send), operands.at_root(comm, root, recv)
     if operands.of_gather(comm, send, recv, root) == 0:
-        if writable_of(recv) == 0 or operands.of_root_in_place(comm, GATHER, recv, send, root) == 0:
+        if target == 0 or writable_of(recv) == 0 or operands.of_in_place(comm, GATHER, send, recv) == 0:
             return fast_plans.gather(comm, send, recv, root)
         source, nbytes = 0, operands.own_block(comm, recv)
     state = give_gil(nbytes)
@@ -185,7 +185,7 @@ def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     root = index_of(root_rank)
     source, nbytes, target = operands.at_root(comm, root, send), nbytes_of(recv), address_of(recv)
     if operands.of_scatter(comm, send, recv, root) == 0:
-        if operands.of_root_in_place(comm, SCATTER, send, recv, root) == 0:
+        if source == 0 or operands.of_in_place(comm, SCATTER, recv, send) == 0:
             return fast_plans.scatter(comm, send, recv, root)
         target, nbytes = 0, operands.own_block(comm, send)
     total = nbytes * load64(comm + COMM.size)

@@ -169,14 +169,6 @@ def of_allgather(comm, send, recv):  # type: ignore[no-untyped-def]
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument))
-def of_allgather_in_place(comm, send, recv):  # type: ignore[no-untyped-def]
-    """`send` says that the own block is in `recv`."""
-    if is_in_place(send) == 0 or is_planned(comm, ALLGATHER) != 0 or writable_of(recv) == 0:
-        return 0
-    return 1 if own_block(comm, recv) >= 0 else 0
-
-
-@kernel(types.int64(types.int64, array_argument, array_argument))
 def of_alltoall(comm, send, recv):  # type: ignore[no-untyped-def]
     """Both hold as many elements for each rank."""
     return exchanged(comm, send, recv) if is_planned(comm, ALLTOALL) == 0 else 0
@@ -194,9 +186,7 @@ def of_scatter(comm, send, recv, root):  # type: ignore[no-untyped-def]
     return scattered_from(comm, send, recv, root) if is_planned(comm, SCATTER) == 0 else 0
 
 
-@kernel(types.int64(types.int64, types.int64, array_argument, array_argument, types.int64))
-def of_root_in_place(comm, kind, whole, own, root):  # type: ignore[no-untyped-def]
-    """Gather and scatter at the root, where `own` says that its block stays in `whole`, which has one for each rank."""
-    if is_in_place(own) == 0 or _is_root(comm, root) == 0 or is_planned(comm, kind) != 0:
-        return 0
-    return 1 if own_block(comm, whole) >= 0 else 0
+@kernel(types.int64(types.int64, types.int64, array_argument, array_argument))
+def of_in_place(comm, kind, own, whole):  # type: ignore[no-untyped-def]
+    """`own` says that this rank's block is in `whole`, which holds one for each rank; whether that is written matters to the caller."""
+    return 1 if is_in_place(own) != 0 and is_planned(comm, kind) == 0 and own_block(comm, whole) >= 0 else 0

@@ -23,9 +23,8 @@ from ncclx_mpi.collectives.shm_schedule import leave
 from ncclx_mpi.p2p.fast import wait_complete
 from ncclx_mpi.p2p.layout import COMM, ENGINE, OPERATIONS, STANDARD
 from ncclx_mpi.p2p.leaving import note_left
-from ncclx_mpi.p2p.matching import release_request
-from ncclx_mpi.p2p.progress import lock, progress, trace_begin, trace_end, unlock
-from ncclx_mpi.p2p.requests import start_receive, start_send
+from ncclx_mpi.p2p.progress import progress, trace_begin, trace_end
+from ncclx_mpi.p2p.requests import give_back, start_receive, start_send
 from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -214,9 +213,7 @@ def invite(parent, made, slots, stride, forced, context, tag, offset, owner):  #
         code = wait_complete(engine, request, object_of(owner))
         if code != 0:
             return code
-        lock(engine)
-        release_request(engine, request)
-        unlock(engine)
+        give_back(engine, request)
     trace_end(record)
     _adopt(parent, made, slots, stride, load64(pair), load64(pair + WORD))
     fill(pair, 0, 2 * WORD)

@@ -24,10 +24,9 @@ from ncclx_mpi.p2p.layout import (
     STANDARD,
     SYNCHRONOUS,
 )
-from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.progress import is_spinning, lock, progress_locked, spin, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from ncclx_mpi.p2p.requests import is_eager_allowed, post_receive, post_send
+from ncclx_mpi.p2p.requests import give_back, is_eager_allowed, post_receive, post_send, read_status
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
@@ -92,7 +91,7 @@ def is_source(comm, source, tag):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
-def start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
+def _start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyped-def]
     """Start a send: 0 if it went out at once, else its request."""
     engine = load64(comm + COMM.engine)
     peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
@@ -105,7 +104,7 @@ def start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-untyp
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
+def _start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
     engine = load64(comm + COMM.engine)
     lock(engine)
     progress_locked(engine)
@@ -115,11 +114,11 @@ def start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untype
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def send(comm, address, nbytes, owner, dest, tag, mode):  # type: ignore[no-untyped-def]
+def send_memory(comm, address, nbytes, owner, dest, tag, mode):  # type: ignore[no-untyped-def]
     """Send memory of an object to a rank: 0, or GIVEN_UP less a code."""
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
-    request = start_send(comm, address, nbytes, dest, tag, mode)
+    request = _start_send(comm, address, nbytes, dest, tag, mode)
     if request == 0:
         trace_end(record)
         return 0
@@ -127,16 +126,16 @@ def send(comm, address, nbytes, owner, dest, tag, mode):  # type: ignore[no-unty
     if code != 0:
         return code
     trace_end(record)
-    _give_back(engine, request)
+    give_back(engine, request)
     return 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def receive(comm, address, nbytes, owner, source, tag, status):  # type: ignore[no-untyped-def]
+def receive_memory(comm, address, nbytes, owner, source, tag, status):  # type: ignore[no-untyped-def]
     """Receive into memory of an object: 0; GIVEN_UP less a code; or a complete request that failed. Writes `status` unless it is 0."""
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes)
-    request = start_receive(comm, address, nbytes, source, tag)
+    request = _start_receive(comm, address, nbytes, source, tag)
     code = wait_complete(engine, request, owner)
     if code != 0:
         return code
@@ -148,14 +147,14 @@ def receive(comm, address, nbytes, owner, source, tag, status):  # type: ignore[
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def exchange(  # type: ignore[no-untyped-def]
+def exchange_memory(  # type: ignore[no-untyped-def]
     comm, send_address, send_bytes, sender, dest, send_tag, recv_address, recv_bytes, receiver, source, receive_tag, status
 ):
     """Send memory of one object to a rank and receive into that of another, as :func:`exchange_arrays` returns."""
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_EXCHANGE, load64(comm + COMM.context), source, receive_tag, recv_bytes)
-    receiving = start_receive(comm, recv_address, recv_bytes, source, receive_tag)
-    sending = start_send(comm, send_address, send_bytes, dest, send_tag, STANDARD)
+    receiving = _start_receive(comm, recv_address, recv_bytes, source, receive_tag)
+    sending = _start_send(comm, send_address, send_bytes, dest, send_tag, STANDARD)
     code = wait_complete(engine, receiving, receiver)
     if code != 0:
         if sending != 0:
@@ -171,36 +170,16 @@ def exchange(  # type: ignore[no-untyped-def]
         return receiving
     _end_receive(engine, receiving, status)
     if sending != 0:
-        _give_back(engine, sending)
+        give_back(engine, sending)
     return 0
 
 
 @kernel("void(int64, int64, int64)")
 def _end_receive(engine, request, status):  # type: ignore[no-untyped-def]
-    """Give a complete receive back; its source, tag and bytes go to `status` unless that is 0."""
+    """Give a complete receive back, after its status words unless `status` is 0."""
     if status != 0:
-        write_status(
-            status,
-            load64(request + REQUEST.status_source),
-            load64(request + REQUEST.status_tag),
-            load64(request + REQUEST.message_bytes),
-        )
-    _give_back(engine, request)
-
-
-@kernel("void(int64, int64, int64, int64)")
-def write_status(status, source, tag, nbytes):  # type: ignore[no-untyped-def]
-    store64(status, source)
-    store64(status + 8, tag)
-    store64(status + 16, nbytes)
-
-
-@kernel("void(int64, int64)")
-def _give_back(engine, request):  # type: ignore[no-untyped-def]
-    """Give a complete request back."""
-    lock(engine)
-    release_request(engine, request)
-    unlock(engine)
+        read_status(request, status)
+    give_back(engine, request)
 
 
 @kernel("int64(int64, int64, int64)")
@@ -215,7 +194,9 @@ def is_from_nobody(comm, rank, tag, status):  # type: ignore[no-untyped-def]
     if rank != PROC_NULL or (tag >> _TAG_BITS != 0 and tag != ANY_TAG) or load64(comm + COMM.size) <= 0:
         return 0
     if status != 0:
-        write_status(status, PROC_NULL, ANY_TAG, 0)
+        store64(status, PROC_NULL)
+        store64(status + 8, ANY_TAG)
+        store64(status + 16, 0)
     return 1
 
 
@@ -225,7 +206,7 @@ def send_array(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
     dest, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or is_dest(comm, dest, tag) == 0:
         return 0 if is_to_nobody(comm, dest, tag) != 0 else SLOW
-    return send(comm, address_of(argument), nbytes_of(argument), array_of(argument), dest, tag, mode)
+    return send_memory(comm, address_of(argument), nbytes_of(argument), array_of(argument), dest, tag, mode)
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
@@ -237,7 +218,7 @@ def receive_array(comm, argument, peer_rank, message_tag, status):  # type: igno
     source, tag = index_of(peer_rank), index_of(message_tag)
     if element_of(argument) == NONE or writable_of(argument) == 0 or is_source(comm, source, tag) == 0:
         return 0 if is_from_nobody(comm, source, tag, status) != 0 else SLOW
-    return receive(comm, address_of(argument), nbytes_of(argument), array_of(argument), source, tag, status)
+    return receive_memory(comm, address_of(argument), nbytes_of(argument), array_of(argument), source, tag, status)
 
 
 @kernel(
@@ -257,13 +238,13 @@ def exchange_arrays(comm, sent, dest_rank, send_tag, received, source_rank, rece
     can_receive = element_of(received) != NONE and writable_of(received) != 0 and is_source(comm, source, tag) != 0
     address, nbytes, landing, room = address_of(sent), nbytes_of(sent), address_of(received), nbytes_of(received)
     if can_send and can_receive:
-        return exchange(
+        return exchange_memory(
             comm, address, nbytes, array_of(sent), dest, its_tag, landing, room, array_of(received), source, tag, status
         )
     if can_send and is_from_nobody(comm, source, tag, status) != 0:
-        return send(comm, address, nbytes, array_of(sent), dest, its_tag, STANDARD)
+        return send_memory(comm, address, nbytes, array_of(sent), dest, its_tag, STANDARD)
     if is_to_nobody(comm, dest, its_tag) == 0:
         return SLOW
     if can_receive:
-        return receive(comm, landing, room, array_of(received), source, tag, status)
+        return receive_memory(comm, landing, room, array_of(received), source, tag, status)
     return 0 if is_from_nobody(comm, source, tag, status) != 0 else SLOW

@@ -11,16 +11,26 @@ not known to compiled code (:mod:`numba_kernels.pylayouts`), not valid, or long,
 
 from __future__ import annotations
 
-from ncclx_mpi.p2p.fast import SLOW, exchange, is_dest, is_from_nobody, is_source, is_to_nobody, receive, send, write_status
+from ncclx_mpi.p2p.fast import (
+    SLOW,
+    exchange_memory,
+    is_dest,
+    is_from_nobody,
+    is_source,
+    is_to_nobody,
+    receive_memory,
+    send_memory,
+)
 from ncclx_mpi.p2p.layout import STANDARD
 from ncclx_mpi.p2p.request_pool import start_from
+from ncclx_mpi.p2p.requests import STATUS_WORDS
 from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import make_stack
 from numba_kernels.pack import pack_range, unpack_range
-from numba_kernels.pylayouts import LAYOUT, read_laid_out_block
+from numba_kernels.pylayouts import LAYOUT, is_dense, read_laid_out_block
 from numba_kernels.pyobject import (
     NONE,
     address_of,
@@ -41,10 +51,8 @@ SIDE = words("Side", "address nbytes owner array origin")
 The layout of the elements follows; its key is 0 where the memory is the array's. References to layout, owner and array are held."""
 _LONGEST = 1 << 18
 """Bytes beyond this are packed without the GIL, and the time of a call in Python is no part of theirs."""
-_STATUS = 3
-"""Words of a status."""
 
-_side_words, _status_words = make_stack((SIDE.total + LAYOUT.total + VECTOR.total) // 8), make_stack(_STATUS)
+_side_words, _status_words = make_stack((SIDE.total + LAYOUT.total + VECTOR.total) // 8), make_stack(STATUS_WORDS)
 
 
 @kernel(types.int64(types.int64, array_argument, types.int64))
@@ -60,13 +68,12 @@ def _open(side, argument, is_written):  # type: ignore[no-untyped-def]
         store64(vector + VECTOR.array, array_of(argument))
         return _hold(side, array_of(argument))
     count = read_laid_out_block(array_of(argument), vector, row)
-    key, nbytes = load64(row + LAYOUT.key), count * load64(row + LAYOUT.size)
-    origin = load64(vector + VECTOR.address)
-    if count < 0 or nbytes > _LONGEST or (is_written != 0 and load64(vector + VECTOR.writable) == 0):
+    if count < 0 or count > _LONGEST // load64(row + LAYOUT.size) or (is_written != 0 and load64(vector + VECTOR.writable) == 0):
         return 0
+    key, nbytes, origin = load64(row + LAYOUT.key), count * load64(row + LAYOUT.size), load64(vector + VECTOR.address)
     store64(side + SIDE.nbytes, nbytes)
     store64(side + SIDE.origin, origin)
-    if load64(row + LAYOUT.nblocks) == 1 and (count <= 1 or load64(row + LAYOUT.size) == load64(row + LAYOUT.extent)):
+    if is_dense(row, count) != 0:
         store64(row + LAYOUT.key, 0)
         store64(side + SIDE.address, origin + load64(row + LAYOUT.low))
         return _hold(side, load64(vector + VECTOR.array))
@@ -124,7 +131,7 @@ def send_derived(comm, argument, peer_rank, message_tag, mode):  # type: ignore[
         return SLOW
     nbytes = load64(side + SIDE.nbytes)
     _move(side, nbytes, False)
-    code = send(comm, load64(side + SIDE.address), nbytes, load64(side + SIDE.owner), dest, tag, mode)
+    code = send_memory(comm, load64(side + SIDE.address), nbytes, load64(side + SIDE.owner), dest, tag, mode)
     _close(side)
     return code
 
@@ -146,13 +153,11 @@ def start_send_derived(comm, argument, peer_rank, message_tag, mode):  # type: i
     return result(handle)
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def _finish(side, code, said, status):  # type: ignore[no-untyped-def]
-    """Put what a call has received where it belongs, and its status unless that is 0; returns `code`."""
+@kernel("int64(int64, int64, int64)")
+def _finish(side, code, said):  # type: ignore[no-untyped-def]
+    """Put what a call has received, which its status words say, where it belongs; returns `code`."""
     if code == 0:
         _move(side, load64(said + 16), True)
-        if status != 0:
-            write_status(status, load64(said), load64(said + 8), load64(said + 16))
     _close(side)
     return code
 
@@ -160,11 +165,12 @@ def _finish(side, code, said, status):  # type: ignore[no-untyped-def]
 @kernel(types.int64(types.int64, array_argument, types.int64, types.int64, types.int64))
 def _receive(comm, argument, source, tag, status):  # type: ignore[no-untyped-def]
     """Receive elements of a derived datatype, as :func:`ncclx_mpi.p2p.fast.receive_array` does a plain array."""
-    side, said = _side_words(), _status_words()
+    side, own_status = _side_words(), _status_words()
+    said = status if status != 0 else own_status
     if is_source(comm, source, tag) == 0 or _open(side, argument, 1) == 0:
         return SLOW
     nbytes, owner = load64(side + SIDE.nbytes), load64(side + SIDE.owner)
-    return _finish(side, receive(comm, load64(side + SIDE.address), nbytes, owner, source, tag, said), said, status)
+    return _finish(side, receive_memory(comm, load64(side + SIDE.address), nbytes, owner, source, tag, said), said)
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
@@ -183,12 +189,13 @@ def receive_derived(comm, argument, peer_rank, message_tag, status):  # type: ig
 def exchange_derived(comm, sent, dest_rank, send_tag, received, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
     """Send and receive elements of which some are of derived datatypes, as :func:`ncclx_mpi.p2p.fast.exchange_arrays` plain arrays."""
     dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
-    out, back, said = _side_words(), _side_words(), _status_words()
-    gives, takes = is_dest(comm, dest, its_tag) != 0, is_source(comm, source, tag) != 0
-    if not (gives or is_to_nobody(comm, dest, its_tag) != 0) or not (takes or is_from_nobody(comm, source, tag, said) != 0):
-        return SLOW
-    if not gives:
+    out, back, own_status = _side_words(), _side_words(), _status_words()
+    said = status if status != 0 else own_status
+    takes = is_source(comm, source, tag) != 0
+    if is_to_nobody(comm, dest, its_tag) != 0:
         return _receive(comm, received, source, tag, status)
+    if is_dest(comm, dest, its_tag) == 0 or (not takes and is_from_nobody(comm, source, tag, said) == 0):
+        return SLOW
     if _open(out, sent, 0) == 0:
         return SLOW
     if takes and _open(back, received, 1) == 0:
@@ -199,11 +206,9 @@ def exchange_derived(comm, sent, dest_rank, send_tag, received, source_rank, rec
     address, owner = load64(out + SIDE.address), load64(out + SIDE.owner)
     if takes:
         landing, room, its_owner = load64(back + SIDE.address), load64(back + SIDE.nbytes), load64(back + SIDE.owner)
-        code = exchange(comm, address, nbytes, owner, dest, its_tag, landing, room, its_owner, source, tag, said)
-        code = _finish(back, code, said, status)
+        code = exchange_memory(comm, address, nbytes, owner, dest, its_tag, landing, room, its_owner, source, tag, said)
+        code = _finish(back, code, said)
     else:
-        code = send(comm, address, nbytes, owner, dest, its_tag, STANDARD)
-        if status != 0:
-            write_status(status, load64(said), load64(said + 8), load64(said + 16))
+        code = send_memory(comm, address, nbytes, owner, dest, its_tag, STANDARD)
     _close(out)
     return code

@@ -7,15 +7,14 @@ are too large, comes back for the caller to go on with through the engine.
 
 from __future__ import annotations
 
-from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, wait_complete
+from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager, send_memory
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
-from ncclx_mpi.p2p.matching import release_request
 from ncclx_mpi.p2p.partial_results import MATCHED, note, note_word, opened
 from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.progress import idle, is_spinning, lock, spin, trace_begin, trace_end, trouble, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from ncclx_mpi.p2p.requests import find_message, post_send, read_status, receive_matched
+from ncclx_mpi.p2p.requests import find_message, give_back, read_status, receive_matched
 from numba_kernels import types
 from numba_kernels.atomics import load8, load64, ticks
 from numba_kernels.jit import kernel
@@ -41,25 +40,7 @@ def send_bytes(comm, argument, peer_rank, message_tag, mode):  # type: ignore[no
     dest, tag, data = index_of(peer_rank), index_of(message_tag), object_of(argument)
     if load64(data + OB_TYPE) != bytes_type() or is_dest(comm, dest, tag) == 0:
         return SLOW
-    address, nbytes = data + BYTES, load64(data + OB_SIZE)
-    engine = load64(comm + COMM.engine)
-    peer = peer_of(engine, load64(load64(comm + COMM.world) + 8 * dest))
-    record = trace_begin(engine, _TRACE_SEND, load64(comm + COMM.context), dest, tag, nbytes)
-    lock(engine)
-    if push_eager(engine, peer, load64(comm + COMM.context), address, nbytes, tag, mode) != 0:
-        unlock(engine)
-        trace_end(record)
-        return 0
-    request = post_send(comm, 0, address, nbytes, dest, tag, mode)
-    unlock(engine)
-    code = wait_complete(engine, request, data)
-    if code != 0:
-        return code
-    trace_end(record)
-    lock(engine)
-    release_request(engine, request)
-    unlock(engine)
-    return 0
+    return send_memory(comm, data + BYTES, load64(data + OB_SIZE), data, dest, tag, mode)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
@@ -175,9 +156,7 @@ def _deliver(comm, message, decodes, status):  # type: ignore[no-untyped-def]
     request = receive_matched(comm, 0, message, room + ROOM.data, nbytes)
     if status != 0:
         read_status(request, status)
-    lock(engine)
-    release_request(engine, request)
-    unlock(engine)
+    give_back(engine, request)
     found = opened(room + ROOM.data, nbytes, decodes)
     give_room(room)
     return found

@@ -277,6 +277,14 @@ def free_request(engine, request):  # type: ignore[no-untyped-def]
     return 1 if finished else 0
 
 
+@kernel("void(int64, int64)")
+def give_back(engine, request):  # type: ignore[no-untyped-def]
+    """Give a complete request back, however it ended."""
+    lock(engine)
+    release_request(engine, request)
+    unlock(engine)
+
+
 @kernel("int64(int64, int64)", is_entry=True)
 def close_request(engine, request):  # type: ignore[no-untyped-def]
     """Give back a request that is complete, and ended neither with an error nor cancelled: 1, else 0."""
@@ -286,9 +294,7 @@ def close_request(engine, request):  # type: ignore[no-untyped-def]
         or load64(request + REQUEST.cancelled) != 0
     ):
         return 0
-    lock(engine)
-    release_request(engine, request)
-    unlock(engine)
+    give_back(engine, request)
     return 1
 
 

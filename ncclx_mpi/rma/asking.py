@@ -13,10 +13,10 @@ from ncclx_mpi.errors import ERR_OTHER
 from ncclx_mpi.p2p.fast import GIVEN_UP, push_eager, wait_complete
 from ncclx_mpi.p2p.keeping import give_up_kept
 from ncclx_mpi.p2p.layout import COMM, PEER, REQUEST, STANDARD
-from ncclx_mpi.p2p.matching import new_request, release_request
+from ncclx_mpi.p2p.matching import new_request
 from ncclx_mpi.p2p.progress import lock, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from ncclx_mpi.p2p.requests import begin_landing, trace_request
+from ncclx_mpi.p2p.requests import begin_landing, give_back, trace_request
 from ncclx_mpi.rma.layout import FAR_TARGET, TARGET, WINDOW
 from ncclx_mpi.rma.requests import FLUSH, MOST_BYTES, REPLIES, REQUESTS
 from ncclx_mpi.rma.requests import REQUEST as ASKING
@@ -103,9 +103,7 @@ def _await(window, receive, message, landing, room, owner):  # type: ignore[no-u
         return code
     trace_end(record)
     came, answer = load64(receive + REQUEST.message_bytes), load64(receive + REQUEST.answer)
-    lock(engine)
-    release_request(engine, receive)
-    unlock(engine)
+    give_back(engine, receive)
     if came != room:
         return ERR_OTHER
     if landing == 0:

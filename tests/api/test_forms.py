@@ -29,6 +29,7 @@ FORMS: dict[str, Form] = {
     "[a, n, type]": lambda a, n: [a, n, D],
     "(a, n, type)": lambda a, n: (a, n, D),
     "[a, n, code]": lambda a, n: [a, n, "d"],
+    "[a, n, code that was made]": lambda a, n: [a, n, chr(100)],
     "[a, (n, first)]": lambda a, n: [a, (n, 1)],
     "[a, (n, first), type]": lambda a, n: [a, (n, 1), D],
 }
@@ -241,6 +242,9 @@ def test_what_does_not_fit_is_refused(comm: Any) -> None:
             comm.Allreduce(spec, landing)
     with pytest.raises((ValueError, MPI.Exception)):
         comm.Allgather([data, 2, D], [landing, 5, D])
+    for call in (lambda: comm.Gather(MPI.IN_PLACE, [landing, 5, D]), lambda: comm.Scatter([landing, 5, D], MPI.IN_PLACE)):
+        with pytest.raises((ValueError, MPI.Exception)):
+            call()
     for readonly in (b"12345678", memoryview(b"12345678"), memoryview(bytearray(8)).toreadonly()):
         with pytest.raises((BufferError, TypeError, ValueError, MPI.Exception)):
             comm.Sendrecv(data[:1], 0, 0, [readonly, D], 0, 0)
