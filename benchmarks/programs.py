@@ -5,6 +5,8 @@ PYTHON is that of an environment in which mpi4py and the wheel of that MPI are; 
 Each runs in turn on all sides, after one run that does not count; the median of each side counts, and ours is divided by that of the
 fastest peer. The goals: a median of the ratios of at most 1.0, and none above 1.1.
 
+Every side runs without matplotlib, whose pictures some programs show for seconds where it is installed.
+
 ``--json FILE`` adds to what is in the file already, so that a long measurement can be made in pieces, with ``--only PATTERN``. Before,
 compile all modules to bytecode on every side (``python -m compileall``), or imports are timed without it.
 """
@@ -22,6 +24,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from importlib import metadata
 from pathlib import Path
@@ -84,6 +87,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     pythons = {OURS: options.ours, **dict(peer.split("=", 1) for peer in options.peer)}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "matplotlib.py").write_text("raise ImportError('not measured')\n")
+        os.environ["PYTHONPATH"] = folder
+        _measure_all(options, pythons)
+
+
+def _measure_all(options: argparse.Namespace, pythons: dict[str, str]) -> None:
     kept = json.loads(options.json.read_text()) if options.json and options.json.exists() else {"seconds": {}, "failed": {}}
     for folder, program in programs(options.demos):
         name = shown(program)
@@ -139,7 +149,7 @@ def started(side: str, python: str, program: Program) -> list[str]:
 
 def run(command: list[str], folder: Path, stdin: str, limit: float) -> float:
     """Seconds from start to exit; RuntimeError if the program failed or took too long."""
-    environment = {**os.environ, "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}", "MPLBACKEND": "agg"}
+    environment = {**os.environ, "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}"}
     began = time.perf_counter()
     printed_by(command, environment, limit, stdin, cwd=folder, stderr=subprocess.STDOUT)
     return time.perf_counter() - began

@@ -23,7 +23,7 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words, zeroed
 from numba_kernels.memory import copy
 from numba_kernels.pyobject import NONE, OB_SIZE, OB_TYPE
-from numba_kernels.pysequence import MOST, VECTOR, integer, items_of, open_array, open_typed_vector
+from numba_kernels.pysequence import MOST, VECTOR, abandon, integer, items_of, open_memory, open_typed_vector
 from numba_kernels.pyslots import decrease, increase, slot_offset
 
 LAYOUT = words("Layout", "key blocks nblocks size extent low high run step")
@@ -129,7 +129,7 @@ def is_dense(row, count):  # type: ignore[no-untyped-def]
 def read_laid_out_block(spec, vector, row):  # type: ignore[no-untyped-def]
     """Read ``[array, type]`` or ``[array, count, type]`` into `vector`, a `VECTOR`, and a copy of the layout to a row of `LAYOUT`.
 
-    Returns the count, or NONE. Only what is valid is taken.
+    Returns the count, or NONE. Only what is valid is taken. With a count, the caller owns a reference to the layout, too.
     """
     items = items_of(spec)
     given = load64(spec + OB_SIZE) if items != 0 else 0
@@ -140,17 +140,30 @@ def read_laid_out_block(spec, vector, row):  # type: ignore[no-untyped-def]
         return NONE
     if given == 3:
         count = integer(load64(items + WORD), vector)
-    if open_array(load64(items), 0, vector) == NONE:
-        return NONE
-    nbytes, extent = load64(vector + VECTOR.nbytes), load64(found + LAYOUT.extent)
-    if given == 2:
-        if extent <= 0 or nbytes % extent != 0:
-            return NONE
-        count = nbytes // extent
-    if count < 0 or count >= MOST or _fits(found, count, 0, nbytes) == 0:
-        return NONE
     copy(row, found, LAYOUT.total)
+    key = load64(row + LAYOUT.key)
+    increase(key)
+    element = open_memory(load64(items), vector)
+    if element != NONE:
+        nbytes, extent = load64(vector + VECTOR.nbytes), load64(row + LAYOUT.extent)
+        if given == 2:
+            count = nbytes // extent if extent > 0 and nbytes % extent == 0 else NONE
+        if count < 0 or count >= MOST or _fits(row, count, 0, nbytes) == 0:
+            element = abandon(vector)
+    if element == NONE:
+        decrease(key)
+        return NONE
     return count
+
+
+@kernel("void(int64, int64)")
+def let_layouts_go(layouts, length):  # type: ignore[no-untyped-def]
+    """Own the layouts in some rows no more. Any Python code may run."""
+    for index in range(length):
+        key = layouts + index * LAYOUT.total + LAYOUT.key
+        layout = load64(key)
+        store64(key, 0)
+        decrease(layout)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -158,7 +171,8 @@ def read_laid_out(spec, length, vector, layouts):  # type: ignore[no-untyped-def
     """Read `length` blocks with layouts of their own into `vector`, and a copy of each layout to a row of `LAYOUT`. Returns 0, or NONE.
 
     Bytes of a block are those of its elements when packed; its offset is that of the origin of the first one, and where the ``key`` of
-    a row is 0 that of the first byte: these blocks have no gaps. Only what is valid is taken.
+    a row is 0 that of the first byte: these blocks have no gaps. Only what is valid is taken. The caller owns a reference to each layout in
+    a row then, until :func:`let_layouts_go`.
     """
     places, named = vector + VECTOR.total, open_typed_vector(spec, length, vector)
     if named == 0:
@@ -167,25 +181,13 @@ def read_laid_out(spec, length, vector, layouts):  # type: ignore[no-untyped-def
         row, own = _find(load64(named + 8 * index)), layouts + index * LAYOUT.total
         count, offset = load64(places + 8 * index), load64(places + 8 * (length + index))
         if row == 0 or _fits(row, count, offset, load64(vector + VECTOR.nbytes)) == 0:
-            return NONE
+            let_layouts_go(layouts, index)
+            return abandon(vector)
         copy(own, row, LAYOUT.total)
         size = load64(own + LAYOUT.size)
         if is_dense(own, count) != 0:
             store64(own + LAYOUT.key, 0)
             store64(places + 8 * (length + index), offset + load64(own + LAYOUT.low))
+        increase(load64(own + LAYOUT.key))
         store64(places + 8 * index, count * size)
     return 0
-
-
-@kernel("void(int64, int64)")
-def hold_layouts(layouts, length):  # type: ignore[no-untyped-def]
-    """Own a reference to each layout that :func:`read_laid_out` has found, until :func:`let_layouts_go`."""
-    for index in range(length):
-        increase(load64(layouts + index * LAYOUT.total + LAYOUT.key))
-
-
-@kernel("void(int64, int64)")
-def let_layouts_go(layouts, length):  # type: ignore[no-untyped-def]
-    """End :func:`hold_layouts`. Any Python code may run."""
-    for index in range(length):
-        decrease(load64(layouts + index * LAYOUT.total + LAYOUT.key))

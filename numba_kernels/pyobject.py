@@ -39,6 +39,8 @@ DATA, NDIM, DIMENSIONS, DESCRIPTOR, FLAGS = 16, 24, 32, 56, 64
 BYTEORDER, TYPE_NUMBER = 26, 28
 SCALAR_VALUE = 16
 """Of a NumPy scalar: its value."""
+FLOAT_VALUE = 16
+"""PyFloatObject: its value."""
 TEXT_STATE, WIDE_TEXT, ASCII_TEXT = 32, str.__basicsize__ - 8, sys.getsizeof("") - 1
 """PyUnicodeObject: the bits that say what it holds, and where its characters begin, those of ASCII and all others."""
 TEXT_UTF8 = ASCII_TEXT + 8
@@ -48,6 +50,8 @@ TEXT_COMPACT, TEXT_ASCII, TEXT_KIND_SHIFT, TEXT_KIND_MASK = 0x20, 0x40, 2, 7
 
 VIEW_FLAGS, VIEW_DATA, VIEW_NBYTES, VIEW_READONLY, VIEW_FORMAT = 40, 56, 72, 88, 96
 """PyMemoryViewObject: what is known of it, and of its Py_buffer the address, the length in bytes, whether it is read only, the format."""
+WORDS_DATA, WORDS_DESCRIPTOR = 24, 40
+"""arrayobject of ``array.array``: the address of its items, and that of what describes them, which begins with the type code."""
 VIEW_CONTIGUOUS = 0x2 | 0x4
 """The flags of a memoryview whose memory is contiguous, in either order."""
 
@@ -82,6 +86,7 @@ symbols.add("ncclx_mpi_in_place", _in_place_at)
 symbols.add("ncclx_mpi_list_type", id(list))
 symbols.add("ncclx_mpi_tuple_type", id(tuple))
 symbols.add("ncclx_mpi_int_type", id(int))
+symbols.add("ncclx_mpi_float_type", id(float))
 for _name, _type in EXPORTERS.items():
     symbols.add(f"ncclx_mpi_{_name}_type", id(_type))
 symbols.add("ncclx_mpi_none", id(None))
@@ -104,7 +109,8 @@ array_of = emitted("pyobject", "array_of")
 room_of = emitted("pyobject", "room_of")
 is_counted = emitted("pyobject", "is_counted")
 index_argument = types.emitted_type("pyobject", "index_argument")
-"""A rank, a root or a tag: an int of Python or NumPy, or NO_INDEX for the slow path. Numba's own integers would take ``1.5``, too."""
+"""A rank, a root or a tag: an int of Python or NumPy, or a float without what comes behind the point, as in mpi4py; or NO_INDEX for the slow
+path."""
 index_of = emitted("pyobject", "index_of")
 """The value of an :data:`index_argument`; NO_INDEX is neither a rank nor a tag, nor one of MPI's special values."""
 object_argument = types.emitted_type("pyobject", "object_argument")
@@ -113,6 +119,9 @@ object_of = emitted("pyobject", "object_of")
 """The address of the object of an :data:`object_argument`."""
 read_array = emitted("pyobject", "read_array")
 """``read_array(obj, target)``: the five fields of the array at address `obj` to `target` (int64[5]); ``element`` NONE: it is no plain one."""
+read_exporter = emitted("pyobject", "read_exporter")
+"""``read_exporter(obj, target)``: the same of a bytes, bytearray, array, memoryview or mmap. Returns a new memoryview of it, which keeps the
+memory where it is and is to be let go, or 0. Making one may collect garbage, and so run any Python code."""
 element_named = emitted("pyobject", "element_named")
 """NumPy type number registered for the object at an address, NONE if there is none."""
 store_fields = emitted("pyobject", "store_fields")
@@ -123,6 +132,7 @@ tuple_type = make_symbol("ncclx_mpi_tuple_type")
 int_type = make_symbol("ncclx_mpi_int_type")
 _address_of_array_type = make_symbol("ncclx_mpi_ndarray_type")
 bytes_type = make_symbol("ncclx_mpi_bytes_type")
+words_type = make_symbol("ncclx_mpi_array_type")
 none_object = make_symbol("ncclx_mpi_none")
 _address_of_in_place = make_symbol("ncclx_mpi_in_place")
 scalar_types = make_symbol("ncclx_mpi_scalar_types")
@@ -186,11 +196,15 @@ def mismatch() -> str:
     for sample in samples:
         if not _is_object_as_assumed(sample):
             return type(sample).__name__
+    if ctypes.c_double.from_address(id(samples[4]) + FLOAT_VALUE).value != samples[4]:
+        return "float"
     for text, size in (("ab", 1), ("\xe9" * 3, 1), ("\u2713" * 2, 2), ("\U0001f600" * 2, 4)):
         if not _is_text_as_assumed(text, size):
             return f"str of {size} bytes a character"
     if not _are_views_as_assumed():
         return "memoryview"
+    if not all(_are_words_as_assumed(words(code, range(3))) for code in "ilq"):
+        return "array"
     return "" if not is_imported() or _are_arrays_as_assumed() else "ndarray"
 
 
@@ -220,6 +234,15 @@ def _are_views_as_assumed() -> bool:
         if text < _LEAST_ADDRESS or ctypes.string_at(text) != b"d":
             return False
     return entries * source.itemsize == 24
+
+
+def _are_words_as_assumed(sample: words[int]) -> bool:
+    """Whether an ``array.array`` keeps its items, their number and their type code where they are assumed."""
+    address, length = sample.buffer_info()
+    if [_word(sample, OB_SIZE), _word(sample, WORDS_DATA)] != [length, address]:
+        return False
+    descriptor = _word(sample, WORDS_DESCRIPTOR)
+    return descriptor >= _LEAST_ADDRESS and ctypes.string_at(descriptor, 1) == sample.typecode.encode()
 
 
 def _is_object_as_assumed(sample: Any) -> bool:

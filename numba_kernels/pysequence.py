@@ -2,15 +2,16 @@
 
 What costs 0.5 us and more in Python (unpacking a specification, checking each count, keeping a copy in native memory) costs some
 nanoseconds an item here. Everything is exact: lists and tuples (no subclasses) of ints (of Python or of NumPy), or a one-dimensional array
-of int32 or int64. Whatever else comes returns NONE, and the caller resolves it in Python, or says what is wrong with it.
+of int32 or int64, NumPy's or Python's own. Whatever else comes returns NONE, and the caller resolves it in Python, or says what is wrong
+with it.
 
 All functions take addresses of Python objects (:data:`numba_kernels.pyobject.object_argument`) and need the GIL.
 
 Sequences of integers::
 
-    [3, 1, 2]   (3, 1, 2)   np.array([3, 1, 2])
+    [3, 1, 2]   (3, 1, 2)   np.array([3, 1, 2])   array("i", [3, 1, 2])
 
-Vectors, blocks of one array, one for each rank::
+Vectors, blocks of one array, one for each rank (any of :data:`numba_kernels.pyobject.EXPORTERS` is as good as an array)::
 
     array                            equal blocks
     [array, counts]                  blocks one after another
@@ -35,25 +36,32 @@ from numba_kernels.pyobject import (
     SCALAR_VALUE,
     TUPLE_ITEMS,
     TYPE_NUMBERS,
+    WORDS_DATA,
+    WORDS_DESCRIPTOR,
     element_named,
     int_type,
     item_sizes,
     list_type,
     none_object,
     read_array,
+    read_exporter,
     scalar_types,
     tuple_type,
+    words_type,
 )
 from numba_kernels.pyslots import as_any_integer, decrease, increase
 
 VECTOR = words("Vector", "address nbytes element itemsize writable array")
-"""What is known of an array, and the address of its object; in a vector the bytes of each block follow, and then the byte offset of each.
+"""What is known of memory, and the address of the object that has it; in a vector the bytes of each block follow, and then the byte offset of
+each.
 
-The reference to the array is the specification's. That may be a list, which another thread can change: who gives the GIL away holds the
-array itself (:func:`hold`)."""
+Whoever read it owns a reference to the object, the array or a memoryview of something else, until :func:`let_go`; there is none, and nothing
+to let go, where what was read is not taken."""
 MOST = 1 << 40
 """Integers beyond this are left to Python, so that products with item sizes fit a word."""
-_INT32, _INT64, _LONGLONG = (TYPE_NUMBERS[code] for code in "ilq")
+_OWN, _INT32, _INT64, _LONGLONG = -2, *(TYPE_NUMBERS[code] for code in "ilq")
+"""The type number that stands for the one of the elements themselves, and those of integers."""
+_CODE_I, _CODE_L, _CODE_Q = (ord(code) for code in "ilq")
 
 
 @kernel("int64(int64)")
@@ -66,15 +74,18 @@ def items_of(sequence):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64)")
-def hold(vector):  # type: ignore[no-untyped-def]
-    """Own a reference to the array of a vector, if there is one, until :func:`let_go`."""
-    increase(load64(vector + VECTOR.array))
-
-
-@kernel("void(int64)")
 def let_go(vector):  # type: ignore[no-untyped-def]
-    """End :func:`hold`. Any Python code may run."""
-    decrease(load64(vector + VECTOR.array))
+    """Own nothing of a vector any more. Any Python code may run."""
+    owner = load64(vector + VECTOR.array)
+    store64(vector + VECTOR.array, 0)
+    decrease(owner)
+
+
+@kernel("int64(int64)")
+def abandon(vector):  # type: ignore[no-untyped-def]
+    """What has been read is not taken after all: NONE."""
+    let_go(vector)
+    return NONE
 
 
 @kernel("int64(int64, int64)")
@@ -100,14 +111,30 @@ def integer(item, overflow):  # type: ignore[no-untyped-def]
     return load32(item + SCALAR_VALUE) if kind == load64(scalar_types() + 8) else MOST
 
 
+@kernel("int64(int64, int64)")
+def _open_integers(sequence, fields):  # type: ignore[no-untyped-def]
+    """Have address, bytes and type number of the integers of an array in `fields`; the type number is NONE of anything else."""
+    read_array(sequence, fields)
+    if load64(sequence + OB_TYPE) == words_type():
+        code = load32(load64(sequence + WORDS_DESCRIPTOR)) & 0xFF
+        itemsize = 4 if code == _CODE_I else 8
+        store64(fields + VECTOR.address, load64(sequence + WORDS_DATA))
+        store64(fields + VECTOR.nbytes, load64(sequence + OB_SIZE) * itemsize)
+        store64(fields + VECTOR.itemsize, itemsize)
+        return _INT32 if code == _CODE_I else (_INT64 if code in (_CODE_L, _CODE_Q) else NONE)
+    return load64(fields + VECTOR.element)
+
+
 @kernel("int64(int64, int64, int64, int64)")
 def read_integers(sequence, length, target, fields):  # type: ignore[no-untyped-def]
-    """Write the `length` integers of a sequence to `target`: 1, or 0 if it is none of those above. `fields`: a `VECTOR` to work in."""
+    """Write the `length` integers of a sequence to `target`: 1, or 0 if it is none of those above. `fields`: a `VECTOR` to work in.
+
+    Runs no Python code.
+    """
     items = items_of(sequence)
     itemsize = 8
     if items == 0:
-        read_array(sequence, fields)
-        element, itemsize = load64(fields + VECTOR.element), load64(fields + VECTOR.itemsize)
+        element, itemsize = _open_integers(sequence, fields), load64(fields + VECTOR.itemsize)
         if element not in (_INT32, _INT64, _LONGLONG) or load64(fields + VECTOR.nbytes) != length * itemsize:
             return 0
     elif load64(sequence + OB_SIZE) != length:
@@ -155,15 +182,33 @@ def _as_bytes(length, vector, itemsize):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def open_array(array, kind, vector):  # type: ignore[no-untyped-def]
-    """Read an array, as one of elements that `kind` names unless that is 0: the element type number, or NONE."""
-    store64(vector + VECTOR.array, array)
-    read_array(array, vector)
-    if kind != 0 and load64(vector + VECTOR.element) != NONE:
-        element = element_named(kind)
-        store64(vector + VECTOR.element, element)
-        store64(vector + VECTOR.itemsize, load64(item_sizes() + 8 * max(element, 0)))
+def _open_as(obj, asked, vector):  # type: ignore[no-untyped-def]
+    """Read memory, as elements of the type number `asked` unless that is `_OWN`: the type number, or NONE. May collect garbage."""
+    store64(vector + VECTOR.array, 0)
+    if asked == NONE:
+        return NONE
+    read_array(obj, vector)
+    owner = obj
+    if load64(vector + VECTOR.element) == NONE:
+        owner = read_exporter(obj, vector)
+    else:
+        increase(obj)
+    store64(vector + VECTOR.array, owner)
+    if load64(vector + VECTOR.element) == NONE:
+        return abandon(vector)
+    if asked != _OWN:
+        store64(vector + VECTOR.element, asked)
+        store64(vector + VECTOR.itemsize, load64(item_sizes() + 8 * asked))
     return load64(vector + VECTOR.element)
+
+
+@kernel("int64(int64, int64)")
+def open_memory(obj, vector):  # type: ignore[no-untyped-def]
+    """Read the memory of an object into a `VECTOR`: the element type number, or NONE.
+
+    May collect garbage: what a list holds that can be changed meanwhile is to be read before.
+    """
+    return _open_as(obj, _OWN, vector)
 
 
 @kernel("int64(int64, int64, int64)")
@@ -174,6 +219,7 @@ def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
     """
     items = items_of(spec)
     array, counts, offsets, kind = spec, 0, 0, 0
+    store64(vector + VECTOR.array, 0)
     if items != 0:
         given = load64(spec + OB_SIZE)
         if given < 2 or given > 4:
@@ -196,19 +242,22 @@ def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
         return NONE
     if offsets != 0 and read_integers(offsets, length, places + 8 * length, vector) == 0:
         return NONE
-    element = open_array(array, kind, vector)
-    if element == NONE or (counts == 0 and _even_counts(length, vector) == 0):
+    element = _open_as(array, element_named(kind) if kind != 0 else _OWN, vector)
+    if element == NONE:
         return NONE
+    if counts == 0 and _even_counts(length, vector) == 0:
+        return abandon(vector)
     if offsets == 0:
         _one_after_another(length, vector)
-    return element if _as_bytes(length, vector, load64(vector + VECTOR.itemsize)) != 0 else NONE
+    return element if _as_bytes(length, vector, load64(vector + VECTOR.itemsize)) != 0 else abandon(vector)
 
 
 @kernel("int64(int64, int64, int64)")
 def open_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
-    """Read an array, `length` counts, and as many offsets in bytes: the address of the items that are the types, or 0."""
+    """Read an array, no other object, `length` counts, and as many offsets in bytes: the address of the items that are the types, or 0."""
     items = items_of(spec)
     given = load64(spec + OB_SIZE) if items != 0 else 0
+    store64(vector + VECTOR.array, 0)
     if given != 3 and given != 4:
         return 0
     counts, offsets, kinds = load64(items + 8), load64(items + 16), load64(items + 8 * (given - 1))
@@ -216,10 +265,15 @@ def open_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
         if _is_pair(counts) == 0:
             return 0
         offsets, counts = _item(counts, 1), _item(counts, 0)
-    places, named = vector + VECTOR.total, items_of(kinds)
+    places, named, array = vector + VECTOR.total, items_of(kinds), load64(items)
     if read_integers(counts, length, places, vector) == 0 or read_integers(offsets, length, places + 8 * length, vector) == 0:
         return 0
-    return named if named != 0 and load64(kinds + OB_SIZE) == length and open_array(load64(items), 0, vector) != NONE else 0
+    read_array(array, vector)  # which runs nothing that could change the list of types
+    if named == 0 or load64(kinds + OB_SIZE) != length or load64(vector + VECTOR.element) == NONE:
+        return 0
+    increase(array)
+    store64(vector + VECTOR.array, array)
+    return named
 
 
 @kernel("int64(int64, int64, int64)")
@@ -231,9 +285,9 @@ def read_typed_vector(spec, length, vector):  # type: ignore[no-untyped-def]
     for index in range(length):
         element = element_named(load64(named + 8 * index))
         if element == NONE:
-            return NONE
+            return abandon(vector)
         store64(places + 8 * index, load64(places + 8 * index) * load64(item_sizes() + 8 * element))
-    return 0 if _as_bytes(length, vector, 1) != 0 else NONE
+    return 0 if _as_bytes(length, vector, 1) != 0 else abandon(vector)
 
 
 @kernel("int64(int64, int64)")
@@ -241,21 +295,22 @@ def read_block(spec, vector):  # type: ignore[no-untyped-def]
     """Read ``array``, ``[array, type]``, ``[array, count]`` or ``[array, count, type]`` into a `VECTOR`: the element type number, or NONE."""
     items = items_of(spec)
     if items == 0:
-        return open_array(spec, 0, vector)
+        return open_memory(spec, vector)
     given = load64(spec + OB_SIZE)
+    store64(vector + VECTOR.array, 0)
     if given != 2 and given != 3:
         return NONE
-    kind, number = load64(items + 8 * (given - 1)), -1
-    if given == 2 and element_named(kind) == NONE:
-        kind = 0
-    if given == 3 or kind == 0:
+    asked, number = element_named(load64(items + 8 * (given - 1))), -1
+    if given == 3 or asked == NONE:
         number = integer(load64(items + 8), vector)
         if number < 0 or number >= MOST:
             return NONE
-    element = open_array(load64(items), kind, vector)
-    nbytes, itemsize = load64(vector + VECTOR.nbytes), load64(vector + VECTOR.itemsize)
-    if element == NONE or number * itemsize > nbytes or (number < 0 and nbytes % itemsize != 0):
+    element = _open_as(load64(items), _OWN if given == 2 and asked == NONE else asked, vector)
+    if element == NONE:
         return NONE
+    nbytes, itemsize = load64(vector + VECTOR.nbytes), load64(vector + VECTOR.itemsize)
+    if number * itemsize > nbytes or (number < 0 and nbytes % itemsize != 0):
+        return abandon(vector)
     if number >= 0:
         store64(vector + VECTOR.nbytes, number * itemsize)
     return element

@@ -167,7 +167,7 @@ def text(value: Any) -> str:
 def integer(value: Any, name: str) -> int:
     """Return a rank, tag or count as an int.
 
-    Whatever a C int can be made of is taken, NumPy integers and whole floats included, as mpi4py does.
+    Whatever has an ``__index__`` or an ``__int__`` is taken, as by mpi4py: NumPy's integers, and floats without what comes behind the point.
 
     Raises
     ------
@@ -180,6 +180,6 @@ def integer(value: Any, name: str) -> int:
         return int(value.__index__())
     except AttributeError:
         pass
-    if isinstance(value, float) and value == int(value):
+    if hasattr(type(value), "__int__"):
         return int(value)
     raise TypeError(f"{name} must be an integer, not {type(value).__name__}")

@@ -15,9 +15,9 @@ from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.memory import fill, release
-from numba_kernels.pylayouts import LAYOUT, hold_layouts, let_layouts_go, read_laid_out
+from numba_kernels.pylayouts import LAYOUT, let_layouts_go, read_laid_out
 from numba_kernels.pyobject import NONE, object_argument, object_of
-from numba_kernels.pysequence import VECTOR, hold, let_go, read_block, read_vector
+from numba_kernels.pysequence import VECTOR, let_go, read_block, read_vector
 
 ALLGATHER, ALLGATHERV, ALLTOALL, ALLTOALLV, ALLTOALLW = range(5)
 """Which collective :func:`exchange_neighbors` is."""
@@ -55,6 +55,7 @@ def _read_equal(spec, degree, vector, parts):  # type: ignore[no-untyped-def]
         return 0
     address, nbytes = load64(vector + VECTOR.address), load64(vector + VECTOR.nbytes) // degree
     if nbytes * degree != load64(vector + VECTOR.nbytes) or nbytes % load64(vector + VECTOR.itemsize) != 0:
+        let_go(vector)
         return 0
     for index in range(degree):
         _place(parts + index * PART.total, address + index * nbytes, nbytes, 0)
@@ -65,7 +66,6 @@ def _read_equal(spec, degree, vector, parts):  # type: ignore[no-untyped-def]
 def _read(blocks, spec, degree, side):  # type: ignore[no-untyped-def]
     """Read what one side gives: 1, or 0 if it is not plain or not valid."""
     vector, parts, layouts = side, _parts_of(side, degree), _layouts_of(side, degree)
-    fill(layouts, 0, degree * LAYOUT.total)
     if blocks <= _EQUAL:
         return _read_equal(spec, 1 if blocks == _ONE else degree, vector, parts)
     found = read_vector(spec, degree, vector) if blocks == _ANY else read_laid_out(spec, degree, vector, layouts)
@@ -98,9 +98,10 @@ def _side_bytes(degree):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64)")
-def _hold(side, degree):  # type: ignore[no-untyped-def]
-    hold(side)
-    hold_layouts(_layouts_of(side, degree), degree)
+def _empty(side, degree):  # type: ignore[no-untyped-def]
+    """A side of which nothing has been read owns nothing."""
+    store64(side + VECTOR.array, 0)
+    fill(_layouts_of(side, degree), 0, degree * LAYOUT.total)
 
 
 @kernel("void(int64, int64)")
@@ -120,13 +121,13 @@ def exchange_neighbors(comm, which, send, recv):  # type: ignore[no-untyped-def]
     if given == 0:
         return NO_MEMORY
     taken = given + _side_bytes(outdegree)
+    _empty(given, outdegree)
+    _empty(taken, indegree)
     is_read = _read(_given(which), object_of(send), outdegree, given) != 0
     if is_read and _read(_taken(which), object_of(recv), indegree, taken) != 0 and load64(taken + VECTOR.writable) != 0:
-        _hold(given, outdegree)
-        _hold(taken, indegree)
         kind = NEIGHBOR_ALLGATHER if which <= ALLGATHERV else NEIGHBOR_ALLTOALL
         code = exchange(comm, kind, _parts_of(given, outdegree), _parts_of(taken, indegree))
-        _let_go(given, outdegree)
-        _let_go(taken, indegree)
+    _let_go(given, outdegree)
+    _let_go(taken, indegree)
     release(given)
     return code

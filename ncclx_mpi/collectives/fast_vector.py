@@ -48,7 +48,7 @@ from numba_kernels.pyobject import (
     object_of,
     writable_of,
 )
-from numba_kernels.pysequence import VECTOR, hold, let_go, read_block, read_integers, read_typed_vector, read_vector
+from numba_kernels.pysequence import VECTOR, let_go, read_block, read_integers, read_typed_vector, read_vector
 
 TYPED = -1
 """What :func:`exchange_vectors` takes as its kind for an alltoallw."""
@@ -130,11 +130,9 @@ def exchange_vectors(comm, kind, send, recv, root_rank):  # type: ignore[no-unty
     store64(received + VECTOR.array, 0)
     code = _lay_out(comm, kind, object_of(send), object_of(recv), root, rows, sent, received)
     if code == 0:
-        hold(sent)
-        hold(received)
         code = exchange(comm, ALLTOALL if kind == TYPED else kind, root, rows)
-        let_go(sent)
-        let_go(received)
+    let_go(sent)
+    let_go(received)
     release(rows)
     return code
 
@@ -168,12 +166,11 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     elif element == NONE or element != element_of(send) or nbytes != nbytes_of(send):
         source = 0
     if source != 0 and load64(vector + VECTOR.writable) != 0:
-        hold(vector)
         if on_lines(comm, ALLGATHER, _lay_out_blocks(vector, size, table)) != 0:
             code = allgather_small.allgatherv(comm, source, table)
         else:
             code = allgather_large.spread(comm, source, table)
-        let_go(vector)
+    let_go(vector)
     release(table)
     return code
 

@@ -42,13 +42,13 @@ from numba_kernels.pyobject import (
     nbytes_of,
     writable_of,
 )
-from numba_kernels.pysequence import VECTOR
+from numba_kernels.pysequence import VECTOR, let_go
 from numba_kernels.pyslots import BYTES, clear_error, decrease, increase, new_bytes, object_result, result
 
 SIDE = words("Side", "address nbytes owner array origin")
 """One side of a message: its memory, without gaps, and the object that has it; the array, and where its first element begins.
 
-The layout of the elements follows; its key is 0 where the memory is the array's. References to layout, owner and array are held."""
+The layout of the elements follows; its key is 0 where the memory is the array's. References to layout, owner and array are owned."""
 _LONGEST = 1 << 18
 """Bytes beyond this are packed without the GIL, and the time of a call in Python is no part of theirs."""
 
@@ -65,37 +65,39 @@ def _open(side, argument, is_written):  # type: ignore[no-untyped-def]
             return 0
         store64(side + SIDE.address, address_of(argument))
         store64(side + SIDE.nbytes, nbytes_of(argument))
-        store64(vector + VECTOR.array, array_of(argument))
-        return _hold(side, array_of(argument))
+        increase(array_of(argument))
+        return _own(side, array_of(argument), 0)
     count = read_laid_out_block(array_of(argument), vector, row)
-    if count < 0 or count > _LONGEST // load64(row + LAYOUT.size) or (is_written != 0 and load64(vector + VECTOR.writable) == 0):
+    if count < 0:
         return 0
-    key, nbytes, origin = load64(row + LAYOUT.key), count * load64(row + LAYOUT.size), load64(vector + VECTOR.address)
-    store64(side + SIDE.nbytes, nbytes)
+    key, size, origin = load64(row + LAYOUT.key), load64(row + LAYOUT.size), load64(vector + VECTOR.address)
+    store64(side + SIDE.nbytes, count * size)
     store64(side + SIDE.origin, origin)
-    if is_dense(row, count) != 0:
-        store64(row + LAYOUT.key, 0)
-        store64(side + SIDE.address, origin + load64(row + LAYOUT.low))
-        return _hold(side, load64(vector + VECTOR.array))
-    data = new_bytes(0, nbytes)
+    data = 0
+    if count <= _LONGEST // size and (is_written == 0 or load64(vector + VECTOR.writable) != 0):
+        if is_dense(row, count) != 0:
+            store64(row + LAYOUT.key, 0)
+            decrease(key)
+            store64(side + SIDE.address, origin + load64(row + LAYOUT.low))
+            return _own(side, load64(vector + VECTOR.array), 0)
+        data = new_bytes(0, count * size)
+        if data == 0:
+            clear_error()
     if data == 0:
-        clear_error()
+        let_go(vector)
+        decrease(key)
         return 0
-    increase(key)
     store64(side + SIDE.address, data + BYTES)
-    _hold(side, data)
-    decrease(data)
-    return 1
+    return _own(side, load64(vector + VECTOR.array), data)
 
 
-@kernel("int64(int64, int64)")
-def _hold(side, owner):  # type: ignore[no-untyped-def]
-    """Hold what has the memory of a side, and its array. Returns 1."""
-    array = load64(side + SIDE.total + LAYOUT.total + VECTOR.array)
-    increase(array)
-    increase(owner)
+@kernel("int64(int64, int64, int64)")
+def _own(side, array, data):  # type: ignore[no-untyped-def]
+    """Take over a reference to the array of a side, and one to what has its memory if that is another object. Returns 1."""
+    if data == 0:
+        increase(array)
     store64(side + SIDE.array, array)
-    store64(side + SIDE.owner, owner)
+    store64(side + SIDE.owner, data if data != 0 else array)
     return 1
 
 

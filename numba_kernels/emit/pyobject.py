@@ -22,6 +22,7 @@ from numba_kernels.pyobject import (
     EXPORTERS,
     FIELDS,
     FLAGS,
+    FLOAT_VALUE,
     FORMATS,
     HALF,
     LAST_PLAIN,
@@ -46,6 +47,7 @@ from numba_kernels.pyobject import (
 from numba_kernels.rows import NamedTuple
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_F64, _MOST_OF_FLOATS = ir.DoubleType(), float(1 << 53)
 _F_CONTIGUOUS, _ALIGNED = 0x2, 0x100
 
 
@@ -73,13 +75,9 @@ def _typeof(value: Any, context: Any) -> ArrayArgument:
 @unbox(ArrayArgument)
 def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     reader = _Reader(c)
-    out = {name: cgutils.alloca_once_value(c.builder, ir.Constant(I64, 0)) for name in (*FIELDS, "room")}
-    c.builder.store(ir.Constant(I64, NONE), out["element"])
+    form, out = reader.no_form(), reader.new_fields()
     target = cgutils.alloca_once_value(c.builder, obj)
-    asked, count = (cgutils.alloca_once_value(c.builder, ir.Constant(I64, NONE)) for _ in range(2))
-    first = cgutils.alloca_once_value(c.builder, ir.Constant(I64, 0))
     held = cgutils.alloca_once_value(c.builder, ir.Constant(obj.type, None))
-    form = _Form(asked, count, first)
     reader.open_specification(obj, target, form)
     array = c.builder.load(target)
     with c.builder.if_else(reader.is_array(array), likely=True) as (then, otherwise):
@@ -88,17 +86,15 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
                 c.pyapi.incref(array)
                 c.builder.store(array, held)
             reader.read_array(array, form, out)
-        with otherwise, c.builder.if_then(reader.is_exporter(array)):
-            view = reader.view_of(array)
-            with c.builder.if_then(cgutils.is_not_null(c.builder, view), likely=True):
-                c.builder.store(view, held)
-                c.builder.store(view, target)
-                reader.read_view(view, form, out)
+        with otherwise:
+            reader.read_exporter(array, held, form, out)
+            view = c.builder.load(held)
+            c.builder.store(c.builder.select(cgutils.is_null(c.builder, view), array, view), target)
     struct = cgutils.create_struct_proxy(kind)(c.context, c.builder)
     for name, place in out.items():
         setattr(struct, name, c.builder.load(place))
     struct.array = c.builder.ptrtoint(c.builder.load(target), I64)
-    struct.counted = c.builder.zext(reader.is_given(c.builder.load(count)), I64)
+    struct.counted = c.builder.zext(reader.is_given(c.builder.load(form.count)), I64)
 
     def let_go() -> None:
         taken = c.builder.load(held)
@@ -109,7 +105,7 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
 
 
 class IndexArgument(types.Type):  # type: ignore[misc]
-    """A rank, a root or a tag: an int of Python or NumPy, or NO_INDEX for the slow path. Numba's own integers would take ``1.5``, too."""
+    """A rank, a root or a tag: an int of Python or NumPy, a float, or NO_INDEX for the slow path."""
 
     def __init__(self) -> None:
         super().__init__(name="ncclx_mpi_index_argument")
@@ -121,7 +117,9 @@ index_argument = IndexArgument()
 @unbox(IndexArgument)
 def _unbox_index_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
     out = cgutils.alloca_once_value(c.builder, ir.Constant(I64, NO_INDEX))
-    _Reader(c).read_integer(obj, out, NO_INDEX)
+    reader = _Reader(c)
+    reader.read_integer(obj, out, NO_INDEX)
+    reader.read_float(obj, out)
     return NativeValue(c.builder.load(out))
 
 
@@ -192,17 +190,28 @@ def read_array(typingctx: Any, obj: Any, target: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         reader = _Reader(_Emitter(builder))
-        out = {name: cgutils.alloca_once_value(builder, ir.Constant(I64, 0)) for name in (*FIELDS, "room")}
-        builder.store(ir.Constant(I64, NONE), out["element"])
-        form = _Form(*(cgutils.alloca_once_value(builder, ir.Constant(I64, number)) for number in (NONE, NONE, 0)))
+        form, out = reader.no_form(), reader.new_fields()
         with builder.if_then(reader.is_array(args[0]), likely=True):
             reader.read_array(args[0], form, out)
-        for position, name in enumerate(FIELDS):
-            place = builder.add(args[1], ir.Constant(I64, 8 * position))
-            builder.store(builder.load(out[name]), builder.inttoptr(place, I64.as_pointer()))
+        reader.write_fields(out, args[1])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def read_exporter(typingctx: Any, obj: Any, target: Any) -> Any:
+    """As :func:`read_array`, of the memory of one of Python's own objects; returns the new memoryview that keeps it in its place, or 0."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        reader, pointer = _Reader(_Emitter(builder)), I8.as_pointer()
+        form, out = reader.no_form(), reader.new_fields()
+        held = cgutils.alloca_once_value(builder, ir.Constant(pointer, None))
+        reader.read_exporter(builder.inttoptr(args[0], pointer), held, form, out)
+        reader.write_fields(out, args[1])
+        return builder.ptrtoint(builder.load(held), I64)
+
+    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -220,6 +229,22 @@ class _Reader:
 
     def __init__(self, c: Any) -> None:
         self.builder = c.builder
+
+    def no_form(self) -> _Form:
+        """Places for what a specification may give, as if it gave nothing."""
+        return _Form(*(cgutils.alloca_once_value(self.builder, ir.Constant(I64, number)) for number in (NONE, NONE, 0)))
+
+    def new_fields(self) -> dict[str, Any]:
+        """Places for what is read, as of no buffer."""
+        out = {name: cgutils.alloca_once_value(self.builder, ir.Constant(I64, 0)) for name in (*FIELDS, "room")}
+        self.builder.store(ir.Constant(I64, NONE), out["element"])
+        return out
+
+    def write_fields(self, out: dict[str, Any], target: Any) -> None:
+        """Write the five fields to an address."""
+        for position, name in enumerate(FIELDS):
+            place = self.builder.add(target, ir.Constant(I64, 8 * position))
+            self.builder.store(self.builder.load(out[name]), self.builder.inttoptr(place, I64.as_pointer()))
 
     def symbol(self, name: str) -> Any:
         """Address of a registered symbol."""
@@ -249,6 +274,14 @@ class _Reader:
             found = self.builder.or_(found, self.has_type(obj, f"ncclx_mpi_{name}_type"))
         return found
 
+    def read_exporter(self, obj: Any, held: Any, form: _Form, out: dict[str, Any]) -> None:
+        """Fill the fields from one of Python's own objects that have memory, by a new memoryview of it in `held`."""
+        with self.builder.if_then(self.is_exporter(obj)):
+            view = self.view_of(obj)
+            with self.builder.if_then(cgutils.is_not_null(self.builder, view), likely=True):
+                self.builder.store(view, held)
+                self.read_view(view, form, out)
+
     def view_of(self, obj: Any) -> Any:
         """A new memoryview of an object; null, and no exception, if there is none."""
         builder, module = self.builder, self.builder.module
@@ -277,12 +310,21 @@ class _Reader:
                 with builder.if_then(builder.icmp_unsigned("==", its_kind, self.load(kinds, 8))):
                     builder.store(builder.sext(self.load(obj, SCALAR_VALUE, I32), I64), place)
 
+    def read_float(self, obj: Any, place: Any) -> None:
+        """Store the value of a float without what comes behind the point, as C does; nothing for anything else, or one that is no number."""
+        builder, most = self.builder, ir.Constant(_F64, _MOST_OF_FLOATS)
+        with builder.if_then(self.has_type(obj, "ncclx_mpi_float_type"), likely=False):
+            value = self.load(obj, FLOAT_VALUE, _F64)
+            size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [_F64]), [value])
+            with builder.if_then(builder.fcmp_ordered("<", size, most)):
+                builder.store(builder.fptosi(value, I64), place)
+
     def open_specification(self, obj: Any, target: Any, form: _Form) -> None:
         """A list or tuple of an array and what is to be taken of it: go on with the array, remember the rest.
 
         ::
 
-            [array, type]   [array, count]   [array, count, type]      a count may be (count, first)
+            [array, type]   [array, count]   [array, count, type]   [array, (count, first), type]   [array, count, first, type]
 
         with a registered type. Of any other the target stays as it is, which is no array.
         """
@@ -292,8 +334,9 @@ class _Reader:
             given = self.load(obj, OB_SIZE)
             inline = builder.add(builder.ptrtoint(obj, I64), ir.Constant(I64, TUPLE_ITEMS))
             items = builder.select(is_list, self.load(obj, LIST_ITEMS), inline)
-            two, three = (builder.icmp_signed("==", given, ir.Constant(I64, number)) for number in (2, 3))
-            with builder.if_then(builder.or_(two, three)):
+            two, four = (builder.icmp_signed("==", given, ir.Constant(I64, number)) for number in (2, 4))
+            between = builder.icmp_unsigned("<=", builder.sub(given, ir.Constant(I64, 2)), ir.Constant(I64, 2))
+            with builder.if_then(between):
                 last = self.load(builder.add(items, builder.mul(given, ir.Constant(I64, 8))), -8)
                 named = self.lookup(last)
                 is_named = self.is_given(named)
@@ -302,22 +345,27 @@ class _Reader:
                     with then:
                         builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
                     with otherwise, builder.if_then(builder.or_(two, is_named)):
-                        self._read_count(builder.inttoptr(self.load(items, 8), target.type.pointee), form)
+                        self._read_count(items, four, target.type.pointee, form)
                         with builder.if_then(self.is_given(builder.load(form.count))):
                             builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
 
-    def _read_count(self, obj: Any, form: _Form) -> None:
-        """Remember an int, or a tuple of two. What is negative counts as not given."""
+    def _read_count(self, items: Any, is_apart: Any, pointer: Any, form: _Form) -> None:
+        """Remember an int, a tuple of two, or two items `is_apart`. What is negative counts as not given."""
         builder = self.builder
-        self.read_integer(obj, form.count, NONE)
-        with builder.if_then(self.has_type(obj, "ncclx_mpi_tuple_type"), likely=False):
-            pair = builder.icmp_signed("==", self.load(obj, OB_SIZE), ir.Constant(I64, 2))
-            with builder.if_then(pair):
-                count, first = (builder.inttoptr(self.load(obj, TUPLE_ITEMS + 8 * index), obj.type) for index in range(2))
+        obj = builder.inttoptr(self.load(items, 8), pointer)
+        is_tuple = self.has_type(obj, "ncclx_mpi_tuple_type")
+        is_pair = builder.and_(is_tuple, builder.not_(is_apart))
+        pair = cgutils.alloca_once_value(builder, builder.add(items, ir.Constant(I64, 8)))
+        usable = cgutils.alloca_once_value(builder, builder.not_(is_tuple))
+        with builder.if_then(is_pair, likely=False):
+            builder.store(builder.add(builder.ptrtoint(obj, I64), ir.Constant(I64, TUPLE_ITEMS)), pair)
+            builder.store(builder.icmp_signed("==", self.load(obj, OB_SIZE), ir.Constant(I64, 2)), usable)
+        with builder.if_then(builder.load(usable)):
+            with builder.if_then(builder.or_(is_pair, is_apart), likely=False):
                 builder.store(ir.Constant(I64, NONE), form.first)
-                self.read_integer(first, form.first, NONE)
-                with builder.if_then(self.is_given(builder.load(form.first))):
-                    self.read_integer(count, form.count, NONE)
+                self.read_integer(builder.inttoptr(self.load(builder.load(pair), 8), pointer), form.first, NONE)
+            with builder.if_then(self.is_given(builder.load(form.first))):
+                self.read_integer(builder.inttoptr(self.load(builder.load(pair), 0), pointer), form.count, NONE)
 
     def lookup(self, key: Any) -> Any:
         """The type number registered for the object at address `key`, NONE if there is none."""

@@ -32,6 +32,7 @@ FORMS: dict[str, Form] = {
     "[a, n, code that was made]": lambda a, n: [a, n, chr(100)],
     "[a, (n, first)]": lambda a, n: [a, (n, 1)],
     "[a, (n, first), type]": lambda a, n: [a, (n, 1), D],
+    "[a, n, first, type]": lambda a, n: [a, n, 1, D],
 }
 WHOLE: dict[str, Form] = {"a": lambda a, n: a, "[a, type]": lambda a, n: [a, D], "[a, code]": lambda a, n: [a, "d"]}
 
@@ -132,7 +133,8 @@ def run_collectives(comm: Any, form: Form, is_started: bool) -> None:
     def block(data: Any) -> Any:
         return form(data, 2)
 
-    first = 1 if isinstance(form(mine, 2)[1], tuple) else 0
+    given = form(mine, 2)
+    first = 1 if isinstance(given[1], tuple) or len(given) == 4 else 0
     mine = np.roll(mine, first)
     for name, expected in (("Allgather", of_all), ("Alltoall", of_all)):
         landing = blank()
@@ -224,6 +226,70 @@ def test_vectors_and_in_place(comm: Any, monkeypatch: pytest.MonkeyPatch, elemen
     np.testing.assert_array_equal(landing, np.repeat(np.arange(size), elements))
 
 
+COUNTS: dict[str, Callable[[list[int]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "int64": lambda counts: np.array(counts, np.int64),
+    "int32": lambda counts: np.array(counts, np.int32),
+    **{f"array {code}": lambda counts, code=code: array(code, counts) for code in "ilq"},  # type: ignore[misc]
+}
+
+
+@pytest.mark.ranks(1, 2, 3, topology="machine")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bytes"])
+@pytest.mark.parametrize("counted", COUNTS)
+def test_vectors_of_any_memory(comm: Any, monkeypatch: pytest.MonkeyPatch, kind: str, counted: str) -> None:
+    only_compiled(monkeypatch)
+    rank, size, root = comm.rank, comm.size, comm.size - 1
+    make, count = KINDS[kind], COUNTS[counted]
+    lengths = [3 * other + 1 for other in range(size)]
+    firsts = [sum(lengths[:other]) + other for other in range(size)]
+    total = firsts[-1] + lengths[-1]
+    blank = np.full(total, -1.0)
+    expected = blank.copy()
+    for other in range(size):
+        expected[firsts[other] : firsts[other] + lengths[other]] = np.arange(lengths[other]) + 100.0 * other
+    mine = make(np.arange(lengths[rank]) + 100.0 * rank)
+    for form in (
+        lambda memory: [memory, (count(lengths), count(firsts)), D],
+        lambda memory: [memory, count(lengths), count(firsts), "d"],
+    ):
+        landing = make(blank)
+        comm.Gatherv([mine, D], form(landing) if rank == root else None, root)
+        assert values_of(landing) == (expected if rank == root else blank).tolist()
+        back = make(np.full(lengths[rank], -1.0))
+        comm.Scatterv(form(make(expected)) if rank == root else None, [back, D], root)
+        assert values_of(back) == values_of(mine)
+        landing = make(blank)
+        comm.Allgatherv([mine, D], form(landing))
+        assert values_of(landing) == expected.tolist()
+        landing = make(np.full(size * lengths[rank], -1.0))
+        own = count([lengths[rank]] * size)
+        comm.Alltoallv(form(make(expected)), [landing, (own, None), D])
+        assert values_of(landing) == values_of(mine) * size
+    for memory in (landing, back, mine):
+        if isinstance(memory, bytearray | array):
+            memory.extend(memory[:1])  # nothing holds it any more
+
+
+@pytest.mark.ranks(1)
+def test_vectors_of_what_is_not_taken(comm: Any) -> None:
+    data, words = np.arange(4.0), array("d", range(4))
+    for counts in (array("i", [5]), array("i", [-1]), array("q", [1, 1]), array("i"), [5], [-1]):
+        for sent in (data, words, bytearray(32), mapped(bytes(32))):
+            landing = bytearray(b"\xff" * 32)
+            with pytest.raises((TypeError, ValueError, OverflowError, MPI.Exception)):
+                comm.Alltoallv([sent, (counts, [0]), D], [landing, ([1], [0]), D])
+            with pytest.raises((TypeError, ValueError, OverflowError, MPI.Exception)):
+                comm.Allgatherv([sent, 1, D], [landing, (counts, [0]), D])
+            assert landing == b"\xff" * 32
+            landing.extend(b"0")  # what failed holds nothing
+    readonly = bytes(32)
+    with pytest.raises((BufferError, TypeError, ValueError, MPI.Exception)):
+        comm.Alltoallv([words, ([1], [0]), D], [readonly, ([1], [0]), D])
+    assert readonly == bytes(32)
+
+
 @pytest.mark.ranks(1)
 def test_what_does_not_fit_is_refused(comm: Any) -> None:
     data, landing = np.arange(4.0), np.full(4, -1.0)
@@ -233,12 +299,16 @@ def test_what_does_not_fit_is_refused(comm: Any) -> None:
         [data, (0, 5), D],
         [data, -1, D],
         [data, (1, -1), D],
+        [data, 4, 1, D],
+        [data, 1, -1, D],
+        [data, -1, 1, D],
+        [data, (1, 0), 0, D],
         [bytearray(31), 4, D],
         [data, 1 << 70, D],
     ):
-        with pytest.raises((ValueError, OverflowError, MPI.Exception)):
+        with pytest.raises((TypeError, ValueError, OverflowError, MPI.Exception)):
             comm.Sendrecv(spec, 0, 0, landing, 0, 0)
-        with pytest.raises((ValueError, OverflowError, MPI.Exception)):
+        with pytest.raises((TypeError, ValueError, OverflowError, MPI.Exception)):
             comm.Allreduce(spec, landing)
     with pytest.raises((ValueError, MPI.Exception)):
         comm.Allgather([data, 2, D], [landing, 5, D])
@@ -292,6 +362,42 @@ def test_integers_of_numpy(comm: Any, monkeypatch: pytest.MonkeyPatch, integer: 
     gathered = np.full(2 * size + 1, -1.0)
     comm.Allgatherv([sent, counts[0], D], [gathered, (counts, [integer(2 * other) for other in range(size)]), D])
     assert gathered.tolist() == [10.0 * root, 10.0 * root + 1] * size + [-1.0]
+
+
+@pytest.mark.ranks(2)
+def test_floats_are_ranks_and_tags(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As mpi4py takes them, without what comes behind the point: programs compute ``rank + size / 2``."""
+    other = (comm.rank + comm.size / 2) % comm.size
+    sent, landing = np.array([comm.rank + 1.0]), np.zeros(1)
+
+    def exchange(peer: Any, tag: Any) -> None:
+        landing[0] = 0.0
+        comm.Sendrecv(sent, peer, tag, landing, peer, tag)
+        assert landing[0] == 2.0 - comm.rank
+        comm.Bcast(landing, peer if comm.rank == 0 else tag * 0 + 1.0)
+        assert landing[0] == 1.0
+
+    with monkeypatch.context() as patch:
+        only_compiled(patch)
+        exchange(other, 3.0)
+        exchange(other + 0.5, 3.75)
+    exchange(np.float64(other), np.float64(3))
+    exchange(np.float32(other), np.array(3))
+    assert comm.sendrecv(comm.rank, other, 1.5, None, other, 1.5) == 1 - comm.rank
+
+
+@pytest.mark.ranks(1)
+def test_floats_that_are_no_ranks(comm: Any) -> None:
+    data = np.arange(4.0)
+    for wrong in (float("nan"), float("inf"), 1e300, -1e18, "0", 0j):
+        with pytest.raises((TypeError, ValueError, OverflowError, MPI.Exception)):
+            comm.Send(data, wrong)
+        with pytest.raises((TypeError, ValueError, OverflowError, MPI.Exception)):
+            comm.Bcast(data, wrong)
+    for wrong in (1.0, np.float64(1)):  # a count is no rank
+        with pytest.raises(TypeError):
+            comm.Send([data, wrong, D], 0)
+    assert not comm.Iprobe()
 
 
 @pytest.mark.ranks(1)
@@ -362,6 +468,9 @@ def test_nothing_is_kept(comm: Any) -> None:
     sources: list[Any] = [np.arange(6.0), array("d", range(6)), bytearray(48)]
     given = [rows, rows._state, *sources]
     specs = [spec for source in sources for spec in (source, [source, D], [source, 6, D], [source, (3, 1), D])]
+    counts = [array("i", [6]), np.array([6])]
+    vectors = [[source, (count, None), D] for source in (np.zeros(6), *sources) for count in counts]
+    given += counts
     specs += [[sources[0], 1, rows], [sources[0], rows.Create_resized(0, 48).Commit()], [b"12345678", 1, D]]
 
     def exchange() -> None:
@@ -371,6 +480,12 @@ def test_nothing_is_kept(comm: Any) -> None:
             receiving.Wait()
             if not (isinstance(spec, list) and isinstance(spec[0], bytes)):
                 comm.Sendrecv(spec, 0, 0, spec, 0, 0)
+        for vector in vectors:
+            comm.Alltoallv(vector, vectors[0])
+            comm.Gatherv(sources[0], vector)
+            comm.Allgatherv(sources[0], vector)
+            with pytest.raises((ValueError, MPI.Exception)):
+                comm.Alltoallv(vector, [vector[0], ([7], [0]), D])
 
     for _ in range(5):
         exchange()
