@@ -14,7 +14,6 @@ from ncclx_mpi.api.info import INFO_NULL, Info
 if TYPE_CHECKING:
     from ncclx_mpi.api import meeting, ports, spawning
     from ncclx_mpi.api.intercomm import Intercomm
-    from ncclx_mpi.bootstrap.port import Talk
 else:
     meeting, ports, spawning = (late.module(f"ncclx_mpi.api.{name}") for name in ("meeting", "ports", "spawning"))
 
@@ -78,7 +77,7 @@ class Meetings:
         return self._BETWEEN._refer(made)
 
     def Accept(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
-        """Accept a request to form a new intercommunicator, from a group of this user on this host.
+        """Accept a request to form a new intercommunicator, from a group of this user on this host, or of this job on any.
 
         Raises
         ------
@@ -87,7 +86,7 @@ class Meetings:
         """
         engine = self._state.native.engine
 
-        def accept(side: meeting.Side) -> tuple[Talk, dict[str, Any]]:
+        def accept(side: meeting.Side) -> tuple[meeting.Talk, dict[str, Any]]:
             opened = ports.opened(port_name)
             return meeting.at(opened, engine, "Accept", errors.ERR_PORT, lambda: "the port was closed" if opened.is_closed else "")(
                 side
@@ -96,7 +95,7 @@ class Meetings:
         return self._meet(accept, root, "Accept")
 
     def Connect(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
-        """Make a request to form a new intercommunicator, with a group of this user on this host.
+        """Make a request to form a new intercommunicator, with a group of this user on this host, or of this job on any.
 
         Raises
         ------

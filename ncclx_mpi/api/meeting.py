@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import collectives, errors, runtime
-from ncclx_mpi.api import bridge, communicator
+from ncclx_mpi.api import bridge, communicator, job_talk
 from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.job_talk import JobTalk
 from ncclx_mpi.bootstrap import handover, port
 from ncclx_mpi.bootstrap.patience import Patience
-from ncclx_mpi.bootstrap.port import Port, Talk
+from ncclx_mpi.bootstrap.port import Port, SocketTalk
 from ncclx_mpi.p2p.guests import Identity, Member
 from numba_kernels.layout import zeroed
 from transports.shm.arena import start_time
@@ -55,20 +56,32 @@ class Side:
         Its communicator.
     members
         Its ranks.
+    hosts
+        How many hosts they are on.
     number
         Random; the higher one is the host.
     """
 
     local: NativeComm
     members: list[Member]
+    hosts: int
     number: int
 
     @property
     def greeting(self) -> dict[str, Any]:
         """What the other root is told."""
-        return {"number": self.number, "members": self.members, "machine": port.machine()}
+        return {"number": self.number, "members": self.members, "machine": port.machine() if self.hosts == 1 else ""}
+
+    def must_be_on_one_host(self, what: str, error_class: int) -> None:
+        """Raise unless it is, as a group has to be that meets another job."""
+        if self.hosts > 1:
+            errors.fail(
+                error_class,
+                f"rank {self.local.rank}: {what}: the ranks of this group are on several hosts; only those of one host can meet other jobs",
+            )
 
 
+Talk = SocketTalk | JobTalk
 Connect = Callable[[Side], tuple[Talk, dict[str, Any]]]
 """Finds the other root, and returns what it has said of its group, after it was told of this one."""
 
@@ -89,7 +102,8 @@ def meet(local: NativeComm, root: int, connect: Connect, what: str, error_class:
     failure: Exception | None = None
     if local.rank == root:
         try:
-            talk, agreed, network = _agree(Side(local, members, secrets.randbits(62)), machines, connect, what, error_class)
+            side = Side(local, members, len(set(machines)), secrets.randbits(62))
+            talk, agreed, network = _agree(side, connect, what, error_class)
         except errors.Exception as error:
             failure, agreed = error, {"class": error.Get_error_class(), "why": str(error)}
         except Exception as error:  # of wrong arguments, which count at the root alone: the others wait for it
@@ -118,25 +132,21 @@ def _gather_members(local: NativeComm) -> tuple[list[Member], list[int]]:
     return [Member(Identity(job, rank), pid, started) for job, rank, pid, started, _ in rows], [found[-1] for found in rows]
 
 
-def _agree(
-    side: Side, machines: Sequence[int], connect: Connect, what: str, error_class: int
-) -> tuple[Talk, dict[str, Any], _Handout | None]:
+def _agree(side: Side, connect: Connect, what: str, error_class: int) -> tuple[Talk, dict[str, Any], _Handout | None]:
     """At a root: agree with the other one on everything that the ranks of both groups have to know."""
-    if len(set(machines)) > 1:
-        errors.fail(
-            error_class,
-            f"rank {side.local.rank}: {what}: the ranks of this group are on several hosts; only those of one host can meet other jobs",
-        )
     talk, greeting = connect(side)
     engine, handout = side.local.engine, None
     try:
-        if greeting["machine"] != port.machine():
-            errors.fail(
-                error_class,
-                f"rank {side.local.rank}: {what}: the other group is on another host, or of another user; both must be of one user on "
-                "one host",
-            )
         theirs = [Member(Identity(*identity), pid, started) for identity, pid, started in greeting["members"]]
+        are_one_job = len({member.identity.job for member in [*side.members, *theirs]}) == 1
+        if not are_one_job:
+            side.must_be_on_one_host(what, error_class)
+            if greeting["machine"] != port.machine():
+                errors.fail(
+                    error_class,
+                    f"rank {side.local.rank}: {what}: the other group is on other hosts, or of another user; both must be of one user on "
+                    "one host, or of one job",
+                )
         shared = [member.identity for member in side.members if member in theirs]
         if shared:
             errors.fail(
@@ -145,7 +155,7 @@ def _agree(
             )
         is_host = side.number > greeting["number"]
         if is_host:
-            if len({member.identity.job for member in [*side.members, *theirs]}) > 1:  # those of one job share memory already
+            if not are_one_job:  # who are, reach each other already
                 handout = _Handout(engine, len(side.members) + len(theirs))
             contexts = [communicator.random_context(), communicator.random_context()]
             told = {"contexts": contexts, "place": handout.place if handout else None}
@@ -179,7 +189,7 @@ def _await(engine: Engine, predicate: Callable[[], bool], files: Callable[[], Se
             return True
         if not engine.is_owing():
             with contextlib.suppress(OSError, ValueError):
-                select.select(files(), [], [], _NAP_SECONDS)
+                select.select([each for each in files() if not isinstance(each, JobTalk)], [], [], _NAP_SECONDS)
         return False
 
     engine.idle_wait(has_come, what)
@@ -317,41 +327,53 @@ def _next_client(
     opened: Port, engine: Engine, what: str, error_class: int, why_in_vain: Callable[[], str]
 ) -> tuple[Talk, dict[str, Any]]:
     """The next client that knows the name of the port, and what it says of its group."""
-    talks: list[tuple[Talk, Patience]] = []
     found: list[tuple[Talk, dict[str, Any]]] = []
 
     def has_come() -> bool:
-        if (talk := opened.accept()) is not None:
-            talks.append((talk, Patience(_STRANGER_SECONDS)))
-        for talk, patience in talks[:]:
+        if opened.lock.acquire(blocking=False):  # else another thread takes the next one
             try:
-                greeting = talk.poll()
-            except OSError:
-                greeting = {}
-            if greeting is None and not patience.is_over:
-                continue
-            talks.remove((talk, patience))
-            if isinstance(greeting, dict) and opened.is_for(greeting.get("token")):
-                found.append((talk, greeting))
-                return True
-            talk.close()
-        return bool(why_in_vain())
+                for come in (opened.accept(), job_talk.arrived(engine, opened.number)):
+                    if come is not None:
+                        opened.clients.append((come, Patience(_STRANGER_SECONDS)))
+                found.extend(_first_known(opened))
+            finally:
+                opened.lock.release()
+        return bool(found or why_in_vain())
 
-    try:
-        _await(engine, has_come, lambda: [opened, *(talk for talk, _ in talks)], what)
-    finally:
-        for talk, _ in talks:
-            talk.close()
+    _await(engine, has_come, lambda: [opened, *(talk for talk, _ in opened.clients)], what)
     if not found:
         errors.fail(error_class, f"rank {engine.rank}: {what}: {why_in_vain()}")
     return found[0]
+
+
+def _first_known(opened: Port) -> list[tuple[Talk, dict[str, Any]]]:
+    """The first of the clients of a port that has said who it is, and knows the name; those that know it not are sent away."""
+    for client in opened.clients[:]:
+        talk, patience = client
+        try:
+            greeting = talk.poll()
+        except OSError:
+            greeting = {}
+        if greeting is None and not patience.is_over:
+            continue
+        opened.clients.remove(client)
+        if isinstance(greeting, dict) and opened.is_for(greeting.get("token")):
+            return [(talk, greeting)]
+        talk.close()
+    return []
 
 
 def towards(name: str, engine: Engine, what: str, error_class: int) -> Connect:
     """How a root connects with the port of this name."""
 
     def connect(side: Side) -> tuple[Talk, dict[str, Any]]:
-        greeting = {**side.greeting, "token": port.token_of(name)}
+        greeting, place = {**side.greeting, "token": port.token_of(name)}, port.place(name)
+        is_of_this_job = place is not None and place.job == engine.guests.identity(engine.rank).job
+        if place is not None and is_of_this_job and not place.is_here:
+            talk = job_talk.towards(engine, place.rank, place.number, greeting)
+            return _heard(talk, engine, what, error_class)
+        if not is_of_this_job:
+            side.must_be_on_one_host(what, error_class)
         return _greet(_connected(name, engine, what, error_class), greeting, engine, what, error_class)
 
     return connect
@@ -359,15 +381,19 @@ def towards(name: str, engine: Engine, what: str, error_class: int) -> Connect:
 
 def _greet(talk: Talk, greeting: dict[str, Any], engine: Engine, what: str, error_class: int) -> tuple[Talk, dict[str, Any]]:
     """Tell the other root who is here; returns what it says of its group."""
+    talk.say(greeting)
+    return _heard(talk, engine, what, error_class)
+
+
+def _heard(talk: Talk, engine: Engine, what: str, error_class: int) -> tuple[Talk, dict[str, Any]]:
     try:
-        talk.say(greeting)
         return talk, hear(engine, talk, what, error_class)
     except BaseException:
         talk.close()
         raise
 
 
-def _connected(name: str, engine: Engine, what: str, error_class: int) -> Talk:
+def _connected(name: str, engine: Engine, what: str, error_class: int) -> SocketTalk:
     patience, found = Patience(handover.join_timeout()), []
 
     def is_connected() -> bool:

@@ -9,19 +9,22 @@ from ncclx_mpi.api.handle import text
 from ncclx_mpi.api.info import INFO_NULL, Info
 
 if TYPE_CHECKING:
+    from ncclx_mpi.api import job_talk
     from ncclx_mpi.bootstrap import names, port
     from ncclx_mpi.bootstrap.port import Port
 else:
+    job_talk = late.module("ncclx_mpi.api.job_talk")
     names, port = late.module("ncclx_mpi.bootstrap.names"), late.module("ncclx_mpi.bootstrap.port")
 
 _opened: dict[str, Port] = {}
 
 
 def Open_port(info: Info = INFO_NULL) -> str:
-    """Return an address that can be used to establish connections between groups of MPI processes of one user on one host."""
-    rank = runtime.engine().rank
+    """Return an address that can be used to establish connections between groups of MPI processes of one user on one host, or of one job."""
+    engine = runtime.engine()
+    rank = engine.rank
     try:
-        made = port.Port()
+        made = port.Port(*engine.guests.identity(rank))
     except (OSError, RuntimeError) as error:
         raise errors.error(errors.ERR_PORT, f"rank {rank}: Open_port: {error}") from None
     _opened[made.name] = made
@@ -36,8 +39,10 @@ def Close_port(port_name: str) -> None:
     Exception
         ERR_PORT: this process has not opened it.
     """
-    opened(port_name).close()
+    closed = opened(port_name)
     del _opened[port_name]
+    closed.close()
+    job_talk.refuse_all(runtime.engine(), closed.number)
 
 
 def Publish_name(service_name: str, port_name: str, info: Info = INFO_NULL) -> None:
@@ -101,6 +106,6 @@ def opened(port_name: Any) -> Port:
 def checked(port_name: Any) -> str:
     """What can be the name of a port."""
     name = text(port_name)
-    if not port.is_name(name):
+    if port.place(name) is None:
         errors.fail(errors.ERR_PORT, f"rank {runtime.engine().rank}: {name!r} is no name of a port; Open_port returns one")
     return name

@@ -3,7 +3,7 @@
 ::
 
     @ncclx_mpi-name-UID-DIGEST           held by who has published a service, so that nobody else does
-    @ncclx_mpi-name-UID-DIGEST=PORT      says the port; its owner is asked of the system, so that no other user can say one
+    @ncclx_mpi-name-UID-DIGEST=PORT      says the port, but for its prefix; the system knows its owner, so that no other user can say one
 
 Nobody serves anything, nothing lives in a file system, and a name vanishes with the process that has published it.
 """
@@ -19,6 +19,7 @@ import threading
 from pathlib import Path
 
 from ncclx_mpi.bootstrap import handover
+from ncclx_mpi.bootstrap.port import PREFIX
 
 _held: dict[str, tuple[str, *tuple[socket.socket, ...]]] = {}
 _lock = threading.Lock()
@@ -35,7 +36,7 @@ def publish(service: str, port: str) -> bool:
     name = _name(service)
     with _lock, contextlib.ExitStack() as given_back:
         held = []
-        for each in (name, f"{name}={port}"):
+        for each in (name, f"{name}={port.removeprefix(PREFIX)}"):
             found = _hold(each)
             if found is None:
                 return False
@@ -62,7 +63,7 @@ def look_up(service: str) -> str | None:
     for line in Path("/proc/net/unix").read_text().splitlines():
         address = line.rpartition(" ")[2]
         if address.startswith(prefix) and _is_ours(address[1:]):
-            return address.removeprefix(prefix)
+            return PREFIX + address.removeprefix(prefix)
     return None
 
 

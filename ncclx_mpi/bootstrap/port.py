@@ -1,7 +1,9 @@
 """Where processes of two jobs of one user meet on this machine, and what their speakers tell each other.
 
-A port is an abstract Unix socket that listens: it lives in no file system and vanishes with its owner. Its name has what a client needs, a
-random part and a token among that; that both are of one user is asked of the system, which knows (``SO_PEERCRED``).
+A port is an abstract Unix socket that listens: it lives in no file system and vanishes with its owner. Its name has what a client needs:
+where it is, whose it is, and a token; that both are of one user is asked of the system, which knows (``SO_PEERCRED``)::
+
+    ncclx_mpi-port-MACHINE-JOB.RANK.NUMBER:TOKEN
 
 Speakers exchange messages of which each side knows how many there are, so nothing that the program sends over the same connection
 afterwards is taken for one. No call of this module waits: whoever does asks again, and makes progress meanwhile.
@@ -10,7 +12,9 @@ afterwards is taken for one. No call of this module waits: whoever does asks aga
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
+import itertools
 import json
 import os
 import re
@@ -18,30 +22,56 @@ import secrets
 import select
 import socket
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
 from ncclx_mpi.bootstrap import handover
+from numba_kernels.rows import NamedTuple
 
-_PREFIX = "ncclx_mpi-port"
-_NAME = re.compile(rf"{_PREFIX}-\d{{1,10}}-[0-9a-f]{{16}}:[0-9a-f]{{16}}")
+PREFIX = "ncclx_mpi-port"
+_NAME = re.compile(rf"{PREFIX}-([0-9a-f]{{8}})-([0-9a-f]{{1,16}})\.([0-9a-f]{{1,8}})\.([0-9a-f]{{1,8}}):[0-9a-f]{{16}}")
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = 16 << 20
 _READ_BYTES = 1 << 16
 _BACKLOG = 128
+_numbers = itertools.count()
+
+
+class Place(NamedTuple):
+    """What the name of a port says: whether it is on this machine, of which job and rank, and which one of that rank's it is."""
+
+    is_here: bool
+    job: int
+    rank: int
+    number: int
 
 
 class Port:
     """A port of this process.
 
+    Parameters
+    ----------
+    job, rank
+        Of this process.
+
     Attributes
     ----------
     name : str
         What a client has to know.
+    number : int
+        Which one of this process's it is.
+    clients : list
+        Those that have come and had no answer yet.
+    lock
+        Held by the thread that looks at them.
     """
 
-    def __init__(self) -> None:
-        address = f"{_PREFIX}-{os.getuid()}-{secrets.token_hex(8)}"
+    def __init__(self, job: int, rank: int) -> None:
+        self.number = next(_numbers)
+        address = f"{PREFIX}-{_machine_digest()}-{job:x}.{rank:x}.{self.number:x}"
+        self.clients: list[Any] = []
+        self.lock = threading.Lock()
         self._token = secrets.token_hex(8)
         self.name = f"{address}:{self._token}"
         self._listener = handover.listen(f"\0{address}", _BACKLOG)
@@ -56,12 +86,12 @@ class Port:
         """What can be read from when a client has come."""
         return self._listener.fileno()
 
-    def accept(self) -> Talk | None:
+    def accept(self) -> SocketTalk | None:
         """The next client of this user, None while there is none; it has proved nothing yet."""
         with contextlib.suppress(OSError):
             connection, _ = self._listener.accept()
             if handover.peer_of(connection)[1] == os.getuid():
-                return Talk(connection)
+                return SocketTalk(connection)
             connection.close()
         return None
 
@@ -70,13 +100,18 @@ class Port:
         return isinstance(token, str) and hmac.compare_digest(token, self._token)
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept nobody any more, and send away who has had no answer."""
         self._listener.close()
+        with self.lock:
+            clients, self.clients = self.clients, []
+        for talk, _ in clients:
+            talk.close()
 
 
-def is_name(name: str) -> bool:
-    """Whether this can be the name of a port."""
-    return _NAME.fullmatch(name) is not None
+def place(name: str) -> Place | None:
+    """What a name says, None if it can be the name of no port."""
+    found = _NAME.fullmatch(name)
+    return found and Place(found[1] == _machine_digest(), *(int(found[group], 16) for group in (2, 3, 4)))
 
 
 def token_of(name: str) -> str:
@@ -84,7 +119,7 @@ def token_of(name: str) -> str:
     return name.partition(":")[2]
 
 
-def connect(name: str) -> Talk:
+def connect(name: str) -> SocketTalk:
     """A connection with the port of that name.
 
     Raises
@@ -104,10 +139,10 @@ def connect(name: str) -> Talk:
     except OSError:
         client.close()
         raise
-    return Talk(client)
+    return SocketTalk(client)
 
 
-class Talk:
+class SocketTalk:
     """Messages to and from the speaker of another group.
 
     Parameters
@@ -182,7 +217,7 @@ class Talk:
         self._connection.close()
 
 
-def talk_over(fd: int) -> Talk:
+def talk_over(fd: int) -> SocketTalk:
     """A talk over a connected socket of the program, which stays the program's.
 
     Raises
@@ -196,7 +231,11 @@ def talk_over(fd: int) -> Talk:
     except OSError:
         connection.close()
         raise
-    return Talk(connection)
+    return SocketTalk(connection)
+
+
+def _machine_digest() -> str:
+    return hashlib.sha256(machine().encode()).hexdigest()[:8]
 
 
 def machine() -> str:

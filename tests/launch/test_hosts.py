@@ -425,6 +425,55 @@ except MPI.Exception as error:
 """
 
 
+MEET = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+for number, server in enumerate((0, 3, 1)):  # groups on one host, and on both
+    part = comm.Split(int(comm.rank == server), comm.rank)
+    port = comm.bcast(MPI.Open_port() if comm.rank == server else None, server)
+    root = [rank for rank in range(4) if rank != server].index((server + 2) % 4)  # of the other host
+    made = part.Accept(port) if comm.rank == server else part.Connect(port, root=root)
+    found = made.allgather(10 * number + comm.rank)
+    assert found == [10 * number + rank for rank in range(4) if (rank == server) != (comm.rank == server)], found
+    made.Disconnect()
+    if comm.rank == server:
+        MPI.Close_port(port)
+port = comm.bcast(MPI.Open_port() if comm.rank == 0 else None)
+clients = comm.Split(comm.rank if comm.rank >= 2 else 0, comm.rank)
+if comm.rank == 0:  # two clients at once, of another host
+    for _ in range(2):
+        made = MPI.COMM_SELF.Accept(port)
+        assert made.recv(source=0) in (2, 3)
+        made.Disconnect()
+elif comm.rank >= 2:
+    made = clients.Connect(port)
+    made.send(comm.rank, 0)
+    made.Disconnect()
+comm.Barrier()
+if comm.rank == 2:  # who asks at a port that is closed then hears so
+    try:
+        comm.Ssend(b"now", 0)
+        MPI.COMM_SELF.Connect(port)
+    except MPI.Exception as error:
+        assert error.Get_error_class() == MPI.ERR_PORT, error
+    else:
+        raise AssertionError("nobody accepted")
+elif comm.rank == 0:
+    import time
+    comm.Recv(bytearray(3), 2)
+    time.sleep(0.3)
+    MPI.Close_port(port)
+comm.Barrier()
+print("met")
+"""
+
+
+@needs_ucx
+def test_parts_of_a_job_meet_across_hosts(on_hosts):
+    for status, stdout, stderr in on_hosts("-c", MEET).end():
+        assert (status, stdout.splitlines()) == (0, ["met"] * 2), stderr
+
+
 ABORT_OF_UCX_1_13 = "ucp_request.c:684"
 """Its assertion, about once in a hundred kills, when a peer dies while the two connect; UCX 1.14 has it no more."""
 
