@@ -288,15 +288,20 @@ def ours(ranks: int, *words: str) -> list[list[str]]:
 
 def job(name: str, commands: list[list[str]], **variables: str) -> dict[str, dict[str, float]]:
     """Run a job, whose first rank prints its figures as JSON; they are `name`'s unless they say whose they are."""
+    found = said_by_all(commands, **variables)[0]
+    columns = {row: value if isinstance(value, dict) else {name: value} for row, value in found.items()}
+    return {row: {column or name: value for column, value in values.items()} for row, values in columns.items()}
+
+
+def said_by_all(commands: list[list[str]], **variables: str) -> list[dict[str, Any]]:
+    """Run commands at once; what they print that is JSON."""
     env = {**os.environ, "PYTHONPATH": str(HOME), "NCCLX_MPI_TOKEN": secrets.token_hex(16), **variables}
     started = [subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) for line in commands]
     outputs = [each.communicate()[0] for each in started]
-    said = re.search(r"^\{.*\}$", "\n".join(outputs), re.MULTILINE)
-    if said is None:
+    said = re.findall(r"^\{.*\}$", "\n".join(outputs), re.MULTILINE)
+    if not said:
         raise SystemExit(f"{' '.join(commands[0])} ended with {[each.returncode for each in started]} and no figures")
-    found = json.loads(said[0])
-    columns = {row: value if isinstance(value, dict) else {name: value} for row, value in found.items()}
-    return {row: {column or name: value for column, value in values.items()} for row, values in columns.items()}
+    return [json.loads(line) for line in said]
 
 
 def idle_rank() -> None:
@@ -382,7 +387,7 @@ def mpi_rank(only: str) -> None:
             continue
         comms = {"": comm, **flat_twin(comm, name, flat)}
         calls = {column: call_of(name, each, nbytes) for column, each in comms.items()}
-        times = {column: np.zeros(max(4, min(200, (64 << 20) // max(1, nbytes)))) for column in comms}
+        times = {column: np.zeros(max(12, min(200, (64 << 20) // max(1, nbytes)))) for column in comms}
         for number in range(len(times[""])):
             for column, call in calls.items():
                 comm.Barrier()
