@@ -107,7 +107,7 @@ class Repeated(Bound):
         self.pending = pending
         self.name = name
         self.described = described
-        super().__init__(pending.comm, owner, (COLLECTIVE, described.address, 0, 0, 0, 0))
+        super().__init__(pending.comm, owner, (COLLECTIVE, described.address, 0, 0, 0, 0, 0))
         pending.hold(self.request)
 
     def start(self) -> None:

@@ -23,6 +23,7 @@ from ncclx_mpi.operations import device_transfer
 from ncclx_mpi.operations.background_progress import stepper
 from ncclx_mpi.operations.operation import NO_PROC, Operation, Persistent, Together, started, write_status
 from ncclx_mpi.operations.transfer import Bound, Transfer
+from ncclx_mpi.p2p import gaps
 from ncclx_mpi.p2p.call_words import NO_WORDS
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BUFFERED, READY, RECEIVE, SEND, STANDARD, SYNCHRONOUS
@@ -187,9 +188,9 @@ class PointToPoint:
         if source == PROC_NULL:
             return Prequest._refer(Persistent(_no_proc))
         resolved = arguments.recv(buf)
-        if resolved.is_direct:
-            bound = RECEIVE, resolved.address, resolved.nbytes, source, tag, STANDARD
-            return Prequest._refer(Bound(state.native, resolved.owner, bound))
+        bound = _bound(state, RECEIVE, resolved, source, tag, STANDARD)
+        if bound is not None:
+            return Prequest._refer(bound)
         return Prequest._refer(Persistent(lambda: started(lambda begun: _post_recv(state, resolved, source, tag, begun))))
 
     # Probing
@@ -400,7 +401,11 @@ def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Re
 
 def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
     """Start a receive that did not start natively: there was no free ticket, or it cannot."""
-    request: Request | None = fast.start_receive_array(state.address, buf, source, tag) if fast.add_ticket(state) else None
+    request: Request | None = fast.start_receive_derived(state.address, buf, source, tag) if is_any_known() else None
+    if request is None and fast.add_ticket(state):
+        request = fast.start_receive_array(state.address, buf, source, tag)
+        if request is None and is_any_known():
+            request = fast.start_receive_derived(state.address, buf, source, tag)
     return Request._refer(started(lambda begun: _start_recv(state, buf, source, tag, begun))) if request is None else request
 
 
@@ -477,10 +482,22 @@ def _persistent_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode:
     if dest == PROC_NULL:
         return Prequest._refer(Persistent(_no_proc))
     resolved = arguments.send(spec)
-    if resolved.is_direct and mode != BUFFERED:
-        return Prequest._refer(Bound(state.native, resolved.owner, (SEND, resolved.address, resolved.nbytes, dest, tag, mode)))
+    bound = _bound(state, SEND, resolved, dest, tag, mode) if mode != BUFFERED else None
+    if bound is not None:
+        return Prequest._refer(bound)
     begin: Callable[[], Operation] = lambda: _post_send(state, resolved, dest, tag, mode)  # noqa: E731
     return Prequest._refer(Persistent(begin))
+
+
+def _bound(state: CommState, kind: int, buffer: arguments.Buffer, peer: int, tag: int, mode: int) -> Bound | None:
+    """A persistent message that compiled code starts, None if it cannot: of a GPU's memory, or long with gaps."""
+    if buffer.is_direct:
+        return Bound(state.native, buffer.owner, (kind, buffer.address, buffer.nbytes, peer, tag, mode, 0))
+    made = gaps.new_landing(buffer.origin, buffer.layout.table, buffer.layout.size, buffer.layout.extent, buffer.nbytes)
+    if buffer.device is not None or made is None:
+        return None
+    memory, landing, address = made
+    return Bound(state.native, (buffer.owner, buffer.layout, memory), (kind, address, buffer.nbytes, peer, tag, mode, landing))
 
 
 def _send_object(state: CommState, obj: Any, dest: int, tag: int, mode: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from ncclx_mpi import errors
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import ALREADY_ACTIVE, EMPTY, NOT_ACTIVE, Operation, blame, on_behalf, write_status
-from ncclx_mpi.p2p import request_pool
+from ncclx_mpi.p2p import gaps, request_pool
 from ncclx_mpi.p2p.engine import Engine, NativeComm, Result
-from ncclx_mpi.p2p.layout import FREE, REQUEST, STANDARD
+from ncclx_mpi.p2p.layout import FREE, RECEIVE, REQUEST, STANDARD
 from numba_kernels.jit import entry
 
 if TYPE_CHECKING:
@@ -131,31 +132,56 @@ class Transfer(Operation):
         self.release()
 
 
-class Ticket(Transfer):
-    """The transfer of a plain array, which compiled code starts and completes, and uses again (:mod:`ncclx_mpi.p2p.request_pool`)."""
+class Compiled(Transfer):
+    """A transfer that compiled code starts and completes (:mod:`ncclx_mpi.p2p.request_pool`), and which Python may have to complete."""
+
+    __slots__ = ()
+
+    @property
+    def landing(self) -> Callable[[int], None] | None:
+        """Unpacks so many bytes that have come, if they have to be, as long as the owner of the memory is kept."""
+        landing, kind = (ctypes.c_int64.from_address(self.request + word).value for word in (REQUEST.gaps, REQUEST.kind))
+        return functools.partial(entry(gaps.unpack_bytes), landing) if landing and kind == RECEIVE else None
+
+    @landing.deleter
+    def landing(self) -> None:
+        """Nothing: what it says is the request's."""
+
+
+class Ticket(Compiled):
+    """The transfer of a plain array, or of elements with gaps, which compiled code uses again."""
 
     __slots__ = ()
     HOME = "tickets"
     """The engine's list of free ones."""
 
     def __init__(self, engine: Engine, address: int = 0) -> None:
-        self.landing = None
         self.what = ""
         self.request = engine.new_ticket(self, self.HOME, address)
         self.engine = engine
 
 
-class Bound(Transfer):
-    """A persistent message of packed memory, whose request compiled code starts again and again (:mod:`ncclx_mpi.p2p.request_pool`)."""
+class Bound(Compiled):
+    """A persistent message, whose request compiled code starts again and again.
+
+    Parameters
+    ----------
+    comm, owner
+        As of any transfer.
+    arguments
+        Kind (SEND or RECEIVE), address, bytes, peer, tag, mode, and the landing of elements with gaps (:mod:`ncclx_mpi.p2p.gaps`), else 0.
+    """
 
     __slots__ = ("arguments",)
     is_persistent = True
-    arguments: tuple[int, int, int, int, int, int]
-    """Kind (SEND or RECEIVE), address, bytes, peer, tag and mode."""
 
-    def __init__(self, comm: NativeComm, owner: Any, arguments: tuple[int, int, int, int, int, int]) -> None:
+    def __init__(self, comm: NativeComm, owner: Any, arguments: tuple[int, int, int, int, int, int, int]) -> None:
         self.arguments = arguments
-        super().__init__(comm, owner, request=comm.engine.new_bound(comm, *arguments))
+        self.comm = comm
+        self.owner = owner
+        self.what = ""
+        self.request = comm.engine.new_bound(comm, *arguments)
+        self.engine = comm.engine
 
     @property
     def is_active(self) -> bool:
@@ -189,8 +215,10 @@ class Bound(Transfer):
         """Let it be started again."""
         if not self.is_active:
             return
-        engine, request = self.engine, self.request
+        engine, request, landing = self.engine, self.request, self.landing
         result = engine.result(request)
+        if landing is not None and not (result.error or result.cancelled):
+            landing(result.nbytes)
         entry(request_pool.rest)(request)
         if result.error and engine.capacity(request) >= 0:
             raise_error(result, self.comm, engine.describe(request), engine.capacity(request))

@@ -8,6 +8,7 @@ other thread can end their lives meanwhile.
 from __future__ import annotations
 
 from ncclx_mpi.p2p.fast import POLLS, SLOW
+from ncclx_mpi.p2p.gaps import unpack
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMPLETE, ENGINE, FREE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.progress import idle, is_spinning, progress, spin, trace_end, trouble
@@ -339,15 +340,20 @@ def _finish_some(rows, count, held, most, places, statuses):  # type: ignore[no-
 
 @kernel("void(int64)")
 def _keep(row):  # type: ignore[no-untyped-def]
-    """Make a handle null, unless it stood in the list before, and its ticket free; what the ticket kept alive goes to the row."""
+    """Make a handle null, unless it stood in the list before, and its ticket free; what the ticket kept alive goes to the row.
+
+    What a receive has brought is unpacked first, if it has to be.
+    """
     ticket, request, null = load64(row + ROW.ticket), load64(row + ROW.request), look(HANDLES.null)
     state = load64(row + ROW.handle) + look(HANDLES.state)
     store64(row + ROW.owner, 0)
     store64(row + ROW.comm, 0)
+    if load64(request + REQUEST.state) == FREE or load64(state) != ticket:
+        return
+    if load64(request + REQUEST.gaps) != 0 and load64(request + REQUEST.kind) == RECEIVE:
+        unpack(request)
     if load64(request + REQUEST.handle) == 0:
         store64(request + REQUEST.state, FREE)
-        return
-    if load64(state) != ticket:
         return
     increase(null)
     store64(state, null)

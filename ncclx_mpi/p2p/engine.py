@@ -331,9 +331,11 @@ class Engine:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(ticket))
         entry(request_pool.keep_ticket)(request)
 
-    def new_bound(self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int) -> int:
+    def new_bound(
+        self, comm: NativeComm, kind: int, address: int, nbytes: int, peer: int, tag: int, mode: int, landing: int = 0
+    ) -> int:
         """Make a persistent request (:mod:`ncclx_mpi.p2p.request_pool`): `kind` is SEND or RECEIVE. Returns its handle."""
-        return _made(int(entry(request_pool.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode)))
+        return _made(int(entry(request_pool.new_bound)(kind, comm.address, address, nbytes, peer, tag, mode, landing)))
 
     def done(self, request: int) -> bool:
         """Whether the request is complete, after one progress; raises if nobody is to wait for it any more."""

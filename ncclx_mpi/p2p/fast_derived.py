@@ -1,11 +1,13 @@
-"""Blocking Send and Recv of derived datatypes: one compiled call from the Python objects to the transport and back.
+"""Messages of derived datatypes: one compiled call from the Python objects to the transport, and back unless they do not block.
 
 Elements without gaps are sent from where they are, and received there. Others go through memory of the call::
 
     array  ──pack──▶  bytes  ──send──▶  ...  ──receive──▶  bytes  ──unpack──▶  array
 
-which is a bytes object, so that a wait that is given up leaves it to its request as it does the array of a plain message. What is
-not known to compiled code (:mod:`numba_kernels.pylayouts`), not valid, or long, is left untouched and returns SLOW, as in
+which is a bytes object, so that a wait that is given up leaves it to its request as it does the array of a plain message. A receive that
+does not block has its landing (:mod:`ncclx_mpi.p2p.gaps`) there, from which whoever completes it unpacks it.
+
+What is not known to compiled code (:mod:`numba_kernels.pylayouts`), not valid, or long, is left untouched and returns SLOW, as in
 :mod:`ncclx_mpi.p2p.fast`.
 """
 
@@ -21,15 +23,15 @@ from ncclx_mpi.p2p.fast import (
     receive_memory,
     send_memory,
 )
-from ncclx_mpi.p2p.layout import STANDARD
-from ncclx_mpi.p2p.request_pool import start_from
+from ncclx_mpi.p2p.gaps import LANDING, LONGEST, move
+from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST, STANDARD
+from ncclx_mpi.p2p.request_pool import new_handle, receive, start_from, use_ticket
 from ncclx_mpi.p2p.requests import STATUS_WORDS
 from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import make_stack
-from numba_kernels.pack import pack_range, unpack_range
+from numba_kernels.memory import copy, make_stack
 from numba_kernels.pylayouts import LAYOUT, is_dense, read_laid_out_block
 from numba_kernels.pyobject import (
     NONE,
@@ -43,21 +45,31 @@ from numba_kernels.pyobject import (
     writable_of,
 )
 from numba_kernels.pysequence import VECTOR, let_go
-from numba_kernels.pyslots import BYTES, clear_error, decrease, increase, new_bytes, object_result, result
+from numba_kernels.pyslots import (
+    BYTES,
+    clear_error,
+    decrease,
+    increase,
+    new_bytes,
+    new_tuple,
+    object_result,
+    result,
+    set_item,
+)
 
-SIDE = words("Side", "address nbytes owner array origin")
-"""One side of a message: its memory, without gaps, and the object that has it; the array, and where its first element begins.
+SIDE = words("Side", "address nbytes owner array")
+"""One side of a message: its memory, without gaps, and the object that has it; the array.
 
 The layout of the elements follows; its key is 0 where the memory is the array's. References to layout, owner and array are owned."""
-_LONGEST = 1 << 18
-"""Bytes beyond this are packed without the GIL, and the time of a call in Python is no part of theirs."""
-
 _side_words, _status_words = make_stack((SIDE.total + LAYOUT.total + VECTOR.total) // 8), make_stack(STATUS_WORDS)
 
 
 @kernel(types.int64(types.int64, array_argument, types.int64))
 def _open(side, argument, is_written):  # type: ignore[no-untyped-def]
-    """Describe a side, a plain array or elements of a derived datatype: 1, and :func:`_close` it later; or 0."""
+    """Describe a side, a plain array or elements of a derived datatype: 1, and :func:`_close` it later; or 0.
+
+    The memory of elements with gaps is that of a landing, right behind it.
+    """
     row, vector = side + SIDE.total, side + SIDE.total + LAYOUT.total
     store64(row + LAYOUT.key, 0)
     if element_of(argument) != NONE:
@@ -72,22 +84,24 @@ def _open(side, argument, is_written):  # type: ignore[no-untyped-def]
         return 0
     key, size, origin = load64(row + LAYOUT.key), load64(row + LAYOUT.size), load64(vector + VECTOR.address)
     store64(side + SIDE.nbytes, count * size)
-    store64(side + SIDE.origin, origin)
     data = 0
-    if count <= _LONGEST // size and (is_written == 0 or load64(vector + VECTOR.writable) != 0):
+    if count <= LONGEST // size and (is_written == 0 or load64(vector + VECTOR.writable) != 0):
         if is_dense(row, count) != 0:
             store64(row + LAYOUT.key, 0)
             decrease(key)
             store64(side + SIDE.address, origin + load64(row + LAYOUT.low))
             return _own(side, load64(vector + VECTOR.array), 0)
-        data = new_bytes(0, count * size)
+        data = new_bytes(0, LANDING.total + count * size)
         if data == 0:
             clear_error()
     if data == 0:
         let_go(vector)
         decrease(key)
         return 0
-    store64(side + SIDE.address, data + BYTES)
+    landing = data + BYTES
+    store64(landing + LANDING.origin, origin)
+    copy(landing + LANDING.layout, row, LAYOUT.total)
+    store64(side + SIDE.address, landing + LANDING.total)
     return _own(side, load64(vector + VECTOR.array), data)
 
 
@@ -112,17 +126,8 @@ def _close(side):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, boolean)")
 def _move(side, nbytes, unpacking):  # type: ignore[no-untyped-def]
     """Pack a side, or unpack the first bytes of it, unless its memory is the array's."""
-    row = side + SIDE.total
-    if load64(row + LAYOUT.key) == 0:
-        return
-    blocks, nblocks, size, extent = (
-        load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks), load64(row + LAYOUT.size), load64(row + LAYOUT.extent)
-    )  # fmt: skip
-    origin, address = load64(side + SIDE.origin), load64(side + SIDE.address)
-    if unpacking:
-        unpack_range(blocks, nblocks, size, extent, address, 0, nbytes, origin, 0)
-    else:
-        pack_range(blocks, nblocks, size, extent, origin, 0, nbytes, address, 0)
+    if load64(side + SIDE.total + LAYOUT.key) != 0:
+        move(load64(side + SIDE.address) - LANDING.total, nbytes, unpacking)
 
 
 @kernel(types.int64(types.int64, array_argument, index_argument, index_argument, types.int64), is_entry=True, nogil=False)
@@ -151,6 +156,45 @@ def start_send_derived(comm, argument, peer_rank, message_tag, mode):  # type: i
     nbytes = load64(side + SIDE.nbytes)
     _move(side, nbytes, False)
     handle = start_from(comm, load64(side + SIDE.owner), load64(side + SIDE.address), nbytes, dest, tag, mode)
+    _close(side)
+    return result(handle)
+
+
+@kernel("int64(int64)")
+def _owner(side):  # type: ignore[no-untyped-def]
+    """A new reference to what keeps all alive that a side needs once it is closed; 0 if there is no memory."""
+    key = load64(side + SIDE.total + LAYOUT.key)
+    if key == 0:
+        increase(load64(side + SIDE.owner))
+        return load64(side + SIDE.owner)
+    made = new_tuple(3)
+    if made == 0:
+        clear_error()
+        return 0
+    increase(load64(side + SIDE.array))
+    set_item(made, 0, load64(side + SIDE.array))
+    increase(key)
+    set_item(made, 1, key)
+    increase(load64(side + SIDE.owner))
+    set_item(made, 2, load64(side + SIDE.owner))
+    return made
+
+
+@kernel(object_result(types.int64, array_argument, index_argument, index_argument), is_entry=True, nogil=False)
+def start_receive_derived(comm, argument, peer_rank, message_tag):  # type: ignore[no-untyped-def]
+    """Start receiving elements of a derived datatype: the handle, or None as above."""
+    source, tag, side = index_of(peer_rank), index_of(message_tag), _side_words()
+    if is_source(comm, source, tag) == 0 or _open(side, argument, 1) == 0:
+        return result(0)
+    engine, owner, handle = load64(comm + COMM.engine), _owner(side), 0
+    if owner != 0:
+        handle = new_handle(engine, engine + ENGINE.tickets)
+    if handle != 0:
+        request, address = use_ticket(handle, load64(comm + COMM.handle), owner), load64(side + SIDE.address)
+        if load64(side + SIDE.total + LAYOUT.key) != 0:
+            store64(request + REQUEST.gaps, address - LANDING.total)
+        receive(comm, request, address, load64(side + SIDE.nbytes), source, tag)
+    decrease(owner)
     _close(side)
     return result(handle)
 

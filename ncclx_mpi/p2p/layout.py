@@ -95,11 +95,11 @@ REQUEST = words(
     "announced granted "
     # of messages of device arrays (device/landing.py): whether a receive asks where its message goes
     "landing "
-    # where a receive of one word lands (rma/asking.py)
-    "answer "
+    # where a receive of one word lands (rma/asking.py); of a message of elements with gaps, its landing (gaps.py)
+    "answer gaps "
     # its Python object, where that lives as long as the request (request_pool.py), and, of a persistent one, what is sent or received;
     # the list of tickets to which it returns; what stands here outlives a use of the request
-    "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode home "
+    "handle bound_kind bound_comm bound_address bound_nbytes bound_peer bound_tag bound_mode bound_gaps home "
     # changes with every use, so that who knows a request by its address can tell whether it is still the one that was meant
     "serial",
 )

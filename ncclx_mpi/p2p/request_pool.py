@@ -22,6 +22,7 @@ from array import array
 from typing import Any
 
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager
+from ncclx_mpi.p2p.gaps import move
 from ncclx_mpi.p2p.layout import COLLECTIVE, COMM, COMPLETE, ENGINE, FREE, REQUEST, SEND
 from ncclx_mpi.p2p.matching import reset_request
 from ncclx_mpi.p2p.progress import lock, progress_locked, unlock
@@ -271,11 +272,12 @@ def receive(comm, request, address, nbytes, source, tag):  # type: ignore[no-unt
 # Persistent ones --------------------------------------------------------------------------------------------------
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def new_bound(kind, comm, address, nbytes, peer, tag, mode):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def new_bound(kind, comm, address, nbytes, peer, tag, mode, landing):  # type: ignore[no-untyped-def]
     """A request for one message, sent (SEND) or received (RECEIVE) each time it is started; FREE between two times.
 
-    Also for a COLLECTIVE, with what it is at `address`. 0 if there is no memory for it.
+    Of elements with gaps `landing` is the landing of the message, else 0. Also for a COLLECTIVE, with what it is at `address`. 0 if there
+    is no memory for it.
     """
     request = allocate(REQUEST.total)
     if request == 0:
@@ -289,6 +291,7 @@ def new_bound(kind, comm, address, nbytes, peer, tag, mode):  # type: ignore[no-
     store64(request + REQUEST.bound_peer, peer)
     store64(request + REQUEST.bound_tag, tag)
     store64(request + REQUEST.bound_mode, mode)
+    store64(request + REQUEST.bound_gaps, landing)
     store64(request + REQUEST.state, FREE)
     return request
 
@@ -301,9 +304,14 @@ def start_bound(request):  # type: ignore[no-untyped-def]
         call_step(load64(load64(comm + COMM.engine) + ENGINE.lines_start), request)
         return
     address, nbytes = load64(request + REQUEST.bound_address), load64(request + REQUEST.bound_nbytes)
-    peer, tag = load64(request + REQUEST.bound_peer), load64(request + REQUEST.bound_tag)
+    peer, tag, landing = (
+        load64(request + REQUEST.bound_peer), load64(request + REQUEST.bound_tag), load64(request + REQUEST.bound_gaps)
+    )  # fmt: skip
     reset_request(load64(comm + COMM.engine), request)
+    store64(request + REQUEST.gaps, landing)
     if load64(request + REQUEST.bound_kind) == SEND:
+        if landing != 0:
+            move(landing, nbytes, False)
         _send(comm, request, address, nbytes, peer, tag, load64(request + REQUEST.bound_mode))
     else:
         receive(comm, request, address, nbytes, peer, tag)
