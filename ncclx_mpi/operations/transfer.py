@@ -140,8 +140,9 @@ class Compiled(Transfer):
     @property
     def landing(self) -> Callable[[int], None] | None:
         """Unpacks so many bytes that have come, if they have to be, as long as the owner of the memory is kept."""
-        landing, kind = (ctypes.c_int64.from_address(self.request + word).value for word in (REQUEST.gaps, REQUEST.kind))
-        return functools.partial(entry(gaps.unpack_bytes), landing) if landing and kind == RECEIVE else None
+        words = REQUEST.gaps, REQUEST.kind, REQUEST.state
+        landing, kind, state = (ctypes.c_int64.from_address(self.request + word).value for word in words)
+        return functools.partial(entry(gaps.unpack_bytes), landing) if landing and kind == RECEIVE and state != FREE else None
 
     @landing.deleter
     def landing(self) -> None:

@@ -1,0 +1,354 @@
+"""Messages of elements with gaps that do not block, once or again and again: what lands where, when, and what is held meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncclx_mpi import MPI, arguments
+from ncclx_mpi.api import fast as api_fast
+
+D = MPI.DOUBLE
+ROWS, WIDTH = 5, 4
+SECONDS = 10.0
+
+
+def known(kind: MPI.Datatype) -> MPI.Datatype:
+    """A datatype that compiled code knows, as it does from its second message on."""
+    kind.Commit()
+    for _ in range(2):
+        api_fast.meet(kind._state)
+    return kind
+
+
+def column() -> MPI.Datatype:
+    return known(D.Create_vector(ROWS, 1, WIDTH))
+
+
+def table(rank: int, turn: int = 0) -> Any:
+    return np.arange(float(ROWS * WIDTH)).reshape(ROWS, WIDTH) + 100 * rank + 1000 * turn
+
+
+def blank() -> Any:
+    return np.full((ROWS, WIDTH), -1.0)
+
+
+def check(landing: Any, sent: Any, first: int = 0, rows: int = ROWS) -> None:
+    """Column `first` has come, as far as so many rows, and nothing else has changed."""
+    expected = blank()
+    expected[:rows, first] = sent[:rows, first]
+    np.testing.assert_array_equal(landing, expected)
+
+
+def only_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("this went the general way")
+
+    for name in ("send", "recv"):
+        monkeypatch.setattr(arguments, name, fail)
+
+
+def wait_all(requests: list[MPI.Request], statuses: list[MPI.Status]) -> None:
+    MPI.Request.Waitall(requests, statuses)
+
+
+def wait_each(requests: list[MPI.Request], statuses: list[MPI.Status]) -> None:
+    for request, status in reversed(list(zip(requests, statuses, strict=True))):
+        request.Wait(status)
+
+
+def test_all(requests_of: list[MPI.Request], statuses: list[MPI.Status]) -> None:
+    until(lambda: MPI.Request.Testall(requests_of, statuses))
+
+
+test_all.__test__ = False  # type: ignore[attr-defined]
+
+
+def wait_any(requests: list[MPI.Request], statuses: list[MPI.Status]) -> None:
+    for _ in requests:
+        status = MPI.Status()
+        statuses[MPI.Request.Waitany(requests, status)] = status
+    assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
+
+
+def wait_some(requests: list[MPI.Request], statuses: list[MPI.Status]) -> None:
+    left = len(requests)
+    while left:
+        found = [MPI.Status() for _ in requests]
+        places = MPI.Request.Waitsome(requests, found) or []
+        for place, status in zip(places, found, strict=False):
+            statuses[place] = status
+        left -= len(places)
+
+
+WAYS: list[Callable[[list[MPI.Request], list[MPI.Status]], None]] = [wait_all, wait_each, test_all, wait_any, wait_some]
+
+
+def until(is_so: Callable[[], Any]) -> None:
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("complete", WAYS, ids=lambda way: way.__name__)
+def test_columns_land_in_their_places(comm: Any, monkeypatch: pytest.MonkeyPatch, complete: Any) -> None:
+    only_compiled(monkeypatch)
+    kind, (right, left) = column(), ((comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+    sent, theirs = table(comm.rank), table(left)
+    for _ in range(3):
+        landings, statuses = [blank() for _ in range(WIDTH)], [MPI.Status() for _ in range(WIDTH)]
+        receiving = [
+            comm.Irecv([landing.ravel()[at:], 1, kind] if at else [landing, 1, kind], left, at)
+            for at, landing in enumerate(landings)
+        ]
+        comm.Barrier()
+        sending = [comm.Isend([sent.ravel()[at:], 1, kind], right, at) for at in reversed(range(WIDTH))]
+        complete(receiving, statuses)
+        MPI.Request.Waitall(sending)
+        for at, (landing, status) in enumerate(zip(landings, statuses, strict=True)):
+            check(landing, theirs, at)
+            assert (status.Get_source(), status.Get_tag(), status.Get_elements(D)) == (left, at, ROWS)
+        assert all(request == MPI.REQUEST_NULL for request in receiving)
+    kind.Free()
+
+
+@pytest.mark.ranks(1, 2, 3)
+def test_persistent_columns(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent is what is in the array when it is started."""
+    kind, (right, left) = column(), ((comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+    sent, landing, status = blank(), blank(), MPI.Status()
+    receive = comm.Recv_init([landing, 1, kind], left, 3)
+    sends = [make([sent, 1, kind], right, 3) for make in (comm.Send_init, comm.Ssend_init)]
+    with monkeypatch.context() as patched:
+        only_compiled(patched)
+        for turn in range(6):
+            sent[:], landing[:] = table(comm.rank, turn), -1.0
+            send = sends[turn % 2]
+            if turn < 3:
+                MPI.Prequest.Startall([receive, send])
+                sent[:] = 0.0
+                MPI.Request.Waitall([send, receive], statuses := [MPI.Status(), MPI.Status()])
+                status = statuses[1]
+            else:
+                receive.Start()
+                send.Start()
+                until(lambda status=status: receive.Test(status))
+                until(send.Test)
+                assert receive.Test(status)  # inactive now
+            check(landing, table(left, turn))
+            assert turn >= 3 or (status.Get_source(), status.Get_elements(D)) == (left, ROWS)
+    for request in (receive, *sends):
+        request.Free()
+    kind.Free()
+
+
+@pytest.mark.ranks(2)
+def test_shorter_and_longer_messages(comm: Any) -> None:
+    kind, peer = column(), 1 - comm.rank
+    if comm.rank == 0:
+        for persistent in range(2):
+            for count in (3, ROWS + 1, 0, ROWS):
+                comm.recv(source=peer)
+                comm.Ssend(np.arange(float(count)) if not persistent else [np.arange(float(count)), D], peer)
+    else:
+        landing = blank()
+        again = comm.Recv_init([landing, 1, kind], peer)
+        for persistent in range(2):
+            for count in (3, ROWS + 1, 0, ROWS):
+                landing[:] = -1.0
+                request, status = again if persistent else comm.Irecv([landing, 1, kind], peer), MPI.Status()
+                if persistent:
+                    again.Start()
+                comm.send(None, peer)
+                if count > ROWS:
+                    with pytest.raises(MPI.Exception) as raised:
+                        request.Wait(status)
+                    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+                    assert (landing[:, 1:] == -1.0).all()
+                    continue
+                request.Wait(status)
+                assert landing[:count, 0].tolist() == list(range(count)) and (landing[count:, 0] == -1.0).all()
+                assert (landing[:, 1:] == -1.0).all() and status.Get_elements(D) == count
+        again.Free()
+    comm.Barrier()
+    kind.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("is_persistent", [False, True], ids=["once", "persistent"])
+def test_what_nobody_waits_for_lands(comm: Any, is_persistent: bool) -> None:
+    """The request is forgotten, or freed, before its message comes."""
+    kind, peer = column(), 1 - comm.rank
+    for turn in range(3):
+        if comm.rank == 0:
+            landing = blank()
+            if is_persistent:
+                request = comm.Recv_init([landing, 1, kind], peer)
+                request.Start()
+                request.Free()
+            else:
+                request = comm.Irecv([landing, 1, kind], peer)
+                if turn:
+                    request.Free()
+            del request
+            gc.collect()
+            comm.send(None, peer)
+            until(lambda landing=landing: (landing[:, 0] != -1.0).all() or comm.Iprobe(peer, 99))
+            check(landing, table(peer, turn))
+        else:
+            comm.recv(source=peer)
+            comm.Send([table(comm.rank, turn), 1, kind], peer)
+        comm.Barrier()
+    kind.Free()
+
+
+@pytest.mark.ranks(2)
+def test_cancelled_receives_change_nothing(comm: Any) -> None:
+    kind, peer = column(), 1 - comm.rank
+    landing, status = blank(), MPI.Status()
+    again = comm.Recv_init([landing, 1, kind], peer, 5)
+    for request in (comm.Irecv([landing, 1, kind], peer, 5), again):
+        if request is again:
+            again.Start()
+        request.Cancel()
+        request.Wait(status)
+        assert status.Is_cancelled() and (landing == -1.0).all()
+    comm.Barrier()
+    again.Start()
+    comm.Send([table(comm.rank), 1, kind], peer, 5)
+    again.Wait(status)
+    assert not status.Is_cancelled()
+    check(landing, table(peer))
+    again.Free()
+    kind.Free()
+
+
+@pytest.mark.ranks(2)
+def test_messages_of_several_senders_and_lengths(comm: Any) -> None:
+    """Those that are announced land as those that come at once, and longer ones go the general way."""
+    peer = 1 - comm.rank
+    for rows in (10, 3000, 30_000, 50_000):
+        kind = known(D.Create_vector(rows, 1, 2))
+        data, landing = np.arange(2.0 * rows).reshape(rows, 2) + comm.rank, np.full((rows, 2), -1.0)
+        again, sending = comm.Recv_init([landing, 1, kind], MPI.ANY_SOURCE), comm.Send_init([data, 1, kind], peer)
+        for turn in range(4):
+            landing[:] = -1.0
+            if turn < 2:
+                MPI.Request.Waitall([comm.Irecv([landing, 1, kind], MPI.ANY_SOURCE), comm.Isend([data, 1, kind], peer)])
+            else:
+                MPI.Prequest.Startall([again, sending])
+                MPI.Request.Waitall([again, sending])
+            np.testing.assert_array_equal(landing[:, 0], data[:, 0] - comm.rank + peer)
+            assert (landing[:, 1] == -1.0).all()
+        again.Free()
+        sending.Free()
+        kind.Free()
+
+
+def exchange_with_itself(comm: Any, kind: Any, source: Any, landing: Any) -> None:
+    receiving = comm.Irecv([landing, 1, kind], 0)
+    comm.Isend([source, 1, kind], 0).Wait()
+    receiving.Wait()
+    again = [comm.Recv_init([landing, 1, kind], 0), comm.Send_init([source, 1, kind], 0)]
+    MPI.Prequest.Startall(again)
+    MPI.Request.Waitall(again)
+    for request in again:
+        request.Free()
+
+
+@pytest.mark.ranks(1)
+def test_nothing_is_kept(comm: Any) -> None:
+    kind, source, landing = column(), np.arange(float(ROWS * WIDTH)), blank()
+    given = [kind, kind._state, source, landing]
+    for _ in range(5):
+        exchange_with_itself(comm, kind, source, landing)
+    before = [sys.getrefcount(each) for each in given]
+    for _ in range(100):
+        exchange_with_itself(comm, kind, source, landing)
+    assert [sys.getrefcount(each) for each in given] == before
+
+
+@pytest.mark.ranks(1)
+def test_what_is_under_way_keeps_what_it_needs(comm: Any) -> None:
+    kind, landing, source = column(), blank(), table(0)
+    weakly = weakref.ref(landing)
+    receiving = comm.Irecv([landing, 1, kind], 0)
+    del landing
+    gc.collect()
+    assert weakly() is not None
+    comm.Send([source, 1, kind], 0)
+    kind.Free()
+    receiving.Wait()
+    gc.collect()
+    assert weakly() is None
+
+
+@pytest.mark.ranks(1)
+def test_what_is_wrong_goes_the_general_way(comm: Any) -> None:
+    kind, data = column(), np.arange(20.0)
+    frozen = np.zeros(20)
+    frozen.flags.writeable = False
+    for spec in ([data, 2, kind], [data[:16].copy(), 1, kind], [data, -1, kind]):
+        for call in (comm.Irecv, comm.Recv_init, comm.Isend, comm.Send_init):
+            with pytest.raises((ValueError, MPI.Exception)):
+                call(spec, 0)
+    for call in (comm.Irecv, comm.Recv_init):
+        with pytest.raises((BufferError, ValueError)):
+            call([frozen, 1, kind], 0)
+    kind.Free()
+    with pytest.raises((ValueError, MPI.Exception)):
+        comm.Irecv([data, 1, kind], 0)
+    assert not comm.Iprobe()
+
+
+@pytest.mark.ranks(2, timeout=60)
+def test_threads_exchange_columns(comm: Any) -> None:
+    peer, before = 1 - comm.rank, sys.getswitchinterval()
+    comms, failures = [comm.Dup() for _ in range(3)], []
+    sys.setswitchinterval(1e-6)
+
+    def talk(number: int) -> None:
+        mine, kind = comms[number], column()
+        try:
+            for turn in range(150):
+                sent, landing = table(comm.rank, turn), blank()
+                requests = [mine.Irecv([landing, 1, kind], peer, turn), mine.Isend([sent, 1, kind], peer, turn)]
+                WAYS[turn % len(WAYS)](requests, [MPI.Status(), MPI.Status()])
+                check(landing, table(peer, turn))
+        except BaseException as error:
+            failures.append(error)
+        kind.Free()
+
+    threads = [threading.Thread(target=talk, args=(number,)) for number in range(len(comms))]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failures
+    for mine in comms:
+        mine.Free()
+
+
+@pytest.mark.ranks(2)
+def test_a_copied_handle_is_completed_in_python(comm: Any) -> None:
+    kind, peer = column(), 1 - comm.rank
+    for turn in range(4):
+        landing = blank()
+        request = comm.Irecv([landing, 1, kind], peer, turn)
+        copied = MPI.Request(request)
+        comm.Send([table(comm.rank, turn), 1, kind], peer, turn)
+        (copied if turn % 2 else request).Wait()
+        check(landing, table(peer, turn))
+    kind.Free()
