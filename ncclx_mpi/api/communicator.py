@@ -334,7 +334,8 @@ def duplicate(parent: NativeComm) -> NativeComm:
         if code != SLOW:
             collectives.check(parent, code, "bcast")
     pair = _Pair(*lead(parent.engine, parent.world_ranks)) if parent.rank == 0 else _Pair()
-    collectives.bcast(parent, ctypes.addressof(pair), ctypes.sizeof(pair), 0)
+    if parent.size > 1:
+        collectives.bcast(parent, ctypes.addressof(pair), ctypes.sizeof(pair), 0)
     return parent.engine.new_comm(pair[0], parent.world_ranks, pair[1])
 
 

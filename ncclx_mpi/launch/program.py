@@ -15,7 +15,8 @@ from numba_kernels.rows import NamedTuple
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
 _LONGEST_LINE = 4096
 _IMPORTED = re.compile(r"^[ \t]*(?:from[ \t]+|import[ \t]+(?=([\w., \t]+)))([\w.]+)", re.MULTILINE)
-_PERHAPS = ("numpy", "import_module", "__import__")
+_PERHAPS = ("numpy", "import_module", "__import__", "Win", "Create_", "Alloc_mem")
+"""Words by which a program imports NumPy, or has us import it: for windows, derived datatypes, and memory of ours."""
 _WITHOUT_NUMPY = {"mpi4py", "ncclx_mpi", *sys.stdlib_module_names}
 
 

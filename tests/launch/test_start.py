@@ -144,6 +144,9 @@ def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path):
         ("import os; import something_else\nimport os, scipy.linalg as la\n", True),
         ("def work():\n    from mine.own import work\n", True),
         ("import importlib\nimportlib.import_module(name)\n", True),
+        ("from mpi4py import MPI\nwindow = MPI.Win.Allocate(8)\n", True),
+        ("from mpi4py import MPI\nkind = MPI.INT.Create_vector(2, 1, 3)\n", True),
+        ("from mpi4py import MPI\nMPI.COMM_WORLD.Split(0).Barrier()\n", False),
     ):
         script.write_text(text)
         assert Program(SCRIPT, str(script), []).may_use_numpy is expected, text
