@@ -14,6 +14,7 @@ from ncclx_mpi import errors
 
 if TYPE_CHECKING:
     from ncclx_mpi.bootstrap import Membership
+    from ncclx_mpi.bootstrap.far_guests import FarMeeting
     from ncclx_mpi.bootstrap.process_watch import ProcessWatch
     from ncclx_mpi.p2p.engine import Engine
     from ncclx_mpi.p2p.guests import Member
@@ -209,13 +210,40 @@ def admit(key: int, network_fd: int, place: int, members: Sequence[Member], plac
 
     def reach(numbers: Sequence[int]) -> Way:
         transport = VirtualNetwork(network, place, dict(zip(numbers, places, strict=True)))
-        return Way(transport, transport.is_drained, functools.partial(network.leave, place), network.close)
+        return Way(transport, transport.is_drained, functools.partial(network.leave, place), network.close, {}, _nobody)
 
     if _job.guest_watch is None:
         _job.guest_watch = ProcessWatch()
     numbers = found.guests.admit(key, members, reach)
     for number, member, its_place in zip(numbers, members, places, strict=True):
         _job.guest_watch.add(member.pid, member.start_time, functools.partial(_guest_ended, found, network, number, its_place))
+    return numbers
+
+
+def _nobody() -> tuple[()]:
+    return ()
+
+
+def admit_far(key: int, far: FarMeeting, members: Sequence[Member], places: Sequence[int], endpoints: Sequence[bytes]) -> list[int]:
+    """Take in processes of another job that are met by UCX. Returns their numbers here.
+
+    Parameters
+    ----------
+    key
+        A number that all who meet know this meeting by.
+    far
+        This process's part of it.
+    members, places
+        Whom it meets, and their places.
+    endpoints
+        Of all places.
+    """
+    from ncclx_mpi.p2p.network_progress import NetworkProgress
+
+    found = engine()
+    numbers = found.guests.admit(key, members, lambda numbers: far.reach(found, numbers, places, endpoints))
+    if _job.progress is None:
+        _job.progress = NetworkProgress(found)
     return numbers
 
 

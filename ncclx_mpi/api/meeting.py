@@ -7,7 +7,8 @@
       <--- the same                                               the one with the higher number is the host
       host: where it hands the memory out, contexts ---------->
     each root: all of that to its group
-    all: their part of the memory from the host, unless both groups are of one job
+    all, unless both groups are of one job: their part of the memory from the host; or, if they are not on one host,
+      <--- by what each is reached by UCX -------------------->   and then <--- that all are ready --->
 
 What goes wrong at a root is raised on all ranks of its group; the other root finds the connection closed.
 """
@@ -33,7 +34,7 @@ from ncclx_mpi.bootstrap import handover, port
 from ncclx_mpi.bootstrap.patience import Patience
 from ncclx_mpi.bootstrap.port import Port, SocketTalk
 from ncclx_mpi.p2p.guests import Identity, Member
-from numba_kernels.layout import zeroed
+from numba_kernels.layout import WORD, zeroed
 from transports.shm.arena import start_time
 from transports.virtual.network import Network
 
@@ -72,14 +73,6 @@ class Side:
         """What the other root is told."""
         return {"number": self.number, "members": self.members, "machine": port.machine() if self.hosts == 1 else ""}
 
-    def must_be_on_one_host(self, what: str, error_class: int) -> None:
-        """Raise unless it is, as a group has to be that meets another job."""
-        if self.hosts > 1:
-            errors.fail(
-                error_class,
-                f"rank {self.local.rank}: {what}: the ranks of this group are on several hosts; only those of one host can meet other jobs",
-            )
-
 
 Talk = SocketTalk | JobTalk
 Connect = Callable[[Side], tuple[Talk, dict[str, Any]]]
@@ -114,7 +107,10 @@ def meet(local: NativeComm, root: int, connect: Connect, what: str, error_class:
             raise failure
         if "class" in agreed:
             errors.fail(agreed["class"], f"rank {local.rank}: {what}: rank {root}, the root, found: {agreed['why']}")
-        theirs = _reach(engine, local, members, agreed, network, what, error_class)
+        if agreed["is_far"]:
+            theirs = _reach_far(local, root, members, agreed, talk, what, error_class)
+        else:
+            theirs = _reach(engine, local, members, agreed, network, what, error_class)
     finally:
         _close(talk, network)
     return bridge.fill(CommState(), engine, agreed["contexts"], local.world_ranks, theirs, errhandler)
@@ -139,14 +135,6 @@ def _agree(side: Side, connect: Connect, what: str, error_class: int) -> tuple[T
     try:
         theirs = [Member(Identity(*identity), pid, started) for identity, pid, started in greeting["members"]]
         are_one_job = len({member.identity.job for member in [*side.members, *theirs]}) == 1
-        if not are_one_job:
-            side.must_be_on_one_host(what, error_class)
-            if greeting["machine"] != port.machine():
-                errors.fail(
-                    error_class,
-                    f"rank {side.local.rank}: {what}: the other group is on other hosts, or of another user; both must be of one user on "
-                    "one host, or of one job",
-                )
         shared = [member.identity for member in side.members if member in theirs]
         if shared:
             errors.fail(
@@ -155,10 +143,11 @@ def _agree(side: Side, connect: Connect, what: str, error_class: int) -> tuple[T
             )
         is_host = side.number > greeting["number"]
         if is_host:
-            if not are_one_job:  # who are, reach each other already
+            is_far = side.hosts > 1 or greeting["machine"] != port.machine()
+            if not (are_one_job or is_far):  # who are of one job reach each other already
                 handout = _Handout(engine, len(side.members) + len(theirs))
             contexts = [communicator.random_context(), communicator.random_context()]
-            told = {"contexts": contexts, "place": handout.place if handout else None}
+            told = {"contexts": contexts, "place": handout.place if handout else None, "is_far": is_far and not are_one_job}
             talk.say(told)
             engine.idle_wait(talk.flush, what)
         else:
@@ -261,6 +250,85 @@ def _reach(
     met = [rank for rank, member in enumerate(theirs) if member.identity.job != own_job]
     numbers = iter(runtime.admit(agreed["key"], fd, place, [theirs[rank] for rank in met], [behind + rank for rank in met]))
     return [next(numbers) if rank in set(met) else member.identity.rank for rank, member in enumerate(theirs)]
+
+
+def _reach_far(
+    local: NativeComm, root: int, mine: Sequence[Member], agreed: dict[str, Any], talk: Talk | None, what: str, error_class: int
+) -> list[int]:
+    """As :func:`_reach`, by UCX."""
+    from ncclx_mpi.bootstrap.far_guests import FarMeeting
+
+    engine = local.engine
+    theirs = [Member(Identity(*identity), pid, started) for identity, pid, started in agreed["theirs"]]
+    first, behind = (0, len(mine)) if agreed["is_host"] else (len(theirs), 0)
+    far: FarMeeting | None = None
+    try:
+        far = FarMeeting(first + local.rank, len(mine) + len(theirs))
+        said = {"endpoint": far.endpoint.hex()}
+    except (OSError, RuntimeError) as error:
+        said = {"why": f"rank {local.rank}: {error}"}
+    own = [json.loads(text) for text in _gather_texts(local, json.dumps(said))]
+
+    def exchange() -> dict[str, Any]:
+        assert talk is not None
+        talk.say(own)
+        other = hear(engine, talk, what, error_class)
+        for each in (*own, *other):
+            if "why" in each:
+                errors.fail(error_class, f"rank {local.rank}: {what}: the groups are on several hosts, and {each['why']}")
+        return {"endpoints": [each["endpoint"] for each in ([*own, *other] if agreed["is_host"] else [*other, *own])]}
+
+    def await_other() -> dict[str, Any]:
+        assert talk is not None
+        talk.say("ready")
+        hear(engine, talk, what, error_class)
+        return {}
+
+    try:
+        endpoints = [bytes.fromhex(each) for each in _told_by_root(local, root, exchange, what)["endpoints"]]
+        assert far is not None
+        own_job = engine.guests.identity(engine.rank).job
+        met = [rank for rank, member in enumerate(theirs) if member.identity.job != own_job]
+        places = [behind + rank for rank in met]
+        numbers = runtime.admit_far(agreed["key"], far, [theirs[rank] for rank in met], places, endpoints)
+    except BaseException:
+        if far is not None:
+            far.close()
+        raise
+    collectives.barrier(local)
+    _told_by_root(local, root, await_other, what)
+    far.greet()
+    of_number = dict(zip(met, numbers, strict=True))
+    return [of_number.get(rank, member.identity.rank) for rank, member in enumerate(theirs)]
+
+
+def _gather_texts(local: NativeComm, text: str) -> list[str]:
+    """What each rank of a group says, on all of them."""
+    data = text.encode()
+    lengths, (table, place) = array("q", [len(data)]), zeroed(local.size * WORD)
+    collectives.allgather(local, lengths.buffer_info()[0], WORD, place)
+    longest = max(table)
+    own, all_of_it = array("B", data.ljust(longest)), array("B", bytes(longest * local.size))
+    collectives.allgather(local, own.buffer_info()[0], longest, all_of_it.buffer_info()[0])
+    found = all_of_it.tobytes()
+    return [found[rank * longest : rank * longest + length].decode() for rank, length in enumerate(table)]
+
+
+def _told_by_root(local: NativeComm, root: int, ask: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
+    """What the root has found out, on all ranks; what it raises, they do."""
+    found: dict[str, Any] = {}
+    failure: errors.Exception | None = None
+    if local.rank == root:
+        try:
+            found = ask()
+        except errors.Exception as error:
+            failure, found = error, {"class": error.Get_error_class(), "why": str(error)}
+    found = _spread(local, root, found)
+    if failure is not None:
+        raise failure
+    if "class" in found:
+        errors.fail(found["class"], f"rank {local.rank}: {what}: rank {root}, the root, found: {found['why']}")
+    return found
 
 
 class _Handout:
@@ -372,8 +440,6 @@ def towards(name: str, engine: Engine, what: str, error_class: int) -> Connect:
         if place is not None and is_of_this_job and not place.is_here:
             talk = job_talk.towards(engine, place.rank, place.number, greeting)
             return _heard(talk, engine, what, error_class)
-        if not is_of_this_job:
-            side.must_be_on_one_host(what, error_class)
         return _greet(_connected(name, engine, what, error_class), greeting, engine, what, error_class)
 
     return connect

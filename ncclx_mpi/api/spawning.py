@@ -117,7 +117,6 @@ def spawn(local: NativeComm, root: int, given: Callable[[], Sequence[Command]], 
     engine = local.engine
 
     def start(side: meeting.Side) -> tuple[Any, dict[str, Any]]:
-        side.must_be_on_one_host(what, errors.ERR_SPAWN)
         found = [_checked(engine, command, what) for command in given()]
         opened = Port(*engine.guests.identity(engine.rank))
         try:

@@ -100,6 +100,7 @@ class EndedComms:
             self.raise_for(comm)
 
     def _guest_died(self, number: int) -> None:
+        self._engine.guests.learn()
         for comm in self._comms:
             if number in comm.world_ranks:
                 self.raise_for(comm)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ncclx_mpi import errors
@@ -55,12 +55,18 @@ class Way(NamedTuple):
         Lets them know that this process ends in order.
     close
         Gives it up.
+    endpoints
+        By what the transport reaches each, if it has to be told.
+    ended
+        Says who has ended, and whether in order, where no process of this machine can be watched over.
     """
 
     transport: Transport
     is_drained: Callable[[], bool]
     leave: Callable[[], None]
     close: Callable[[], None]
+    endpoints: Mapping[int, bytes]
+    ended: Callable[[], Iterable[tuple[int, bool]]]
 
 
 class Meeting:
@@ -116,6 +122,7 @@ class Guests:
     @property
     def are_living(self) -> bool:
         """Whether there are some now."""
+        self.learn()
         return any(meeting.living for meeting in self._meetings)
 
     def identity(self, rank: int) -> Identity:
@@ -181,7 +188,7 @@ class Guests:
             poll = way.transport.functions.poll, engine.attach(way.transport)
             meeting = Meeting(key, way, poll, known, set(numbers))
             for number in numbers:
-                engine.connect(way.transport, number, b"")
+                engine.connect(way.transport, number, way.endpoints.get(number, b""))
             self._members.update(known)
             self._engine.births = ()
             self._meetings.append(meeting)
@@ -202,10 +209,19 @@ class Guests:
 
     def dead_of(self, ranks: Iterable[int]) -> list[int]:
         """Those of some peers that have died."""
+        self.learn()
         return [rank for rank in ranks if rank in self.dead]
+
+    def learn(self) -> None:
+        """Look at what has become of those over whom nobody watches."""
+        for meeting in list(self._meetings):
+            for number, has_left in meeting.way.ended():
+                if number in meeting.living:
+                    self.ended(number, has_left)
 
     def forget_ended(self) -> None:
         """Give up what joined us with those of whom nothing is left to come."""
+        self.learn()
         with self._lock:
             over = [meeting for meeting in self._meetings if not meeting.living and self._is_over(meeting)]
             if not over:

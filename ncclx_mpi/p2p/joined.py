@@ -14,7 +14,7 @@ from ncclx_mpi.p2p.layout import ENGINE
 from ncclx_mpi.p2p.progress import lock, unlock
 from ncclx_mpi.p2p.revoking import arrive_revoke
 from numba_kernels.atomics import load64, store64
-from numba_kernels.calls import call_step
+from numba_kernels.calls import call_step, call_two
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 
@@ -43,6 +43,25 @@ def note_end(engine, context):  # type: ignore[no-untyped-def]
     lock(engine)
     arrive_revoke(engine, context)
     unlock(engine)
+
+
+@kernel("void(int64, int64, int64, int64)", is_entry=True)
+def greet(engine, function, state, link):  # type: ignore[no-untyped-def]
+    """Have a transport connect with a peer, by a function of its."""
+    lock(engine)
+    call_two(function, state, link)
+    unlock(engine)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def note_guest_end(table, word, place):  # type: ignore[no-untyped-def]
+    """As :func:`note_end`, of a peer that its transport has found dead: the function of a ``DeathNotice``. The engine's lock is held.
+
+    `table`: the engine, and behind it the number of the peer at each place.
+    """
+    store64(word, 1)
+    arrive_revoke(load64(table), -1 - load64(table + WORD * (1 + place)))
+    return 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)

@@ -247,6 +247,12 @@ def send_note(state, link):  # type: ignore[no-untyped-def]
     return 1
 
 
+@kernel("int64(int64, int64)", is_entry=True)
+def greet(state, link):  # type: ignore[no-untyped-def]
+    """Connect with a peer, if there is a way now: 1, or 0."""
+    return send_note(state, link)
+
+
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def credit(engine, link, released):  # type: ignore[no-untyped-def]
     """Let the peer know that `released` eager bytes of its have found their receive: with the next message, or when that takes too long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from transports.base import Calls, Capabilities, DeathNotice, Functions, Transpo
 from transports.ucx import channel, transfers
 from transports.ucx.layout import (
     FAILED,
+    GONE,
     LARGEST_PIECE,
     LINK,
     MAX_EAGER,
@@ -84,15 +85,22 @@ class Ucx(Transport):
         self._rank = rank
         self._size = size
         self._reached = frozenset(reached)
+        self._places = dict(enumerate(range(size)))
         self._on_death = on_death
         self._patience = patience
         self._worker = Worker(library)
         self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
         self._state = -(-self._block.ctypes.data // LINE) * LINE
         self._links = np.zeros(size, dtype=np.int64)
+        self._nobody = np.zeros(LINK.total // WORD, dtype=np.int64)
         self._routes = np.zeros((size, ROUTE.total // WORD), dtype=np.int64)
         self._targets: dict[bytes, npt.NDArray[np.uint8]] = {}
         self._addresses: dict[int, Any] = {}
+
+    def meet(self, places: Mapping[int, int]) -> None:
+        """Reach peers of other jobs, by the rank that each has here; before it is attached."""
+        self._places = dict(places)
+        self._reached = frozenset(places)
 
     @functools.cached_property
     def caps(self) -> Capabilities:
@@ -115,19 +123,19 @@ class Ucx(Transport):
         return any(_word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending))
 
     def why_not(self, peer: int) -> str:
-        if peer >= self._size:
+        if peer not in self._places:
             return f"rank {peer} is not one of the {self._size} of this job"
         return "" if peer in self._reached else f"rank {peer} has no worker of UCX"
 
     def why(self, peer: int) -> str:
         found = f"they are on different hosts: UCX {self.library.name} of {self.library.path}, as {self.library.reason}"
-        endpoint = _word_at(int(self._links[peer]) + LINK.endpoint).value
+        endpoint = _word_at(self._link(peer) + LINK.endpoint).value
         return f"{found}; it goes by {self._worker.ways_of(endpoint)}" if endpoint else found
 
     def why_lost(self, peer: int) -> str:
-        if peer not in self._addresses or not _word_at(int(self._links[peer]) + LINK.flags).value & UNREACHED:
+        if peer not in self._addresses or not _word_at(self._link(peer) + LINK.flags).value & UNREACHED:
             return ""
-        status = self._worker.status(_word_at(int(self._links[peer]) + LINK.address).value)
+        status = self._worker.status(_word_at(self._link(peer) + LINK.address).value)
         return f"UCX {self.library.name} finds no way to rank {peer}: {status}; UCX_LOG_LEVEL=warn lets it say more"
 
     def endpoint(self) -> bytes:
@@ -136,7 +144,9 @@ class Ucx(Transport):
         return struct.pack("!H", len(found)) + b"".join(found) + self._worker.endpoint()
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
-        self._links[:] = peers[: len(self._links)]  # those of the job: others are met on this machine
+        self._links[:] = self._nobody.ctypes.data
+        for peer, place in self._places.items():
+            self._links[place] = peers[peer]
         for field, value in (
             *calls._asdict().items(),
             *((field, self.library.address_of(function)) for field, function in _CALLED),
@@ -173,13 +183,20 @@ class Ucx(Transport):
         hosts, worker = endpoint[2:ours], endpoint[ours:]
         if hosts not in self._targets:
             self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
-        targets = self._targets[hosts]
+        targets, place = self._targets[hosts], self._places[peer]
         for field, value in (("targets", targets.ctypes.data), ("count", len(targets))):
-            self._routes[peer, getattr(ROUTE, field) // WORD] = value
+            self._routes[place, getattr(ROUTE, field) // WORD] = value
         self._addresses[peer] = address = ctypes.create_string_buffer(worker, len(worker))
-        link = int(self._links[peer])
-        for field, value in (("address", ctypes.addressof(address)), ("rank", peer), ("state", self._state)):
-            _word_at(link + getattr(LINK, field)).value = value
+        for field, value in (("address", ctypes.addressof(address)), ("rank", place), ("state", self._state)):
+            _word_at(self._link(peer) + getattr(LINK, field)).value = value
+
+    def greeting(self, peer: int) -> tuple[int, int, int]:
+        """A function by C address, and its two arguments: sends a message that says nothing, after which UCX notices when the peer ends."""
+        return c_address(channel.greet), self._state, self._link(peer)
+
+    def has_left(self, peer: int) -> bool:
+        """Whether a peer has said goodbye."""
+        return bool(_word_at(self._link(peer) + LINK.flags).value & GONE)
 
     def close(self) -> None:
         """Send what is left to be sent, as far as peers take it, and end the worker."""
@@ -193,9 +210,12 @@ class Ucx(Transport):
         self._worker.finish([*closings, *flushes], _CLOSING_SECONDS)
         self._worker.close()
 
+    def _link(self, peer: int) -> int:
+        return int(self._links[self._places[peer]])
+
     def _endpoints(self) -> list[tuple[int, bool]]:
         """Endpoints that were made, and whether each has failed."""
-        links = [int(self._links[peer]) for peer in self._addresses]
+        links = [self._link(peer) for peer in self._addresses]
         found = [(_word_at(link + LINK.endpoint).value, _word_at(link + LINK.flags).value) for link in links]
         return [(endpoint, bool(flags & FAILED)) for endpoint, flags in found if endpoint]
 

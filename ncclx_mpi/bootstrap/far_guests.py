@@ -1,0 +1,89 @@
+"""Processes of another job that are met by UCX, since one of the two groups is on several hosts.
+
+::
+
+    all: a worker each           FarMeeting, its endpoint   --->  the root of the group, the other root, its group
+    all: who is who              reach                            from now on messages can be taken
+    all have: a first message    greet                      --->  everybody else, so that the end of each is noticed by all
+
+A meeting counts its processes by *places*, which both groups agree on; what each of them is to this process is a number of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ncclx_mpi import rc
+from ncclx_mpi.bootstrap.heartbeat import heartbeat
+from ncclx_mpi.p2p import joined
+from ncclx_mpi.p2p.guests import Way
+from numba_kernels.jit import c_address, entry
+from numba_kernels.layout import WORD, zeroed
+from transports.base import DeathNotice
+from transports.ucx import library
+from transports.ucx.transport import Ucx
+
+if TYPE_CHECKING:
+    from ncclx_mpi.p2p.engine import Engine
+
+
+class FarMeeting:
+    """The part that a process has in a meeting.
+
+    Parameters
+    ----------
+    place
+        Of this process.
+    size
+        Processes that take part.
+
+    Raises
+    ------
+    OSError, RuntimeError
+        There is no UCX to be had; says why.
+    """
+
+    def __init__(self, place: int, size: int) -> None:
+        self._ends, ends_at = zeroed(size * WORD)
+        self._table, self._table_at = zeroed((1 + size) * WORD)
+        notice = DeathNotice(c_address(joined.note_guest_end), self._table_at, ends_at)
+        found = library.find(str(getattr(rc, "ucx_library", "")))
+        self._transport = Ucx(found, place, size, (), notice, heartbeat().limit)
+        self._places: dict[int, int] = {}
+
+    @property
+    def endpoint(self) -> bytes:
+        """By what the others reach this process."""
+        return self._transport.endpoint()
+
+    def reach(self, engine: Engine, numbers: Sequence[int], places: Sequence[int], endpoints: Sequence[bytes]) -> Way:
+        """What joins this process with those at some places, which it knows by these numbers; `endpoints` are those of all places."""
+        self._places = dict(zip(numbers, places, strict=True))
+        self._table[0] = engine.address
+        for number, place in self._places.items():
+            self._table[1 + place] = number
+        self._transport.meet(self._places)
+        known = {number: endpoints[place] for number, place in self._places.items()}
+        return Way(self._transport, self._is_drained, _say_nothing, self.close, known, self.ended)
+
+    def greet(self) -> None:
+        """Connect with all, so that UCX notices the end of each."""
+        for number in self._places:
+            entry(joined.greet)(self._table[0], *self._transport.greeting(number))
+
+    def ended(self) -> list[tuple[int, bool]]:
+        """The numbers of those that have ended, and whether each did so in order."""
+        left = {number for number in self._places if self._transport.has_left(number)}
+        return [(number, number in left) for number, place in self._places.items() if number in left or self._ends[place]]
+
+    def _is_drained(self) -> bool:
+        return len(self.ended()) == len(self._places)
+
+    def close(self) -> None:
+        """Give it up."""
+        self._transport.close()
+
+
+def _say_nothing() -> None:
+    """A goodbye is a message here, which every peer is sent."""
