@@ -34,7 +34,7 @@ class Meetings:
         root: int = 0,
         errcodes: list[int] | None = None,
     ) -> Intercomm:
-        """Spawn instances of a single MPI application, on this host.
+        """Spawn instances of a single MPI application, on the host of the root.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class Meetings:
         root: int = 0,
         errcodes: list[list[int]] | None = None,
     ) -> Intercomm:
-        """Spawn instances of multiple MPI applications, on this host, as one job.
+        """Spawn instances of multiple MPI applications, on the host of the root, as one job.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class Meetings:
         return self._BETWEEN._refer(made)
 
     def Accept(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
-        """Accept a request to form a new intercommunicator, from a group of this user on this host, or of this job on any.
+        """Accept a request to form a new intercommunicator, from a group of this user whose root is on this host, or of this job.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class Meetings:
         return self._meet(accept, root, "Accept")
 
     def Connect(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
-        """Make a request to form a new intercommunicator, with a group of this user on this host, or of this job on any.
+        """Make a request to form a new intercommunicator, with a group of this user whose root is on this host, or of this job.
 
         Raises
         ------

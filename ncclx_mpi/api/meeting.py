@@ -265,7 +265,7 @@ def _reach_far(
     try:
         far = FarMeeting(first + local.rank, len(mine) + len(theirs))
         said = {"endpoint": far.endpoint.hex()}
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         said = {"why": f"rank {local.rank}: {error}"}
     own = [json.loads(text) for text in _gather_texts(local, json.dumps(said))]
 

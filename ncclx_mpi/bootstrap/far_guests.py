@@ -40,7 +40,7 @@ class FarMeeting:
 
     Raises
     ------
-    OSError, RuntimeError
+    OSError
         There is no UCX to be had; says why.
     """
 
@@ -48,7 +48,10 @@ class FarMeeting:
         self._ends, ends_at = zeroed(size * WORD)
         self._table, self._table_at = zeroed((1 + size) * WORD)
         notice = DeathNotice(c_address(joined.note_guest_end), self._table_at, ends_at)
-        found = library.find(str(getattr(rc, "ucx_library", "")))
+        try:
+            found = library.find(str(getattr(rc, "ucx_library", "")))
+        except library.LibraryError as error:
+            raise OSError(str(error)) from None
         self._transport = Ucx(found, place, size, (), notice, heartbeat().limit)
         self._places: dict[int, int] = {}
 

@@ -1,9 +1,10 @@
-"""Two hosts on one machine: network namespaces that a pair of virtual interfaces joins."""
+"""Two hosts on one machine: network namespaces that a pair of virtual interfaces joins, and jobs on both."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from programs import environment
+from programs import command, environment
 
 _numbers = itertools.count()
 _LINK_SECONDS = 20.0
@@ -49,6 +50,36 @@ class Space:
         """Plug it in again, and wait until it can be used."""
         self.set_link("up")
         _wait_until_up(self)
+
+
+class OnHosts:
+    """A job of which each host runs its own command."""
+
+    def __init__(self, spaces: tuple[Space, ...], words: list[str], nranks: int = 2, **variables: str) -> None:
+        env = environment(NCCLX_MPI_TOKEN=secrets.token_hex(16), **variables)
+        pipe = subprocess.PIPE
+        self.nodes = []
+        for node, space in enumerate(spaces):
+            own = ["--nnodes", str(len(spaces)), "--node-rank", str(node), "--rendezvous", f"{spaces[0].address}:29500"]
+            line = [*space.prefix, *command("run", "-n", str(nranks), *own, *words)]
+            self.nodes.append(subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True))
+
+    def read(self, count: int) -> list[list[str]]:
+        """So many lines of each host."""
+        return [[node.stdout.readline().rstrip("\n") for _ in range(count)] for node in self.nodes]
+
+    def end(self, timeout: float = 120) -> list[tuple[int, str, str]]:
+        """Status, output and errors of each host."""
+        found = []
+        for node in self.nodes:
+            stdout, stderr = node.communicate(timeout=timeout)
+            found.append((node.returncode, stdout, stderr))
+        return found
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+            node.communicate()
 
 
 def why_no_ucx() -> str:

@@ -15,60 +15,9 @@ from pathlib import Path
 
 import pytest
 from programs import HOME, all_gone, command, environment
-from spaces import Space, needs_spaces, needs_ucx, two_spaces
+from spaces import Space, needs_spaces, needs_ucx
 
 from numba_kernels import cache_files
-
-
-@pytest.fixture
-def spaces():
-    with two_spaces() as both:
-        yield both
-
-
-class OnHosts:
-    """A job of which each host runs its own command."""
-
-    def __init__(self, spaces: tuple[Space, ...], words: list[str], nranks: int = 2, **variables: str) -> None:
-        env = environment(NCCLX_MPI_TOKEN=secrets.token_hex(16), **variables)
-        pipe = subprocess.PIPE
-        self.nodes = []
-        for node, space in enumerate(spaces):
-            own = ["--nnodes", str(len(spaces)), "--node-rank", str(node), "--rendezvous", f"{spaces[0].address}:29500"]
-            line = [*space.prefix, *command("run", "-n", str(nranks), *own, *words)]
-            self.nodes.append(subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True))
-
-    def read(self, count: int) -> list[list[str]]:
-        """So many lines of each host."""
-        return [[node.stdout.readline().rstrip("\n") for _ in range(count)] for node in self.nodes]
-
-    def end(self, timeout: float = 120) -> list[tuple[int, str, str]]:
-        """Status, output and errors of each host."""
-        found = []
-        for node in self.nodes:
-            stdout, stderr = node.communicate(timeout=timeout)
-            found.append((node.returncode, stdout, stderr))
-        return found
-
-    def kill(self) -> None:
-        for node in self.nodes:
-            node.kill()
-            node.communicate()
-
-
-@pytest.fixture
-def on_hosts(spaces):
-    """Starts jobs; what still runs at the end is killed."""
-    jobs = []
-
-    def start(*words: str, **options: object) -> OnHosts:
-        jobs.append(OnHosts(spaces, list(words), **options))  # type: ignore[arg-type]
-        return jobs[-1]
-
-    yield start
-    for job in jobs:
-        job.kill()
-
 
 SAY = "import os; print(*(os.environ[f'NCCLX_MPI_{name}'] for name in ('RANK', 'SIZE', 'LOCAL_RANK')), 'NCCLX_MPI_TOKEN' in os.environ)"
 SHOW_AND_SLEEP = (
@@ -423,55 +372,6 @@ except MPI.Exception as error:
     comm.Revoke()
     print(error.Get_error_class() in (MPI.ERR_PROC_FAILED, MPI.ERR_REVOKED), flush=True)
 """
-
-
-MEET = """
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-for number, server in enumerate((0, 3, 1)):  # groups on one host, and on both
-    part = comm.Split(int(comm.rank == server), comm.rank)
-    port = comm.bcast(MPI.Open_port() if comm.rank == server else None, server)
-    root = [rank for rank in range(4) if rank != server].index((server + 2) % 4)  # of the other host
-    made = part.Accept(port) if comm.rank == server else part.Connect(port, root=root)
-    found = made.allgather(10 * number + comm.rank)
-    assert found == [10 * number + rank for rank in range(4) if (rank == server) != (comm.rank == server)], found
-    made.Disconnect()
-    if comm.rank == server:
-        MPI.Close_port(port)
-port = comm.bcast(MPI.Open_port() if comm.rank == 0 else None)
-clients = comm.Split(comm.rank if comm.rank >= 2 else 0, comm.rank)
-if comm.rank == 0:  # two clients at once, of another host
-    for _ in range(2):
-        made = MPI.COMM_SELF.Accept(port)
-        assert made.recv(source=0) in (2, 3)
-        made.Disconnect()
-elif comm.rank >= 2:
-    made = clients.Connect(port)
-    made.send(comm.rank, 0)
-    made.Disconnect()
-comm.Barrier()
-if comm.rank == 2:  # who asks at a port that is closed then hears so
-    try:
-        comm.Ssend(b"now", 0)
-        MPI.COMM_SELF.Connect(port)
-    except MPI.Exception as error:
-        assert error.Get_error_class() == MPI.ERR_PORT, error
-    else:
-        raise AssertionError("nobody accepted")
-elif comm.rank == 0:
-    import time
-    comm.Recv(bytearray(3), 2)
-    time.sleep(0.3)
-    MPI.Close_port(port)
-comm.Barrier()
-print("met")
-"""
-
-
-@needs_ucx
-def test_parts_of_a_job_meet_across_hosts(on_hosts):
-    for status, stdout, stderr in on_hosts("-c", MEET).end():
-        assert (status, stdout.splitlines()) == (0, ["met"] * 2), stderr
 
 
 ABORT_OF_UCX_1_13 = "ucp_request.c:684"
