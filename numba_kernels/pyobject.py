@@ -121,7 +121,7 @@ read_array = emitted("pyobject", "read_array")
 """``read_array(obj, target)``: the five fields of the array at address `obj` to `target` (int64[5]); ``element`` NONE: it is no plain one."""
 read_exporter = emitted("pyobject", "read_exporter")
 """``read_exporter(obj, target)``: the same of a bytes, bytearray, array, memoryview or mmap. Returns a new memoryview of it, which keeps the
-memory where it is and is to be let go, or 0. Making one may collect garbage, and so run any Python code."""
+memory where it is and is to be let go, or 0. The caller holds `obj`: making one may collect garbage, and so run any code."""
 element_named = emitted("pyobject", "element_named")
 """NumPy type number registered for the object at an address, NONE if there is none."""
 store_fields = emitted("pyobject", "store_fields")

@@ -187,12 +187,12 @@ def _open_as(obj, asked, vector):  # type: ignore[no-untyped-def]
     store64(vector + VECTOR.array, 0)
     if asked == NONE:
         return NONE
+    increase(obj)
     read_array(obj, vector)
     owner = obj
     if load64(vector + VECTOR.element) == NONE:
         owner = read_exporter(obj, vector)
-    else:
-        increase(obj)
+        decrease(obj)
     store64(vector + VECTOR.array, owner)
     if load64(vector + VECTOR.element) == NONE:
         return abandon(vector)

@@ -30,7 +30,7 @@ _MESSAGES = 3
 
 
 class JobTalk:
-    """As :class:`ncclx_mpi.bootstrap.port.Talk`, with a rank of this job.
+    """As :class:`ncclx_mpi.bootstrap.port.SocketTalk`, with a rank of this job.
 
     Parameters
     ----------

@@ -87,7 +87,9 @@ def _unbox_array_argument(kind: Any, obj: Any, c: Any) -> NativeValue:
                 c.builder.store(array, held)
             reader.read_array(array, form, out)
         with otherwise:
+            c.pyapi.incref(array)
             reader.read_exporter(array, held, form, out)
+            c.pyapi.decref(array)
             view = c.builder.load(held)
             c.builder.store(c.builder.select(cgutils.is_null(c.builder, view), array, view), target)
     struct = cgutils.create_struct_proxy(kind)(c.context, c.builder)
@@ -283,7 +285,10 @@ class _Reader:
                 self.read_view(view, form, out)
 
     def view_of(self, obj: Any) -> Any:
-        """A new memoryview of an object; null, and no exception, if there is none."""
+        """A new memoryview of an object; null, and no exception, if there is none.
+
+        The caller holds the object meanwhile: it may be an item of a list, which anything may change that is run to collect garbage.
+        """
         builder, module = self.builder, self.builder.module
         make = cgutils.get_or_insert_function(module, ir.FunctionType(obj.type, [obj.type]), "PyMemoryView_FromObject")
         clear = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), []), "PyErr_Clear")

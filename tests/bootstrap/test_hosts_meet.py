@@ -129,8 +129,8 @@ GARBAGE = [
 ]
 
 
-def test_a_thousand_strangers_while_a_job_starts(pool):
-    """Some close at once, some say nothing, some talk nonsense: the hosts meet all the same, and few strangers are kept."""
+def test_thousands_of_strangers_while_a_job_starts(pool, full):
+    """A thousand, ten at full length. Some close at once, some say nothing or nonsense: the hosts meet all the same, and keep few of them."""
     port = free_port()
     where, token = f"{HERE}:{port}", fresh_token()
     first = start(pool, 0, 3, token, where=where)
@@ -145,7 +145,7 @@ def test_a_thousand_strangers_while_a_job_starts(pool):
         kept.append(stranger) if k % 2 else stranger.close()
 
     wait_until_listening(port)
-    bothering = [pool.submit(bother, k) for k in range(1000)]
+    bothering = [pool.submit(bother, k) for k in range(10_000 if full else 1000)]
     others = [start(pool, node, 3, token, where=where) for node in (1, 2)]
     for future in (first, *others):
         found = future.result()
