@@ -105,7 +105,7 @@ class Guest:
         debs = self.folder / "debs"
         shutil.rmtree(debs, ignore_errors=True)
         (debs / "partial").mkdir(parents=True)
-        options = ["--download-only", "--no-install-recommends", "-o", f"Dir::Cache::archives={debs}/"]
+        options = ["--download-only", "--reinstall", "--no-install-recommends", "-o", f"Dir::Cache::archives={debs}/"]
         _apt("apt-get", "install", "-y", "-qq", *options, *packages)
         _unpack(debs, into)
 
