@@ -679,6 +679,10 @@ def test_threads_exchange_columns_and_bytes(comm: Any) -> None:
                 table, landing, raw = np.arange(15.0) + turn + comm.rank, np.full(15, -1.0), bytearray(8 * (turn % 5 + 1))
                 mine.Sendrecv([table, 1, column], peer, turn, [landing, 1, column], peer, turn)
                 assert (landing[::3] == table[::3] - comm.rank + peer).all() and (landing[1::3] == -1.0).all()
+                landing[:] = -1.0
+                started = mine.Irecv([landing, 1, column], peer, turn), mine.Isend([table, 1, column], peer, turn)
+                MPI.Request.Waitall(list(started))
+                assert (landing[::3] == table[::3] - comm.rank + peer).all() and (landing[1::3] == -1.0).all()
                 mine.Sendrecv([bytes([turn % 256]) * len(raw), MPI.BYTE], peer, turn, raw, peer, turn)
                 assert raw == bytes([turn % 256]) * len(raw)
         except BaseException as error:

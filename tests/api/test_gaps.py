@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -308,37 +307,6 @@ def test_what_is_wrong_goes_the_general_way(comm: Any) -> None:
     with pytest.raises((ValueError, MPI.Exception)):
         comm.Irecv([data, 1, kind], 0)
     assert not comm.Iprobe()
-
-
-@pytest.mark.ranks(2, timeout=60)
-def test_threads_exchange_columns(comm: Any) -> None:
-    peer, before = 1 - comm.rank, sys.getswitchinterval()
-    comms, failures = [comm.Dup() for _ in range(3)], []
-    sys.setswitchinterval(1e-6)
-
-    def talk(number: int) -> None:
-        mine, kind = comms[number], column()
-        try:
-            for turn in range(150):
-                sent, landing = table(comm.rank, turn), blank()
-                requests = [mine.Irecv([landing, 1, kind], peer, turn), mine.Isend([sent, 1, kind], peer, turn)]
-                WAYS[turn % len(WAYS)](requests, [MPI.Status(), MPI.Status()])
-                check(landing, table(peer, turn))
-        except BaseException as error:
-            failures.append(error)
-        kind.Free()
-
-    threads = [threading.Thread(target=talk, args=(number,)) for number in range(len(comms))]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert not failures
-    for mine in comms:
-        mine.Free()
 
 
 @pytest.mark.ranks(2)
