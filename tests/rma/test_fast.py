@@ -161,7 +161,7 @@ def test_what_is_not_usual_is_left_alone(comm: Any, kind: str) -> None:
     total = fast.table_of(MPI.SUM)
     op.native(MPI.SUM, MPI.INT64_T)
     epoch(win, memory, -1)
-    strangers = (comm.size, -1, -5, MPI.PROC_NULL, 1.0, None, True, 1 << 70)
+    strangers = (comm.size, -1, -5, MPI.PROC_NULL, comm.size + 0.5, float("nan"), None, True, 1 << 70)
     places = (
         COUNT - 3,
         -1,
@@ -185,7 +185,7 @@ def test_what_is_not_usual_is_left_alone(comm: Any, kind: str) -> None:
         None,
         [data, 5],
         [data, -1, MPI.INT64_T],
-        [data, 4, 0, MPI.INT64_T],
+        [data, 4, 1, MPI.INT64_T],
         np.array(["x"]),
     )
     tries = [(data, rank, None) for rank in strangers] + [(data, target, place) for place in places]
