@@ -210,7 +210,7 @@ def admit(key: int, network_fd: int, place: int, members: Sequence[Member], plac
 
     def reach(numbers: Sequence[int]) -> Way:
         transport = VirtualNetwork(network, place, dict(zip(numbers, places, strict=True)))
-        return Way(transport, transport.is_drained, functools.partial(network.leave, place), network.close, {}, _nobody)
+        return Way(transport, transport.is_drained, functools.partial(network.leave, place), network.close, {}, tuple)
 
     if _job.guest_watch is None:
         _job.guest_watch = ProcessWatch()
@@ -218,10 +218,6 @@ def admit(key: int, network_fd: int, place: int, members: Sequence[Member], plac
     for number, member, its_place in zip(numbers, members, places, strict=True):
         _job.guest_watch.add(member.pid, member.start_time, functools.partial(_guest_ended, found, network, number, its_place))
     return numbers
-
-
-def _nobody() -> tuple[()]:
-    return ()
 
 
 def admit_far(key: int, far: FarMeeting, members: Sequence[Member], places: Sequence[int], endpoints: Sequence[bytes]) -> list[int]:

@@ -86,6 +86,29 @@ def new_hidden_list(length):  # type: ignore[no-untyped-def]
     return made
 
 
+@kernel("int64(int64, int64, int64)")
+def keeper_of(first, second, third):  # type: ignore[no-untyped-def]
+    """A new reference to what keeps up to three objects alive, of which but the first may be 0, or one that came before; 0: no memory."""
+    second = 0 if second == first else second
+    third = 0 if third in (first, second) else third
+    if second == 0 and third == 0:
+        increase(first)
+        return first
+    made = new_tuple(3 if second != 0 and third != 0 else 2)
+    if made == 0:
+        clear_error()
+        return 0
+    increase(first)
+    set_item(made, 0, first)
+    if second != 0:
+        increase(second)
+        set_item(made, 1, second)
+    if third != 0:
+        increase(third)
+        set_item(made, 1 if second == 0 else 2, third)
+    return made
+
+
 @kernel("int64(int64)")
 def references(obj):  # type: ignore[no-untyped-def]
     """The number of references to an object."""

@@ -389,24 +389,26 @@ def _start_send(state: CommState, spec: BufSpec, dest: int, tag: int, mode: int)
 
 def _isend(state: CommState, buf: BufSpec, dest: int, tag: int, mode: int) -> Request:
     """Start a send by whichever way there is."""
-    request: Request | None = fast.start_send_array(state.address, buf, dest, tag, mode)
-    if request is None and is_any_known():
-        request = fast.start_send_derived(state.address, buf, dest, tag, mode)
-    if request is None and fast.add_ticket(state):
-        request = fast.start_send_array(state.address, buf, dest, tag, mode)
+    while True:
+        request: Request | None = fast.start_send_array(state.address, buf, dest, tag, mode)
         if request is None and is_any_known():
             request = fast.start_send_derived(state.address, buf, dest, tag, mode)
-    return Request._refer(_start_send(state, buf, dest, tag, mode)) if request is None else request
+        if request is not None:
+            return request
+        if not fast.add_ticket(state):  # there was a free one: it cannot start natively
+            return Request._refer(_start_send(state, buf, dest, tag, mode))
 
 
 def _irecv(state: CommState, buf: BufSpec, source: int, tag: int) -> Request:
-    """Start a receive that did not start natively: there was no free ticket, or it cannot."""
-    request: Request | None = fast.start_receive_derived(state.address, buf, source, tag) if is_any_known() else None
-    if request is None and fast.add_ticket(state):
-        request = fast.start_receive_array(state.address, buf, source, tag)
-        if request is None and is_any_known():
-            request = fast.start_receive_derived(state.address, buf, source, tag)
-    return Request._refer(started(lambda begun: _start_recv(state, buf, source, tag, begun))) if request is None else request
+    """Start a receive that did not start natively as one of a plain array: there was no free ticket, or it cannot."""
+    while True:
+        request: Request | None = fast.start_receive_derived(state.address, buf, source, tag) if is_any_known() else None
+        if request is None and fast.add_ticket(state):
+            request = fast.start_receive_array(state.address, buf, source, tag)
+        elif request is None:
+            return Request._refer(started(lambda begun: _start_recv(state, buf, source, tag, begun)))
+        if request is not None:
+            return request
 
 
 def _post_send(state: CommState, buffer: Any, dest: int, tag: int, mode: int) -> Operation:

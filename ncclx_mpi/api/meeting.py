@@ -24,7 +24,7 @@ import select
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncclx_mpi import collectives, errors, runtime
 from ncclx_mpi.api import bridge, communicator, job_talk
@@ -74,6 +74,7 @@ class Side:
         return {"number": self.number, "members": self.members, "machine": port.machine() if self.hosts == 1 else ""}
 
 
+Done = TypeVar("Done")
 Talk = SocketTalk | JobTalk
 Connect = Callable[[Side], tuple[Talk, dict[str, Any]]]
 """Finds the other root, and returns what it has said of its group, after it was told of this one."""
@@ -261,45 +262,64 @@ def _reach_far(
     engine = local.engine
     theirs = [Member(Identity(*identity), pid, started) for identity, pid, started in agreed["theirs"]]
     first, behind = (0, len(mine)) if agreed["is_host"] else (len(theirs), 0)
-    far: FarMeeting | None = None
-    try:
-        far = FarMeeting(first + local.rank, len(mine) + len(theirs))
-        said = {"endpoint": far.endpoint.hex()}
-    except OSError as error:
-        said = {"why": f"rank {local.rank}: {error}"}
-    own = [json.loads(text) for text in _gather_texts(local, json.dumps(said))]
+    own_job = engine.guests.identity(engine.rank).job
+    met = [rank for rank, member in enumerate(theirs) if member.identity.job != own_job]
+    made: list[FarMeeting] = []
 
-    def exchange() -> dict[str, Any]:
-        assert talk is not None
-        talk.say(own)
-        other = hear(engine, talk, what, error_class)
-        for each in (*own, *other):
-            if "why" in each:
-                errors.fail(error_class, f"rank {local.rank}: {what}: the groups are on several hosts, and {each['why']}")
-        return {"endpoints": [each["endpoint"] for each in ([*own, *other] if agreed["is_host"] else [*other, *own])]}
+    def endpoint() -> str:
+        made.append(FarMeeting(first + local.rank, len(mine) + len(theirs)))
+        return made[0].endpoint.hex()
 
-    def await_other() -> dict[str, Any]:
-        assert talk is not None
-        talk.say("ready")
-        hear(engine, talk, what, error_class)
-        return {}
-
-    try:
-        endpoints = [bytes.fromhex(each) for each in _told_by_root(local, root, exchange, what)["endpoints"]]
-        assert far is not None
-        own_job = engine.guests.identity(engine.rank).job
-        met = [rank for rank, member in enumerate(theirs) if member.identity.job != own_job]
+    def admit() -> list[int]:
         places = [behind + rank for rank in met]
-        numbers = runtime.admit_far(agreed["key"], far, [theirs[rank] for rank in met], places, endpoints)
+        return runtime.admit_far(agreed["key"], made[0], [theirs[rank] for rank in met], places, endpoints)
+
+    try:
+        _, ours, others = _done_by_all(local, root, talk, endpoint, what, error_class)
     except BaseException:
-        if far is not None:
-            far.close()
+        for each in made:  # nobody has it yet
+            each.close()
         raise
-    collectives.barrier(local)
-    _told_by_root(local, root, await_other, what)
-    far.greet()
+    endpoints = [bytes.fromhex(each) for each in ((*ours, *others) if agreed["is_host"] else (*others, *ours))]
+    numbers, _, _ = _done_by_all(local, root, talk, admit, what, error_class)
+    made[0].greet()
     of_number = dict(zip(met, numbers, strict=True))
     return [of_number.get(rank, member.identity.rank) for rank, member in enumerate(theirs)]
+
+
+def _done_by_all(
+    local: NativeComm, root: int, talk: Talk | None, act: Callable[[], Done], what: str, error_class: int
+) -> tuple[Done, list[Any], list[Any]]:
+    """Have each rank of both groups do something; returns what came of it here, and on all ranks of this group and of the other.
+
+    Raises
+    ------
+    Exception
+        `error_class`, on all ranks of both groups: one could not, or the other group did not say so in time.
+    """
+    result: list[Done] = []
+    said: dict[str, Any]
+    try:
+        result.append(act())
+        said = {"done": result[0]}
+    except (OSError, errors.Exception) as error:
+        said = {"why": f"rank {local.rank}: {error}"}
+    own = [json.loads(text) for text in _gather_texts(local, json.dumps(said))]
+    told: dict[str, Any] = {}
+    failure: errors.Exception | None = None
+    if talk is not None:
+        try:
+            talk.say(own)
+            told = {"others": hear(local.engine, talk, what, error_class)}
+        except errors.Exception as error:
+            failure, told = error, {"others": [{"why": str(error)}]}
+    others = _spread(local, root, told)["others"]
+    if failure is not None:
+        raise failure
+    for each in (*own, *others):
+        if "why" in each:
+            errors.fail(error_class, f"rank {local.rank}: {what}: the groups are on several hosts, and {each['why']}")
+    return result[0], [each["done"] for each in own], [each["done"] for each in others]
 
 
 def _gather_texts(local: NativeComm, text: str) -> list[str]:
@@ -312,23 +332,6 @@ def _gather_texts(local: NativeComm, text: str) -> list[str]:
     collectives.allgather(local, own.buffer_info()[0], longest, all_of_it.buffer_info()[0])
     found = all_of_it.tobytes()
     return [found[rank * longest : rank * longest + length].decode() for rank, length in enumerate(table)]
-
-
-def _told_by_root(local: NativeComm, root: int, ask: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
-    """What the root has found out, on all ranks; what it raises, they do."""
-    found: dict[str, Any] = {}
-    failure: errors.Exception | None = None
-    if local.rank == root:
-        try:
-            found = ask()
-        except errors.Exception as error:
-            failure, found = error, {"class": error.Get_error_class(), "why": str(error)}
-    found = _spread(local, root, found)
-    if failure is not None:
-        raise failure
-    if "class" in found:
-        errors.fail(found["class"], f"rank {local.rank}: {what}: rank {root}, the root, found: {found['why']}")
-    return found
 
 
 class _Handout:
@@ -438,6 +441,11 @@ def towards(name: str, engine: Engine, what: str, error_class: int) -> Connect:
         greeting, place = {**side.greeting, "token": port.token_of(name)}, port.place(name)
         is_of_this_job = place is not None and place.job == engine.guests.identity(engine.rank).job
         if place is not None and is_of_this_job and not place.is_here:
+            if place.rank >= engine.size:
+                errors.fail(
+                    error_class,
+                    f"rank {engine.rank}: {what}: {name!r} names rank {place.rank} of this job, which has {engine.size}",
+                )
             talk = job_talk.towards(engine, place.rank, place.number, greeting)
             return _heard(talk, engine, what, error_class)
         return _greet(_connected(name, engine, what, error_class), greeting, engine, what, error_class)

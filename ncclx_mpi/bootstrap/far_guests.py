@@ -68,7 +68,8 @@ class FarMeeting:
             self._table[1 + place] = number
         self._transport.meet(self._places)
         known = {number: endpoints[place] for number, place in self._places.items()}
-        return Way(self._transport, self._is_drained, _say_nothing, self.close, known, self.ended)
+        # A goodbye is a message here, which every peer is sent: there is nothing else to let them know.
+        return Way(self._transport, self._is_drained, lambda: None, self.close, known, self.ended)
 
     def greet(self) -> None:
         """Connect with all, so that UCX notices the end of each."""
@@ -86,7 +87,3 @@ class FarMeeting:
     def close(self) -> None:
         """Give it up."""
         self._transport.close()
-
-
-def _say_nothing() -> None:
-    """A goodbye is a message here, which every peer is sent."""

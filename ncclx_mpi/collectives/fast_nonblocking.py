@@ -31,7 +31,7 @@ from numba_kernels import types
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.pyobject import address_of, array_argument, array_of, index_argument, index_of, itemsize_of, nbytes_of
-from numba_kernels.pyslots import clear_error, decrease, increase, new_tuple, object_result, result, set_item
+from numba_kernels.pyslots import decrease, keeper_of, object_result, result
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
@@ -49,30 +49,13 @@ def _fits(comm, kind, published, send, recv):  # type: ignore[no-untyped-def]
     return 1 if (send == 0 or is_shown(comm, send) != 0) and (recv == 0 or is_shown(comm, recv) != 0) else 0
 
 
-@kernel("int64(int64, int64)")
-def _owner(first, second):  # type: ignore[no-untyped-def]
-    """A new reference to what keeps two objects alive, the second of which may be 0 or the first; 0 if there is no memory."""
-    if second == 0 or second == first:
-        increase(first)
-        return first
-    both = new_tuple(2)
-    if both == 0:
-        clear_error()
-        return 0
-    increase(first)
-    set_item(both, 0, first)
-    increase(second)
-    set_item(both, 1, second)
-    return both
-
-
 @kernel("int64(int64, int64, int64)")
 def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
     """The handle of a collective that is about to start, and keeps its arrays alive; 0 if it cannot."""
     engine, keeper = load64(comm + COMM.engine), load64(comm + SCRATCH.keeper)
     if load64(comm + COMM.broken) != 0 or shm_schedule.has_room(comm) == 0:
         return 0
-    owner = _owner(first if first != 0 else keeper, second)
+    owner = keeper_of(first if first != 0 else keeper, second, 0)
     if owner == 0:
         return 0
     handle = new_handle(engine, engine + ENGINE.lines_tickets)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -142,7 +141,9 @@ class Compiled(Transfer):
         """Unpacks so many bytes that have come, if they have to be, as long as the owner of the memory is kept."""
         words = REQUEST.gaps, REQUEST.kind, REQUEST.state
         landing, kind, state = (ctypes.c_int64.from_address(self.request + word).value for word in words)
-        return functools.partial(entry(gaps.unpack_bytes), landing) if landing and kind == RECEIVE and state != FREE else None
+        if not landing or kind != RECEIVE or state == FREE:
+            return None
+        return lambda nbytes: entry(gaps.move)(landing, nbytes, True)
 
     @landing.deleter
     def landing(self) -> None:

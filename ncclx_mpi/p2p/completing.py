@@ -350,8 +350,7 @@ def _keep(row):  # type: ignore[no-untyped-def]
     store64(row + ROW.comm, 0)
     if load64(request + REQUEST.state) == FREE or load64(state) != ticket:
         return
-    if load64(request + REQUEST.gaps) != 0 and load64(request + REQUEST.kind) == RECEIVE:
-        unpack(request)
+    unpack(request)
     if load64(request + REQUEST.handle) == 0:
         store64(request + REQUEST.state, FREE)
         return

@@ -24,9 +24,9 @@ from ncclx_mpi.p2p.layout import (
     STANDARD,
     SYNCHRONOUS,
 )
-from ncclx_mpi.p2p.progress import is_spinning, lock, progress_locked, spin, trace_begin, trace_end, unlock
+from ncclx_mpi.p2p.progress import is_spinning, lock, spin, trace_begin, trace_end, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from ncclx_mpi.p2p.requests import give_back, is_eager_allowed, post_receive, post_send, read_status
+from ncclx_mpi.p2p.requests import give_back, is_eager_allowed, post_send, read_status, start_receive
 from ncclx_mpi.p2p.waiting import keep_waiting
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, store64, ticks
@@ -103,16 +103,6 @@ def _start_send(comm, address, nbytes, dest, tag, mode):  # type: ignore[no-unty
     return request
 
 
-@kernel("int64(int64, int64, int64, int64, int64)")
-def _start_receive(comm, address, nbytes, source, tag):  # type: ignore[no-untyped-def]
-    engine = load64(comm + COMM.engine)
-    lock(engine)
-    progress_locked(engine)
-    request = post_receive(comm, 0, address, nbytes, source, tag)
-    unlock(engine)
-    return request
-
-
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def send_memory(comm, address, nbytes, owner, dest, tag, mode):  # type: ignore[no-untyped-def]
     """Send memory of an object to a rank: 0, or GIVEN_UP less a code."""
@@ -135,7 +125,7 @@ def receive_memory(comm, address, nbytes, owner, source, tag, status):  # type: 
     """Receive into memory of an object: 0; GIVEN_UP less a code; or a complete request that failed. Writes `status` unless it is 0."""
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_RECEIVE, load64(comm + COMM.context), source, tag, nbytes)
-    request = _start_receive(comm, address, nbytes, source, tag)
+    request = start_receive(comm, 0, 0, address, nbytes, source, tag)
     code = wait_complete(engine, request, owner)
     if code != 0:
         return code
@@ -153,7 +143,7 @@ def exchange_memory(  # type: ignore[no-untyped-def]
     """Send memory of one object to a rank and receive into that of another, as :func:`exchange_arrays` returns."""
     engine = load64(comm + COMM.engine)
     record = trace_begin(engine, _TRACE_EXCHANGE, load64(comm + COMM.context), source, receive_tag, recv_bytes)
-    receiving = _start_receive(comm, recv_address, recv_bytes, source, receive_tag)
+    receiving = start_receive(comm, 0, 0, recv_address, recv_bytes, source, receive_tag)
     sending = _start_send(comm, send_address, send_bytes, dest, send_tag, STANDARD)
     code = wait_complete(engine, receiving, receiver)
     if code != 0:

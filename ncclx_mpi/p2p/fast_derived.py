@@ -50,11 +50,10 @@ from numba_kernels.pyslots import (
     clear_error,
     decrease,
     increase,
+    keeper_of,
     new_bytes,
-    new_tuple,
     object_result,
     result,
-    set_item,
 )
 
 SIDE = words("Side", "address nbytes owner array")
@@ -160,38 +159,19 @@ def start_send_derived(comm, argument, peer_rank, message_tag, mode):  # type: i
     return result(handle)
 
 
-@kernel("int64(int64)")
-def _owner(side):  # type: ignore[no-untyped-def]
-    """A new reference to what keeps all alive that a side needs once it is closed; 0 if there is no memory."""
-    key = load64(side + SIDE.total + LAYOUT.key)
-    if key == 0:
-        increase(load64(side + SIDE.owner))
-        return load64(side + SIDE.owner)
-    made = new_tuple(3)
-    if made == 0:
-        clear_error()
-        return 0
-    increase(load64(side + SIDE.array))
-    set_item(made, 0, load64(side + SIDE.array))
-    increase(key)
-    set_item(made, 1, key)
-    increase(load64(side + SIDE.owner))
-    set_item(made, 2, load64(side + SIDE.owner))
-    return made
-
-
 @kernel(object_result(types.int64, array_argument, index_argument, index_argument), is_entry=True, nogil=False)
 def start_receive_derived(comm, argument, peer_rank, message_tag):  # type: ignore[no-untyped-def]
     """Start receiving elements of a derived datatype: the handle, or None as above."""
     source, tag, side = index_of(peer_rank), index_of(message_tag), _side_words()
     if is_source(comm, source, tag) == 0 or _open(side, argument, 1) == 0:
         return result(0)
-    engine, owner, handle = load64(comm + COMM.engine), _owner(side), 0
+    engine, key, handle = load64(comm + COMM.engine), load64(side + SIDE.total + LAYOUT.key), 0
+    owner = keeper_of(load64(side + SIDE.array), load64(side + SIDE.owner), key)
     if owner != 0:
         handle = new_handle(engine, engine + ENGINE.tickets)
     if handle != 0:
         request, address = use_ticket(handle, load64(comm + COMM.handle), owner), load64(side + SIDE.address)
-        if load64(side + SIDE.total + LAYOUT.key) != 0:
+        if key != 0:
             store64(request + REQUEST.gaps, address - LANDING.total)
         receive(comm, request, address, load64(side + SIDE.nbytes), source, tag)
     decrease(owner)

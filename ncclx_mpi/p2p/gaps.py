@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncclx_mpi.p2p.layout import REQUEST
+from ncclx_mpi.p2p.layout import RECEIVE, REQUEST
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words, zeroed
@@ -21,8 +21,6 @@ from numba_kernels.pylayouts import LAYOUT
 
 LANDING = words("Landing", f"origin layout*{LAYOUT.total // WORD}")
 """Where the first element begins, and the fields of `LAYOUT` of all; the bytes of the message follow."""
-
-
 LONGEST = 1 << 18
 """Bytes beyond this are packed without the GIL, and the time of a call in Python is no part of theirs."""
 
@@ -40,7 +38,7 @@ def new_landing(origin: int, table: tuple[int, int] | None, size: int, extent: i
     return memory, at, at + LANDING.total
 
 
-@kernel("void(int64, int64, boolean)")
+@kernel("void(int64, int64, boolean)", is_entry=True)
 def move(landing, nbytes, unpacking):  # type: ignore[no-untyped-def]
     """Pack the elements of a landing, or unpack the first bytes of what has come."""
     row, data = landing + LANDING.layout, landing + LANDING.total
@@ -56,13 +54,7 @@ def move(landing, nbytes, unpacking):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64)")
 def unpack(request):  # type: ignore[no-untyped-def]
-    """Unpack what a complete receive has brought, if it has to be."""
-    landing, nbytes = load64(request + REQUEST.gaps), load64(request + REQUEST.message_bytes)
-    if landing != 0 and nbytes > 0:
-        move(landing, nbytes, True)
-
-
-@kernel("void(int64, int64)", is_entry=True)
-def unpack_bytes(landing, nbytes):  # type: ignore[no-untyped-def]
-    """As :func:`unpack`, for Python."""
-    move(landing, nbytes, True)
+    """Unpack what a complete request has brought, if it is a receive of elements with gaps."""
+    landing = load64(request + REQUEST.gaps)
+    if landing != 0 and load64(request + REQUEST.kind) == RECEIVE:
+        move(landing, load64(request + REQUEST.message_bytes), True)

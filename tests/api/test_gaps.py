@@ -1,4 +1,4 @@
-"""Messages of elements with gaps that do not block, once or again and again: what lands where, when, and what is held meanwhile."""
+"""Messages of derived datatypes, which block or not, or are started again and again: what lands where, when, and what is held meanwhile."""
 
 from __future__ import annotations
 
@@ -53,6 +53,136 @@ def only_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("send", "recv"):
         monkeypatch.setattr(arguments, name, fail)
+
+
+def layouts() -> dict[str, tuple[MPI.Datatype, int]]:
+    """Datatypes of at most 30 doubles, and how many elements of each are sent."""
+    rows = D.Create_vector(3, 2, 4)
+    return {
+        "column": (D.Create_vector(5, 1, 6), 1),
+        "rows": (rows.Create_resized(0, 16), 2),
+        "dense": (D.Create_contiguous(3), 4),
+        "a dense one behind a gap": (D.Create_indexed_block(4, [2]), 1),
+        "indexed": (D.Create_indexed([1, 3, 2], [20, 4, 9]), 1),
+        "backwards": (D.Create_hvector(3, 1, -24).Create_resized(0, 8), 0),
+        "struct": (MPI.Datatype.Create_struct([1, 2], [16, 0], [D, MPI.INT]), 3),
+        "none": (rows, 0),
+    }
+
+
+@pytest.mark.ranks(1, 2, 3)
+@pytest.mark.parametrize("name", layouts())
+def test_derived_datatypes(comm: Any, name: str) -> None:
+    """The third message of a layout is packed by compiled code: as the first one."""
+    (kind, count), (right, left) = layouts()[name], ((comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+    kind.Commit()
+    sent, theirs = (np.arange(30.0) + 100 * rank for rank in (comm.rank, left))
+    status, packed, expected = MPI.Status(), bytearray(), np.full(30, -1.0)
+    for element in range(count):
+        for offset, nbytes in kind._state.blocks.tolist():
+            at = element * kind.extent + offset
+            packed += theirs.tobytes()[at : at + nbytes]
+            expected.view(np.uint8)[at : at + nbytes] = theirs.view(np.uint8)[at : at + nbytes]
+    for turn in range(4):
+        for way in range(4):
+            received = np.full(30, -1.0)
+            into = [received, count, kind] if way != 3 or not packed else packed_into(received, packed)
+            if way == 0:
+                comm.Sendrecv([sent, count, kind], right, turn, into, left, turn, status)
+            elif way == 1:
+                request = comm.Isend([sent, count, kind], right, turn)
+                comm.Recv(into, left, turn, status)
+                request.Wait()
+            elif way == 2:
+                request = comm.Irecv(into, left, turn)
+                comm.Send([sent, count, kind], right, turn)
+                request.Wait(status)
+            else:
+                comm.Sendrecv([sent, count, kind], right, turn, into, left, turn, status)
+            assert (status.Get_source(), status.Get_tag(), status.Get_elements(MPI.BYTE)) == (left, turn, len(packed))
+            if way == 3 and packed:
+                assert received.tobytes()[: len(packed)] == packed
+            else:
+                np.testing.assert_array_equal(received, expected)
+    kind.Free()
+
+
+def packed_into(received: Any, packed: bytearray) -> Any:
+    """A plain buffer of as many bytes."""
+    return [received.view(np.uint8), len(packed), MPI.BYTE]
+
+
+@pytest.mark.ranks(1, topology="machine")
+def test_derived_datatypes_are_packed_by_compiled_code(comm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = D.Create_vector(4, 1, 4).Commit()
+    sent, received = np.arange(16.0).reshape(4, 4), np.zeros((4, 4))
+    for _ in range(2):
+        comm.Sendrecv([sent, 1, rows], 0, 0, [received, 1, rows], 0, 0)
+    received[:] = 0
+    with monkeypatch.context() as patched:
+        only_compiled(patched)
+        comm.Sendrecv([sent, 1, rows], 0, 0, [received, 1, rows], 0, 0)
+    assert received[:, 0].tolist() == [0.0, 4.0, 8.0, 12.0] and (received[:, 1:] == 0).all()
+    rows.Free()
+
+
+@pytest.mark.ranks(2)
+def test_messages_that_are_shorter_or_longer_than_a_derived_receive(comm: Any) -> None:
+    column = D.Create_vector(4, 1, 3).Commit()
+    for _ in range(3):
+        if comm.rank == 0:
+            comm.Send(np.arange(3.0), 1)
+            comm.Send(np.arange(5.0), 1)
+            comm.Send(np.arange(4.0).view(np.uint8)[:12].copy(), 1)
+            continue
+        status, landing = MPI.Status(), np.full((4, 3), -1.0)
+        comm.Recv([landing, 1, column], 0, status=status)
+        assert landing[:, 0].tolist() == [0.0, 1.0, 2.0, -1.0] and (landing[:, 1:] == -1.0).all()
+        assert status.Get_elements(D) == 3
+        with pytest.raises(MPI.Exception) as raised:
+            comm.Recv([landing, 1, column], 0)
+        assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+        landing[:] = -1.0
+        comm.Recv([landing, 1, column], 0, status=status)
+        assert (
+            landing[0, 0] == 0.0
+            and landing.view(np.uint8).reshape(4, 24)[1, :4].tolist() == [0, 0, 0, 0]
+            and status.Get_elements(MPI.BYTE) == 12
+        )
+    comm.Barrier()
+    column.Free()
+
+
+@pytest.mark.ranks(2)
+def test_long_messages_of_derived_datatypes(comm: Any) -> None:
+    """Some are packed in the call, longer ones without the GIL."""
+    for rows in (1000, 30_000, 70_000):
+        column = D.Create_vector(rows, 1, 2).Commit()
+        data, landing = np.arange(2.0 * rows).reshape(rows, 2) + comm.rank, np.zeros((rows, 2))
+        for _ in range(3):
+            landing[:] = -1.0
+            comm.Sendrecv([data, 1, column], 1 - comm.rank, 0, [landing, 1, column], 1 - comm.rank, 0)
+            np.testing.assert_array_equal(landing[:, 0], data[:, 0] - comm.rank + (1 - comm.rank))
+            assert (landing[:, 1] == -1.0).all()
+        column.Free()
+
+
+@pytest.mark.ranks(1)
+def test_what_is_wrong_with_derived_datatypes(comm: Any) -> None:
+    column, data = D.Create_vector(4, 1, 3).Commit(), np.arange(12.0)
+    for _ in range(3):
+        comm.Sendrecv([data, 1, column], 0, 0, [np.zeros(12), 1, column], 0, 0)
+    frozen = np.zeros(12)
+    frozen.flags.writeable = False
+    for spec in ([data, 2, column], [data[:9].copy(), 1, column], [data, -1, column]):
+        with pytest.raises((ValueError, MPI.Exception)):
+            comm.Send(spec, 0)
+    with pytest.raises((BufferError, ValueError)):
+        comm.Sendrecv([data, 1, column], 0, 0, [frozen, 1, column], 0, 0)
+    column.Free()
+    with pytest.raises((ValueError, MPI.Exception)):
+        comm.Send([data, 1, column], 0)
+    assert not comm.Iprobe()
 
 
 def wait_all(requests: list[MPI.Request], statuses: list[MPI.Status]) -> None:

@@ -47,6 +47,16 @@ elif comm.rank == 0:
     time.sleep(0.3)
     MPI.Close_port(port)
 comm.Barrier()
+port = comm.bcast(MPI.Open_port() if comm.rank == 0 else None)
+if comm.rank == 3:  # a name that no rank has given
+    job, _, rest = port.partition(".")
+    try:
+        MPI.COMM_SELF.Connect(f"{job}.ffffffff.{rest.partition('.')[2]}")
+    except MPI.Exception as error:
+        assert error.Get_error_class() == MPI.ERR_PORT and "which has 4" in str(error), error
+    else:
+        raise AssertionError("there is no such rank")
+comm.Barrier()
 print("met")
 """
 

@@ -233,7 +233,7 @@ def send(engine, link, kind, context, tag, nbytes, first, second, third):  # typ
     return 1
 
 
-@kernel("int64(int64, int64)")
+@kernel("int64(int64, int64)", is_entry=True)
 def send_note(state, link):  # type: ignore[no-untyped-def]
     """Tell a peer what was taken of it; 1, or 0 if there is no memory for that now, or no way to the peer."""
     if load64(link + LINK.flags) & FAILED != 0:
@@ -245,12 +245,6 @@ def send_note(state, link):  # type: ignore[no-untyped-def]
         return 0
     post(frame, 0)
     return 1
-
-
-@kernel("int64(int64, int64)", is_entry=True)
-def greet(state, link):  # type: ignore[no-untyped-def]
-    """Connect with a peer, if there is a way now: 1, or 0."""
-    return send_note(state, link)
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)

@@ -192,7 +192,7 @@ class Ucx(Transport):
 
     def greeting(self, peer: int) -> tuple[int, int, int]:
         """A function by C address, and its two arguments: sends a message that says nothing, after which UCX notices when the peer ends."""
-        return c_address(channel.greet), self._state, self._link(peer)
+        return c_address(channel.send_note), self._state, self._link(peer)
 
     def has_left(self, peer: int) -> bool:
         """Whether a peer has said goodbye."""
