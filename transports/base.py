@@ -28,6 +28,10 @@ class Capabilities(NamedTuple):
     max_eager: int
 
 
+ARMED, COME, UNARMED = 1, 0, -1
+"""What ``Functions.arm`` returns."""
+
+
 class Functions(NamedTuple):
     """What compiled code calls of a transport, by C address; the engine's lock is held.
 
@@ -51,6 +55,9 @@ class Functions(NamedTuple):
         ``void(state)``: hand up what has come; one that is not compiled in also moves its transfers on.
     step
         ``void(state)``: move transfers on; called of the one that is compiled in. `state` is what ``attach`` returned.
+    arm
+        ``int64(state)``, of a transport that has a :attr:`Transport.event`, else 0: a thread is about to sleep on it. ARMED: it wakes with
+        what comes next. COME: something has come. UNARMED: there is that to do which no event tells of, so it has to look again soon.
     """
 
     send: int
@@ -61,10 +68,11 @@ class Functions(NamedTuple):
     revoke: int
     poll: int
     step: int
+    arm: int = 0
 
     @classmethod
-    def of(cls, messages: MessageKernels, transfers: TransferKernels, poll: Any) -> Functions:
-        """The functions of a transport, from the module for its messages, that for its transfers, and what hands up what has come."""
+    def of(cls, messages: MessageKernels, transfers: TransferKernels, poll: Any, arm: Any = None) -> Functions:
+        """The functions of a transport: the module for its messages, that for its transfers, what hands up what has come, and what arms."""
         return cls(
             send=c_address(messages.send),
             credit=c_address(messages.credit),
@@ -74,6 +82,7 @@ class Functions(NamedTuple):
             revoke=c_address(transfers.revoke),
             poll=c_address(poll),
             step=c_address(transfers.step),
+            arm=c_address(arm) if arm is not None else 0,
         )
 
 
@@ -147,6 +156,11 @@ class Transport(ABC):
     @abstractmethod
     def functions(self) -> Functions:
         """What compiled code calls."""
+
+    @property
+    def event(self) -> int:
+        """A file descriptor that is readable when something has come since the transport was armed; -1: it has none."""
+        return -1
 
     @property
     @abstractmethod

@@ -54,6 +54,7 @@ from numba_kernels.rows import NamedTuple
 from transports.base import Calls, Transport
 
 if TYPE_CHECKING:
+    from ncclx_mpi.p2p.sleeping import Events
     from ncclx_mpi.tuning import Table
     from transports.shm.arena import Arena
 
@@ -157,6 +158,7 @@ class Engine:
         self._buckets, self._buckets_address = block(BUCKET.total * BUCKETS)
         self._left, self._left_address = block(LEFT.total * MOST_LEFT)
         self.ended = EndedComms(self)
+        self._events: Events | None = None
         self._calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
         self._fill_block()
         self._fill_peers(endpoints or {})
@@ -201,6 +203,7 @@ class Engine:
             ("current", shared.trace),
             ("take_in", c_address(take_in)),
             ("poll_other", next((other.functions.poll for other in self.transports if not other.is_inlined), 0)),
+            ("arm_other", next((other.functions.arm for other in self.transports if not other.is_inlined), 0)),
             ("step", self.transport.functions.step),
             ("move_on", c_address(move_on)),
             ("wait_word", c_address(wait_word_slowly)),
@@ -221,7 +224,20 @@ class Engine:
         """Introduce a transport to the engine and the blocks of its peers; returns what it is polled with."""
         first = self._peers_address
         peers = range(first, first + PEER.total * (self.size + MOST_GUESTS), PEER.total)
-        return transport.attach(self.address, peers, self._calls)
+        state = transport.attach(self.address, peers, self._calls)
+        if transport.event >= 0:
+            self.listen(transport.event)
+        return state
+
+    def listen(self, event: int) -> None:
+        """Have a file descriptor end what sleeps on the network, which few programs have."""
+        from ncclx_mpi.p2p.sleeping import Events, doze
+
+        if self._events is None:
+            self._events = Events()
+            self.set_word("events", self._events.polled)
+            self.set_word("doze", c_address(doze))
+        self._events.add(event)
 
     def connect(self, transport: Transport, peer: int, endpoint: bytes) -> None:
         """Have a transport reach a peer from now on."""

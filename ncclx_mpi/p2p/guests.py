@@ -79,14 +79,14 @@ class Meeting:
     way
         What joins this process with them.
     poll
-        The function that polls it, and with what.
+        The functions that poll and arm it, and with what.
     members
         Who is known by which number.
     living
         Those that have not ended.
     """
 
-    def __init__(self, key: int, way: Way, poll: tuple[int, int], members: dict[int, Member], living: set[int]) -> None:
+    def __init__(self, key: int, way: Way, poll: tuple[int, int, int], members: dict[int, Member], living: set[int]) -> None:
         self.key = key
         self.way = way
         self.poll = poll
@@ -109,9 +109,7 @@ class Guests:
         self._meetings: list[Meeting] = []
         self._members: dict[int, Member] = {}
         self._list = array("q")
-        self._own = [
-            (transport.functions.poll, engine.word("other_state")) for transport in engine.transports if not transport.is_inlined
-        ]
+        self._own = [_polled(transport, engine.word("other_state")) for transport in engine.transports if not transport.is_inlined]
         self.dead: dict[int, str] = {}
 
     @property
@@ -185,7 +183,7 @@ class Guests:
                 )
             way = reach(numbers)
             known = dict(zip(numbers, members, strict=True))
-            poll = way.transport.functions.poll, engine.attach(way.transport)
+            poll = _polled(way.transport, engine.attach(way.transport))
             meeting = Meeting(key, way, poll, known, set(numbers))
             for number in numbers:
                 engine.connect(way.transport, number, way.endpoints.get(number, b""))
@@ -246,5 +244,11 @@ class Guests:
         polled = [*self._own, *(meeting.poll for meeting in self._meetings)]
         words = [len(polled), *itertools.chain.from_iterable(polled)]
         before, self._list = self._list, array("q", words)
-        entry(joined.poll_from_now_on)(self._engine.address, c_address(joined.poll_all), self._list.buffer_info()[0])
+        poll, arm = c_address(joined.poll_all), c_address(joined.arm_all)
+        entry(joined.poll_from_now_on)(self._engine.address, poll, arm, self._list.buffer_info()[0])
         del before  # nobody reads it any more
+
+
+def _polled(transport: Transport, state: int) -> tuple[int, int, int]:
+    """A transport, as in a list of :mod:`ncclx_mpi.p2p.joined`."""
+    return transport.functions.poll, transport.functions.arm, state

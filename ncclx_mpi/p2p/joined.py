@@ -2,7 +2,8 @@
 
 ::
 
-    ENGINE.poll_other -> poll_all(list)      list: | how many | function, state | function, state | ...
+    ENGINE.poll_other -> poll_all(list)      list: | how many | poll, arm, state | poll, arm, state | ...
+    ENGINE.arm_other  -> arm_all(list)
 
 A list is never changed: another one takes its place, under the engine's lock. Who polls a network of one job calls its function directly, as
 long as nobody has joined.
@@ -14,9 +15,10 @@ from ncclx_mpi.p2p.layout import ENGINE
 from ncclx_mpi.p2p.progress import lock, unlock
 from ncclx_mpi.p2p.revoking import arrive_revoke
 from numba_kernels.atomics import load64, store64
-from numba_kernels.calls import call_step, call_two
+from numba_kernels.calls import call_one, call_step, call_two
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
+from transports.base import ARMED, COME, UNARMED
 
 
 @kernel("void(int64)", is_entry=True)
@@ -24,16 +26,30 @@ def poll_all(several):  # type: ignore[no-untyped-def]
     """Have every transport of a list hand up what has come."""
     at = several + WORD
     for _ in range(load64(several)):
-        call_step(load64(at), load64(at + WORD))
-        at += 2 * WORD
+        call_step(load64(at), load64(at + 2 * WORD))
+        at += 3 * WORD
 
 
-@kernel("void(int64, int64, int64)", is_entry=True)
-def poll_from_now_on(engine, function, state):  # type: ignore[no-untyped-def]
-    """Poll with this function, and no more with the one before: on return, nobody is in that one."""
+@kernel("int64(int64)", is_entry=True)
+def arm_all(several):  # type: ignore[no-untyped-def]
+    """Arm every transport of a list; one that has no event has to be looked at again soon."""
+    at, found = several + WORD, ARMED
+    for _ in range(load64(several)):
+        function = load64(at + WORD)
+        armed = call_one(function, load64(at + 2 * WORD)) if function != 0 else UNARMED
+        if found != COME:
+            found = found if armed == ARMED else armed
+        at += 3 * WORD
+    return found
+
+
+@kernel("void(int64, int64, int64, int64)", is_entry=True)
+def poll_from_now_on(engine, poll, arm, state):  # type: ignore[no-untyped-def]
+    """Poll and arm with these functions, and no more with those before: on return, nobody is in those."""
     lock(engine)
     store64(engine + ENGINE.other_state, state)
-    store64(engine + ENGINE.poll_other, function)
+    store64(engine + ENGINE.arm_other, arm)
+    store64(engine + ENGINE.poll_other, poll)
     unlock(engine)
 
 

@@ -30,6 +30,9 @@ ENGINE = words(
     # what progress does when there is something to do, by C address: take in what has come, send what waited for room, step transfers;
     # and have a transport that is not compiled in hand up what has come, 0 where there is none; what that one is polled with
     "take_in move_on step poll_other other_state "
+    # what arms such a transport, by C address; where it has an event, what dozes in a wait, and what `poll` looks at then; how often
+    # progress has looked at the network (sleeping.py)
+    "arm_other doze events looks "
     # trace: the record of the operation that this rank is in
     "current "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py); of collectives, what

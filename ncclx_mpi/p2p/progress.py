@@ -18,7 +18,7 @@ from ncclx_mpi.p2p.layout import ABORTED, AGAIN, DEADLINE, ENGINE, FAILED, PEER,
 from ncclx_mpi.p2p.rendezvous import flush_queue
 from numba_kernels import types
 from numba_kernels.atomics import compare_exchange, load64, load_relaxed, pause, store64, store_relaxed, store_release, ticks
-from numba_kernels.calls import call_step
+from numba_kernels.calls import call_step, call_two
 from numba_kernels.jit import kernel
 
 sched_yield = types.external("sched_yield", types.int32())
@@ -76,6 +76,7 @@ def progress_locked(engine):  # type: ignore[no-untyped-def]
     Whatever there is to do is done in functions called by address: as a part of every call that waits, they would be most of its code.
     """
     if load64(engine + ENGINE.poll_other) != 0:
+        store64(engine + ENGINE.looks, load64(engine + ENGINE.looks) + 1)
         call_step(load64(engine + ENGINE.poll_other), load64(engine + ENGINE.other_state))
     if has_arrivals(engine) != 0:
         call_step(load64(engine + ENGINE.take_in), engine)
@@ -148,8 +149,17 @@ def give_away(engine, turn, started):  # type: ignore[no-untyped-def]
         return AGAIN
     if waited > load64(engine + ENGINE.doze_ticks):
         waited_us = waited // load64(engine + ENGINE.ticks_per_us)
-        usleep(types.uint32(min(max(waited_us >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US)))
+        _doze(engine, min(max(waited_us >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US))
     return 0
+
+
+@kernel("void(int64, int64)")
+def _doze(engine, us):  # type: ignore[no-untyped-def]
+    """Sleep so long; where a network can end that, in a function of its own (:mod:`ncclx_mpi.p2p.sleeping`)."""
+    if load64(engine + ENGINE.doze) != 0:
+        call_two(load64(engine + ENGINE.doze), engine, us)
+    else:
+        usleep(types.uint32(us))
 
 
 @kernel("int64(int64, int64, int64)")

@@ -6,8 +6,9 @@ does, with the engine's lock and without the GIL; it is one more thread of the r
 How often it looks, by what is pending and how long nothing has happened:
 
 ===========================  ==========================================================================
-nothing is pending           never: it sleeps until something is (:mod:`ncclx_mpi.p2p.stirring`); with a
-                             network that wants to be polled every 5 ms
+nothing is pending           never: it sleeps until something is (:mod:`ncclx_mpi.p2p.stirring`), or until a
+                             network has something (:mod:`ncclx_mpi.p2p.sleeping`); every 5 ms at one that
+                             cannot tell
 the rank waits itself        each tenth time of those below, as the wait makes progress
 a processor of its own       all the time for 200 us, then as below
 else                         it dozes a 64th of the time, 100 us to 5 ms
@@ -27,29 +28,34 @@ from ncclx_mpi.locality.machine import numbers
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
 from ncclx_mpi.p2p.layout import ENGINE, TRACE
+from ncclx_mpi.p2p.network_progress import MOST_ASLEEP_US
 from ncclx_mpi.p2p.progress import lock, progress_locked, try_lock, unlock, usleep
+from ncclx_mpi.p2p.sleeping import arm_network
 from ncclx_mpi.p2p.stirring import ring
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, pause, store64, ticks
 from numba_kernels.jit import c_address, entry, kernel
 from numba_kernels.layout import WORD, words, zeroed
+from transports.base import ARMED, UNARMED
 
 VARIABLE = "NCCLX_MPI_PROGRESS_THREAD"
 _OFF, _ON = ("", "off", "no", "false"), ("on", "yes", "true")
 _NUMBERS = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
-CONTROL = words("ProgressControl", "stopped ring has_own_processor polled event")
-"""What Python and the thread share: whether it is to end; `ring` by C address; what `poll` looks at, and the event when it was read."""
+CONTROL = words("ProgressControl", "stopped ring has_own_processor polled network event")
+"""What Python and the thread share: whether it is to end; `ring` by C address; what `poll` looks at, the thread's own event and the
+network's, and the first when it was read."""
 
 _poll = types.external("poll", types.int32(types.intp, types.int64, types.int32))
 _read_event = types.external("eventfd_read", types.int32(types.int32, types.intp))
-_POLLIN = 1
+_POLLIN, _FOUND_SHIFT = 1, 48
 _OWN_SPIN_US = 200
 _DOZE_SHIFT, _LEAST_DOZE_US, _MOST_DOZE_US = 6, 100, 5000
 _MOST_LEFT_ALONE = 9
 """Dozes in a row in which a rank that is in a call is left alone: two that look at the same lines in turn take them from each other."""
-_NETWORK_MS = 5
-"""Between two looks at a network while nothing is pending here: what is to be sent may wait for the peer's answer (network_progress.py)."""
+_NETWORK_MS, _ARMED_MS = 5, MOST_ASLEEP_US // 1000
+"""Between two looks at a network while nothing is pending here, one that tells of what comes the second: what is to be sent may wait for the
+peer's answer (network_progress.py)."""
 _LINGER_US = 2000
 """For so long after the last thing that was pending the thread expects the next one, and dozes; waking it costs a system call."""
 
@@ -184,8 +190,15 @@ def _sleep(engine, control):  # type: ignore[no-untyped-def]
         unlock(engine)
         return
     store64(engine + ENGINE.rouse, load64(control + CONTROL.ring))
+    events, longest = 1, -1
+    if load64(engine + ENGINE.poll_other) != 0:
+        armed = arm_network(engine)
+        events = 2 if armed == ARMED else 1
+        longest = _ARMED_MS if armed == ARMED else (_NETWORK_MS if armed == UNARMED else 0)
+        store64(control + CONTROL.network, load64(engine + ENGINE.events))
     unlock(engine)
-    if _poll(control + CONTROL.polled, 1, types.int32(_NETWORK_MS if load64(engine + ENGINE.poll_other) != 0 else -1)) == 1:
+    found = _poll(control + CONTROL.polled, events, types.int32(longest))
+    if found > 0 and load64(control + CONTROL.polled) >> _FOUND_SHIFT & _POLLIN != 0:
         _read_event(types.int32(load64(engine + ENGINE.bell)), control + CONTROL.event)
     lock(engine)
     store64(engine + ENGINE.rouse, 0)

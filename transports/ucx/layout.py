@@ -16,7 +16,7 @@ STATE = words(
     # what to call, and with what, when a peer is found dead; 0: nobody
     "note_death deaths death_words "
     # the worker, and functions of UCX by C address
-    "worker progress send receive release_data free_request create_endpoint "
+    "worker progress arm send receive release_data free_request create_endpoint "
     # callbacks by C address
     "on_sent on_piece_sent on_piece_received on_failed "
     # whether messages may be handed up now; links that something is owed or kept for; messages that UCX still sends
@@ -25,6 +25,8 @@ STATE = words(
     "active_first active_last active_count done_first waiting_first "
     # when the network was looked at, and when it last had something to do; when pieces under way were last waited for in vain
     "polled used ticks_per_us in_vain "
+    # how often in a row UCX could not be armed, as something had come
+    "unarmed "
     # bytes of a piece, where no window asks for fewer
     "piece "
     # ROUTE of each world rank; for how long there may be none, in ticks
@@ -93,7 +95,7 @@ WITH_ADDRESS_AND_ERRORS = 1 | 2 | 4
 PEER_ERRORS = 1
 # of ucp_am_recv_param_t, whose first word has the flags
 DATA_MAY_BE_HELD, IS_DESCRIPTION = 1 << 16, 1 << 17
-OK, IN_PROGRESS, NO_WAY = 0, 1, -6
+OK, IN_PROGRESS, NO_WAY, BUSY = 0, 1, -6, -15
 _LAST_ERROR = -100
 
 

@@ -52,14 +52,14 @@ _UNITS = {"": 0, "B": 0, "K": 10, "KB": 10, "M": 20, "MB": 20, "G": 30, "GB": 30
 _FUNCTIONS = (
     "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
-    "ucp_worker_set_am_recv_handler", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
-    "ucp_am_data_release", "ucp_request_free", "ucp_request_check_status", "ucp_get_version", "ucs_status_string",
-    "ucp_ep_print_info",
+    "ucp_worker_get_efd", "ucp_worker_arm", "ucp_worker_set_am_recv_handler", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
+    "ucp_am_data_release", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_ep_print_info",
+    "ucp_request_free", "ucp_request_check_status", "ucp_get_version", "ucs_status_string",
 )  # fmt: skip
 _ROOM = 256
 _RESOURCE = re.compile(r"resource \d+ .*-- (\w+)/(\S+)")
 _LANE = re.compile(r"lane\[\d+\]: +\d+:(\w+)/([^.\s]+)")
-_FEATURE_AM = 64
+_FEATURE_WAKEUP, _FEATURE_AM = 16, 64
 _AM_ID, _AM_FLAGS, _AM_CALL, _AM_ARGUMENT = 1, 2, 4, 8
 _WHOLE_MESSAGES = 1
 _SERIALIZED = 1
@@ -277,6 +277,8 @@ class Worker:
     ----------
     address : int
         The ``ucp_worker_h``.
+    event : int
+        Its event descriptor, for ``ucp_worker_arm``.
 
     Raises
     ------
@@ -295,11 +297,14 @@ class Worker:
             status = self._ucp.ucp_worker_create(self._context, ctypes.byref(params), ctypes.byref(worker))
         self._check(status, "make a worker")
         self.address = worker.value or 0
+        event = ctypes.c_int(-1)
+        self._check(self._ucp.ucp_worker_get_efd(worker, ctypes.byref(event)), "say what wakes it")
+        self.event = event.value
 
     def _start(self) -> None:
         config = ctypes.c_void_p()
         self._check(self._ucp.ucp_config_read(None, None, ctypes.byref(config)), "read its settings")
-        params = _Params(mask=1, features=_FEATURE_AM)
+        params = _Params(mask=1, features=_FEATURE_AM | _FEATURE_WAKEUP)
         major, minor, _ = self._library.version
         status = self._ucp.ucp_init_version(major, minor, ctypes.byref(params), config, ctypes.byref(self._context))
         self._ucp.ucp_config_release(config)

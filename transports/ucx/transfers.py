@@ -26,9 +26,11 @@ from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.calls import call_five, call_one, call_seven, call_three, call_two
 from numba_kernels.jit import kernel
 from numba_kernels.memory import allocate, allocate_or_end, copy, make_stack, release
+from transports.base import ARMED, COME, UNARMED
 from transports.messages import REQUEST
 from transports.ucx.channel import MOST_PROGRESS, endpoint_of, fail, make_progress, settle
 from transports.ucx.layout import (
+    BUSY,
     BY_RENDEZVOUS,
     FAILED,
     IN_PROGRESS,
@@ -61,6 +63,8 @@ _PATIENCE_US = 1_000_000
 _AWAY_US = 20
 """Who has not looked for so long computes or dozes between two looks, and takes all that has come at once. Another one sees what comes in
 the first look, and does not look again to find nothing before it goes on."""
+_MOST_UNARMED = 64
+"""How often in a row something may have come before a thread that is to sleep does so all the same, for a while."""
 
 _params = make_stack(PARAMS.total // 8)
 
@@ -396,3 +400,18 @@ def poll(state):  # type: ignore[no-untyped-def]
         settle(state)
     if load64(state + STATE.active_first) | load64(state + STATE.waiting_first) | load64(state + STATE.done_first) != 0:
         step(state)
+
+
+@kernel("int64(int64)", is_entry=True)
+def arm(state):  # type: ignore[no-untyped-def]
+    """Have the event descriptor of UCX tell of what comes next; the next look is not too soon after the one before, whatever came."""
+    store64(state + STATE.polled, 0)
+    is_left = load64(state + STATE.listed_first) | load64(state + STATE.active_first) | load64(state + STATE.waiting_first)
+    if is_left | load64(state + STATE.done_first) != 0:
+        return UNARMED
+    status = status_of(call_one(load64(state + STATE.arm), load64(state + STATE.worker)))
+    unarmed = load64(state + STATE.unarmed) + 1 if status == BUSY else 0
+    store64(state + STATE.unarmed, unarmed)
+    if status == OK:
+        return ARMED
+    return COME if 0 < unarmed <= _MOST_UNARMED else UNARMED

@@ -37,6 +37,7 @@ _FLUSH_SECONDS, _CLOSING_SECONDS = 1.0, 1.0
 """At the end: until peers that make no progress are left alone with what they have; until UCX has ended its part of it."""
 _CALLED = (
     ("progress", "ucp_worker_progress"),
+    ("arm", "ucp_worker_arm"),
     ("send", "ucp_am_send_nbx"),
     ("receive", "ucp_am_recv_data_nbx"),
     ("release_data", "ucp_am_data_release"),
@@ -116,7 +117,11 @@ class Ucx(Transport):
 
     @functools.cached_property
     def functions(self) -> Functions:
-        return Functions.of(channel, transfers, transfers.poll)
+        return Functions.of(channel, transfers, transfers.poll, transfers.arm)
+
+    @property
+    def event(self) -> int:
+        return self._worker.event
 
     @property
     def is_busy(self) -> bool:
