@@ -402,12 +402,24 @@ def poll(state):  # type: ignore[no-untyped-def]
         step(state)
 
 
+@kernel("int64(int64)")
+def _is_waiting_unseen(state):  # type: ignore[no-untyped-def]
+    """Whether there is something to do soon that UCX tells nothing of: of messages under way, only the end of a piece is an event."""
+    if load64(state + STATE.listed_first) | load64(state + STATE.waiting_first) | load64(state + STATE.done_first) != 0:
+        return 1
+    request = load64(state + STATE.active_first)
+    while request != 0:
+        if load64(request + TRANSFER.flying) == 0:
+            return 1
+        request = load64(request + TRANSFER.next)
+    return 0
+
+
 @kernel("int64(int64)", is_entry=True)
 def arm(state):  # type: ignore[no-untyped-def]
     """Have the event descriptor of UCX tell of what comes next; the next look is not too soon after the one before, whatever came."""
     store64(state + STATE.polled, 0)
-    is_left = load64(state + STATE.listed_first) | load64(state + STATE.active_first) | load64(state + STATE.waiting_first)
-    if is_left | load64(state + STATE.done_first) != 0:
+    if _is_waiting_unseen(state) != 0:
         return UNARMED
     status = status_of(call_one(load64(state + STATE.arm), load64(state + STATE.worker)))
     unarmed = load64(state + STATE.unarmed) + 1 if status == BUSY else 0
