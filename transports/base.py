@@ -57,7 +57,8 @@ class Functions(NamedTuple):
         ``void(state)``: move transfers on; called of the one that is compiled in. `state` is what ``attach`` returned.
     arm
         ``int64(state)``, of a transport that has a :attr:`Transport.event`, else 0: a thread is about to sleep on it. ARMED: it wakes with
-        what comes next. COME: something has come. UNARMED: there is that to do which no event tells of, so it has to look again soon.
+        what comes next, and does not sleep if something has come that was not polled for. COME: something has, for certain. UNARMED:
+        there is that to do which no event tells of, so it has to look again soon.
     """
 
     send: int

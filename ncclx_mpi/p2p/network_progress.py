@@ -33,7 +33,13 @@ MOST_ASLEEP_US = 50_000
 
 
 class NetworkProgress:
-    """The thread, from its making until :meth:`stop`. It holds no GIL, and does nothing while the rank is in the engine itself."""
+    """The thread, from its making until :meth:`stop`. It holds no GIL, and does nothing while the rank is in the engine itself.
+
+    Attributes
+    ----------
+    native_id : int
+        Its number on this machine.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._is_stopped, self._stopped_at = zeroed(WORD)
@@ -42,6 +48,7 @@ class NetworkProgress:
         engine.listen(self._bell)
         self._thread = threading.Thread(target=self._run, name="ncclx_mpi-network", daemon=True)
         self._thread.start()
+        self.native_id = self._thread.native_id or 0
 
     def stop(self) -> None:
         """End it, before the transports are closed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import LINE, WORD, words
 from numba_kernels.memory import copy
 from numba_kernels.rows import NamedTuple
-from transports.base import Calls, Transport
+from transports.base import ARMED, COME, Calls, Transport
 from transports.messages import (
     ANSWER,
     ASK,
@@ -127,6 +128,7 @@ class End:
         self._revoke = of_a_request(functions.revoke)
         of_the_state = ctypes.CFUNCTYPE(None, ctypes.c_int64)
         self._poll, self._step = of_the_state(functions.poll), of_the_state(functions.step)
+        self._arm = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(functions.arm)
         self._block[RECORDER.send // WORD] = functions.send
         self._read = 0
         self._ends: list[End] = []
@@ -193,6 +195,21 @@ class End:
                 assert seen.kind == ATS
                 sent["finished"] = 1
         self._step(self._state)
+
+    def arm(self) -> int:
+        """Have the event tell of what comes next; what ``Functions.arm`` returns."""
+        return int(self._arm(self._state))
+
+    def is_told(self, seconds: float) -> bool:
+        """Whether the event tells that something has come, within a time in which the other ends make progress and this one does not."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for each in self._ends:
+                if each is not self:
+                    each._poll(each._state)
+            if select.select([self.transport.event], [], [], 0.001)[0]:
+                return True
+        return False
 
     def refuse(self, refuses: bool) -> None:
         """Refuse what is handed up from now on, or take it again."""
@@ -400,6 +417,18 @@ class TransportTests:
                 break
         assert sent["finished"] and fetched["finished"] and not room.all()
         assert (room == before).all() or not is_free
+
+    def test_an_event_tells_of_what_comes(self, ends: tuple[End, End]) -> None:
+        if ends[1].transport.event < 0:
+            pytest.skip("it has no event")
+        for number in range(3):
+            deadline = time.monotonic() + _ARRIVES_WITHIN
+            while ends[1].arm() != ARMED and time.monotonic() < deadline:
+                assert ends[1].received() == []
+            assert ends[0].send(1, b"come", tag=number)
+            assert ends[1].is_told(_ARRIVES_WITHIN)
+            assert ends[1].arm() == COME or ends[1].is_told(_ARRIVES_WITHIN)
+            assert [(message.payload, message.tag) for message in ends[1].received()] == [(b"come", number)]
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         zero, one = ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import pytest
 from ncclx_mpi import errors
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import SYNCHRONOUS
+from ncclx_mpi.p2p.network_progress import NetworkProgress
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
 from transports.ucx import library
@@ -86,6 +88,31 @@ def test_who_leaves_in_order_is_not_dead(pair: Pair) -> None:
     for _ in range(10_000):
         engine.progress()
     assert not engine.arena.has_dead_ranks and not engine.transports[1].is_busy
+
+
+@pytest.mark.parametrize("pair", ["be_killed"], indirect=True)
+def test_a_thread_takes_in_what_comes_while_the_rank_does_something_else(pair: Pair) -> None:
+    engine, room = pair.comm.engine, np.zeros(LARGE, np.uint8)
+    assert pair.says() == "sending"
+    request = engine.start_recv(pair.comm, room.ctypes.data, room.size, 1, 2)
+    thread = NetworkProgress(engine)
+    try:
+        deadline = time.monotonic() + 60
+        while not engine.done(request) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (room == pattern(LARGE)).all()
+        begun, before, used = time.monotonic(), switches(thread), time.process_time()
+        time.sleep(1)
+        took = time.monotonic() - begun
+        assert switches(thread) - before < 60 * took and time.process_time() - used < took / 4
+    finally:
+        thread.stop()
+
+
+def switches(thread: NetworkProgress) -> int:
+    """How often a thread has slept."""
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return int(status.split("nonvoluntary_ctxt_switches")[0].rsplit("voluntary_ctxt_switches:", 1)[1])
 
 
 @pytest.mark.parametrize("pair", ["be_killed"], indirect=True)
