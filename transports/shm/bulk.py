@@ -14,6 +14,11 @@ Unmatched sends hold no pipe and cannot starve matched ones. Private memory is c
 lets them and where the receiver has found that faster (:mod:`transports.shm.shared`, :mod:`transports.shm.trial`); the pipe then only
 holds the words of that transfer.
 
+A transfer begins in the pipe where the one before ended. A line that was read a moment ago is in the second-level cache of the receiver's
+core, and to write it again takes it from there, one line after the other; one that was written a cache ago is in the cache that both
+share. So a pipe has twice the bytes of a second-level cache. Of a pipe that is lent often both ends have the pages from then on: otherwise
+each page would fault when the pipe first comes there, and what is measured meanwhile would be that.
+
 :data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). The functions that are entries are called by address.
 
 Cost: nbytes over the slower of the two copies, which run at the same time on two cores; one copy where the message lies in the arena.
@@ -21,14 +26,15 @@ Cost: nbytes over the slower of the two copies, which run at the same time on tw
 
 from __future__ import annotations
 
+from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, store64, store_release, ticks
 from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import copy, stream, write_shared
 from transports.messages import ERR_OTHER, ON_DEVICE, REQUEST, REQUEST_WORDS
-from transports.shm.lane import SHM
-from transports.shm.layout import BULK, BULK_BYTES, BULK_SLOTS
+from transports.shm.lane import LANE, SHM
+from transports.shm.layout import BULK, BULK_SLOTS, BULK_STRIDE, PAGE
 from transports.shm.shared import (
     AUTO,
     DIRECT,
@@ -55,6 +61,10 @@ _BROKEN_OFF = 1 << 40
 """In ``BULK.posted``: the sender cannot read its array any more."""
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a message from which the receiver writes it past the caches, since it would not stay in them anyway."""
+_MAPPED_AT = 16
+"""The grant of a pipe with which both ends take all its pages: a program that sends fewer large messages does not need them."""
+_POPULATE_WRITE = 23
+_madvise = types.external("madvise", types.int32(types.intp, types.intp, types.int32))
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
@@ -107,6 +117,7 @@ def serve(engine, lane, request):  # type: ignore[no-untyped-def]
     if grant <= 0:
         store64(request + TRANSFER.grant, grant)
         _cut(request, load64(request + REQUEST.nbytes))
+        _map_of_peer(engine, lane, pipe)
     elif accept_shared(request, pipe, grant) == 0:
         return 1
     _activate(engine, request)
@@ -151,15 +162,59 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
     store_release(pipe + BULK.consumed, 0)
     store64(receive + TRANSFER.pipe, pipe)
     lane = load64(receive + TRANSFER.lane)
+    _map_own(engine, pipe)
     _choose_way(engine, receive, lane)
     grant = load64(receive + TRANSFER.grant)
     if load64(receive + TRANSFER.far) != 0:
         grant = offer_shared(pipe, load64(receive + REQUEST.address), load64(receive + TRANSFER.wanted))
         store64(receive + TRANSFER.grant, grant)
+    else:
+        _place(engine, receive, pipe)
     _activate(engine, receive)
     store64(receive + REQUEST.second, grant)
     store64(receive + REQUEST.third, pipe - load64(engine + SHM.arena))
     call_three(load64(engine + SHM.clear_to_send), engine, lane, receive)
+
+
+@kernel("void(int64, int64, int64)")
+def _place(engine, receive, pipe):  # type: ignore[no-untyped-def]
+    """Have a transfer begin in the pipe where the one before ended."""
+    chunk, chunks = load64(receive + TRANSFER.chunk), load64(receive + TRANSFER.chunks)
+    depth = load64(engine + SHM.pipe_bytes) // chunk
+    first = (load64(pipe + BULK.next) + chunk - 1) // chunk % depth
+    store64(pipe + BULK.first, first)
+    store64(pipe + BULK.next, (first + chunks) % depth * chunk)
+
+
+@kernel("void(int64, int64)")
+def _map_own(engine, pipe):  # type: ignore[no-untyped-def]
+    """Count a grant; with one of them this rank takes all pages of the pipe, and says so to those that it is lent to."""
+    grants = load64(pipe + BULK.grants) + 1
+    store64(pipe + BULK.grants, grants)
+    if grants == _MAPPED_AT:
+        _take_pages(engine, pipe)
+        store64(pipe + BULK.mapped, 1 + _number_of(engine, pipe))
+
+
+@kernel("void(int64, int64)")
+def _take_pages(engine, pipe):  # type: ignore[no-untyped-def]
+    """Have this process's page table map a pipe, as far as it is used; a kernel that cannot leaves that to faults."""
+    _madvise(pipe, PAGE + load64(engine + SHM.pipe_bytes), types.int32(_POPULATE_WRITE))
+
+
+@kernel("int64(int64, int64)")
+def _number_of(engine, pipe):  # type: ignore[no-untyped-def]
+    """Which of this rank's pipes it is."""
+    return (pipe - load64(engine + SHM.first_pipe)) // BULK_STRIDE
+
+
+@kernel("void(int64, int64, int64)")
+def _map_of_peer(engine, lane, pipe):  # type: ignore[no-untyped-def]
+    """Take all pages of a pipe of a peer that has done so, once."""
+    number, known = load64(pipe + BULK.mapped), load64(lane + LANE.mapped)
+    if number != 0 and known >> number & 1 == 0:
+        store64(lane + LANE.mapped, known | 1 << number)
+        _take_pages(engine, pipe)
 
 
 @kernel("void(int64, int64, int64)")
@@ -207,7 +262,7 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
     chunks, done = load64(request + TRANSFER.chunks), load64(request + TRANSFER.done_chunks)
     nbytes, address = load64(request + REQUEST.nbytes), load64(request + REQUEST.address)
     window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
-    depth = BULK_BYTES // chunk
+    depth, first = load64(engine + SHM.pipe_bytes) // chunk, load64(pipe + BULK.first)
     streamed = is_streamed(engine, -min(load64(request + TRANSFER.grant), 0))
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and done - load_acquire(pipe + BULK.consumed) < depth:
@@ -218,7 +273,7 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
             if offset + length > moved:
                 break
             place = offset % window
-        write_shared(pipe + BULK.data + (done % depth) * chunk, address + place, length, streamed)
+        write_shared(pipe + BULK.data + (first + done) % depth * chunk, address + place, length, streamed)
         done += 1
         budget -= 1
         store_release(pipe + BULK.posted, done)
@@ -226,15 +281,15 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
     return 1 if done == chunks else 0
 
 
-@kernel("int64(int64)")
-def _drain(request):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)")
+def _drain(engine, request):  # type: ignore[no-untyped-def]
     """Read the chunks that have come, as far as the receiver's buffer goes; 1 when all are read."""
     pipe, chunk = load64(request + TRANSFER.pipe), load64(request + TRANSFER.chunk)
     chunks, done = load64(request + TRANSFER.chunks), load64(request + TRANSFER.done_chunks)
     nbytes, address = load64(request + REQUEST.message_bytes), load64(request + REQUEST.address)
     wanted = min(nbytes, load64(request + REQUEST.nbytes))
     window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
-    depth = BULK_BYTES // chunk
+    depth, first = load64(engine + SHM.pipe_bytes) // chunk, load64(pipe + BULK.first)
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and load_acquire(pipe + BULK.posted) > done:
         offset = done * chunk
@@ -245,7 +300,7 @@ def _drain(request):  # type: ignore[no-untyped-def]
                 break
             place = offset % window
         if length > 0:
-            source = pipe + BULK.data + (done % depth) * chunk
+            source = pipe + BULK.data + (first + done) % depth * chunk
             if nbytes >= STREAM_LANDING_FROM:
                 stream(address + place, source, length)
             else:
@@ -307,7 +362,7 @@ def step(engine):  # type: ignore[no-untyped-def]
         if load64(request + TRANSFER.far) != 0:
             finished = _step_shared(request)
         else:
-            finished = _feed(engine, request) if load64(request + TRANSFER.sending) != 0 else _drain(request)
+            finished = _feed(engine, request) if load64(request + TRANSFER.sending) != 0 else _drain(engine, request)
         if finished:
             store64(link, following)
             store64(engine + SHM.active_count, load64(engine + SHM.active_count) - 1)

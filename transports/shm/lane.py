@@ -32,13 +32,13 @@ SHM = words(
     # `streamed`: bytes for peers are written past the caches; `stores_fixed`: the user has chosen that, else it is tried anew now and then
     "key ring_lines streamed stores_fixed ticks_per_us "
     # transfers under way, and receives that wait for a pipe (bulk.py)
-    "active_count active_first starved_first starved_last bulk_free*4 "
+    "active_count active_first starved_first starved_last bulk_free*4 first_pipe pipe_bytes "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the ways by size (shared.py, trial.py)
     "token copies trials*80",
 )
-LANE = words("Lane", "outbox tail seen_consumed control token reach | inbox head published")
+LANE = words("Lane", "outbox tail seen_consumed control token reach mapped | inbox head published")
 """``control``: the peer's ``CONTROL`` block; ``token``: what stands where the peer says in it; ``reach``: whether the kernel copies between
-the two processes, once that is known."""
+the two processes, once that is known; ``mapped``: a bit for each pipe of the peer whose pages this process has."""
 assert SHM.total <= ENGINE_WORDS * WORD and LANE.total <= PEER_WORDS * WORD
 
 MESSAGES_A_TURN = 64

@@ -37,7 +37,7 @@ from numba_kernels.layout import WORD, words
 from transports.shm.slots import slot_bytes
 
 MAGIC = 0x6E63636C785F6D70
-VERSION = 6
+VERSION = 7
 PAGE = 4096
 
 HEADER = words(
@@ -53,11 +53,14 @@ ABSENT, ALIVE, FINALIZED, DEAD = range(4)
 RING = words("Ring", "consumed | released | data")
 """``consumed``: lines read (writer: the receiver); ``released``: bytes of eager payload matched (writer: the receiver)."""
 
-BULK = words("Bulk", "posted | consumed | claimed | read | written | target wanted | data")
-"""``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver). The others serve transfers
-without a pipe between the buffers: see :mod:`transports.shm.shared`."""
-BULK_BYTES = 1 << 20
-BULK_SLOTS = 4
+BULK = words("Bulk", "posted | consumed first next grants mapped | claimed | read | written | target wanted | data")
+"""``posted``: chunks written (writer: the sender); ``consumed``: chunks read (writer: the receiver). ``first``: in which of the places for
+chunks of its size the first chunk is; ``next``: byte of the pipe behind the last transfer; ``grants``: how often it was lent; ``mapped``: 1 +
+its number, once all of it is worth having (writer: the receiver, before the grant). The others serve transfers without a pipe between
+the buffers: see :mod:`transports.shm.shared`."""
+LEAST_BULK_BYTES, BULK_BYTES = 1 << 20, 4 << 20
+"""Of a pipe: the least that is used, and the most, which takes addresses only as long as it is not used."""
+BULK_SLOTS, BULK_STRIDE = 4, PAGE + BULK_BYTES
 SLOTS = 128
 _MOST_HEAP, _MOST_HEAPS = 1 << 36, 1 << 45
 """A heap takes addresses, not memory. 32 TiB for all of them leaves room for the rest: x86-64 has 128 TiB, and the program,
@@ -109,9 +112,10 @@ class ArenaPlan:
         """The ring that `source` writes and `target` reads."""
         return self.rings + (source * self.nranks + target) * self.ring_stride
 
-    @property
-    def bulk_stride(self) -> int:
-        return PAGE + BULK_BYTES
+    @staticmethod
+    def pipe_bytes(l2_bytes: int) -> int:
+        """Bytes of a pipe that are used, by the second-level cache of a core: twice that, as what is written there was read long ago then."""
+        return min(max(2 * l2_bytes, LEAST_BULK_BYTES), BULK_BYTES) if l2_bytes else 2 * LEAST_BULK_BYTES
 
     @property
     def bulks(self) -> int:
@@ -119,7 +123,7 @@ class ArenaPlan:
 
     def bulk(self, owner: int, index: int) -> int:
         """A bulk pipe of the pool of `owner`, who reads it."""
-        return self.bulks + (owner * BULK_SLOTS + index) * self.bulk_stride
+        return self.bulks + (owner * BULK_SLOTS + index) * BULK_STRIDE
 
     @cached_property
     def slots(self) -> int:

@@ -102,6 +102,8 @@ class SharedMemory(Transport):
             ("ticks_per_us", int(ticks_per_us())),
             ("token", self._key + self._rank),
             ("copies", AUTO),
+            ("first_pipe", base + plan.bulk(self._rank, 0)),
+            ("pipe_bytes", plan.pipe_bytes(_word_at(base + HEADER.l2_bytes).value)),
         ):
             self.set_word(field, value)
         for index in range(BULK_SLOTS):
