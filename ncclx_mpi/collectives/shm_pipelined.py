@@ -4,7 +4,7 @@
 
     writer                                        reader
       wait  consumed > k - 4                        wait  posted > k
-      chunk k -> ring[k % 4]   (streamed if far)    use ring[k % 4]: copy it out, or reduce from it in place
+      chunk k -> behind k - 1  (streamed if far)    use it: copy it out, or reduce from it in place
       posted = k + 1           (release)            consumed = k + 1   (release)
 
 *Split* rings carry one stream from each rank to each other one; *shared* rings carry one stream from each rank that all others read.
@@ -31,16 +31,23 @@ from transports.shm.shared import is_streamed
 from transports.shm.slots import (
     CHUNKS,
     LEAST_CHUNK,
+    READ,
     RING,
     SLOT,
     bounce_of,
-    shared_chunk,
+    give_place,
+    judged_blocks,
+    map_read,
+    map_written,
+    place_of,
     shared_consumed,
     shared_posted,
-    split_chunk,
+    shared_ring,
+    split_bytes,
     split_chunk_bytes,
     split_consumed,
     split_posted,
+    split_ring,
 )
 from transports.shm.store_kind import COUNTED, better_stores
 
@@ -97,8 +104,8 @@ def _look_at_placement(comm, count):  # type: ignore[no-untyped-def]
     if code != 0:
         return code
     patience = load64(engine + ENGINE.ticks_per_us) * (_PATIENCE_US if load64(engine + ENGINE.spins) > 1 else _LITTLE_PATIENCE_US)
-    block, its_block = shared_chunk(slot, size, rank, 0) + MOST_PIECE, shared_chunk(slot, size, neighbour, 0) + MOST_PIECE
-    found = better_stores(mine, theirs, first, patience, block, its_block)  # beyond the pieces that may be unread
+    block, its_block = judged_blocks(slot, size, rank), judged_blocks(slot, size, neighbour)
+    found = better_stores(mine, theirs, first, patience, block, its_block)
     if found >= 0 and load64(engine + SHM.stores_fixed) == 0:
         store64(engine + SHM.streamed, found)
     return 0
@@ -119,6 +126,39 @@ def _post(comm, ring, index, signature):  # type: ignore[no-untyped-def]
     store_release(ring + RING.posted, index + 1)
 
 
+@kernel("int64(int64)")
+def _shared_bytes(comm):  # type: ignore[no-untyped-def]
+    """Bytes of a shared ring that are used."""
+    return load64(load64(comm + COMM.engine) + SHM.pipe_bytes)
+
+
+@kernel("int64(int64)")
+def _split_bytes(comm):  # type: ignore[no-untyped-def]
+    """Bytes of a stream of a split ring that are used."""
+    return split_bytes(load64(comm + COMM.size), 2 * _shared_bytes(comm))
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64)")
+def _write(comm, ring, index, memory, ring_bytes, address, nbytes):  # type: ignore[no-untyped-def]
+    """Write chunk `index` of a ring."""
+    map_written(ring, index, memory, ring_bytes)
+    streamed = is_streamed(load64(comm + COMM.engine), load64(comm + WAYS.stores))
+    write_shared(memory + give_place(ring, index, nbytes, ring_bytes), address, nbytes, streamed)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _take(comm, writer, ring, read, memory, ring_bytes, signature):  # type: ignore[no-untyped-def]
+    """Wait for the next chunk of a ring of `writer`: its address, or the code of a failure."""
+    index = load64(read + READ.consumed)
+    code = _wait(comm, writer, ring + RING.posted, index + 1, signature)
+    if code == 0:
+        code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
+    if code != 0:
+        return code
+    map_read(ring, read, memory, ring_bytes)
+    return memory + place_of(ring, index)
+
+
 @kernel("int64(int64, int64, int64, int64, int64)")
 def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-untyped-def]
     """Write the next chunk of the stream to `reader`. 0 or the code of a failure."""
@@ -129,8 +169,7 @@ def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-unty
         code = _wait(comm, reader, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, signature)
         if code != 0:
             return code
-    streamed = is_streamed(load64(comm + COMM.engine), load64(comm + WAYS.stores))
-    write_shared(split_chunk(slot, size, rank, reader, index), address, nbytes, streamed)
+    _write(comm, ring, index, split_ring(slot, size, rank, reader), _split_bytes(comm), address, nbytes)
     _post(comm, ring, index, signature)
     return 0
 
@@ -139,12 +178,8 @@ def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-unty
 def take_split(comm, writer, signature):  # type: ignore[no-untyped-def]
     """Wait for the next chunk of the stream from `writer`: its address, or the code of a failure."""
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
-    index = load64(split_consumed(slot, size, writer, rank))
-    ring = split_posted(slot, size, writer, rank)
-    code = _wait(comm, writer, ring + RING.posted, index + 1, signature)
-    if code == 0:
-        code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
-    return code if code != 0 else split_chunk(slot, size, writer, rank, index)
+    ring, read = split_posted(slot, size, writer, rank), split_consumed(slot, size, writer, rank)
+    return _take(comm, writer, ring, read, split_ring(slot, size, writer, rank), _split_bytes(comm), signature)
 
 
 @kernel("void(int64, int64)")
@@ -169,8 +204,7 @@ def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def
                 code = _wait(comm, reader, word, index - CHUNKS + 1, signature)
                 if code != 0:
                     return code
-    streamed = is_streamed(load64(comm + COMM.engine), load64(comm + WAYS.stores))
-    write_shared(shared_chunk(slot, size, rank, index), address, nbytes, streamed)
+    _write(comm, ring, index, shared_ring(slot, size, rank), _shared_bytes(comm), address, nbytes)
     _post(comm, ring, index, signature)
     return 0
 
@@ -179,12 +213,8 @@ def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def
 def take_shared(comm, writer, signature):  # type: ignore[no-untyped-def]
     """Wait for the next chunk of the shared ring of `writer`: its address, or the code of a failure."""
     slot, size, rank = load64(comm + COMM.slot), load64(comm + COMM.size), load64(comm + COMM.rank)
-    index = load64(shared_consumed(slot, size, writer, rank))
-    ring = shared_posted(slot, size, writer)
-    code = _wait(comm, writer, ring + RING.posted, index + 1, signature)
-    if code == 0:
-        code = check_signature(comm, writer, signature, load64(ring + RING.signatures + 8 * (index & (CHUNKS - 1))))
-    return code if code != 0 else shared_chunk(slot, size, writer, index)
+    ring, read = shared_posted(slot, size, writer), shared_consumed(slot, size, writer, rank)
+    return _take(comm, writer, ring, read, shared_ring(slot, size, writer), _shared_bytes(comm), signature)
 
 
 @kernel("void(int64, int64)")
@@ -202,15 +232,15 @@ def piece_of(nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def chunk_bytes(size, nbytes):  # type: ignore[no-untyped-def]
-    """Bytes of a chunk of a stream of `nbytes` from each of `size` ranks to each other one."""
-    return min(piece_of(nbytes), split_chunk_bytes(size))
+def chunk_bytes(comm, nbytes):  # type: ignore[no-untyped-def]
+    """Bytes of a chunk of a stream of `nbytes` from each rank to each other one, the same for both ends."""
+    return min(piece_of(nbytes), split_chunk_bytes(load64(comm + COMM.size), 2 * _shared_bytes(comm)))
 
 
 @kernel("int64(int64, int64, int64)")
 def chunk_items(comm, nbytes, itemsize):  # type: ignore[no-untyped-def]
     """Elements of a chunk of a stream of up to `nbytes` that is reduced: whole lines of them where they are small."""
-    items = chunk_bytes(load64(comm + COMM.size), nbytes) // itemsize
+    items = chunk_bytes(comm, nbytes) // itemsize
     return items // 64 * 64 if items >= 64 else items
 
 

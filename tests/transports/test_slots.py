@@ -8,6 +8,8 @@ import mmap
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from numba_kernels.jit import entry
 from transports.shm import slots
@@ -39,14 +41,14 @@ def regions(size: int) -> list[tuple[int, int]]:
     for writer in ranks:
         for reader in ranks:
             places.append((slots.split_posted(0, size, writer, reader), slots.RING.total))
-            places.append((slots.split_consumed(0, size, writer, reader), 8))
-            places.append((slots.shared_consumed(0, size, writer, reader), 8))
-            chunk = slots.split_chunk_bytes(size)
-            places += [(slots.split_chunk(0, size, writer, reader, index), chunk) for index in range(slots.CHUNKS)]
+            places.append((slots.split_consumed(0, size, writer, reader), slots.READ.total))
+            places.append((slots.shared_consumed(0, size, writer, reader), slots.READ.total))
+            places.append((slots.split_ring(0, size, writer, reader), slots.split_bytes(size, slots.SPLIT_BYTES)))
     for rank in ranks:
         places += [(slots.buffer_of(0, size, rank, number, slots.MID), slots.MID) for number in range(slots.DEPTH)]
         places += [(slots.buffer_of(0, size, rank, number, slots.BIG), slots.BIG) for number in range(slots.BIGS)]
-        places += [(slots.shared_chunk(0, size, rank, index), slots.SHARED_CHUNK) for index in range(slots.CHUNKS)]
+        places.append((slots.shared_ring(0, size, rank), slots.SHARED_BYTES))
+        places.append((slots.judged_blocks(0, size, rank), slots.JUDGED_BYTES))
     return sorted(places)
 
 
@@ -92,10 +94,35 @@ def test_the_last_one_gives_bulk_memory_back() -> None:
         slot = arena.base + arena.plan.slot(0)
         lease, give_back = entry(slots.lease), entry(slots.give_back)
         assert lease(slot, arena.plan.slot_stride, 1, 2) == 0
-        chunk = slots.shared_chunk(slot, 2, 1, 2)
-        ctypes.memset(chunk, 1, slots.SHARED_CHUNK)
+        chunk = slots.shared_ring(slot, 2, 1) + (1 << 20)
+        ctypes.memset(chunk, 1, 1 << 20)
         ctypes.c_int64.from_address(slot + slots.SLOT.bulk).value = 1
         assert [give_back(slot, 2), give_back(slot, 2)] == [0, 1]
         assert ctypes.string_at(chunk, 64) == bytes(64)
     finally:
         arena.close()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 33, 64])
+@pytest.mark.parametrize("ring_bytes", [2 << 20, 4 << 20, 8 << 20])
+def test_a_stream_has_room_for_the_chunks_in_flight(size: int, ring_bytes: int) -> None:
+    assert slots.split_bytes(size, ring_bytes) <= slots.split_bytes(size, slots.SPLIT_BYTES)
+    assert slots.split_bytes(size, ring_bytes) % PAGE == 0
+    assert (slots.CHUNKS + 1) * slots.split_chunk_bytes(size, ring_bytes) <= slots.split_bytes(size, ring_bytes)
+    assert slots.split_chunk_bytes(size, ring_bytes) >= slots.LEAST_CHUNK // 64 * 64
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=400))
+def test_no_chunk_is_written_over_one_in_flight(lengths: list[int]) -> None:
+    """Of any lengths up to a fifth of the ring; readers are as far behind as the counters let them be."""
+    words = (ctypes.c_int64 * (slots.RING.total // 8))()
+    ring, ring_bytes = ctypes.addressof(words), 1000 * 64
+    give, place_of = slots.give_place, slots.place_of
+    flying: list[tuple[int, int, int]] = []
+    for index, lines in enumerate(lengths):
+        flying = flying[-(slots.CHUNKS - 1) :]
+        place = give(ring, index, 64 * lines - 3, ring_bytes)
+        assert place % 64 == 0 and place >= 0 and place + 64 * lines <= ring_bytes
+        assert all(place + 64 * lines <= first or place >= first + nbytes for _, first, nbytes in flying)
+        flying.append((index, place, 64 * lines))
+        assert [place_of(ring, each) for each, _, _ in flying] == [first for _, first, _ in flying]

@@ -3,13 +3,14 @@
 ::
 
     | header | device words: 16 x 256 B | lines: rank x 16 x 128 B | done, bounce: rank | posted, consumed: ring counters |
-    | mid: rank x 16 x 2 KiB | big: rank x 2 x 16 KiB | shared rings: rank x 2 MiB | split rings: rank x (destination x 4 chunks) |
+    | mid: rank x 16 x 2 KiB | big: rank x 2 x 16 KiB | shared rings, blocks to judge stores by: rank | split rings: rank x destination |
 
 *Lines* carry small collectives: line ``q % 16`` of a rank announces its part in collective number ``q`` of the communicator;
 up to 48 bytes of payload stand in the line itself, so that they cost the one line transfer that the announcement costs anyway.
 Longer payloads stand in *mid* (16 buffers) or *big* (2 buffers) of the rank. *Shared rings* are written by their rank and read by all
-others, *split rings* are cut into one stream for each destination; both move bulk data in chunks, four in flight. *Device words* are a
-page of their own, so that it can be pinned: streams of GPUs write them.
+others, *split rings* are cut into one stream for each destination; both move bulk data in chunks, four in flight. A chunk stands in its
+ring behind the one before, so that a line is written again when it was read long ago (:mod:`transports.shm.bulk` says why that matters), and
+the writer says where, beside its counter. *Device words* are a page of their own, so that it can be pinned: streams of GPUs write them.
 
 =====================  ==============  ===============  =====================================================================
 word                   written by      polled by        order and meaning
@@ -21,7 +22,9 @@ word                   written by      polled by        order and meaning
 ``parted``             its rank        who waits long   beside ``done``: what it called, once it frees the communicator or finalizes
 ``bounce``             its rank        its neighbour    release: counts up while the two measure their round trip
 ``RING.posted``        writer          readers          release after the chunk (sfence where streamed): chunks written since the lease
-``RING.consumed``      reader          writer           release after reading: chunks read since the lease
+``RING.places``        writer          nobody           before ``posted``: where each of the four chunks in flight stands, in lines
+``RING.mapped``        writer          nobody           1 once all pages of the ring are worth having
+``READ.consumed``      reader          writer           release after reading: chunks read since the lease
 ``DEVICE.ready``       its rank        executors        its stream, in order: the arrays of collective q may be read and written
 ``DEVICE.done``        its rank        all others       its stream, in order: its share of collective q is done
 ``DEVICE.refused``     its rank        all others       release before its ``ready`` and ``done``: it cannot do collective q after all
@@ -51,8 +54,10 @@ SLOT = words("Slot", "leased | returned | bulk | broken")
 once a rank gave up a collective in the middle, so that those who wait for it do not wait for ever."""
 LINE = words("Line", "stamp signature payload*6 | proposed proposed_signature")
 DEVICE = words("Device", "ready | done | refused")
-RING = words("Ring", "posted signatures*7")
-"""A writer's counter and, beside it in the same line, the signatures of the chunks in flight."""
+RING = words("Ring", "posted signatures*4 places next mapped")
+"""A writer's counter and, in the same line, the signatures and the places of the chunks in flight, and where the next one stands."""
+READ = words("Read", "consumed mapped |")
+"""A reader's counter, and whether it has all pages of the ring."""
 
 SUSPECTED = 1 << 32
 """In ``broken``: the system refused a copy between processes, perhaps since one of them has died."""
@@ -63,10 +68,17 @@ MID = 2 << 10
 BIG = 16 << 10
 BIGS = 2
 CHUNKS = 4
-SHARED_CHUNK = 512 << 10
-SPLIT_BYTES = 2 << 20
-"""Bytes of one rank's split ring, as long as that leaves at least `LEAST_CHUNK` for each chunk."""
+SHARED_BYTES, SPLIT_BYTES = 4 << 20, 8 << 20
+"""The most that is used of one rank's shared ring, and of its split one; that takes addresses only as long as it is not used."""
+JUDGED_BYTES = 64 << 10
+"""Behind a shared ring, for blocks by which kinds of stores are compared."""
 LEAST_CHUNK = 4 << 10
+_IN_RING = CHUNKS + 1
+"""Chunks of the largest kind that a ring has room for: four in flight, and what is left over at its end."""
+_MAPPED_AT = 12
+"""The chunk of a ring before which both ends take all its pages: some collectives on streams later."""
+_PLACE_BITS, _PLACE_SHIFT = 16, 6
+assert SHARED_BYTES >> _PLACE_SHIFT <= 1 << _PLACE_BITS and SPLIT_BYTES >> 1 >> _PLACE_SHIFT <= 1 << _PLACE_BITS
 
 DEVICE_RANKS = 16
 """Ranks of a communicator up to which each has device words."""
@@ -76,7 +88,7 @@ _DEVICES_APART = _PAGE // DEVICE_RANKS
 _LINES = 2 * _PAGE
 _WORDS_APART = 64
 _LINES_APART = 128  # the adjacent-line prefetcher takes pairs
-_MADV_REMOVE = 9
+_MADV_REMOVE, _MADV_POPULATE_WRITE = 9, 23
 
 _madvise = types.external("madvise", types.int32(types.intp, types.intp, types.int32))
 
@@ -85,8 +97,8 @@ def slot_bytes(nranks: int) -> int:
     """Bytes of a slot for communicators of up to `nranks` ranks."""
     fixed = _LINES + nranks * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * nranks * nranks * _WORDS_APART
     buffers = nranks * (DEPTH * MID + BIGS * BIG)
-    split = max(SPLIT_BYTES, nranks * CHUNKS * LEAST_CHUNK)
-    return -(-fixed // _PAGE) * _PAGE + buffers + nranks * (CHUNKS * SHARED_CHUNK + split)
+    split = max(SPLIT_BYTES, nranks * _IN_RING * LEAST_CHUNK)
+    return -(-fixed // _PAGE) * _PAGE + buffers + nranks * (SHARED_BYTES + JUDGED_BYTES + split)
 
 
 @kernel("int64(int64, int64)", is_entry=True)
@@ -178,23 +190,69 @@ def _bulk(slot, size):  # type: ignore[no-untyped-def]
     return _buffers(slot, size) + size * (DEPTH * MID + BIGS * BIG)
 
 
+@kernel("int64(int64, int64, int64)")
+def shared_ring(slot, size, writer):  # type: ignore[no-untyped-def]
+    """Memory of the shared ring of `writer`: `SHARED_BYTES`."""
+    return _bulk(slot, size) + writer * (SHARED_BYTES + JUDGED_BYTES)
+
+
+@kernel("int64(int64, int64, int64)")
+def judged_blocks(slot, size, rank):  # type: ignore[no-untyped-def]
+    """Memory by which `rank` and its neighbour compare kinds of stores: `JUDGED_BYTES`."""
+    return shared_ring(slot, size, rank) + SHARED_BYTES
+
+
+@kernel("int64(int64, int64)")
+def split_bytes(size, ring_bytes):  # type: ignore[no-untyped-def]
+    """Bytes of a stream in a split ring of `ring_bytes`: whole pages, room for the chunks in flight."""
+    return max(ring_bytes // size // _PAGE * _PAGE, _IN_RING * LEAST_CHUNK)
+
+
+@kernel("int64(int64, int64)")
+def split_chunk_bytes(size, ring_bytes):  # type: ignore[no-untyped-def]
+    """The most bytes of a chunk in a split ring of `ring_bytes`, a multiple of 64."""
+    return split_bytes(size, ring_bytes) // _IN_RING & ~63
+
+
 @kernel("int64(int64, int64, int64, int64)")
-def shared_chunk(slot, size, writer, index):  # type: ignore[no-untyped-def]
-    """Memory of chunk `index` of the shared ring of `writer`; `SHARED_CHUNK` bytes."""
-    return _bulk(slot, size) + (writer * CHUNKS + (index & (CHUNKS - 1))) * SHARED_CHUNK
+def split_ring(slot, size, writer, reader):  # type: ignore[no-untyped-def]
+    """Memory of the stream from `writer` to `reader`."""
+    return shared_ring(slot, size, size) + (writer * size + reader) * split_bytes(size, SPLIT_BYTES)
 
 
-@kernel("int64(int64)")
-def split_chunk_bytes(size):  # type: ignore[no-untyped-def]
-    """Bytes that one chunk of a split ring holds, a multiple of 64."""
-    return max(LEAST_CHUNK, (SPLIT_BYTES // (size * CHUNKS)) & ~63)
+@kernel("int64(int64, int64)")
+def place_of(ring, index):  # type: ignore[no-untyped-def]
+    """Where in its ring chunk `index` stands, which is in flight."""
+    shift = (index & (CHUNKS - 1)) * _PLACE_BITS
+    return (load64(ring + RING.places) >> shift & ((1 << _PLACE_BITS) - 1)) << _PLACE_SHIFT
 
 
-@kernel("int64(int64, int64, int64, int64, int64)")
-def split_chunk(slot, size, writer, reader, index):  # type: ignore[no-untyped-def]
-    """Memory of chunk `index` of the stream from `writer` to `reader`."""
-    streams = _bulk(slot, size) + size * CHUNKS * SHARED_CHUNK
-    return streams + ((writer * size + reader) * CHUNKS + (index & (CHUNKS - 1))) * split_chunk_bytes(size)
+@kernel("int64(int64, int64, int64, int64)")
+def give_place(ring, index, nbytes, ring_bytes):  # type: ignore[no-untyped-def]
+    """Where in its ring of `ring_bytes` the next chunk, of `nbytes`, goes: behind the one before, or to the beginning."""
+    place, shift = load64(ring + RING.next), (index & (CHUNKS - 1)) * _PLACE_BITS
+    if place + nbytes > ring_bytes:
+        place = 0
+    others = load64(ring + RING.places) & ~(((1 << _PLACE_BITS) - 1) << shift)
+    store64(ring + RING.places, others | place >> _PLACE_SHIFT << shift)
+    store64(ring + RING.next, place + ((nbytes + 63) & ~63))
+    return place
+
+
+@kernel("void(int64, int64, int64, int64)")
+def map_written(ring, index, memory, ring_bytes):  # type: ignore[no-untyped-def]
+    """Before chunk `index` is written: take all pages of a ring that is in use, and say so to its readers."""
+    if index == _MAPPED_AT:
+        _madvise(memory, ring_bytes, types.int32(_MADV_POPULATE_WRITE))
+        store64(ring + RING.mapped, 1)
+
+
+@kernel("void(int64, int64, int64, int64)")
+def map_read(ring, read, memory, ring_bytes):  # type: ignore[no-untyped-def]
+    """Take all pages of a ring that its writer has, once. A kernel that cannot leaves them to their faults."""
+    if load64(ring + RING.mapped) != 0 and load64(read + READ.mapped) == 0:
+        store64(read + READ.mapped, 1)
+        _madvise(memory, ring_bytes, types.int32(_MADV_POPULATE_WRITE))
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
@@ -222,7 +280,7 @@ def give_back(slot, size):  # type: ignore[no-untyped-def]
         return 0
     if load64(slot + SLOT.bulk) != 0:
         first = _bulk(slot, size)
-        end = split_chunk(slot, size, size, 0, 0)
+        end = split_ring(slot, size, size, 0)
         _madvise(first, (end - first) // _PAGE * _PAGE, _MADV_REMOVE)
     store_release(slot + SLOT.leased, 0)
     return 1

@@ -33,7 +33,6 @@ from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import kernel
 from numba_kernels.memory import release
 from transports.shm.shared import DIRECT
-from transports.shm.slots import SHARED_CHUNK
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True, nogil=False)
@@ -66,7 +65,7 @@ def stream_blocks(comm, kind, root, send, table):  # type: ignore[no-untyped-def
         return -number
     own = table + rank * BLOCK.total
     own_bytes, own_place = load64(own + BLOCK.nbytes), load64(own + BLOCK.recv)
-    chunk = min(piece_of(longest), SHARED_CHUNK)
+    chunk = piece_of(longest)
     code, rounds = 0, chunks_of(longest, chunk)
     state = leave_gil() if rounds > SHORT_ROUNDS else 0
     for turn in range(rounds + 1):

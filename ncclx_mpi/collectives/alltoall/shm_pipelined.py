@@ -21,10 +21,10 @@ from ncclx_mpi.collectives.shm_pipelined import (
     LEAST_ADDRESS,
     SHORT_ROUNDS,
     begin_streams,
+    chunk_bytes,
     chunks_of,
     drop_split,
     land,
-    piece_of,
     put_split,
     take_split,
 )
@@ -35,16 +35,9 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import release
 from transports.shm.shared import DIRECT
-from transports.shm.slots import split_chunk_bytes
 
 ROW = words("Row", "send send_bytes recv recv_bytes")
 """What a rank sends to, and receives from, one peer."""
-
-
-@kernel("int64(int64, int64)")
-def _chunk_of(comm, nbytes):  # type: ignore[no-untyped-def]
-    """Bytes of a chunk of a stream of `nbytes`, the same for both ends."""
-    return min(piece_of(nbytes), split_chunk_bytes(load64(comm + COMM.size)))
 
 
 @kernel("int64(int64, int64)")
@@ -54,7 +47,7 @@ def _rounds(comm, table):  # type: ignore[no-untyped-def]
         if other != load64(comm + COMM.rank):
             row = table + other * ROW.total
             for nbytes in (load64(row + ROW.send_bytes), load64(row + ROW.recv_bytes)):
-                rounds = max(rounds, chunks_of(nbytes, _chunk_of(comm, nbytes)))
+                rounds = max(rounds, chunks_of(nbytes, chunk_bytes(comm, nbytes)))
     return rounds
 
 
@@ -65,7 +58,7 @@ def _send_round(comm, kind, root, table, turn):  # type: ignore[no-untyped-def]
         other = (rank + step) % size
         row = table + other * ROW.total
         nbytes = load64(row + ROW.send_bytes)
-        chunk = _chunk_of(comm, nbytes)
+        chunk = chunk_bytes(comm, nbytes)
         offset = turn * chunk
         if offset < nbytes:
             length = min(chunk, nbytes - offset)
@@ -82,7 +75,7 @@ def _receive_round(comm, kind, root, table, turn, total):  # type: ignore[no-unt
         other = (rank + size - step) % size
         row = table + other * ROW.total
         nbytes = load64(row + ROW.recv_bytes)
-        chunk = _chunk_of(comm, nbytes)
+        chunk = chunk_bytes(comm, nbytes)
         offset = turn * chunk
         if offset < nbytes:
             source = take_split(comm, other, sign(kind, root, nbytes))
