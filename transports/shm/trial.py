@@ -2,12 +2,15 @@
 
 How fast a way is depends on the machine, on where its cores are this minute and on what the caches hold; nothing that could be
 looked up. So of every `PERIOD` transfers of a size class the first few go all ways, and the rest the way that was
-the fastest once. The least time counts: whatever disturbs a transfer makes it slower. Each way has its trials in a row: a pipe is faster
-when its lines are where the last transfer of its kind left them. Direct copies go first, and once more at the end:
-they are the faster way as a rule, and the first transfer pays for pages that nobody has touched yet.
+the fastest once. The least time counts: whatever disturbs a transfer makes it slower. The way that was chosen before goes first, as it
+has been going. Then each way has its trials in a row: a pipe is faster when its lines are where the last transfer of its kind left them.
+Direct copies go once more at the end: they are the faster way as a rule, and the first transfer pays for pages that nobody has
+touched yet.
 The first trials of all meet cold caches, from which direct copies gain more as they get warm: so pipes have to be faster by a
 good part then, and trials are repeated soon, and then ever more rarely. Later trials meet what later transfers meet: there pipes
-only have to be faster by more than what two least times of the same way differ by.
+only have to be faster by more than what two least times of the same way differ by. But a pipe that has not been in use meets lines that
+are in no cache any more, and some trials do not fill it: it is a third faster once it has gone around. So after the second trials a
+pipe with plain stores is used even if it was slower by a half; at the beginning of the third ones it shows what it takes.
 
 A trial belongs to one rank. It may decide for that rank alone where the other side need not know; what ranks must decide
 alike is decided by one of them and published.
@@ -25,14 +28,16 @@ TRIAL = words("Trial", "count least*3 chosen")
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
-TRIALS, FEW_TRIALS, FEW_FROM = 9, 4, 4 << 20
+TRIALS, FEW_TRIALS, FEW_FROM = 11, 4, 4 << 20
 """Transfers that are trials, one after the other; few from some bytes on, as a transfer that takes long is disturbed by less in
-proportion, and programs make few of them."""
+proportion, goes around its pipe itself, and programs make few of them."""
+_AS_BEFORE = 2
+"""Of many trials the first ones, which go as the transfers before."""
 PERIOD, STARTS = 2048, (0, 16, 96, 1024)
 """Transfers of a period, and after how many of them the trials begin anew."""
-_EARLY, _EARLY_MARGIN, _MARGIN = 16, 25, 10
+_EARLY, _EARLY_MARGIN, _MARGIN, _COLD_MARGIN = 16, 25, 10, -33
 """Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
-chosen all the same, after those trials and after later ones."""
+chosen all the same, after those trials and after later ones; after the second ones of many they have to take less."""
 _SMALLEST_BITS = 15
 _NWAYS = 3
 
@@ -61,9 +66,13 @@ def _step(count):  # type: ignore[no-untyped-def]
     return turn - last
 
 
-@kernel("int64(int64, int64)")
-def _tried(step, trials):  # type: ignore[no-untyped-def]
-    """The way of one of so many trials: direct copies first, a third with each kind of stores, direct copies again."""
+@kernel("int64(int64, int64, int64)")
+def _tried(step, trials, chosen):  # type: ignore[no-untyped-def]
+    """The way of one of so many trials: as before, direct copies, a third with each kind of stores, direct copies again."""
+    if trials == TRIALS:
+        if step < _AS_BEFORE:
+            return chosen
+        step, trials = step - _AS_BEFORE, trials - _AS_BEFORE
     if step == 0 or step > trials // 3 * 2:
         return DIRECT
     return PIPED if step <= trials // 3 else STREAMED
@@ -72,12 +81,15 @@ def _tried(step, trials):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def next_way(trial, nbytes):  # type: ignore[no-untyped-def]
     """The way that the next transfer, of `nbytes`, goes: DIRECT, PIPED with plain stores, or STREAMED."""
-    step = _step(load64(trial + TRIAL.count))
-    store64(trial + TRIAL.count, load64(trial + TRIAL.count) + 1)
+    count, trials = load64(trial + TRIAL.count), _trials(nbytes)
+    step = _step(count)
+    store64(trial + TRIAL.count, count + 1)
+    if count == 0:
+        store64(trial + TRIAL.chosen, DIRECT)
     if step == 0:
         for way in range(_NWAYS):
             store64(trial + TRIAL.least + 8 * way, 0)
-    return _tried(step, _trials(nbytes)) if step < _trials(nbytes) else load64(trial + TRIAL.chosen)
+    return _tried(step, trials, load64(trial + TRIAL.chosen)) if step < trials else load64(trial + TRIAL.chosen)
 
 
 @kernel("int64(int64)")
@@ -87,17 +99,27 @@ def _better_pipe(trial):  # type: ignore[no-untyped-def]
     return PIPED if streamed == 0 or 0 < plain <= streamed else STREAMED
 
 
-@kernel("void(int64, int64, int64)")
-def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
-    """A transfer by `way` has taken so many ticks."""
+@kernel("int64(int64, int64, int64)")
+def _margin(trial, nbytes, pipe):  # type: ignore[no-untyped-def]
+    """By how many hundredths direct copies may take longer than `pipe` now."""
+    count = load64(trial + TRIAL.count)
+    turn = (count - 1) % PERIOD
+    if count <= _EARLY:
+        return _EARLY_MARGIN
+    is_cold = pipe == PIPED and STARTS[1] <= turn < STARTS[2] and _trials(nbytes) == TRIALS
+    return _COLD_MARGIN if is_cold else _MARGIN
+
+
+@kernel("void(int64, int64, int64, int64)")
+def note_time(trial, nbytes, way, taken):  # type: ignore[no-untyped-def]
+    """A transfer of `nbytes` by `way` has taken so many ticks."""
     least = trial + TRIAL.least + 8 * way
     if load64(least) == 0 or taken < load64(least):
         store64(least, taken)
     pipe, direct = _better_pipe(trial), load64(trial + TRIAL.least + 8 * DIRECT)
     piped = load64(trial + TRIAL.least + 8 * pipe)
     if piped > 0 and direct > 0:
-        margin = _EARLY_MARGIN if load64(trial + TRIAL.count) <= _EARLY else _MARGIN
-        store64(trial + TRIAL.chosen, DIRECT if 100 * direct < (100 + margin) * piped else pipe)
+        store64(trial + TRIAL.chosen, DIRECT if 100 * direct < (100 + _margin(trial, nbytes, pipe)) * piped else pipe)
 
 
 @kernel("int64(int64, int64)")
