@@ -11,7 +11,7 @@ from transports.shm.trial import FEW_FROM, FEW_TRIALS, PERIOD, STARTS, TRIALS
 
 AS_BEFORE = -1
 ORDER = AS_BEFORE, AS_BEFORE, DIRECT, PIPED, PIPED, PIPED, STREAMED, STREAMED, STREAMED, DIRECT, DIRECT
-FEW_ORDER = DIRECT, PIPED, STREAMED, DIRECT
+FEW_ORDER = AS_BEFORE, AS_BEFORE, DIRECT, PIPED, STREAMED, DIRECT
 
 
 def ways(nbytes: int, count: int, ticks: dict[int, tuple[int, int, int]]) -> list[tuple[int, bool]]:
@@ -27,7 +27,7 @@ def ways(nbytes: int, count: int, ticks: dict[int, tuple[int, int, int]]) -> lis
         way = trial.next_way(mine, nbytes)
         found.append((way, bool(trial.is_trial(mine, nbytes))))
         if found[-1][1]:
-            trial.note_time(mine, nbytes, way, taken[way])
+            trial.note_time(mine, way, taken[way])
     return found
 
 
@@ -93,7 +93,7 @@ def test_a_pipe_that_was_not_in_use_is_used_for_a_while_though_it_was_slower() -
     for _ in range(STARTS[2] + TRIALS + 1):
         way = trial.next_way(mine, nbytes)
         used = used + 1 if way == PIPED else 0
-        trial.note_time(mine, nbytes, way, {DIRECT: 31, STREAMED: 44, PIPED: 22 if used > 8 else 37}[way])
+        trial.note_time(mine, way, {DIRECT: 31, STREAMED: 44, PIPED: 22 if used > 8 else 37}[way])
         found.append(way)
     assert found[TRIALS : STARTS[1]] == [DIRECT] * (STARTS[1] - TRIALS)
     assert found[STARTS[1] + TRIALS : STARTS[2]] == [PIPED] * (STARTS[2] - STARTS[1] - TRIALS) and found[-1] == PIPED

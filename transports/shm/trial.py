@@ -28,16 +28,16 @@ TRIAL = words("Trial", "count least*3 chosen")
 CLASSES = 16
 WORDS = CLASSES * TRIAL.total // 8
 """Words of a table of trials, one for each size class."""
-TRIALS, FEW_TRIALS, FEW_FROM = 11, 4, 4 << 20
+TRIALS, FEW_TRIALS, FEW_FROM = 11, 6, 4 << 20
 """Transfers that are trials, one after the other; few from some bytes on, as a transfer that takes long is disturbed by less in
-proportion, goes around its pipe itself, and programs make few of them."""
+proportion, and programs make few of them."""
 _AS_BEFORE = 2
-"""Of many trials the first ones, which go as the transfers before."""
+"""The first of them, which go as the transfers before."""
 PERIOD, STARTS = 2048, (0, 16, 96, 1024)
 """Transfers of a period, and after how many of them the trials begin anew."""
 _EARLY, _EARLY_MARGIN, _MARGIN, _COLD_MARGIN = 16, 25, 10, -33
 """Transfers of a size class up to which its trials are the first ones; by how many hundredths direct copies may take longer, and are
-chosen all the same, after those trials and after later ones; after the second ones of many they have to take less."""
+chosen all the same, after those trials and after later ones; after the second ones they have to take less than plain pipes."""
 _SMALLEST_BITS = 15
 _NWAYS = 3
 
@@ -69,13 +69,12 @@ def _step(count):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _tried(step, trials, chosen):  # type: ignore[no-untyped-def]
     """The way of one of so many trials: as before, direct copies, a third with each kind of stores, direct copies again."""
-    if trials == TRIALS:
-        if step < _AS_BEFORE:
-            return chosen
-        step, trials = step - _AS_BEFORE, trials - _AS_BEFORE
-    if step == 0 or step > trials // 3 * 2:
+    third, step = (trials - _AS_BEFORE) // 3, step - _AS_BEFORE
+    if step < 0:
+        return chosen
+    if step == 0 or step > 2 * third:
         return DIRECT
-    return PIPED if step <= trials // 3 else STREAMED
+    return PIPED if step <= third else STREAMED
 
 
 @kernel("int64(int64, int64)")
@@ -99,27 +98,26 @@ def _better_pipe(trial):  # type: ignore[no-untyped-def]
     return PIPED if streamed == 0 or 0 < plain <= streamed else STREAMED
 
 
-@kernel("int64(int64, int64, int64)")
-def _margin(trial, nbytes, pipe):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)")
+def _margin(trial, pipe):  # type: ignore[no-untyped-def]
     """By how many hundredths direct copies may take longer than `pipe` now."""
     count = load64(trial + TRIAL.count)
     turn = (count - 1) % PERIOD
     if count <= _EARLY:
         return _EARLY_MARGIN
-    is_cold = pipe == PIPED and STARTS[1] <= turn < STARTS[2] and _trials(nbytes) == TRIALS
-    return _COLD_MARGIN if is_cold else _MARGIN
+    return _COLD_MARGIN if pipe == PIPED and STARTS[1] <= turn < STARTS[2] else _MARGIN
 
 
-@kernel("void(int64, int64, int64, int64)")
-def note_time(trial, nbytes, way, taken):  # type: ignore[no-untyped-def]
-    """A transfer of `nbytes` by `way` has taken so many ticks."""
+@kernel("void(int64, int64, int64)")
+def note_time(trial, way, taken):  # type: ignore[no-untyped-def]
+    """A transfer by `way` has taken so many ticks."""
     least = trial + TRIAL.least + 8 * way
     if load64(least) == 0 or taken < load64(least):
         store64(least, taken)
     pipe, direct = _better_pipe(trial), load64(trial + TRIAL.least + 8 * DIRECT)
     piped = load64(trial + TRIAL.least + 8 * pipe)
     if piped > 0 and direct > 0:
-        store64(trial + TRIAL.chosen, DIRECT if 100 * direct < (100 + _margin(trial, nbytes, pipe)) * piped else pipe)
+        store64(trial + TRIAL.chosen, DIRECT if 100 * direct < (100 + _margin(trial, pipe)) * piped else pipe)
 
 
 @kernel("int64(int64, int64)")
