@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from ncclx_mpi.algorithms import LARGEST_ITEM
 from ncclx_mpi.collectives.cma_tuning import WAYS
-from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, check_line, check_signature, end
+from ncclx_mpi.collectives.shm_oneshot import SCRATCH, begin, bytes_of, check_line, check_signature, end
 from ncclx_mpi.p2p.layout import COMM, ENGINE
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_relaxed, store_release
@@ -54,6 +54,9 @@ from transports.shm.store_kind import COUNTED, better_stores
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a result from which it is written past the caches, since it would not stay in them anyway."""
 LEAST_PIECE, MOST_PIECE, PIECES = 32 << 10, 128 << 10, 8
+_LONG_SPLIT, _LONG_SHARED, _LONG_RING = 64 << 10, 4 << 20, (CHUNKS + 1) * MOST_PIECE
+"""Bytes of a chunk of a split ring, and of what is signed with one of a shared ring, from which a stream is long; bytes that it uses of its
+ring."""
 SHORT_ROUNDS = 4
 """Rounds up to which a collective keeps the GIL while it copies, some 10 us."""
 _PAGE = 4096
@@ -138,12 +141,18 @@ def _split_bytes(comm):  # type: ignore[no-untyped-def]
     return split_bytes(load64(comm + COMM.size), 2 * _shared_bytes(comm))
 
 
-@kernel("void(int64, int64, int64, int64, int64, int64, int64)")
-def _write(comm, ring, index, memory, ring_bytes, address, nbytes):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)")
+def _reach(ring_bytes, is_long):  # type: ignore[no-untyped-def]
+    """Bytes of a ring that a stream uses: of a long one, whose buffers are in no cache, no more than it needs."""
+    return min(ring_bytes, _LONG_RING) if is_long != 0 else ring_bytes
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def _write(comm, ring, index, memory, ring_bytes, is_long, address, nbytes):  # type: ignore[no-untyped-def]
     """Write chunk `index` of a ring."""
     map_written(ring, index, memory, ring_bytes)
     streamed = is_streamed(load64(comm + COMM.engine), load64(comm + WAYS.stores))
-    write_shared(memory + give_place(ring, index, nbytes, ring_bytes), address, nbytes, streamed)
+    write_shared(memory + give_place(ring, index, nbytes, _reach(ring_bytes, is_long)), address, nbytes, streamed)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
@@ -169,7 +178,7 @@ def put_split(comm, reader, address, nbytes, signature):  # type: ignore[no-unty
         code = _wait(comm, reader, split_consumed(slot, size, rank, reader), index - CHUNKS + 1, signature)
         if code != 0:
             return code
-    _write(comm, ring, index, split_ring(slot, size, rank, reader), _split_bytes(comm), address, nbytes)
+    _write(comm, ring, index, split_ring(slot, size, rank, reader), _split_bytes(comm), nbytes >= _LONG_SPLIT, address, nbytes)
     _post(comm, ring, index, signature)
     return 0
 
@@ -204,7 +213,9 @@ def put_shared(comm, address, nbytes, signature):  # type: ignore[no-untyped-def
                 code = _wait(comm, reader, word, index - CHUNKS + 1, signature)
                 if code != 0:
                     return code
-    _write(comm, ring, index, shared_ring(slot, size, rank), _shared_bytes(comm), address, nbytes)
+    _write(
+        comm, ring, index, shared_ring(slot, size, rank), _shared_bytes(comm), bytes_of(signature) >= _LONG_SHARED, address, nbytes
+    )
     _post(comm, ring, index, signature)
     return 0
 
