@@ -33,6 +33,7 @@ from transports.shm.slots import (
     LEAST_CHUNK,
     READ,
     RING,
+    SHARED_BYTES,
     SLOT,
     bounce_of,
     give_place,
@@ -131,8 +132,8 @@ def _post(comm, ring, index, signature):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)")
 def _shared_bytes(comm):  # type: ignore[no-untyped-def]
-    """Bytes of a shared ring that are used."""
-    return load64(load64(comm + COMM.engine) + SHM.pipe_bytes)
+    """Bytes of a shared ring that are used: as many as of a pipe, if it has them."""
+    return min(load64(load64(comm + COMM.engine) + SHM.pipe_bytes), SHARED_BYTES)
 
 
 @kernel("int64(int64)")

@@ -34,7 +34,7 @@ from numba_kernels.layout import WORD
 from numba_kernels.memory import copy, stream, write_shared
 from transports.messages import ERR_OTHER, ON_DEVICE, REQUEST, REQUEST_WORDS
 from transports.shm.lane import LANE, SHM
-from transports.shm.layout import BULK, BULK_SLOTS, BULK_STRIDE, PAGE
+from transports.shm.layout import BULK, BULK_SLOTS, BULK_STRIDE, LEAST_BULK_BYTES, PAGE
 from transports.shm.shared import (
     AUTO,
     DIRECT,
@@ -61,6 +61,8 @@ _BROKEN_OFF = 1 << 40
 """In ``BULK.posted``: the sender cannot read its array any more."""
 STREAM_LANDING_FROM = 12 << 20
 """Bytes of a message from which the receiver writes it past the caches, since it would not stay in them anyway."""
+_LONG = 4 << 20
+"""Bytes of a message from which it keeps to a part of the pipe."""
 _MAPPED_AT = 16
 """The grant of a pipe with which both ends take all its pages: a program that sends fewer large messages does not need them."""
 _POPULATE_WRITE = 23
@@ -176,11 +178,18 @@ def _grant(engine, receive, pipe):  # type: ignore[no-untyped-def]
     call_three(load64(engine + SHM.clear_to_send), engine, lane, receive)
 
 
+@kernel("int64(int64, int64, int64)")
+def _depth(engine, chunk, chunks):  # type: ignore[no-untyped-def]
+    """How many chunks of a message a pipe has room for: of a long one, whose buffers are in no cache, it uses no more than it needs."""
+    is_long = chunks * chunk >= _LONG
+    return (LEAST_BULK_BYTES if is_long else load64(engine + SHM.pipe_bytes)) // chunk
+
+
 @kernel("void(int64, int64, int64)")
 def _place(engine, receive, pipe):  # type: ignore[no-untyped-def]
     """Have a transfer begin in the pipe where the one before ended."""
     chunk, chunks = load64(receive + TRANSFER.chunk), load64(receive + TRANSFER.chunks)
-    depth = load64(engine + SHM.pipe_bytes) // chunk
+    depth = _depth(engine, chunk, chunks)
     first = (load64(pipe + BULK.next) + chunk - 1) // chunk % depth
     store64(pipe + BULK.first, first)
     store64(pipe + BULK.next, (first + chunks) % depth * chunk)
@@ -262,7 +271,7 @@ def _feed(engine, request):  # type: ignore[no-untyped-def]
     chunks, done = load64(request + TRANSFER.chunks), load64(request + TRANSFER.done_chunks)
     nbytes, address = load64(request + REQUEST.nbytes), load64(request + REQUEST.address)
     window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
-    depth, first = load64(engine + SHM.pipe_bytes) // chunk, load64(pipe + BULK.first)
+    depth, first = _depth(engine, chunk, chunks), load64(pipe + BULK.first)
     streamed = is_streamed(engine, -min(load64(request + TRANSFER.grant), 0))
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and done - load_acquire(pipe + BULK.consumed) < depth:
@@ -289,7 +298,7 @@ def _drain(engine, request):  # type: ignore[no-untyped-def]
     nbytes, address = load64(request + REQUEST.message_bytes), load64(request + REQUEST.address)
     wanted = min(nbytes, load64(request + REQUEST.nbytes))
     window, moved = load64(request + REQUEST.window), load64(request + REQUEST.moved)
-    depth, first = load64(engine + SHM.pipe_bytes) // chunk, load64(pipe + BULK.first)
+    depth, first = _depth(engine, chunk, chunks), load64(pipe + BULK.first)
     budget = CHUNKS_A_STEP
     while budget > 0 and done < chunks and load_acquire(pipe + BULK.posted) > done:
         offset = done * chunk

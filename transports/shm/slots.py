@@ -68,8 +68,9 @@ MID = 2 << 10
 BIG = 16 << 10
 BIGS = 2
 CHUNKS = 4
-SHARED_BYTES, SPLIT_BYTES = 4 << 20, 8 << 20
-"""The most that is used of one rank's shared ring, and of its split one; that takes addresses only as long as it is not used."""
+SHARED_BYTES, SPLIT_BYTES = 2 << 20, 4 << 20
+"""The most that is used of one rank's shared ring, and of its split one. It takes addresses only as long as it is not used, but those of all
+slots, where a user may be given few."""
 JUDGED_BYTES = 64 << 10
 """Behind a shared ring, for blocks by which kinds of stores are compared."""
 LEAST_CHUNK = 4 << 10
