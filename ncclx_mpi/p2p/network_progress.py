@@ -17,13 +17,13 @@ import threading
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.layout import ENGINE
 from ncclx_mpi.p2p.progress import try_lock, unlock, usleep
-from ncclx_mpi.p2p.sleeping import arm_network, sleep_armed
+from ncclx_mpi.p2p.sleeping import arm_network, rest
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, load_relaxed
 from numba_kernels.calls import call_step
 from numba_kernels.jit import entry, kernel
 from numba_kernels.layout import WORD, zeroed
-from transports.base import ARMED, UNARMED
+from transports.base import UNARMED
 
 _PERIOD_US = 5000
 """Between two looks at what the rank does, or at a network that cannot tell of what there is to do: a system call each, which costs a rank
@@ -79,7 +79,4 @@ def _take_in_or_sleep(engine):  # type: ignore[no-untyped-def]
         call_step(load64(engine + ENGINE.poll_other), load64(engine + ENGINE.other_state))
         armed = arm_network(engine)
         unlock(engine)
-    if armed == ARMED:
-        sleep_armed(engine, MOST_ASLEEP_US)
-    elif armed == UNARMED:
-        usleep(types.uint32(_PERIOD_US))
+    rest(engine, armed, MOST_ASLEEP_US, _PERIOD_US)

@@ -68,6 +68,15 @@ def sleep_armed(engine, us):  # type: ignore[no-untyped-def]
     _ppoll(engine + ENGINE.events, 1, time, 0)
 
 
+@kernel("void(int64, int64, int64, int64)")
+def rest(engine, armed, longest, nap):  # type: ignore[no-untyped-def]
+    """Sleep as :func:`arm_network` has `armed`: until the network has something, so long at most; not at all; or for a nap (microseconds)."""
+    if armed == ARMED:
+        sleep_armed(engine, longest)
+    elif armed == UNARMED:
+        usleep(types.uint32(nap))
+
+
 @kernel("int64(int64, int64)", is_entry=True)
 def doze(engine, us):  # type: ignore[no-untyped-def]
     """Sleep for so long at most, or until a network has something, unless it has that already; called by address."""
@@ -75,8 +84,5 @@ def doze(engine, us):  # type: ignore[no-untyped-def]
     if try_lock(engine) != 0:
         armed = arm_network(engine)
         unlock(engine)
-    if armed == ARMED:
-        sleep_armed(engine, us)
-    elif armed == UNARMED:
-        usleep(types.uint32(us))
+    rest(engine, armed, us, us)
     return 0
