@@ -6,8 +6,8 @@
       offer: RTS {offset in the arena, or address} --->  fetch, once a receive has met it (perhaps much later)
                                                            in the arena: copies it, and is done
       serve <------------------ CTS {grant, pipe}          else: a pipe of the receiver's pool, when one is free
-      chunk k -> pipe[k % depth], posted = k+1
-                                               posted > k: pipe[k % depth] -> buffer, consumed = k+1
+      chunk k -> pipe[(first + k) % depth], posted = k+1
+                            posted > k: pipe[(first + k) % depth] -> buffer, consumed = k+1
       all posted: finish                       all read: finish, pipe back to the pool
 
 Unmatched sends hold no pipe and cannot starve matched ones. Private memory is copied by sender and receiver together where the kernel
