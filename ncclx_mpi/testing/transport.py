@@ -420,7 +420,8 @@ class TransportTests:
 
     def test_an_event_tells_of_what_comes(self, ends: tuple[End, End]) -> None:
         if ends[1].transport.event < 0:
-            pytest.skip("it has no event")
+            assert ends[1].transport.functions.arm == 0
+            return
         for number in range(3):
             deadline = time.monotonic() + _ARRIVES_WITHIN
             while ends[1].arm() != ARMED and time.monotonic() < deadline:

@@ -74,6 +74,8 @@ slots, where a user may be given few."""
 JUDGED_BYTES = 64 << 10
 """Behind a shared ring, for blocks by which kinds of stores are compared."""
 LEAST_CHUNK = 4 << 10
+_FEW_RANKS = 4
+"""Up to which all of a split ring is used; more read so many streams that half is more than a second-level cache."""
 _IN_RING = CHUNKS + 1
 """Chunks of the largest kind that a ring has room for: four in flight, and what is left over at its end."""
 _MAPPED_AT = 12
@@ -96,10 +98,15 @@ _madvise = types.external("madvise", types.int32(types.intp, types.intp, types.i
 
 def slot_bytes(nranks: int) -> int:
     """Bytes of a slot for communicators of up to `nranks` ranks."""
-    fixed = _LINES + nranks * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * nranks * nranks * _WORDS_APART
-    buffers = nranks * (DEPTH * MID + BIGS * BIG)
-    split = max(SPLIT_BYTES, nranks * _IN_RING * LEAST_CHUNK)
-    return -(-fixed // _PAGE) * _PAGE + buffers + nranks * (SHARED_BYTES + JUDGED_BYTES + split)
+    return max(_bytes_for(min(nranks, _FEW_RANKS)), _bytes_for(nranks))
+
+
+def _bytes_for(size: int) -> int:
+    """Bytes that a communicator of `size` ranks needs."""
+    fixed = _LINES + size * (DEPTH * _LINES_APART + 3 * _WORDS_APART) + 3 * size * size * _WORDS_APART
+    buffers = size * (DEPTH * MID + BIGS * BIG)
+    split = max(SPLIT_BYTES if size <= _FEW_RANKS else SPLIT_BYTES // 2, size * _IN_RING * LEAST_CHUNK)
+    return -(-fixed // _PAGE) * _PAGE + buffers + size * (SHARED_BYTES + JUDGED_BYTES + split)
 
 
 @kernel("int64(int64, int64)", is_entry=True)
@@ -206,7 +213,8 @@ def judged_blocks(slot, size, rank):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def split_bytes(size, ring_bytes):  # type: ignore[no-untyped-def]
     """Bytes of a stream in a split ring of `ring_bytes`: whole pages, room for the chunks in flight."""
-    return max(ring_bytes // size // _PAGE * _PAGE, _IN_RING * LEAST_CHUNK)
+    whole = ring_bytes if size <= _FEW_RANKS else ring_bytes // 2
+    return max(whole // size // _PAGE * _PAGE, _IN_RING * LEAST_CHUNK)
 
 
 @kernel("int64(int64, int64)")
