@@ -25,6 +25,8 @@ compare = types.external("memcmp", types.int32(types.intp, types.intp, types.int
 allocate = types.external("malloc", types.intp(types.intp))
 """Memory, or 0: whoever allocates says what happens then. What is small and of one size is better on the stack (:func:`make_stack`)."""
 release = types.external("free", types.void(types.intp))
+_madvise = types.external("madvise", types.int32(types.intp, types.intp, types.int32))
+_REMOVE, _POPULATE_WRITE = 9, 23
 _aligned = types.external("aligned_alloc", types.intp(types.intp, types.intp))
 end_without_memory = emitted("memory", "end_without_memory")
 """End the process, and say why on its stderr."""
@@ -41,6 +43,18 @@ def make_stack(nwords: int) -> Any:
 def allocate_lines(nbytes):  # type: ignore[no-untyped-def]
     """Memory, or 0, from the start of a line on: a vector register of elements that are computed with lies in one line then, not in two."""
     return _aligned(LINE, nbytes)
+
+
+@kernel("void(int64, int64)")
+def take_pages(address, nbytes):  # type: ignore[no-untyped-def]
+    """Have this process map all pages from `address` on, the beginning of one, at once; a kernel before 5.14 leaves them to their faults."""
+    _madvise(address, nbytes, types.int32(_POPULATE_WRITE))
+
+
+@kernel("void(int64, int64)")
+def remove_pages(address, nbytes):  # type: ignore[no-untyped-def]
+    """Give pages of shared memory back to the kernel, whose bytes are 0 then."""
+    _madvise(address, nbytes, types.int32(_REMOVE))
 
 
 @kernel("int64(int64)")

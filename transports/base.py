@@ -28,8 +28,8 @@ class Capabilities(NamedTuple):
     max_eager: int
 
 
-ARMED, COME, UNARMED = 1, 0, -1
-"""What ``Functions.arm`` returns."""
+COME, UNARMED, ARMED = range(3)
+"""What ``Functions.arm`` returns; of several transports the least counts."""
 
 
 class Functions(NamedTuple):

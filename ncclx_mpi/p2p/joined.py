@@ -18,7 +18,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_one, call_step, call_two
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
-from transports.base import ARMED, COME, UNARMED
+from transports.base import ARMED, UNARMED
 
 
 @kernel("void(int64)", is_entry=True)
@@ -36,9 +36,7 @@ def arm_all(several):  # type: ignore[no-untyped-def]
     at, found = several + WORD, ARMED
     for _ in range(load64(several)):
         function = load64(at + WORD)
-        armed = call_one(function, load64(at + 2 * WORD)) if function != 0 else UNARMED
-        if found != COME:
-            found = found if armed == ARMED else armed
+        found = min(found, call_one(function, load64(at + 2 * WORD)) if function != 0 else UNARMED)
         at += 3 * WORD
     return found
 

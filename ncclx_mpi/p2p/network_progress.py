@@ -17,7 +17,7 @@ import threading
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.layout import ENGINE
 from ncclx_mpi.p2p.progress import try_lock, unlock, usleep
-from ncclx_mpi.p2p.sleeping import arm_network, rest
+from ncclx_mpi.p2p.sleeping import MOST_ASLEEP_US, arm_network, rest
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, load_relaxed
 from numba_kernels.calls import call_step
@@ -28,18 +28,10 @@ from transports.base import UNARMED
 _PERIOD_US = 5000
 """Between two looks at what the rank does, or at a network that cannot tell of what there is to do: a system call each, which costs a rank
 that computes nothing to speak of."""
-MOST_ASLEEP_US = 50_000
-"""For how long the thread sleeps at most: what the rank begins in the meantime is no event."""
 
 
 class NetworkProgress:
-    """The thread, from its making until :meth:`stop`. It holds no GIL, and does nothing while the rank is in the engine itself.
-
-    Attributes
-    ----------
-    native_id : int
-        Its number on this machine.
-    """
+    """The thread, from its making until :meth:`stop`. It holds no GIL, and does nothing while the rank is in the engine itself."""
 
     def __init__(self, engine: Engine) -> None:
         self._is_stopped, self._stopped_at = zeroed(WORD)
@@ -48,7 +40,6 @@ class NetworkProgress:
         engine.listen(self._bell)
         self._thread = threading.Thread(target=self._run, name="ncclx_mpi-network", daemon=True)
         self._thread.start()
-        self.native_id = self._thread.native_id or 0
 
     def stop(self) -> None:
         """End it, before the transports are closed."""

@@ -28,9 +28,8 @@ from ncclx_mpi.locality.machine import numbers
 from ncclx_mpi.p2p.engine import Engine
 from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
 from ncclx_mpi.p2p.layout import ENGINE, TRACE
-from ncclx_mpi.p2p.network_progress import MOST_ASLEEP_US
 from ncclx_mpi.p2p.progress import lock, progress_locked, try_lock, unlock, usleep
-from ncclx_mpi.p2p.sleeping import arm_network
+from ncclx_mpi.p2p.sleeping import MOST_ASLEEP_US, arm_network
 from ncclx_mpi.p2p.stirring import ring
 from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, pause, store64, ticks

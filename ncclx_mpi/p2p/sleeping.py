@@ -30,6 +30,8 @@ from transports.base import ARMED, UNARMED
 _ppoll = types.external("ppoll", types.int32(types.intp, types.int64, types.intp, types.intp))
 _POLLIN = 1
 _US, _US_NS = 1_000_000, 1000
+MOST_ASLEEP_US = 50_000
+"""For how long a thread sleeps at most that makes progress for a rank: what the rank begins in the meantime is no event."""
 
 _timespec = make_stack(2)
 

@@ -26,12 +26,11 @@ Cost: nbytes over the slower of the two copies, which run at the same time on tw
 
 from __future__ import annotations
 
-from numba_kernels import types
 from numba_kernels.atomics import load64, load_acquire, store64, store_release, ticks
 from numba_kernels.calls import call_three
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
-from numba_kernels.memory import copy, stream, write_shared
+from numba_kernels.memory import copy, stream, take_pages, write_shared
 from transports.messages import ERR_OTHER, ON_DEVICE, REQUEST, REQUEST_WORDS
 from transports.shm.lane import LANE, SHM
 from transports.shm.layout import BULK, BULK_SLOTS, BULK_STRIDE, LEAST_BULK_BYTES, PAGE
@@ -65,8 +64,6 @@ _LONG = 4 << 20
 """Bytes of a message from which it keeps to a part of the pipe."""
 _MAPPED_AT = 16
 """The grant of a pipe with which both ends take all its pages: a program that sends fewer large messages does not need them."""
-_POPULATE_WRITE = 23
-_madvise = types.external("madvise", types.int32(types.intp, types.intp, types.int32))
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
@@ -201,14 +198,8 @@ def _map_own(engine, pipe):  # type: ignore[no-untyped-def]
     grants = load64(pipe + BULK.grants) + 1
     store64(pipe + BULK.grants, grants)
     if grants == _MAPPED_AT:
-        _take_pages(engine, pipe)
+        take_pages(pipe, PAGE + load64(engine + SHM.pipe_bytes))
         store64(pipe + BULK.mapped, 1 + _number_of(engine, pipe))
-
-
-@kernel("void(int64, int64)")
-def _take_pages(engine, pipe):  # type: ignore[no-untyped-def]
-    """Have this process's page table map a pipe, as far as it is used; a kernel that cannot leaves that to faults."""
-    _madvise(pipe, PAGE + load64(engine + SHM.pipe_bytes), types.int32(_POPULATE_WRITE))
 
 
 @kernel("int64(int64, int64)")
@@ -223,7 +214,7 @@ def _map_of_peer(engine, lane, pipe):  # type: ignore[no-untyped-def]
     number, known = load64(pipe + BULK.mapped), load64(lane + LANE.mapped)
     if number != 0 and known >> number & 1 == 0:
         store64(lane + LANE.mapped, known | 1 << number)
-        _take_pages(engine, pipe)
+        take_pages(pipe, PAGE + load64(engine + SHM.pipe_bytes))
 
 
 @kernel("void(int64, int64, int64)")

@@ -43,11 +43,10 @@ pages of the file do not exist, so only what is used costs memory.
 
 from __future__ import annotations
 
-from numba_kernels import types
 from numba_kernels.atomics import compare_exchange, fetch_add, load64, load_relaxed, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import fill
+from numba_kernels.memory import fill, remove_pages, take_pages
 
 SLOT = words("Slot", "leased | returned | bulk | broken")
 """``bulk``: 1 once somebody moved bulk data, so that the last one gives those pages back to the kernel. ``broken``: nonzero
@@ -81,7 +80,7 @@ _IN_RING = CHUNKS + 1
 _MAPPED_AT = 12
 """The chunk of a ring before which both ends take all its pages: some collectives on streams later."""
 _PLACE_BITS, _PLACE_SHIFT = 16, 6
-assert SHARED_BYTES >> _PLACE_SHIFT <= 1 << _PLACE_BITS and SPLIT_BYTES >> 1 >> _PLACE_SHIFT <= 1 << _PLACE_BITS
+assert max(SHARED_BYTES, SPLIT_BYTES) >> _PLACE_SHIFT <= 1 << _PLACE_BITS
 
 DEVICE_RANKS = 16
 """Ranks of a communicator up to which each has device words."""
@@ -91,9 +90,6 @@ _DEVICES_APART = _PAGE // DEVICE_RANKS
 _LINES = 2 * _PAGE
 _WORDS_APART = 64
 _LINES_APART = 128  # the adjacent-line prefetcher takes pairs
-_MADV_REMOVE, _MADV_POPULATE_WRITE = 9, 23
-
-_madvise = types.external("madvise", types.int32(types.intp, types.intp, types.int32))
 
 
 def slot_bytes(nranks: int) -> int:
@@ -252,16 +248,16 @@ def give_place(ring, index, nbytes, ring_bytes):  # type: ignore[no-untyped-def]
 def map_written(ring, index, memory, ring_bytes):  # type: ignore[no-untyped-def]
     """Before chunk `index` is written: take all pages of a ring that is in use, and say so to its readers."""
     if index == _MAPPED_AT:
-        _madvise(memory, ring_bytes, types.int32(_MADV_POPULATE_WRITE))
+        take_pages(memory, ring_bytes)
         store64(ring + RING.mapped, 1)
 
 
 @kernel("void(int64, int64, int64, int64)")
 def map_read(ring, read, memory, ring_bytes):  # type: ignore[no-untyped-def]
-    """Take all pages of a ring that its writer has, once. A kernel that cannot leaves them to their faults."""
+    """Take all pages of a ring that its writer has, once."""
     if load64(ring + RING.mapped) != 0 and load64(read + READ.mapped) == 0:
         store64(read + READ.mapped, 1)
-        _madvise(memory, ring_bytes, types.int32(_MADV_POPULATE_WRITE))
+        take_pages(memory, ring_bytes)
 
 
 @kernel("int64(int64, int64, int64, int64)", is_entry=True)
@@ -290,6 +286,6 @@ def give_back(slot, size):  # type: ignore[no-untyped-def]
     if load64(slot + SLOT.bulk) != 0:
         first = _bulk(slot, size)
         end = split_ring(slot, size, size, 0)
-        _madvise(first, (end - first) // _PAGE * _PAGE, _MADV_REMOVE)
+        remove_pages(first, (end - first) // _PAGE * _PAGE)
     store_release(slot + SLOT.leased, 0)
     return 1

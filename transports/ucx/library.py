@@ -278,7 +278,7 @@ class Worker:
     address : int
         The ``ucp_worker_h``.
     event : int
-        Its event descriptor, for ``ucp_worker_arm``.
+        Its event descriptor, for ``ucp_worker_arm``; -1: a transport that it uses has none, so it has to be polled.
 
     Raises
     ------
@@ -297,9 +297,7 @@ class Worker:
             status = self._ucp.ucp_worker_create(self._context, ctypes.byref(params), ctypes.byref(worker))
         self._check(status, "make a worker")
         self.address = worker.value or 0
-        event = ctypes.c_int(-1)
-        self._check(self._ucp.ucp_worker_get_efd(worker, ctypes.byref(event)), "say what wakes it")
-        self.event = event.value
+        self.event = self._event()
 
     def _start(self) -> None:
         config = ctypes.c_void_p()
@@ -309,6 +307,11 @@ class Worker:
         status = self._ucp.ucp_init_version(major, minor, ctypes.byref(params), config, ctypes.byref(self._context))
         self._ucp.ucp_config_release(config)
         self._check(status, "start")
+
+    def _event(self) -> int:
+        event = ctypes.c_int(-1)
+        status = self._ucp.ucp_worker_get_efd(ctypes.c_void_p(self.address), ctypes.byref(event))
+        return event.value if ctypes.c_int8(status & 0xFF).value == 0 else -1
 
     def handle(self, number: int, function: int, argument: int) -> None:
         """Have active messages of one number handled by a function, which is given `argument`, and whole messages only."""
