@@ -309,7 +309,7 @@ def idle_rank() -> None:
     from mpi4py import MPI
 
     from ncclx_mpi import runtime
-    from ncclx_mpi.p2p.joined import poll_all, poll_from_now_on
+    from ncclx_mpi.p2p.joined import arm_all, poll_all, poll_from_now_on
     from numba_kernels.jit import c_address, entry
 
     comm = MPI.COMM_WORLD
@@ -319,8 +319,8 @@ def idle_rank() -> None:
         engine, data, total = runtime.engine(), np.zeros(1), np.zeros(1)
         # A list of no transports: a thread of this process polls, too, so there has to be something.
         nothing = np.zeros(1, np.int64)
-        network = (engine.word("poll_other"), engine.word("other_state"))
-        ways = {True: network, False: (c_address(poll_all), nothing.ctypes.data)}
+        network = tuple(engine.word(field) for field in ("poll_other", "arm_other", "other_state"))
+        ways = {True: network, False: (c_address(poll_all), c_address(arm_all), nothing.ctypes.data)}
         times: dict[tuple[str, bool], list[float]] = {}
         for number in range(400):
             is_polled = number % 2 == 0

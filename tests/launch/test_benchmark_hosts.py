@@ -1,4 +1,4 @@
-"""Namespaces of a benchmark are gone when it is, however it ends."""
+"""Namespaces of a benchmark are gone when it is, however it ends; what it calls of this library is there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from programs import HOME, all_gone
-from spaces import needs_spaces
+from spaces import needs_spaces, needs_ucx
 
 CODE = """
 import subprocess, sys, time
@@ -52,3 +52,11 @@ def test_they_are_gone_with_all_that_runs_there(number):
     while {name, name + "x"} & {*spaces_now()}:
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@needs_spaces
+@needs_ucx
+def test_what_an_idle_network_costs_can_be_measured():
+    line = [sys.executable, str(Path(HOME) / "benchmarks" / "between_hosts.py"), "--only", "idle", "--rounds", "1"]
+    done = subprocess.run(line, env={**os.environ, "PYTHONPATH": HOME}, capture_output=True, text=True, timeout=120, check=False)
+    assert [row.split()[:2] for row in done.stdout.splitlines()[1:]] == [["idle", "ping-pong"], ["idle", "allreduce"]], done.stderr
