@@ -141,6 +141,13 @@ SETTINGS: dict[str, Setting] = dict(
             "signs of life between the hosts of a job: one each period, and a host without one for the limit is lost; in seconds",
         ),
         _ours(
+            "far_windows",
+            "auto",
+            str,
+            ("auto", "direct", "messages"),
+            "how windows of other hosts are accessed: direct: read and written by UCX; messages: by requests; auto: direct if UCX has RDMA",
+        ),
+        _ours(
             "ucx_library",
             "",
             str,

@@ -20,6 +20,8 @@ call_four = emitted("calls", "call_four")
 """``call_four(function, a, b, c, d)``: call a C function of four words, which returns one."""
 call_five = emitted("calls", "call_five")
 """``call_five(function, a, b, c, d, e)``: call a C function of five words, which returns one."""
+call_six = emitted("calls", "call_six")
+"""``call_six(function, a, b, c, d, e, f)``: call a C function of six words, which returns one."""
 call_seven = emitted("calls", "call_seven")
 """``call_seven(function, a, b, c, d, e, f, g)``: call a C function of seven words, which returns one."""
 call_message = emitted("calls", "call_message")

@@ -104,6 +104,38 @@ class TransferKernels(Protocol):
     step: Any
 
 
+class RemoteMemory(NamedTuple):
+    """What compiled code calls of a transport whose network reaches the memory of peers without their processors, by C address.
+
+    The engine's lock is held. ``remote``: words that describe memory (:data:`transports.messages.REMOTE`).
+
+    Attributes
+    ----------
+    expose
+        ``int64(state, remote)``: let peers access ``address`` and ``nbytes`` from now on: writes ``handle``, ``key`` and ``key_bytes``, whose
+        bytes are valid until it is concealed. 1, or 0 if that memory cannot be reached so.
+    conceal
+        ``int64(state, remote)``: end that.
+    open
+        ``int64(state, peer, remote)``: get ready for memory of a peer, by its key, which may go afterwards: writes ``handle``. 1, or 0 if
+        there is no way to it.
+    shut
+        ``int64(state, peer, remote)``: no access to it comes any more. 1, or 0 as long as accesses are under way.
+    put
+        ``int64(engine, peer, request)``: copy the buffer of a request to the address ``second`` of a peer, with the handle ``third`` of its
+        memory. 1: it is there; 0: under way, and the transport says when it is finished: with an error if it never will be.
+    get
+        ``int64(engine, peer, request)``: the other way, as above.
+    """
+
+    expose: int
+    conceal: int
+    open: int
+    shut: int
+    put: int
+    get: int
+
+
 class Calls(NamedTuple):
     """What a transport calls of the matching engine, by C address; the engine's lock is held.
 
@@ -162,6 +194,11 @@ class Transport(ABC):
     def event(self) -> int:
         """A file descriptor that is readable when something has come since the transport was armed; -1: it has none."""
         return -1
+
+    @property
+    def remote_memory(self) -> RemoteMemory | None:
+        """What reaches the memory of peers by the network itself; None: nothing does."""
+        return None
 
     @property
     @abstractmethod

@@ -316,8 +316,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         sent = arguments.send(origin)
         place, _ = self._place(rank, target, sent)
         if sent.nbytes:
-            address, _owner = sent.packed()
-            self._window.target(rank).write(place, address)
+            address, owner = sent.packed()
+            self._window.target(rank).write(place, address, owner)
 
     def Get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Get data from a memory window on a remote process."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import AbstractContextManager
+from typing import Any
 
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words, view
@@ -54,7 +55,10 @@ class Near:
     def __init__(self, reach: Reach, guard: AbstractContextManager[None]) -> None:
         self._reach = reach
         self._guard = guard
-        self.write = reach.write
+
+    def write(self, place: Place, packed: int, _owner: Any = None) -> None:
+        """Copy packed bytes to elements."""
+        self._reach.write(place, packed)
 
     def read(self, place: Place, landing: Landing) -> None:
         """Copy elements to this rank."""

@@ -1,5 +1,7 @@
 """Asking a far target in one compiled call: the request goes out, and the answer is waited for where there is one.
 
+What is got where the network itself reaches the memory is not asked for, and the processor of the target has no part in it.
+
 What each takes is what is usual: elements that lie in one piece, a message that is eager and finds room. Everything else is left to
 :mod:`ncclx_mpi.rma.far`, with nothing done. Both count on the same words, and requests of both stay in order.
 
@@ -15,10 +17,11 @@ from ncclx_mpi.p2p.keeping import give_up_kept
 from ncclx_mpi.p2p.layout import COMM, PEER, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import new_request
 from ncclx_mpi.p2p.progress import lock, trace_end, unlock
+from ncclx_mpi.p2p.remote_memory import begin_access
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import begin_landing, give_back, trace_request
 from ncclx_mpi.rma.layout import FAR_TARGET, TARGET, WINDOW
-from ncclx_mpi.rma.requests import FLUSH, MOST_BYTES, REPLIES, REQUESTS
+from ncclx_mpi.rma.requests import FLUSH, GET, MOST_BYTES, REPLIES, REQUESTS
 from ncclx_mpi.rma.requests import REQUEST as ASKING
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -244,3 +247,24 @@ def ask_far(window, target, action, start, nbytes, value, element, given, other,
     if made != 0:
         release(made)
     return code
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def get_far(window, target, start, nbytes, landing, owner):  # type: ignore[no-untyped-def]
+    """Copy bytes of a target to memory of the object at `owner`; as :func:`_ask`."""
+    far = load64(target + TARGET.far)
+    is_reached = load64(far + FAR_TARGET.handle) != 0 and nbytes != 0
+    if not is_reached or load64(far + FAR_TARGET.changes) != load64(far + FAR_TARGET.confirmed):
+        return ask_far(window, target, GET, start, nbytes, 0, 0, 0, 0, landing, owner)
+    comm, rank, function = load64(window + WINDOW.comm), load64(far + FAR_TARGET.rank), load64(far + FAR_TARGET.get)
+    there, handle = load64(far + FAR_TARGET.base) + start, load64(far + FAR_TARGET.handle)
+    access = begin_access(comm, function, rank, landing, nbytes, there, handle)
+    engine = load64(comm + COMM.engine)
+    record = trace_request(engine, access)
+    code = wait_complete(engine, access, owner)
+    if code != 0:
+        return code
+    trace_end(record)
+    error = load64(access + REQUEST.error)
+    give_back(engine, access)
+    return SLOW if error != 0 else 0

@@ -9,6 +9,9 @@
 
 What an access takes from this rank is copied before its method returns, and what it brings is there when it returns, or when its
 request is complete. What it does at the target is complete after the next synchronisation, which asks the target for a word.
+
+Where the network itself reaches the memory (RDMA), elements that lie in one piece are got by it, and put if they are more than one eager
+message takes, to be complete at both ends when the method returns. The target's key for that is asked for with the first access.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import ctypes
 import itertools
 import threading
 from collections import deque
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NoReturn
 
 from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import Bytes, array_words
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.layout import ANY_TAG
+from ncclx_mpi.p2p.layout import ANY_TAG, PEER_DEAD
+from ncclx_mpi.p2p.remote_memory import Opened
 from ncclx_mpi.rma import requests
 from ncclx_mpi.rma.accumulate import Reduction
 from ncclx_mpi.rma.asking import FIRST_TAG
@@ -31,6 +35,7 @@ from ncclx_mpi.rma.layout import FAR_TARGET
 from ncclx_mpi.rma.reach import Landing, Place
 from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, zeroed
+from transports.base import RemoteMemory
 
 _MOST_UNDERWAY = 16 << 20
 """Bytes of requests that have not gone out, and of answers that have not come: what more there is waits for the oldest."""
@@ -38,17 +43,22 @@ _CHANGES, _CONFIRMED = FAR_TARGET.changes // WORD, FAR_TARGET.confirmed // WORD
 
 
 class Answer:
-    """The answer to one request: `nbytes` bytes that arrive at an address, whose memory `owner` keeps alive. Errors say `what` it is for."""
+    """What is waited for at a far target: a request of `nbytes` bytes, whose memory `owner` keeps alive. Errors say `what` it is for."""
 
-    def __init__(self, far: Far, address: int, nbytes: int, owner: Any, what: str) -> None:
+    def __init__(self, far: Far, request: int, nbytes: int, owner: Any, what: str) -> None:
         self._far = far
+        self._request = request
         self._owner = owner
         self._what = what
         self.nbytes = nbytes
-        self.tag = far.new_tag()
+
+    @classmethod
+    def coming(cls, far: Far, tag: int, address: int, nbytes: int, owner: Any, what: str) -> Answer:
+        """The answer to a request, which arrives with a tag at an address."""
         engine = far.comm.engine
-        self._request = engine.new_request()
-        engine.start_recv(far.comm, address, nbytes, far.rank, self.tag, requests.REPLIES, self._request)
+        found = cls(far, engine.new_request(), nbytes, owner, what)
+        engine.start_recv(far.comm, address, nbytes, far.rank, tag, requests.REPLIES, found._request)
+        return found
 
     @property
     def is_here(self) -> bool:
@@ -61,9 +71,12 @@ class Answer:
             return
         far, engine = self._far, self._far.comm.engine
         engine.await_request(self._request, self._what)
-        came, request = engine.result(self._request).nbytes, self._request
+        result, request = engine.result(self._request), self._request
         self._request = 0
         engine.free(request)
+        if result.error:
+            far.fail_lost(self._what)
+        came = result.nbytes
         if came != self.nbytes:
             errors.fail(
                 errors.ERR_OTHER,
@@ -89,8 +102,8 @@ class Word:
         self._word = np.zeros(1, np.int64)
         self._far = far
         self._what = what
-        self._answer = Answer(far, array_words(self._word)[0], self._word.nbytes, self._word, what)
-        self.tag = self._answer.tag
+        self.tag = far.new_tag()
+        self._answer = Answer.coming(far, self.tag, array_words(self._word)[0], self._word.nbytes, self._word, what)
 
     def get(self) -> int:
         """Return it, when it has come."""
@@ -117,11 +130,15 @@ class Fetch:
         """Whether nothing of it is to come any more."""
         return self._landing is None
 
-    def expect(self, address: int, nbytes: int) -> Answer:
-        """Wait for a part of it from now on, which comes to an address."""
-        answer = Answer(self._far, address, nbytes, self._owner, self._far.what)
+    def expect(self, tag: int, address: int, nbytes: int) -> Answer:
+        """Wait for a part of it from now on, which comes with a tag to an address."""
+        answer = Answer.coming(self._far, tag, address, nbytes, self._owner, self._far.what)
         self._answers.append(answer)
         return answer
+
+    def expect_access(self, request: int, nbytes: int) -> None:
+        """Wait for a part of it from now on, which the network itself brings."""
+        self._answers.append(Answer(self._far, request, nbytes, self._owner, self._far.what))
 
     def poll(self) -> bool:
         """Whether it is all here, after some progress."""
@@ -145,12 +162,21 @@ class Fetch:
 
 
 class Far:
-    """The window memory of `rank` of a communicator.
+    """The window memory of a rank of a communicator.
+
+    Parameters
+    ----------
+    comm, rank
+        The window's communicator, and the target in it.
+    remote_memory
+        What may reach the memory by the network itself; None: all is asked for.
+    on_known
+        Called when it is known whether it does.
 
     Attributes
     ----------
     comm, rank
-        The window's communicator, and the target in it.
+        As given.
     what
         What this rank is in while it waits for an access: for errors.
     busy
@@ -159,9 +185,19 @@ class Far:
         Of the words that compiled code asks it by (:data:`ncclx_mpi.rma.layout.FAR_TARGET`), as long as this object lives.
     """
 
-    def __init__(self, comm: NativeComm, rank: int) -> None:
+    def __init__(
+        self,
+        comm: NativeComm,
+        rank: int,
+        remote_memory: RemoteMemory | None = None,
+        on_known: Callable[[], None] = lambda: None,
+    ) -> None:
         self.comm = comm
         self.rank = rank
+        self._remote_memory = remote_memory
+        self._on_known = on_known
+        self._opened: Opened | None = None
+        self._most_asked = 0
         self.what = f"an access to the window of rank {rank}"
         self.busy = threading.RLock()
         self._tags = itertools.cycle(range(1, FIRST_TAG))
@@ -190,11 +226,16 @@ class Far:
 
     def read(self, place: Place, landing: Landing) -> Fetch:
         """Start copying elements to this rank."""
-        return self._fetch(requests.GET, place, landing)
+        opened = self._way_to(place)
+        return self._fetch(requests.GET, place, landing) if opened is None else self._get(opened, place, landing)
 
-    def write(self, place: Place, packed: int) -> None:
-        """Copy packed bytes to elements."""
-        self._change(requests.PUT, place, packed)
+    def write(self, place: Place, packed: int, owner: Any = None) -> None:
+        """Copy packed bytes, whose memory `owner` keeps alive, to elements."""
+        opened = self._way_to(place)
+        if opened is None or place.nbytes <= self._most_asked:
+            self._change(requests.PUT, place, packed)
+        else:
+            self._put(opened, place, packed, owner)
 
     def combine(self, place: Place, reduction: Reduction | None, origin: int, landing: Landing | None = None) -> Fetch | None:
         """Combine packed elements at address `origin` into the memory, None leaves it as it is; start copying what it held before."""
@@ -215,8 +256,82 @@ class Far:
         """Write one element to the memory if it holds the bytes at `compare`; start copying what it held before."""
         return self._fetch(requests.SWAP, place, landing, given=(origin, compare))
 
+    # By the network itself
+
+    def _way_to(self, place: Place) -> Opened | None:
+        """What reaches elements by the network itself: those that lie in one piece, where it reaches the memory at all."""
+        self._learn()
+        return self._opened if place.layout.contiguous else None
+
+    def _learn(self) -> None:
+        """Find out, at the first access, whether the network reaches the memory."""
+        if self._remote_memory is None:
+            return
+        with self.busy:
+            functions, self._remote_memory = self._remote_memory, None
+            if functions is None:
+                return
+            try:
+                address, key = self._ask_for_key()
+            except BaseException:
+                self._remote_memory = functions
+                raise
+            if key:
+                opened = Opened(self.comm, self.rank, functions, address, key)
+                if opened.handle:
+                    self._opened = opened
+                    self._most_asked = self.comm.engine.way_to(self.comm.world_ranks[self.rank]).caps.max_eager
+                    for field, value in (("base", address), ("get", functions.get), ("handle", opened.handle)):
+                        self._words[getattr(FAR_TARGET, field) // WORD] = value
+            self._on_known()
+
+    def _ask_for_key(self) -> tuple[int, bytes]:
+        """Where the memory is in its process, and by which key the network reaches it: none if it does not."""
+        room, tag = np.zeros(requests.KEY_ROOM, np.uint8), self.new_tag()
+        answer = Answer.coming(self, tag, array_words(room)[0], room.nbytes, room, self.what)
+        self._send(requests.message(requests.EXPOSE, tag)[0])
+        answer.wait()
+        address, nbytes = room[: requests.KEY.total].view(np.int64).tolist()
+        return address, room[requests.KEY.total :][:nbytes].tobytes()
+
+    def _put(self, opened: Opened, place: Place, packed: int, owner: Any) -> None:
+        """Have the network copy packed bytes to the memory: they are there on return, as at a near target."""
+        with self.busy:
+            self._end_changes()
+            request = opened.start_put(packed, place.nbytes, place.start + place.layout.true_lb)
+            Answer(self, request, place.nbytes, owner, self.what).wait()
+
+    def _get(self, opened: Opened, place: Place, landing: Landing) -> Fetch:
+        """Have the network start copying elements to this rank."""
+        fetch = Fetch(self, place, landing)
+        with self.busy:
+            self._end_changes()
+            request = opened.start_get(landing[0], place.nbytes, place.start + place.layout.true_lb)
+            fetch.expect_access(request, place.nbytes)
+            self._note_fetches([*(each for each in self._fetches if not each.is_over), fetch])
+        return fetch
+
+    def _end_changes(self) -> None:
+        """Return when all that was asked for before is done: the network would overtake it."""
+        changes = self._words[_CHANGES]
+        if changes != self._words[_CONFIRMED]:
+            self._ask(requests.FLUSH, self.what).get()
+            self._words[_CONFIRMED] = changes
+
+    def fail_lost(self, what: str) -> NoReturn:
+        """Raise why the network has given an access up: nearly always, its target has died."""
+        engine = self.comm.engine
+        if engine.is_death_noticed():
+            engine.fail(PEER_DEAD, what)
+        errors.fail(
+            errors.ERR_OTHER, f"rank {self.comm.rank}: {what} was given up by the network: there is no way to rank {self.rank}"
+        )
+
+    # By requests
+
     def _change(self, action: int, place: Place, origin: int, value: int = 0, element: int = 0) -> None:
         """Send requests that carry the packed elements at address `origin`."""
+        self._learn()
         with self.busy:
             for part in requests.parts(place):
                 nbytes = part.nbytes
@@ -230,15 +345,16 @@ class Far:
         self, action: int, place: Place, landing: Landing, value: int = 0, element: int = 0, given: tuple[int, ...] = ()
     ) -> Fetch:
         """Send requests that carry the packed elements at the addresses `given`, and expect what the target held."""
+        self._learn()
         fetch, done = Fetch(self, place, landing), 0
         with self.busy:
             try:
                 for part in requests.parts(place):
                     nbytes = part.nbytes
                     self._make_room(nbytes)
-                    answer = fetch.expect(landing[0] + done, nbytes)
-                    self._awaited.append(answer)
-                    message, room = requests.message(action, answer.tag, part, value, element, nbytes * len(given))
+                    tag = self.new_tag()
+                    self._awaited.append(fetch.expect(tag, landing[0] + done, nbytes))
+                    message, room = requests.message(action, tag, part, value, element, nbytes * len(given))
                     for k, address in enumerate(given):
                         ctypes.memmove(room + k * nbytes, address + done, nbytes)
                     self._send(message)
@@ -318,6 +434,8 @@ class Far:
         """Release what was sent, after everything was flushed; take in answers that nobody has waited for."""
         engine = self.comm.engine
         with self.busy:
+            if self._opened is not None:
+                self._opened.shut(self.what)
             while self._sent:
                 self._end_oldest()
             while message := engine.match(self.comm, self.rank, ANY_TAG, requests.REPLIES):

@@ -31,10 +31,10 @@ from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.layout import COMM, ENGINE, PEER
 from ncclx_mpi.p2p.progress import idle
 from ncclx_mpi.rma.asking import SLOW as SLOW
-from ncclx_mpi.rma.asking import ask_far, ask_word, flush_changed, flush_far
+from ncclx_mpi.rma.asking import ask_far, ask_word, flush_changed, flush_far, get_far
 from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FAR_TARGET, FREE, GENERAL, MAPPED, ROW, SHARED, TARGET, WINDOW
 from ncclx_mpi.rma.locks import try_lock, unlock
-from ncclx_mpi.rma.requests import COMBINE, GET, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
+from ncclx_mpi.rma.requests import COMBINE, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
 from ncclx_mpi.rma.requests import REPLACE as REPLACE_THERE
 from numba_kernels import types
 from numba_kernels.atomics import full_fence, load64, load_acquire, store64, ticks
@@ -260,7 +260,7 @@ def get(window, origin, target_rank, spec):  # type: ignore[no-untyped-def]
     if _find_place(target, object_of(spec), nbytes_of(origin), element, place) == 0:
         return SLOW
     if load64(target + TARGET.kind) == ASKED:
-        return ask_far(window, target, GET, load64(place), nbytes_of(origin), 0, 0, 0, 0, address_of(origin), array_of(origin))
+        return get_far(window, target, load64(place), nbytes_of(origin), address_of(origin), array_of(origin))
     state = give_gil(nbytes_of(origin))
     is_done = _read(window, rank, target, load64(place), address_of(origin), nbytes_of(origin))
     enter_gil(state)

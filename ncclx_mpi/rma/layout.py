@@ -38,8 +38,9 @@ FAR_TARGET = words(
     "FarTarget",
     # `rank`; `changes`, `confirmed`: how many requests without an answer have gone there, and how many of them are known to be done;
     # `fetches`: how many answers Python waits for; `tags`: how many answers compiled code has asked for;
-    # `word`, `asked`: in a call that has asked several targets for a word, the receive of it, and what it confirms
-    "rank changes confirmed fetches tags word asked |",
+    # `word`, `asked`: in a call that has asked several targets for a word, the receive of it, and what it confirms;
+    # `handle`, `base`, `get`: where the network itself reaches its memory (else 0), by what, from which address on, and by which function
+    "rank changes confirmed fetches tags word asked handle base get |",
 )
 
 SERVED_WINDOW = words(

@@ -27,9 +27,13 @@ from numba_kernels.rows import NamedTuple
 
 REQUEST = words("WindowRequest", "action reply nblocks start extent number value element")
 
-PUT, GET, COMBINE, REPLACE, SWAP, LOCK, UNLOCK, FORGET, FLUSH = range(1, 10)
+PUT, GET, COMBINE, REPLACE, SWAP, LOCK, UNLOCK, FORGET, FLUSH, EXPOSE = range(1, 11)
 """`value`: of COMBINE the number of the reduction, NO_REDUCTION for none, of elements of `element` bytes; of LOCK whether it is exclusive,
-and `element` whether it is waited for. FORGET takes back a LOCK whose answer nobody waits for any more, granted or not."""
+and `element` whether it is waited for. FORGET takes back a LOCK whose answer nobody waits for any more, granted or not.
+The answer to EXPOSE, of :data:`KEY_ROOM` bytes, is a :data:`KEY` with the key by which the network reaches the memory behind it."""
+KEY = words("WindowKey", "address nbytes")
+"""Where the memory is in its process, and bytes of its key; none if the network does not reach it."""
+KEY_ROOM = 1024
 NO_REDUCTION = -1
 
 REQUESTS, REPLIES = SERVED, 3

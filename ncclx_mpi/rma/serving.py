@@ -16,6 +16,7 @@ from ncclx_mpi.p2p import alarm
 from ncclx_mpi.p2p.alarm import SERVED as SERVED_SPACE
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG
+from ncclx_mpi.p2p.remote_memory import Exposed
 from ncclx_mpi.process import report_exception
 from ncclx_mpi.rma import locks, requests
 from ncclx_mpi.rma.accumulate import Near, Reduction
@@ -45,7 +46,8 @@ class Serving:
     function_of
         Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`), and whether it is compiled.
     mapped
-        Address and bytes of the memory, and address of the word of its guard; no bytes where only `memory` knows where it is.
+        Address and bytes of the memory, and address of the word of its guard; no bytes where only `memory` knows where it is. The network
+        may reach it from the first time on that an origin asks for that, until this is closed.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Serving:
         self._comm = comm
         self.engine = comm.engine
         self._memory = memory
+        self._mapped = mapped[:2]
+        self._exposed: dict[str, Exposed] = {}
         self._lock = lock
         self._function_of = function_of
         self._coming: dict[int, deque[tuple[int, Bytes]]] = {}
@@ -85,6 +89,11 @@ class Serving:
     def unwatch(self) -> None:
         """Let no compiled code look at requests any more."""
         entry(alarm.unwatch)(self.engine.address, self._watched)
+
+    def close(self) -> None:
+        """Let the network reach the memory no more: no origin accesses it, and the thread has left it alone."""
+        for exposed in self._exposed.values():
+            exposed.conceal()
 
     def is_served_by(self, thread: int) -> None:
         """Note which thread calls :meth:`step`."""
@@ -226,6 +235,20 @@ class Serving:
         self._memory.swap_if_same(request.part.place, request.payload, request.payload + request.part.nbytes, landing)
         self._reply(origin, request, room)
 
+    def _expose(self, origin: int, request: Request) -> None:
+        """Tell an origin how the network reaches the memory; nothing, if it does not, or if only `memory` knows where it is."""
+        address, nbytes = self._mapped
+        transport = self.engine.way_to(self._comm.world_ranks[origin])
+        functions, answer = transport.remote_memory, np.zeros(requests.KEY_ROOM, np.uint8)
+        if nbytes and functions is not None:
+            if transport.name not in self._exposed:
+                self._exposed[transport.name] = Exposed(self.engine, functions, address, nbytes)
+            key = self._exposed[transport.name].key
+            if requests.KEY.total + len(key) <= answer.size:
+                answer[: requests.KEY.total].view(np.int64)[:] = address, len(key)
+                answer[requests.KEY.total :][: len(key)] = np.frombuffer(key, np.uint8)
+        self._reply(origin, request, answer)
+
     def _room(self, request: Request) -> tuple[Bytes, Landing]:
         """Memory for what the target holds, if the origin wants to know it."""
         room = np.empty(request.part.nbytes if request.reply else 0, np.uint8)
@@ -248,4 +271,5 @@ _ACCESSES: dict[int, Callable[[Serving, int, Request], None]] = {
     requests.COMBINE: Serving._combine,
     requests.REPLACE: Serving._replace,
     requests.SWAP: Serving._swap,
+    requests.EXPOSE: Serving._expose,
 }

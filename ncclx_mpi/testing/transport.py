@@ -25,7 +25,7 @@ from numba_kernels.jit import c_address, kernel
 from numba_kernels.layout import LINE, WORD, words
 from numba_kernels.memory import copy
 from numba_kernels.rows import NamedTuple
-from transports.base import ARMED, COME, Calls, Transport
+from transports.base import ARMED, COME, Calls, RemoteMemory, Transport
 from transports.messages import (
     ANSWER,
     ASK,
@@ -37,6 +37,7 @@ from transports.messages import (
     ENGINE_WORDS,
     GOODBYE,
     PEER_WORDS,
+    REMOTE,
     REQUEST,
     REQUEST_FIELDS,
     RTS,
@@ -211,6 +212,41 @@ class End:
                 return True
         return False
 
+    def expose(self, address: int, nbytes: int) -> Remote:
+        """Let peers reach memory by the network itself."""
+        remote = Remote(address, nbytes)
+        assert self._functions_of_memory.call("expose", self._state, remote.at)
+        remote.key = ctypes.string_at(remote["key"], remote["key_bytes"])
+        return remote
+
+    def conceal(self, remote: Remote) -> None:
+        """End that."""
+        assert self._functions_of_memory.call("conceal", self._state, remote.at)
+
+    def open(self, peer: int, exposed: Remote) -> Remote:
+        """Get ready for memory that a peer has exposed."""
+        remote, key = Remote(exposed["address"], exposed["nbytes"]), np.frombuffer(exposed.key, np.uint8)
+        remote["key"], remote["key_bytes"] = key.ctypes.data, key.size
+        assert self._functions_of_memory.call("open", self._state, self.peers[peer], remote.at)
+        return remote
+
+    def shut(self, peer: int, remote: Remote) -> bool:
+        """Give it up; whether that was possible."""
+        return bool(self._functions_of_memory.call("shut", self._state, self.peers[peer], remote.at))
+
+    def access(self, what: str, peer: int, remote: Remote, address: int, nbytes: int, start: int) -> Half:
+        """Start a ``"put"`` or ``"get"`` of bytes of memory of a peer, from byte `start` of it on."""
+        half = Half(address, nbytes, nbytes)
+        half["second"], half["third"] = remote["address"] + start, remote["handle"]
+        half["finished"] = self._functions_of_memory.call(what, self.address, self.peers[peer], half.at)
+        return half
+
+    @property
+    def _functions_of_memory(self) -> _FunctionsOfMemory:
+        functions = self.transport.remote_memory
+        assert functions is not None
+        return _FunctionsOfMemory(functions)
+
     def refuse(self, refuses: bool) -> None:
         """Refuse what is handed up from now on, or take it again."""
         self._block[RECORDER.refuses // WORD] = refuses
@@ -257,6 +293,33 @@ class Half:
 
     def __setitem__(self, field: str, value: int) -> None:
         self._words[getattr(HALF, field) // WORD] = value
+
+
+class Remote:
+    """The words :data:`transports.messages.REMOTE` of memory that is exposed, or opened, and its key."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self._words, self.at = _aligned(REMOTE.total)
+        self["address"], self["nbytes"] = address, nbytes
+        self.key = b""
+
+    def __getitem__(self, field: str) -> int:
+        return int(self._words[getattr(REMOTE, field) // WORD])
+
+    def __setitem__(self, field: str, value: int) -> None:
+        self._words[getattr(REMOTE, field) // WORD] = value
+
+
+class _FunctionsOfMemory:
+    """What reaches memory of peers, to be called by name."""
+
+    def __init__(self, functions: RemoteMemory) -> None:
+        self._functions = functions
+
+    def call(self, name: str, *words: int) -> int:
+        """Call one of them."""
+        function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * len(words))(getattr(self._functions, name))
+        return int(function(*words))
 
 
 def _aligned(nbytes: int) -> tuple[npt.NDArray[np.int64], int]:
@@ -430,6 +493,29 @@ class TransportTests:
             assert ends[1].is_told(_ARRIVES_WITHIN)
             assert ends[1].arm() == COME or ends[1].is_told(_ARRIVES_WITHIN)
             assert [(message.payload, message.tag) for message in ends[1].received()] == [(b"come", number)]
+
+    @pytest.mark.parametrize(("start", "nbytes"), [(0, 1), (3, 8), (1, 1001), (4096, 65536), (17, 3_000_001)])
+    def test_memory_of_a_peer_is_written_and_read(self, ends: tuple[End, End], start: int, nbytes: int) -> None:
+        """A put that is finished is there, and touches nothing else; so does a get, which is not ahead of the put before it."""
+        zero, one = ends
+        if zero.transport.remote_memory is None:
+            pytest.skip("the network reaches no memory by itself")
+        memory, room = np.full(3_100_000, 255, np.uint8), np.full(nbytes + 2, 255, np.uint8)
+        exposed = one.expose(memory.ctypes.data, memory.size)
+        opened = zero.open(1, exposed)
+        for number in range(2):
+            data = np.frombuffer(_payload(number, nbytes), np.uint8)
+            for what, address in (("put", data.ctypes.data), ("get", room.ctypes.data + 1)):
+                half = zero.access(what, 1, opened, address, nbytes, start)
+                while not half["finished"]:
+                    zero.received(1)
+                assert half["error"] == 0
+                if what == "put":
+                    assert (memory[start : start + nbytes] == data).all()
+            assert (room[1:-1] == data).all() and (room[[0, -1]] == 255).all()
+            assert (memory[:start] == 255).all() and (memory[start + nbytes :] == 255).all()
+        assert zero.shut(1, opened)
+        one.conceal(exposed)
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         zero, one = ends

@@ -36,6 +36,12 @@ def call_five(typingctx: Any, function: Any, first: Any, second: Any, third: Any
 
 
 @intrinsic
+def call_six(typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any, sixth: Any) -> Any:
+    """Call a C function of six words, which returns one, by its address."""
+    return types.int64(*[types.int64] * 7), _call
+
+
+@intrinsic
 def call_seven(
     typingctx: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any, fifth: Any, sixth: Any, seventh: Any
 ) -> Any:

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.p2p.remote_memory import Exposed
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
 from transports.ucx import library
@@ -25,7 +26,7 @@ def pattern(nbytes: int, number: int = 0) -> np.ndarray:
 def join() -> tuple[NativeComm, Ucx]:
     arena = Arena.create(1, [1], 2)
     arena.join(0)
-    ucx = Ucx(library.find(), 1, 2, {0}, arena.death_notice)
+    ucx = Ucx(library.find(), 1, 2, {0}, arena.death_notice, remote_memory="always")
     print(ucx.endpoint().hex(), flush=True)
     endpoints = [bytes.fromhex(sys.stdin.readline()), b""]
     engine = Engine(arena, [SharedMemory(arena, 1), ucx], 1, timeout=60, endpoints={"ucx": endpoints})
@@ -61,5 +62,19 @@ def be_killed(comm: NativeComm, ucx: Ucx) -> None:
     comm.engine.wait(comm.engine.start_recv(comm, data.ctypes.data, data.size, 0, 3))
 
 
+def be_accessed(comm: NativeComm, ucx: Ucx) -> None:
+    """Let rank 0 reach memory by the network, and say what it holds for each message that asks."""
+    memory, told, asked = np.zeros(LARGE, np.uint8), np.zeros(1024, np.uint8), np.zeros(1, np.uint8)
+    functions = ucx.remote_memory
+    assert functions is not None
+    exposed = Exposed(comm.engine, functions, memory.ctypes.data, memory.nbytes)
+    told[:16].view(np.int64)[:] = memory.ctypes.data, len(exposed.key)
+    told[16:][: len(exposed.key)] = np.frombuffer(exposed.key, np.uint8)
+    comm.engine.wait(send(comm, told, 1))
+    while True:
+        comm.engine.wait(comm.engine.start_recv(comm, asked.ctypes.data, asked.size, 0, 2))
+        print(memory[:1000].sum(), memory[-1000:].sum(), flush=True)
+
+
 if __name__ == "__main__":
-    {"talk": talk, "be_killed": be_killed}[sys.argv[1]](*join())
+    {"talk": talk, "be_killed": be_killed, "be_accessed": be_accessed}[sys.argv[1]](*join())

@@ -11,9 +11,19 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+
+from ncclx_mpi import errors
+from ncclx_mpi.p2p.engine import Engine, NativeComm
+from ncclx_mpi.p2p.remote_memory import Opened
+from transports.shm.arena import Arena
+from transports.shm.transport import SharedMemory
+from transports.ucx import library
+from transports.ucx.transport import Ucx
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[1]
@@ -54,47 +64,74 @@ def run(ranks_a_node: int, folder: Path, *words: str) -> None:
     print(f"job {2 * ranks_a_node} statuses {statuses} counted {counted} in {time.monotonic() - begun:.0f} s", flush=True)
 
 
-def lose_a_peer() -> None:
-    """A process is killed in the middle of what it sends."""
-    sys.path.insert(0, str(HOME))
-    from ncclx_mpi import errors
-    from ncclx_mpi.p2p.engine import Engine
-    from transports.shm.arena import Arena
-    from transports.shm.transport import SharedMemory
-    from transports.ucx import library
-    from transports.ucx.transport import Ucx
-
+@contextmanager
+def peer(what: str) -> Iterator[tuple[NativeComm, subprocess.Popen[str]]]:
+    """This process as rank 0 of two, and the one that is rank 1."""
     arena = Arena.create(1, [0], 2)
     arena.join(0)
-    ucx = Ucx(library.find(), 0, 2, {1}, arena.death_notice)
-    program = [sys.executable, str(HOME / "tests" / "p2p" / "ucx_rank.py"), "be_killed"]
+    ucx = Ucx(library.find(), 0, 2, {1}, arena.death_notice, remote_memory="always")
+    program = [sys.executable, str(HOME / "tests" / "p2p" / "ucx_rank.py"), what]
     pipe, env = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(HOME)}
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=env) as other:
         assert other.stdin is not None and other.stdout is not None
         print(ucx.endpoint().hex(), file=other.stdin, flush=True)
         endpoints = [b"", bytes.fromhex(other.stdout.readline())]
         engine = Engine(arena, [SharedMemory(arena, 0), ucx], 0, timeout=600, endpoints={"ucx": endpoints})
-        comm, room, small = engine.new_comm(4, [0, 1]), np.zeros(40_000_000, np.uint8), np.zeros(10, np.uint8)
+        yield engine.new_comm(4, [0, 1]), other
+        other.kill()
+        other.wait()
+
+
+def notice(what: str, comm: NativeComm, request: int) -> None:
+    """Wait for a request to a peer that was killed now."""
+    engine, begun = comm.engine, time.monotonic()
+    try:
+        engine.wait(request)
+        is_noticed = bool(engine.result(request).error) and engine.is_death_noticed()
+    except errors.Exception as error:
+        is_noticed = error.Get_error_class() == errors.ERR_PROC_FAILED
+    print(f"{what}: {is_noticed} after {time.monotonic() - begun:.1f} s", flush=True)
+
+
+def lose_a_peer() -> None:
+    """A process is killed in the middle of what it sends."""
+    with peer("be_killed") as (comm, other):
+        engine, room, small = comm.engine, np.zeros(40_000_000, np.uint8), np.zeros(10, np.uint8)
         engine.wait(engine.start_recv(comm, small.ctypes.data, small.size, 1, 1))
         request = engine.start_recv(comm, room.ctypes.data, room.size, 1, 2)
         while not room.any():
             engine.progress()
         other.kill()
-        begun = time.monotonic()
-        try:
-            engine.wait(request)
-        except errors.Exception as error:
-            is_noticed = error.Get_error_class() == errors.ERR_PROC_FAILED
-            print(f"a killed peer: {is_noticed} after {time.monotonic() - begun:.1f} s", flush=True)
-        other.wait()
+        notice("a killed peer", comm, request)
+
+
+def lose_a_target() -> None:
+    """A process is killed in the middle of a put to its memory."""
+    with peer("be_accessed") as (comm, other):
+        engine, said, data = comm.engine, np.zeros(1024, np.uint8), np.ones(40_000_000, np.uint8)
+        engine.wait(engine.start_recv(comm, said.ctypes.data, said.size, 1, 1))
+        address, nbytes = said[:16].view(np.int64).tolist()
+        functions = engine.transports[1].remote_memory
+        assert functions is not None
+        opened = Opened(comm, 1, functions, address, said[16 : 16 + nbytes].tobytes())
+        request = opened.start_put(data.ctypes.data, data.size, 0)
+        end = time.monotonic() + 0.02
+        while time.monotonic() < end:
+            engine.progress()
+        print(f"a put is complete before its target is killed: {engine.is_complete(request)}", flush=True)
+        other.kill()
+        while engine.is_complete(request):
+            request = opened.start_put(data.ctypes.data, data.size, 0)
+        notice("a killed target", comm, request)
 
 
 def main() -> None:
     """Run all of it."""
     folder = Path(sys.argv[1])
-    run(1, folder)
+    run(1, folder, *(["stop"] if folder.is_dir() else []))
     run(2, folder, "kill")
     lose_a_peer()
+    lose_a_target()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""What the ranks of a test job do: messages, a collective of each kind, a window; with the argument ``kill``, the last one then dies."""
+"""What the ranks of a test job do: messages, a collective of each kind, a window; with the argument ``kill``, the last one then dies.
+
+With ``stop``, for which the network has to be one with RDMA, a rank is stopped, and its window accessed all the same.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -81,6 +85,87 @@ def access() -> None:
     window.Free()
 
 
+def access_much() -> None:
+    """Puts and gets of more than an eager message takes, unaligned, in turn with small ones to the same elements."""
+    memory = MPI.Alloc_mem(size * 8 * LARGE + 1)
+    window = MPI.Win.Create(memory, comm=comm)
+    window.Fence()
+    mine = rank * 8 * LARGE + 1
+    for peer in range(size):
+        data, found = np.arange(LARGE) * 7.0 + rank, np.empty(LARGE)
+        window.Put(data, peer, mine)
+        window.Put(np.full(5, -1.0), peer, mine + 80)
+        window.Get(found, peer, mine)
+        data[10:15] = -1
+        assert (found == data).all(), f"rank {rank} of {peer}"
+        window.Put(data[::-1].copy(), peer, mine)
+    window.Fence()
+    for peer in range(size):
+        data = np.arange(LARGE) * 7.0 + peer
+        data[10:15] = -1
+        found = np.frombuffer(memory, np.uint8, 8 * LARGE, peer * 8 * LARGE + 1).copy().view(np.float64)
+        assert (found == data[::-1]).all(), f"rank {peer} at {rank}"
+    window.Free()
+    MPI.Free_mem(memory)
+
+
+def use_addresses_again() -> None:
+    """Memory is given back and taken anew at the same address: what goes out and comes in is that of now, however it was registered."""
+    other, window_memory = (rank + size // 2) % size, np.zeros(LARGE)
+    window = MPI.Win.Create(window_memory, disp_unit=8, comm=comm)
+    places, nbytes = [], 8 * LARGE
+    for number in range(4):
+        maps = [mmap.mmap(-1, nbytes) for _ in range(2)]
+        out, into = (np.frombuffer(each) for each in maps)
+        places.append((out.ctypes.data, into.ctypes.data))
+        out[:] = np.arange(LARGE) + 1000.0 * number + rank
+        comm.Sendrecv(out, other, 5, into, other, 5)
+        assert (into == np.arange(LARGE) + 1000.0 * number + other).all(), f"message {number}"
+        into[:] = -1
+        comm.Barrier()
+        window.Lock(other)
+        window.Put(out, other)
+        window.Unlock(other)
+        comm.Barrier()
+        window.Lock(other)
+        window.Get(into, other)
+        window.Unlock(other)
+        assert (into == out).all(), f"window {number}"
+        assert (window_memory == np.arange(LARGE) + 1000.0 * number + other).all(), f"window memory {number}"
+        comm.Barrier()
+        del out, into
+        for each in maps:
+            each.close()
+    window.Free()
+    seen = [place for pair in places for place in pair]
+    print(f"rank {rank} has used {len(seen) - len(set(seen))} of {len(seen)} addresses again", flush=True)
+
+
+def access_a_stopped_rank() -> None:
+    """Nothing of the target runs, and its memory is read and written."""
+    memory = np.arange(float(LARGE))
+    window = MPI.Win.Create(memory, disp_unit=8, comm=comm)
+    process = comm.bcast(os.getpid(), root=size - 1)
+    if rank == 0:
+        window.Lock(size - 1)
+        found = np.empty(LARGE)
+        window.Get(found[:1], size - 1)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            window.Put(np.full(LARGE // 2, -5.0), size - 1)
+            window.Get(found, size - 1)
+            one = np.empty(1)
+            window.Get(one, size - 1, 3)
+        finally:
+            os.kill(process, signal.SIGCONT)
+        assert (found[: LARGE // 2] == -5).all() and (found[LARGE // 2 :] == memory[LARGE // 2 :]).all() and one[0] == -5
+        window.Unlock(size - 1)
+        print("a stopped rank was read and written", flush=True)
+    comm.Barrier()
+    assert (memory[: LARGE // 2] == -5).all() == (rank == size - 1)
+    window.Free()
+
+
 def lose_the_last() -> None:
     """The last rank dies while rank 0 receives from it; each of the others hears of it where it waits for that one."""
     room = np.zeros(20 * LARGE)
@@ -104,6 +189,10 @@ def lose_the_last() -> None:
 talk()
 collect()
 access()
+access_much()
+use_addresses_again()
+if sys.argv[1:] == ["stop"]:
+    access_a_stopped_rank()
 print(f"rank {rank} of {size} is done", flush=True)
 if sys.argv[1:] == ["kill"]:
     comm.Barrier()

@@ -58,7 +58,13 @@ def folder(request: pytest.FixtureRequest) -> Path:
 def said_here(folder: Path) -> str:
     """What the jobs print on this machine, by TCP and Debian's UCX. What they call is compiled then for the guest, too."""
     libraries = folder / "extra" / "usr" / "lib" / "x86_64-linux-gnu"
-    own = {"UCX_NET_DEVICES": "lo", "LD_LIBRARY_PATH": str(libraries), "NCCLX_MPI_UCX_LIBRARY": str(libraries / "libucp.so.0")}
+    own = {
+        "NCCLX_MPI_FAR_WINDOWS": "direct",
+        "PYTHONPATH": str(HERE.parents[1]),
+        "UCX_NET_DEVICES": "lo",
+        "LD_LIBRARY_PATH": str(libraries),
+        "NCCLX_MPI_UCX_LIBRARY": str(libraries / "libucp.so.0"),
+    }
     done = run(str(HERE / "jobs.py"), "/none", seconds=1200, **own)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -69,6 +75,7 @@ def said(folder: Path, said_here: str, tmp_path_factory: pytest.TempPathFactory)
     """What the jobs print in the guest."""
     out = tmp_path_factory.mktemp("out")
     variables = {**ANY_PROCESSOR, **RUN_IN_GUEST, cache_files.CACHE_VARIABLE: str(cache_files.cache_root())}
+    variables["PYTHONPATH"] = str(HERE.parents[1])
     words = ["env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, str(HERE / "jobs.py"), COUNTERS]
     guest = [str(HERE / "guest.py"), "--folder", str(folder), "--out", str(out)]
     done = run(*guest, "--limit", str(GUEST_SECONDS), *words, seconds=2 * GUEST_SECONDS)
@@ -103,3 +110,20 @@ def test_survivors_learn_of_a_killed_rank(said: str) -> None:
 
 def test_a_peer_that_is_killed_while_it_sends_is_found_dead_by_ucx_itself(said: str) -> None:
     assert "a killed peer: True" in said
+
+
+def test_a_target_that_is_killed_in_a_put_is_found_dead_by_ucx_itself(said: str) -> None:
+    found = re.search(r"a killed target: True after ([0-9.]+) s", said)
+    assert found is not None and float(found[1]) < 3
+    assert "a put is complete before its target is killed: False" in said
+
+
+def test_a_window_is_accessed_by_rdma_alone(said: str) -> None:
+    """Its rank was stopped."""
+    assert "a stopped rank was read and written" in said
+
+
+@pytest.mark.parametrize("where", ["here", "in the guest"])
+def test_memory_that_is_given_back_and_taken_anew_is_registered_anew(said: str, said_here: str, where: str) -> None:
+    used = re.findall(r"has used (\d+) of 8 addresses again", said_here if where == "here" else said)
+    assert len(used) == 6 and min(map(int, used)) > 0

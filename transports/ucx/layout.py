@@ -17,8 +17,10 @@ STATE = words(
     "note_death deaths death_words "
     # the worker, and functions of UCX by C address
     "worker progress arm send receive release_data free_request create_endpoint "
+    # those for memory of peers, and the context
+    "map unmap pack_key release_key unpack_key destroy_key put get flush context "
     # callbacks by C address
-    "on_sent on_piece_sent on_piece_received on_failed "
+    "on_sent on_piece_sent on_piece_received on_failed on_access "
     # whether messages may be handed up now; links that something is owed or kept for; messages that UCX still sends
     "is_open listed_first sending "
     # large messages: those that are sent, and those that are complete, first and last of each; how many are not; pieces that wait for room
@@ -27,6 +29,8 @@ STATE = words(
     "polled used ticks_per_us in_vain "
     # how often in a row UCX could not be armed, as something had come
     "unarmed "
+    # accesses to memory of peers that are under way
+    "accessing "
     # bytes of a piece, where no window asks for fewer
     "piece "
     # ROUTE of each world rank; for how long there may be none, in ticks
@@ -86,13 +90,17 @@ NOTE = 32
 
 # of ucp_request_param_t
 PARAMS = words("Params", "mask_and_flags request call datatype user_data rest*7")
-WITH_CALL_USER_DATA_AND_FLAGS = 2 | 4 | 16
+WITH_CALL_AND_USER_DATA = 2 | 4
+WITH_CALL_USER_DATA_AND_FLAGS = WITH_CALL_AND_USER_DATA | 16
 EAGERLY, BY_RENDEZVOUS = 2 << 32, 4 << 32
 """Flags of ``ucp_am_send_nbx``, in the upper half of the word with the mask."""
 # of ucp_ep_params_t
 ENDPOINT = words("Endpoint", "mask address error_mode call argument rest*16")
 WITH_ADDRESS_AND_ERRORS = 1 | 2 | 4
 PEER_ERRORS = 1
+# of ucp_mem_map_params_t
+MEMORY = words("Memory", "mask address nbytes rest*16")
+WITH_ADDRESS_AND_LENGTH = 1 | 2
 # of ucp_am_recv_param_t, whose first word has the flags
 DATA_MAY_BE_HELD, IS_DESCRIPTION = 1 << 16, 1 << 17
 OK, IN_PROGRESS, NO_WAY, BUSY = 0, 1, -6, -15

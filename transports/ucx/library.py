@@ -54,12 +54,14 @@ _FUNCTIONS = (
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
     "ucp_worker_get_efd", "ucp_worker_arm", "ucp_worker_set_am_recv_handler", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
     "ucp_am_data_release", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_ep_print_info",
+    "ucp_mem_map", "ucp_mem_unmap", "ucp_rkey_pack", "ucp_rkey_buffer_release", "ucp_ep_rkey_unpack", "ucp_rkey_destroy",
+    "ucp_put_nbx", "ucp_get_nbx",
     "ucp_request_free", "ucp_request_check_status", "ucp_get_version", "ucs_status_string",
 )  # fmt: skip
 _ROOM = 256
 _RESOURCE = re.compile(r"resource \d+ .*-- (\w+)/(\S+)")
 _LANE = re.compile(r"lane\[\d+\]: +\d+:(\w+)/([^.\s]+)")
-_FEATURE_WAKEUP, _FEATURE_AM = 16, 64
+_FEATURE_RMA, _FEATURE_WAKEUP, _FEATURE_AM = 2, 16, 64
 _AM_ID, _AM_FLAGS, _AM_CALL, _AM_ARGUMENT = 1, 2, 4, 8
 _WHOLE_MESSAGES = 1
 _SERIALIZED = 1
@@ -272,6 +274,8 @@ class Worker:
     ----------
     library
         The UCX.
+    is_remote
+        Whether memory of peers is accessed.
 
     Attributes
     ----------
@@ -286,27 +290,32 @@ class Worker:
         UCX cannot be started.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, is_remote: bool = False) -> None:
         self._library = library
         self._ucp = library.handle
         self._context = ctypes.c_void_p()
         worker = ctypes.c_void_p()
         params = _WorkerParams(mask=1, thread_mode=_SERIALIZED)
         with _in_the_environment(_DEFAULTS):
-            self._start()
+            self._start(_FEATURE_AM | _FEATURE_WAKEUP | (_FEATURE_RMA if is_remote else 0))
             status = self._ucp.ucp_worker_create(self._context, ctypes.byref(params), ctypes.byref(worker))
         self._check(status, "make a worker")
         self.address = worker.value or 0
         self.event = self._event()
 
-    def _start(self) -> None:
+    def _start(self, features: int) -> None:
         config = ctypes.c_void_p()
         self._check(self._ucp.ucp_config_read(None, None, ctypes.byref(config)), "read its settings")
-        params = _Params(mask=1, features=_FEATURE_AM | _FEATURE_WAKEUP)
+        params = _Params(mask=1, features=features)
         major, minor, _ = self._library.version
         status = self._ucp.ucp_init_version(major, minor, ctypes.byref(params), config, ctypes.byref(self._context))
         self._ucp.ucp_config_release(config)
         self._check(status, "start")
+
+    @property
+    def context(self) -> int:
+        """The ``ucp_context_h``."""
+        return self._context.value or 0
 
     def _event(self) -> int:
         event = ctypes.c_int(-1)

@@ -357,7 +357,7 @@ def _finish_done(state):  # type: ignore[no-untyped-def]
         store64(state + STATE.done_first, load64(request + TRANSFER.next))
         if load64(request + TRANSFER.remote) != 0:
             store64(state + STATE.active_count, load64(state + STATE.active_count) - 1)
-        call_three(load64(state + STATE.finish), load64(state + STATE.engine), request, 0)
+        call_three(load64(state + STATE.finish), load64(state + STATE.engine), request, load64(request + REQUEST.error))
 
 
 @kernel("void(int64)", is_entry=True)

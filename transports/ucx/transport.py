@@ -6,6 +6,7 @@ import ctypes
 import functools
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +15,8 @@ import numpy.typing as npt
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address
 from numba_kernels.layout import LINE, WORD
-from transports.base import Calls, Capabilities, DeathNotice, Functions, Transport
-from transports.ucx import channel, transfers
+from transports.base import Calls, Capabilities, DeathNotice, Functions, RemoteMemory, Transport
+from transports.ucx import channel, remote, transfers
 from transports.ucx.layout import (
     FAILED,
     GONE,
@@ -43,8 +44,20 @@ _CALLED = (
     ("release_data", "ucp_am_data_release"),
     ("free_request", "ucp_request_free"),
     ("create_endpoint", "ucp_ep_create"),
+    ("map", "ucp_mem_map"),
+    ("unmap", "ucp_mem_unmap"),
+    ("pack_key", "ucp_rkey_pack"),
+    ("release_key", "ucp_rkey_buffer_release"),
+    ("unpack_key", "ucp_ep_rkey_unpack"),
+    ("destroy_key", "ucp_rkey_destroy"),
+    ("put", "ucp_put_nbx"),
+    ("get", "ucp_get_nbx"),
+    ("flush", "ucp_ep_flush_nbx"),
 )
 """Words of ``STATE``, and the functions of UCX whose addresses are there."""
+_DEVICES = Path("/sys/class/infiniband")
+_BY_RDMA = ("rc", "dc", "gga")
+"""How the names of UCX's transports begin that reach memory without a processor there."""
 
 
 class Ucx(Transport):
@@ -64,6 +77,9 @@ class Ucx(Transport):
         What is called when a peer is found dead; None: nothing.
     patience
         Seconds in which a link that is down may come back: a peer to which there is no way at first is dead only after them.
+    remote_memory
+        Whether memory of peers is reached by UCX itself: ``"always"``; ``"never"``; ``"auto"``: where it can be by RDMA. Over sockets, the
+        target's progress does it.
 
     Raises
     ------
@@ -81,6 +97,7 @@ class Ucx(Transport):
         reached: Collection[int],
         on_death: DeathNotice | None = None,
         patience: float = 0.0,
+        remote_memory: str = "auto",
     ) -> None:
         self.library = library
         self._rank = rank
@@ -89,7 +106,9 @@ class Ucx(Transport):
         self._places = dict(enumerate(range(size)))
         self._on_death = on_death
         self._patience = patience
-        self._worker = Worker(library)
+        self._is_always_remote = remote_memory == "always"
+        self._has_remote = self._is_always_remote or (remote_memory == "auto" and _DEVICES.is_dir() and any(_DEVICES.iterdir()))
+        self._worker = Worker(library, self._has_remote)
         self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
         self._state = -(-self._block.ctypes.data // LINE) * LINE
         self._links = np.zeros(size, dtype=np.int64)
@@ -122,6 +141,20 @@ class Ucx(Transport):
     @property
     def event(self) -> int:
         return self._worker.event
+
+    @functools.cached_property
+    def remote_memory(self) -> RemoteMemory | None:
+        is_by_rdma = self._has_remote and any(transport.startswith(_BY_RDMA) for transport, _ in self._ways)
+        if not (is_by_rdma or self._is_always_remote):
+            return None
+        return RemoteMemory(
+            expose=c_address(remote.expose),
+            conceal=c_address(remote.conceal),
+            open=c_address(remote.open_key),
+            shut=c_address(remote.shut_key),
+            put=c_address(remote.put),
+            get=c_address(remote.get),
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -160,10 +193,12 @@ class Ucx(Transport):
             ("count", len(self._links)),
             ("rank", self._rank),
             ("worker", self._worker.address),
+            ("context", self._worker.context),
             ("on_sent", c_address(channel.on_sent)),
             ("on_failed", c_address(channel.on_failed)),
             ("on_piece_sent", c_address(transfers.on_piece_sent)),
             ("on_piece_received", c_address(transfers.on_piece_received)),
+            ("on_access", c_address(remote.on_access)),
             ("ticks_per_us", int(ticks_per_us())),
             ("routes", self._routes.ctypes.data),
             ("patience", int(self._patience * 1e6 * ticks_per_us())),
