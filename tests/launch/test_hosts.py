@@ -163,6 +163,27 @@ window.Accumulate(one, 0, (8 * 99, 1, MPI.DOUBLE), MPI.SUM)
 window.Fence()
 assert rank or memory[99] == 3.0
 window.Free()
+
+count = 100_000  # large accesses, unaligned, in turn with small ones to the same elements
+memory = np.zeros(8 * count * size + 1, np.uint8)
+window = MPI.Win.Create(memory, comm=comm)
+window.Fence()
+for peer in range(size):
+    data, found, first = np.arange(count) * 7.0 + rank, np.empty(count), 8 * count * rank + 1
+    window.Put(data, peer, first)
+    window.Put(np.full(5, -1.0), peer, first + 80)
+    window.Get(found, peer, first)
+    data[10:15] = -1
+    assert (found == data).all()
+    request = window.Rget(found[: count // 2], peer, first)
+    window.Rput(data[::-1].copy(), peer, first).Wait()
+    request.Wait()
+window.Fence()
+for peer in range(size):
+    data = np.arange(count) * 7.0 + peer
+    data[10:15] = -1
+    assert (memory[8 * count * peer + 1 :][: 8 * count] == data[::-1].copy().view(np.uint8)).all()
+window.Free()
 print("ok", rank)
 """
 FAIL = """
@@ -192,8 +213,9 @@ except MPI.Exception as error:
 
 
 @needs_ucx
-def test_ranks_talk_across_hosts(on_hosts):
-    found = on_hosts("-c", TALK).end(timeout=300)
+@pytest.mark.parametrize("windows", ["direct", "messages"])
+def test_ranks_talk_across_hosts(on_hosts, windows):
+    found = on_hosts("-c", TALK, NCCLX_MPI_FAR_WINDOWS=windows).end(timeout=300)
     for (status, stdout, stderr), ranks in zip(found, ((0, 1), (2, 3)), strict=True):
         assert status == 0, stderr
         assert sorted(stdout.splitlines()) == [f"ok {rank}" for rank in ranks]

@@ -17,6 +17,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import SYNCHRONOUS
 from ncclx_mpi.p2p.network_progress import NetworkProgress
+from ncclx_mpi.p2p.remote_memory import Opened
 from transports.shm.arena import Arena
 from transports.shm.transport import SharedMemory
 from transports.ucx import library
@@ -54,7 +55,7 @@ def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
     arena = Arena.create(1, [0], 2)
     arena.join(0)
-    ucx = Ucx(found, 0, 2, {1}, arena.death_notice)
+    ucx = Ucx(found, 0, 2, {1}, arena.death_notice, remote_memory="always")
     program = [sys.executable, str(Path(__file__).with_name("ucx_rank.py")), request.param]
     other = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     assert other.stdin is not None and other.stdout is not None
@@ -168,3 +169,39 @@ def test_where_there_is_no_way_to_a_peer_the_error_says_so(monkeypatch: pytest.M
     assert raised.value.Get_error_class() == errors.ERR_PROC_FAILED
     for end in (*ends, arena):
         end.close()
+
+
+def opened(pair: Pair) -> Opened:
+    """The memory of rank 1, as it has exposed it."""
+    said, functions = pair.receive(1024, 1), pair.comm.engine.transports[1].remote_memory
+    address, nbytes = said[:16].view(np.int64).tolist()
+    assert functions is not None
+    return Opened(pair.comm, 1, functions, address, said[16 : 16 + nbytes].tobytes())
+
+
+@pytest.mark.parametrize("pair", ["be_accessed"], indirect=True)
+def test_memory_of_another_process_is_written_and_read(pair: Pair) -> None:
+    engine, memory, data, room = pair.comm.engine, opened(pair), pattern(LARGE), np.zeros(LARGE, np.uint8)
+    engine.wait(memory.start_put(data.ctypes.data, data.size, 0))
+    engine.wait(engine.start_send(pair.comm, data.ctypes.data, 1, 1, 2))
+    assert pair.says() == f"{data[:1000].sum()} {data[-1000:].sum()}"
+    engine.wait(memory.start_get(room.ctypes.data, room.size, 0))
+    assert (room == data).all()
+    memory.shut("the end")
+
+
+@pytest.mark.parametrize("pair", ["be_accessed"], indirect=True)
+def test_a_target_that_is_killed_in_a_put_ends_it(pair: Pair) -> None:
+    engine, memory, data = pair.comm.engine, opened(pair), pattern(LARGE)
+    request = memory.start_put(data.ctypes.data, data.size, 0)
+    pair.other.kill()
+    began = time.monotonic()
+    while engine.is_complete(request):  # it was faster
+        request = memory.start_put(data.ctypes.data, data.size, 0)
+    try:
+        engine.wait(request)
+        assert engine.result(request).error
+    except errors.Exception as error:
+        assert error.Get_error_class() == errors.ERR_PROC_FAILED
+    assert engine.is_death_noticed() and time.monotonic() - began < 10
+    memory.shut("the end")

@@ -39,7 +39,8 @@ class Ends(NamedTuple):
 
 @contextmanager
 def served(nodes: Nodes, count: int = 1000, is_watched: bool = True) -> Iterator[Ends]:
-    """A window of words at rank 1, which a thread serves, with compiled code if it `is_watched`, and rank 0's way to it."""
+    """A window of words at rank 1, which a thread serves, if it `is_watched` with compiled code and the network, and rank 0's way to it."""
+    remote_memory = nodes.comms[0].engine.way_to(1).remote_memory
     memory, lock, guard, is_over = np.zeros(count, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), threading.Event()
     near = Near(Mapped(memory.ctypes.data), nullcontext())
     mapped = (memory.ctypes.data, memory.nbytes, guard.ctypes.data) if is_watched else (0, 0, 0)
@@ -60,12 +61,13 @@ def served(nodes: Nodes, count: int = 1000, is_watched: bool = True) -> Iterator
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield Ends(Far(nodes.comms[0], 1), memory, lock)
+        yield Ends(Far(nodes.comms[0], 1, remote_memory if is_watched else None), memory, lock)
     finally:
         is_over.set()
         thread.join()
         if is_watched:
             serving.unwatch()
+        serving.close()
 
 
 def landing(room: Words) -> Landing:
@@ -105,6 +107,46 @@ def test_large_and_scattered_accesses(nodes: Nodes, monkeypatch: pytest.MonkeyPa
         fetch.wait()
         assert (found == values[1::2]).all()
         target.close()
+
+
+def test_what_the_network_does_itself_stays_in_order_with_what_is_asked_for(nodes: Nodes) -> None:
+    """Large and small puts to the same elements; the memory of a peer is read while nobody there makes progress but the network."""
+    count, found = 1 << 16, np.zeros(1 << 16, np.int64)
+    with served(nodes, count) as (target, memory, _):
+        for turn in range(20):
+            values = np.arange(count) + turn
+            small = np.array([-1 - turn])
+            target.write(place(count), values.ctypes.data, values)
+            assert target._opened is None or (memory == values).all(), "a put by the network is complete at both ends"
+            target.write(place(1, turn), small.ctypes.data)
+            fetch = target.read(place(count), landing(found))
+            target.write(place(1, turn + 1), small.ctypes.data)
+            fetch.wait()
+            values[turn] = small[0]
+            assert (np.delete(found, turn + 1) == np.delete(values, turn + 1)).all()
+            far.end_all([target])
+            assert memory[turn + 1] == small[0]
+        assert (target._opened is not None) == (nodes.network is None)
+        target.close()
+
+
+def test_an_access_that_is_given_up_keeps_its_buffer(nodes: Nodes) -> None:
+    """The network cannot be told to stop: what it writes to is no one else's until it is done, and the window ends no sooner."""
+    if nodes.network is not None:
+        pytest.skip("the network reaches no memory by itself")
+    count = 1 << 20
+    with served(nodes, count) as (target, memory, _):
+        memory[:] = 1
+        for _ in range(10):
+            room = np.zeros(count, np.int64)
+            fetch = target.read(place(count), landing(room))
+            fetch.abandon()
+            del room, fetch
+            fillers = [np.zeros(count, np.int64) for _ in range(2)]
+            nodes.progress()
+        target.close()
+        assert target._opened is not None and target._opened.handle == 0
+        assert not any(filler.any() for filler in fillers)
 
 
 def test_a_swap_tells_what_was_there(nodes: Nodes) -> None:

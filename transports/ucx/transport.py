@@ -168,7 +168,8 @@ class Ucx(Transport):
     def why(self, peer: int) -> str:
         found = f"they are on different hosts: UCX {self.library.name} of {self.library.path}, as {self.library.reason}"
         endpoint = _word_at(self._link(peer) + LINK.endpoint).value
-        return f"{found}; it goes by {self._worker.ways_of(endpoint)}" if endpoint else found
+        windows = "; it reads and writes windows by itself" if self.remote_memory is not None else ""
+        return f"{found}; it goes by {self._worker.ways_of(endpoint)}{windows}" if endpoint else found + windows
 
     def why_lost(self, peer: int) -> str:
         if peer not in self._addresses or not _word_at(self._link(peer) + LINK.flags).value & UNREACHED:
