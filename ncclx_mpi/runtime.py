@@ -171,8 +171,8 @@ def _to_other_nodes(membership: Membership) -> list[Transport]:
         size, arena = membership.size, membership.arena
         far = [rank for rank in range(size) if rank not in arena.near]
         found = library.find(getattr(rc, "ucx_library", ""))
-        remote_memory = {"direct": "always", "messages": "never"}.get(getattr(rc, "far_windows", ""), "auto")
-        return [Ucx(found, membership.rank, size, far, arena.death_notice, heartbeat().limit, remote_memory)]
+        windows = str(getattr(rc, "far_windows", "auto"))
+        return [Ucx(found, membership.rank, size, far, arena.death_notice, heartbeat().limit, windows)]
     if membership.network is None:
         return []
     from transports.virtual.transport import VirtualNetwork

@@ -52,7 +52,7 @@ class FarMeeting:
             found = library.find(str(getattr(rc, "ucx_library", "")))
         except library.LibraryError as error:
             raise OSError(str(error)) from None
-        self._transport = Ucx(found, place, size, (), notice, heartbeat().limit, "never")
+        self._transport = Ucx(found, place, size, (), notice, heartbeat().limit, "messages")
         self._places: dict[int, int] = {}
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.layout import COMM, ENGINE
+from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST
 from ncclx_mpi.p2p.matching import complete, new_request
 from ncclx_mpi.p2p.progress import lock, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
@@ -21,7 +21,6 @@ from numba_kernels.jit import entry, kernel
 from numba_kernels.layout import WORD, zeroed
 from transports.base import RemoteMemory
 from transports.messages import REMOTE
-from transports.messages import REQUEST as TRANSFER
 
 _ADDRESS, _NBYTES, _KEY, _KEY_BYTES = (field // WORD for field in (REMOTE.address, REMOTE.nbytes, REMOTE.key, REMOTE.key_bytes))
 _HANDLE = REMOTE.handle // WORD
@@ -35,8 +34,8 @@ def begin_access(comm, function, rank, address, nbytes, there, handle):  # type:
     lock(engine)
     request, peer = new_request(engine), peer_of(engine, load64(load64(comm + COMM.world) + 8 * rank))
     fill_send(comm, request, 0, address, nbytes, rank, _NO_TAG, 0)
-    store64(request + TRANSFER.second, there)
-    store64(request + TRANSFER.third, handle)
+    store64(request + REQUEST.second, there)
+    store64(request + REQUEST.third, handle)
     if call_three(function, engine, peer, request) != 0:
         complete(request, 0)
     else:

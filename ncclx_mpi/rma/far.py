@@ -74,8 +74,6 @@ class Answer:
         result, request = engine.result(self._request), self._request
         self._request = 0
         engine.free(request)
-        if result.error:
-            far.fail_lost(self._what)
         came = result.nbytes
         if came != self.nbytes:
             errors.fail(
@@ -83,6 +81,8 @@ class Answer:
                 f"rank {far.comm.rank}: {self._what} failed there: {came} bytes came instead of {self.nbytes}; the stderr of rank "
                 f"{far.rank} says why",
             )
+        if result.error:
+            far.fail_lost(self._what)
 
     def abandon(self) -> None:
         """Take care that nothing arrives any more."""

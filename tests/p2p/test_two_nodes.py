@@ -96,7 +96,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Sequence[Transport]:
         pytest.skip("UCX 1.20 finds no way to this host by the loopback interface")
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
     monkeypatch.setattr(ucx_transport, "_FLUSH_SECONDS", 0.0)
-    return [Ucx(found, rank, 2, {1 - rank}, remote_memory="always") for rank in range(2)]
+    return [Ucx(found, rank, 2, {1 - rank}, windows="direct") for rank in range(2)]
 
 
 def pattern(nbytes: int, number: int = 0) -> Bytes:

@@ -55,7 +55,7 @@ def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("UCX_NET_DEVICES", "lo")
     arena = Arena.create(1, [0], 2)
     arena.join(0)
-    ucx = Ucx(found, 0, 2, {1}, arena.death_notice, remote_memory="always")
+    ucx = Ucx(found, 0, 2, {1}, arena.death_notice, windows="direct")
     program = [sys.executable, str(Path(__file__).with_name("ucx_rank.py")), request.param]
     other = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     assert other.stdin is not None and other.stdout is not None

@@ -26,7 +26,7 @@ def pattern(nbytes: int, number: int = 0) -> np.ndarray:
 def join() -> tuple[NativeComm, Ucx]:
     arena = Arena.create(1, [1], 2)
     arena.join(0)
-    ucx = Ucx(library.find(), 1, 2, {0}, arena.death_notice, remote_memory="always")
+    ucx = Ucx(library.find(), 1, 2, {0}, arena.death_notice, windows="direct")
     print(ucx.endpoint().hex(), flush=True)
     endpoints = [bytes.fromhex(sys.stdin.readline()), b""]
     engine = Engine(arena, [SharedMemory(arena, 1), ucx], 1, timeout=60, endpoints={"ucx": endpoints})

@@ -69,7 +69,7 @@ def peer(what: str) -> Iterator[tuple[NativeComm, subprocess.Popen[str]]]:
     """This process as rank 0 of two, and the one that is rank 1."""
     arena = Arena.create(1, [0], 2)
     arena.join(0)
-    ucx = Ucx(library.find(), 0, 2, {1}, arena.death_notice, remote_memory="always")
+    ucx = Ucx(library.find(), 0, 2, {1}, arena.death_notice, windows="direct")
     program = [sys.executable, str(HOME / "tests" / "p2p" / "ucx_rank.py"), what]
     pipe, env = subprocess.PIPE, {**os.environ, "PYTHONPATH": str(HOME)}
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, env=env) as other:

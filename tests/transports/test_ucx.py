@@ -42,7 +42,7 @@ def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pair_of(library: Library) -> tuple[Transport, Transport]:
     """Memory of peers is reached by sockets, too: the target's progress does what a device does where there is one."""
-    return Ucx(library, 0, 2, {0, 1}, remote_memory="always"), Ucx(library, 1, 2, {0, 1}, remote_memory="always")
+    return Ucx(library, 0, 2, {0, 1}, windows="direct"), Ucx(library, 1, 2, {0, 1}, windows="direct")
 
 
 class TestUcx(TransportTests):

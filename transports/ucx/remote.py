@@ -28,6 +28,7 @@ from numba_kernels.memory import fill, make_stack
 from transports.messages import ERR_OTHER, REMOTE, REQUEST
 from transports.ucx.channel import endpoint_of, fail
 from transports.ucx.layout import (
+    FAILED,
     LINK,
     MEMORY,
     OK,
@@ -110,12 +111,12 @@ def on_access(request, status, access):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _begin(link, access):  # type: ignore[no-untyped-def]
-    """Note whom an access is for: the endpoint of the peer, 0 if there is none any more."""
+    """Note whom an access is for: the endpoint of the peer, 0 if there is none any more, or none yet."""
     state = load64(link + LINK.state)
     store64(state + STATE.used, ticks())
     store64(access + TRANSFER.link, link)
     store64(access + TRANSFER.remote, 0)
-    return endpoint_of(state, link)
+    return 0 if load64(link + LINK.flags) & FAILED != 0 else endpoint_of(state, link)
 
 
 @kernel("void(int64, int64, int64)")

@@ -77,9 +77,9 @@ class Ucx(Transport):
         What is called when a peer is found dead; None: nothing.
     patience
         Seconds in which a link that is down may come back: a peer to which there is no way at first is dead only after them.
-    remote_memory
-        Whether memory of peers is reached by UCX itself: ``"always"``; ``"never"``; ``"auto"``: where it can be by RDMA. Over sockets, the
-        target's progress does it.
+    windows
+        How memory of peers is reached: ``"direct"``: by UCX itself, for which, over sockets, the target's progress does it; ``"messages"``:
+        not at all; ``"auto"``: by UCX where it has RDMA.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class Ucx(Transport):
         reached: Collection[int],
         on_death: DeathNotice | None = None,
         patience: float = 0.0,
-        remote_memory: str = "auto",
+        windows: str = "auto",
     ) -> None:
         self.library = library
         self._rank = rank
@@ -106,8 +106,8 @@ class Ucx(Transport):
         self._places = dict(enumerate(range(size)))
         self._on_death = on_death
         self._patience = patience
-        self._is_always_remote = remote_memory == "always"
-        self._has_remote = self._is_always_remote or (remote_memory == "auto" and _DEVICES.is_dir() and any(_DEVICES.iterdir()))
+        self._is_direct = windows == "direct"
+        self._has_remote = self._is_direct or (windows == "auto" and _DEVICES.is_dir() and any(_DEVICES.iterdir()))
         self._worker = Worker(library, self._has_remote)
         self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
         self._state = -(-self._block.ctypes.data // LINE) * LINE
@@ -145,7 +145,7 @@ class Ucx(Transport):
     @functools.cached_property
     def remote_memory(self) -> RemoteMemory | None:
         is_by_rdma = self._has_remote and any(transport.startswith(_BY_RDMA) for transport, _ in self._ways)
-        if not (is_by_rdma or self._is_always_remote):
+        if not (is_by_rdma or self._is_direct):
             return None
         return RemoteMemory(
             expose=c_address(remote.expose),
