@@ -213,6 +213,18 @@ except MPI.Exception as error:
 
 
 @needs_ucx
+def test_a_start_imports_no_compiler_and_no_numpy(on_hosts):
+    """What ranks of one host do without those of several do without, too: everything is in the cache after the first start.
+
+    A program that names NumPy finds it imported by its launcher.
+    """
+    code = "import sys; from mpi4py import MPI; print([name in sys.modules for name in ('numba', 'llvmlite', 'num' 'py._core')])"
+    assert all(status == 0 for status, _, _ in on_hosts("-c", code).end(timeout=300))
+    for status, stdout, stderr in on_hosts("-c", code).end(timeout=300):
+        assert (status, stdout) == (0, 2 * "[False, False, False]\n"), stderr
+
+
+@needs_ucx
 @pytest.mark.parametrize("windows", ["direct", "messages"])
 def test_ranks_talk_across_hosts(on_hosts, windows):
     found = on_hosts("-c", TALK, NCCLX_MPI_FAR_WINDOWS=windows).end(timeout=300)

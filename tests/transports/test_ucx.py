@@ -45,6 +45,12 @@ def pair_of(library: Library) -> tuple[Transport, Transport]:
     return Ucx(library, 0, 2, {0, 1}, windows="direct"), Ucx(library, 1, 2, {0, 1}, windows="direct")
 
 
+def set_route(ucx: Ucx, place: int, **words: int) -> None:
+    """Write words of the way to a rank."""
+    for field, value in words.items():
+        ctypes.c_int64.from_address(ucx._route(place) + getattr(ROUTE, field)).value = value
+
+
 class TestUcx(TransportTests):
     turns: ClassVar[int] = 200
     much: ClassVar[int] = 40_000_000
@@ -104,10 +110,11 @@ class TestUcx(TransportTests):
         zero, one = (End(each, endpoints) for each in pair)
         nowhere = np.full(2, -1)
         for each in pair:
-            each._routes[:, [ROUTE.targets // 8, ROUTE.count // 8]] = nowhere.ctypes.data, 1
+            for place in range(2):
+                set_route(each, place, targets=nowhere.ctypes.data, count=1)
         began = time.monotonic()
         assert not zero.send(1, b"early") and pair[0].why_lost(1) == ""
-        pair[0]._routes[1, ROUTE.count // 8] = 0
+        set_route(pair[0], 1, count=0)
         assert zero.send(1, b"now")
         while not pair[1].why_lost(0):
             assert not one.send(0, b"never")

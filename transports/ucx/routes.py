@@ -14,14 +14,12 @@ import contextlib
 import fcntl
 import socket
 import struct
+from array import array
 from collections.abc import Iterable
-
-import numpy as np
-import numpy.typing as npt
 
 from numba_kernels import types
 from numba_kernels.atomics import load64, store64, ticks
-from numba_kernels.jit import kernel
+from numba_kernels.jit import entry, kernel
 from transports.ucx.layout import ROUTE, STATE
 
 LOOK_US = 1000
@@ -51,14 +49,14 @@ def addresses_of(interfaces: Iterable[str]) -> list[bytes]:
     return [address for address in found if not socket.inet_ntoa(address).startswith("127.")]
 
 
-def targets_of(addresses: Iterable[bytes]) -> npt.NDArray[np.uint8]:
-    """Those to which there is a route now, as compiled code asks for them."""
-    packed = [_TARGET.pack(_FAMILY, struct.pack("!H", _ANY_PORT), address) for address in addresses]
-    rows = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), _TARGET_BYTES)
-    return rows[[bool(_is_routed(row.ctypes.data)) for row in rows]]
+def targets_of(addresses: Iterable[bytes]) -> tuple[array[int], int]:
+    """Those to which there is a route now, as compiled code asks for them, and how many these are."""
+    targets = (array("q", _TARGET.pack(_FAMILY, struct.pack("!H", _ANY_PORT), address)) for address in addresses)
+    routed = [target for target in targets if entry(_is_routed)(target.buffer_info()[0])]
+    return array("q", b"".join(routed)), len(routed)
 
 
-@kernel("int64(int64)")
+@kernel("int64(int64)", is_entry=True)
 def _is_routed(target):  # type: ignore[no-untyped-def]
     """Whether there is a route to an address; yes if that cannot be found out."""
     asked = _socket(types.int32(_FAMILY), types.int32(_KIND), types.int32(0))

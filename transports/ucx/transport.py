@@ -5,16 +5,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+from array import array
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address
-from numba_kernels.layout import LINE, WORD
+from numba_kernels.layout import LINE, zeroed
 from transports.base import Calls, Capabilities, DeathNotice, Functions, RemoteMemory, Transport
 from transports.ucx import channel, remote, transfers
 from transports.ucx.layout import (
@@ -109,12 +107,12 @@ class Ucx(Transport):
         self._is_direct = windows == "direct"
         self._has_remote = self._is_direct or (windows == "auto" and _DEVICES.is_dir() and any(_DEVICES.iterdir()))
         self._worker = Worker(library, self._has_remote)
-        self._block = np.zeros((STATE.total + LINE) // WORD, dtype=np.int64)
-        self._state = -(-self._block.ctypes.data // LINE) * LINE
-        self._links = np.zeros(size, dtype=np.int64)
-        self._nobody = np.zeros(LINK.total // WORD, dtype=np.int64)
-        self._routes = np.zeros((size, ROUTE.total // WORD), dtype=np.int64)
-        self._targets: dict[bytes, npt.NDArray[np.uint8]] = {}
+        self._block, block_at = zeroed(STATE.total + LINE)
+        self._state = -(-block_at // LINE) * LINE
+        self._nobody, nobody_at = zeroed(LINK.total)
+        self._links = array("q", [nobody_at]) * size
+        self._routes, self._routes_at = zeroed(size * ROUTE.total)
+        self._targets: dict[bytes, tuple[array[int], int]] = {}
         self._addresses: dict[int, Any] = {}
 
     def meet(self, places: Mapping[int, int]) -> None:
@@ -183,14 +181,13 @@ class Ucx(Transport):
         return struct.pack("!H", len(found)) + b"".join(found) + self._worker.endpoint()
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
-        self._links[:] = self._nobody.ctypes.data
         for peer, place in self._places.items():
             self._links[place] = peers[peer]
         for field, value in (
             *calls._asdict().items(),
             *((field, self.library.address_of(function)) for field, function in _CALLED),
             ("engine", engine),
-            ("peers", self._links.ctypes.data),
+            ("peers", self._links.buffer_info()[0]),
             ("count", len(self._links)),
             ("rank", self._rank),
             ("worker", self._worker.address),
@@ -201,7 +198,7 @@ class Ucx(Transport):
             ("on_piece_received", c_address(transfers.on_piece_received)),
             ("on_access", c_address(remote.on_access)),
             ("ticks_per_us", int(ticks_per_us())),
-            ("routes", self._routes.ctypes.data),
+            ("routes", self._routes_at),
             ("patience", int(self._patience * 1e6 * ticks_per_us())),
             ("piece", PIECE_BY_SOCKETS if self._has_only_sockets else LARGEST_PIECE),
         ):
@@ -224,9 +221,9 @@ class Ucx(Transport):
         hosts, worker = endpoint[2:ours], endpoint[ours:]
         if hosts not in self._targets:
             self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
-        targets, place = self._targets[hosts], self._places[peer]
-        for field, value in (("targets", targets.ctypes.data), ("count", len(targets))):
-            self._routes[place, getattr(ROUTE, field) // WORD] = value
+        (targets, count), place = self._targets[hosts], self._places[peer]
+        for field, value in (("targets", targets.buffer_info()[0]), ("count", count)):
+            _word_at(self._route(place) + getattr(ROUTE, field)).value = value
         self._addresses[peer] = address = ctypes.create_string_buffer(worker, len(worker))
         for field, value in (("address", ctypes.addressof(address)), ("rank", place), ("state", self._state)):
             _word_at(self._link(peer) + getattr(LINK, field)).value = value
@@ -252,7 +249,12 @@ class Ucx(Transport):
         self._worker.close()
 
     def _link(self, peer: int) -> int:
-        return int(self._links[self._places[peer]])
+        address: int = self._links[self._places[peer]]
+        return address
+
+    def _route(self, place: int) -> int:
+        """Address of the :data:`ROUTE` of a rank."""
+        return int(self._routes_at + place * ROUTE.total)
 
     def _endpoints(self) -> list[tuple[int, bool]]:
         """Endpoints that were made, and whether each has failed."""
