@@ -139,6 +139,49 @@ def test_numba_is_imported_by_what_compiles_only() -> None:
     assert not wrong
 
 
+def test_python_calls_kernels_by_their_entry_points_only() -> None:
+    """A kernel that Python calls as it is has no place in the cache: each process would compile it, and import Numba for that."""
+    trees = {path: ast.parse(path.read_text()) for package in ("ncclx_mpi", "transports") for path in sources(package)}
+    kernels = {(_module(path), each.name) for path, tree in trees.items() for each in tree.body if _is_kernel(each)}
+    assert len(kernels) > 500
+    called = [
+        f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call.func)}"
+        for path, tree in trees.items()
+        for statement in tree.body
+        if not _is_kernel(statement)
+        for call in ast.walk(statement)
+        if isinstance(call, ast.Call) and _meant(path, call.func) in kernels
+    ]
+    assert called == []
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def _is_kernel(statement: ast.stmt) -> bool:
+    """Whether a statement defines a kernel."""
+    decorators = statement.decorator_list if isinstance(statement, ast.FunctionDef) else []
+    return any(isinstance(each, ast.Call) and ast.unparse(each.func) == "kernel" for each in decorators)
+
+
+def _meant(path: Path, function: ast.expr) -> tuple[str, str]:
+    """Module and name of what is called by its name, or by that of its module."""
+    known = _known(path)
+    if isinstance(function, ast.Name):
+        return known.get(function.id, (_module(path), function.id))
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in known:
+        return ".".join(known[function.value.id]), function.attr
+    return "", ""
+
+
+@functools.cache
+def _known(path: Path) -> dict[str, tuple[str, str]]:
+    """Module and name of what a file imports from somewhere, by the names that it has there."""
+    found = [each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.ImportFrom)]
+    return {name.asname or name.name: (each.module or "", name.name) for each in found for name in each.names}
+
+
 def test_cuda_is_imported_where_kernels_are_compiled_only() -> None:
     users = {
         (path.relative_to(ROOT).as_posix(), name.split(".")[0])
