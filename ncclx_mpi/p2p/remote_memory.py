@@ -10,10 +10,10 @@ import ctypes
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST
-from ncclx_mpi.p2p.matching import complete, new_request
+from ncclx_mpi.p2p.matching import complete
 from ncclx_mpi.p2p.progress import lock, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
-from ncclx_mpi.p2p.requests import fill_send
+from ncclx_mpi.p2p.requests import fill_send, prepared
 from ncclx_mpi.p2p.stirring import stir
 from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_three, call_two
@@ -27,12 +27,12 @@ _HANDLE = REMOTE.handle // WORD
 _NO_TAG = -1
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def begin_access(comm, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
-    """Start a put or a get. Returns its request, perhaps complete already."""
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
+def begin_access(comm, request, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
+    """Start a put or a get, with an idle request or a new one (0). Returns the request, perhaps complete already."""
     engine = load64(comm + COMM.engine)
     lock(engine)
-    request, peer = new_request(engine), peer_of(engine, load64(load64(comm + COMM.world) + 8 * rank))
+    request, peer = prepared(engine, request), peer_of(engine, load64(load64(comm + COMM.world) + 8 * rank))
     fill_send(comm, request, 0, address, nbytes, rank, _NO_TAG, 0)
     store64(request + REQUEST.second, there)
     store64(request + REQUEST.third, handle)
@@ -44,10 +44,10 @@ def begin_access(comm, function, rank, address, nbytes, there, handle):  # type:
     return request
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def start_access(comm, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_access(comm, request, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
     """As :func:`begin_access`, for Python."""
-    return begin_access(comm, function, rank, address, nbytes, there, handle)
+    return begin_access(comm, request, function, rank, address, nbytes, there, handle)
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
@@ -132,17 +132,23 @@ class Opened:
         is_open = self._call(functions.open)
         self.handle: int = self._words[_HANDLE] if is_open else 0
 
-    def start_put(self, address: int, nbytes: int, start: int) -> int:
-        """Start copying bytes to the memory, from byte `start` of it on. Returns the request, which is complete when they are there."""
-        return self._start(self._functions.put, address, nbytes, start)
+    def start_put(self, address: int, nbytes: int, start: int, request: int = 0) -> int:
+        """Start copying bytes to the memory, from byte `start` of it on, with an idle request or a new one.
 
-    def start_get(self, address: int, nbytes: int, start: int) -> int:
+        Returns
+        -------
+        int
+            Handle of the request, which is complete when they are there. The buffer is the network's until then.
+        """
+        return self._start(self._functions.put, address, nbytes, start, request)
+
+    def start_get(self, address: int, nbytes: int, start: int, request: int = 0) -> int:
         """Start copying bytes of the memory to this rank; as above."""
-        return self._start(self._functions.get, address, nbytes, start)
+        return self._start(self._functions.get, address, nbytes, start, request)
 
-    def _start(self, function: int, address: int, nbytes: int, start: int) -> int:
+    def _start(self, function: int, address: int, nbytes: int, start: int, request: int) -> int:
         comm, there = self._comm.address, self.address + start
-        return int(entry(start_access)(comm, function, self._rank, address, nbytes, there, self.handle))
+        return int(entry(start_access)(comm, request, function, self._rank, address, nbytes, there, self.handle))
 
     def shut(self, what: str) -> None:
         """Give it up, when no access is under way any more; errors say `what` this is part of."""

@@ -151,7 +151,7 @@ def new_idle_request(engine):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _prepared(engine, request):  # type: ignore[no-untyped-def]
+def prepared(engine, request):  # type: ignore[no-untyped-def]
     """A new request if `request` is 0, else that one, idle until now; the engine's lock is held."""
     if request == 0:
         return new_request(engine)
@@ -164,7 +164,7 @@ def start_send(comm, request, offset, address, nbytes, dest, tag, mode):  # type
     """Start a send, with an idle request or a new one (0). Returns the request, perhaps complete already."""
     engine = load64(comm + COMM.engine)
     lock(engine)
-    request = _prepared(engine, request)
+    request = prepared(engine, request)
     begin_message(comm, request, offset, address, nbytes, dest, tag, mode)
     unlock(engine)
     return request
@@ -176,7 +176,7 @@ def start_receive(comm, request, offset, address, nbytes, source, tag):  # type:
     engine = load64(comm + COMM.engine)
     lock(engine)
     progress_locked(engine)
-    request = _prepared(engine, request)
+    request = prepared(engine, request)
     begin_landing(comm, request, offset, address, nbytes, source, tag)
     unlock(engine)
     return request
@@ -400,7 +400,7 @@ def wait_message(comm, offset, source, tag, take, resumed, found):  # type: igno
 @kernel("int64(int64, int64, int64, int64, int64)")
 def new_matched(comm, request, message, address, nbytes):  # type: ignore[no-untyped-def]
     """An idle request, or a new one (0), as that of a receive of a message that was taken out of matching; the engine's lock is held."""
-    receive = _prepared(load64(comm + COMM.engine), request)
+    receive = prepared(load64(comm + COMM.engine), request)
     store64(receive + REQUEST.kind, RECEIVE)
     store64(receive + REQUEST.comm, comm)
     store64(receive + REQUEST.context, load64(message + REQUEST.context))

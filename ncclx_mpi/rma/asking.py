@@ -258,7 +258,7 @@ def get_far(window, target, start, nbytes, landing, owner):  # type: ignore[no-u
         return ask_far(window, target, GET, start, nbytes, 0, 0, 0, 0, landing, owner)
     comm, rank, function = load64(window + WINDOW.comm), load64(far + FAR_TARGET.rank), load64(far + FAR_TARGET.get)
     there, handle = load64(far + FAR_TARGET.base) + start, load64(far + FAR_TARGET.handle)
-    access = begin_access(comm, function, rank, landing, nbytes, there, handle)
+    access = begin_access(comm, 0, function, rank, landing, nbytes, there, handle)
     engine = load64(comm + COMM.engine)
     record = trace_request(engine, access)
     code = wait_complete(engine, access, owner)

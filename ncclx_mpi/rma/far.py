@@ -45,20 +45,23 @@ _CHANGES, _CONFIRMED = FAR_TARGET.changes // WORD, FAR_TARGET.confirmed // WORD
 class Answer:
     """What is waited for at a far target: a request of `nbytes` bytes, whose memory `owner` keeps alive. Errors say `what` it is for."""
 
-    def __init__(self, far: Far, request: int, nbytes: int, owner: Any, what: str) -> None:
+    def __init__(self, far: Far, nbytes: int, owner: Any, what: str) -> None:
         self._far = far
-        self._request = request
         self._owner = owner
         self._what = what
         self.nbytes = nbytes
+        self._request = far.comm.engine.new_request()  # a signal handler may raise as soon as it is started
 
     @classmethod
     def coming(cls, far: Far, tag: int, address: int, nbytes: int, owner: Any, what: str) -> Answer:
         """The answer to a request, which arrives with a tag at an address."""
-        engine = far.comm.engine
-        found = cls(far, engine.new_request(), nbytes, owner, what)
-        engine.start_recv(far.comm, address, nbytes, far.rank, tag, requests.REPLIES, found._request)
+        found = cls(far, nbytes, owner, what)
+        far.comm.engine.start_recv(far.comm, address, nbytes, far.rank, tag, requests.REPLIES, found._request)
         return found
+
+    def start(self, access: Callable[[int, int, int, int], int], address: int, start: int) -> None:
+        """Have the network bring it, or take it, by an access to the memory from byte `start` on."""
+        access(address, self.nbytes, start, self._request)
 
     @property
     def is_here(self) -> bool:
@@ -136,9 +139,11 @@ class Fetch:
         self._answers.append(answer)
         return answer
 
-    def expect_access(self, request: int, nbytes: int) -> None:
-        """Wait for a part of it from now on, which the network itself brings."""
-        self._answers.append(Answer(self._far, request, nbytes, self._owner, self._far.what))
+    def expect_access(self, access: Callable[[int, int, int, int], int], address: int, start: int) -> None:
+        """Have the network itself bring all of it, from byte `start` of the memory on, and wait for it from now on."""
+        answer = Answer(self._far, self._nbytes, self._owner, self._far.what)
+        self._answers.append(answer)
+        answer.start(access, address, start)
 
     def poll(self) -> bool:
         """Whether it is all here, after some progress."""
@@ -298,16 +303,16 @@ class Far:
         """Have the network copy packed bytes to the memory: they are there on return, as at a near target."""
         with self.busy:
             self._end_changes()
-            request = opened.start_put(packed, place.nbytes, place.start + place.layout.true_lb)
-            Answer(self, request, place.nbytes, owner, self.what).wait()
+            answer = Answer(self, place.nbytes, owner, self.what)
+            answer.start(opened.start_put, packed, place.start + place.layout.true_lb)
+            answer.wait()
 
     def _get(self, opened: Opened, place: Place, landing: Landing) -> Fetch:
         """Have the network start copying elements to this rank."""
         fetch = Fetch(self, place, landing)
         with self.busy:
             self._end_changes()
-            request = opened.start_get(landing[0], place.nbytes, place.start + place.layout.true_lb)
-            fetch.expect_access(request, place.nbytes)
+            fetch.expect_access(opened.start_get, landing[0], place.start + place.layout.true_lb)
             self._note_fetches([*(each for each in self._fetches if not each.is_over), fetch])
         return fetch
 

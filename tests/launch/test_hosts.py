@@ -186,6 +186,39 @@ for peer in range(size):
 window.Free()
 print("ok", rank)
 """
+INTERRUPT = """
+import signal
+from mpi4py import MPI
+import numpy as np
+
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop
+
+comm, count = MPI.COMM_WORLD, 8 << 20
+window = MPI.Win.Create(np.zeros(count), 8, comm=comm)
+other, stopped = (comm.rank + 2) % 4, 0
+signal.signal(signal.SIGALRM, stop)
+window.Lock(other, MPI.LOCK_SHARED)
+for number in range(60):
+    try:  # the buffer goes as soon as the access is given up
+        signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.0003 * number)
+        (window.Put if number % 2 else window.Get)(np.full(count, 1.0), other)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Stop:
+        stopped += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+sent, found = np.arange(1000.0), np.empty(1000)
+window.Put(sent, other, (2000 * comm.rank, 1000, MPI.DOUBLE))
+window.Get(found, other, (2000 * comm.rank, 1000, MPI.DOUBLE))
+window.Unlock(other)
+assert (found == sent).all()
+window.Free()
+print("ok", comm.rank, stopped > 0)
+"""
 FAIL = """
 import os, signal, sys
 from mpi4py import MPI
@@ -222,6 +255,12 @@ def test_a_start_imports_no_compiler_and_no_numpy(on_hosts):
     assert all(status == 0 for status, _, _ in on_hosts("-c", code).end(timeout=300))
     for status, stdout, stderr in on_hosts("-c", code).end(timeout=300):
         assert (status, stdout) == (0, 2 * "[False, False, False]\n"), stderr
+
+
+@needs_ucx
+def test_accesses_that_a_signal_handler_ends_leave_their_buffers_alone(on_hosts):
+    for status, stdout, stderr in on_hosts("-c", INTERRUPT, NCCLX_MPI_FAR_WINDOWS="direct").end(timeout=300):
+        assert (status, stdout.count("ok"), stdout.count("True")) == (0, 2, 2), stdout + stderr
 
 
 @needs_ucx

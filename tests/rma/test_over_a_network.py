@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
@@ -147,6 +150,32 @@ def test_an_access_that_is_given_up_keeps_its_buffer(nodes: Nodes) -> None:
         target.close()
         assert target._opened is not None and target._opened.handle == 0
         assert not any(filler.any() for filler in fillers)
+
+
+def test_a_put_that_a_signal_ends_as_it_starts_keeps_its_buffer(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    if nodes.network is not None:
+        pytest.skip("the network reaches no memory by itself")
+    count = 1 << 20
+    with served(nodes, count) as (target, memory, _):
+        target.read(place(1), landing(np.zeros(1, np.int64))).wait()
+        opened = target._opened
+        assert opened is not None
+        start = opened.start_put
+
+        def start_and_raise(*words: int) -> int:
+            start(*words)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(opened, "start_put", start_and_raise)
+        room = np.ones(count, np.int64)
+        known = weakref.ref(room)
+        with contextlib.suppress(KeyboardInterrupt):
+            target.write(place(count), room.ctypes.data, room)
+        del room
+        gc.collect()
+        assert known() is not None, "it is under way, as nobody here makes progress"
+        target.close()
+        assert (memory == 1).all()
 
 
 def test_a_swap_tells_what_was_there(nodes: Nodes) -> None:
