@@ -117,10 +117,10 @@ class RemoteMemory(NamedTuple):
     conceal
         ``int64(state, remote)``: end that.
     open
-        ``int64(state, peer, remote)``: get ready for memory of a peer, by its key, which may go afterwards: writes ``handle``. 1, or 0 if
-        there is no way to it.
+        ``int64(state, remote)``: get ready for memory of ``peer``, by its key, which may go afterwards: writes ``handle``. 1, or 0 if there
+        is no way to it.
     shut
-        ``int64(state, peer, remote)``: no access to it comes any more. 1, or 0 as long as accesses are under way.
+        ``int64(state, remote)``: no access to it comes any more. 1, or 0 as long as accesses are under way.
     put
         ``int64(engine, peer, request)``: copy the buffer of a request to the address ``second`` of a peer, with the handle ``third`` of its
         memory. 1: it is there; 0: under way, and the transport says when it is finished: with an error if it never will be.

@@ -43,9 +43,9 @@ REQUEST = words("Request", REQUEST_FIELDS)
 A buffer of fewer bytes than the message is a window of it if ``window`` says how many: byte b is at b % window, and ``moved`` bytes have been
 filled in by the owner of a send, or taken out by that of a receive, so far; ``passed``, which the transport writes, have been sent or come.
 """
-REMOTE = words("Remote", "address nbytes handle key key_bytes")
+REMOTE = words("Remote", "address nbytes handle key key_bytes peer")
 """Memory that peers reach by the network itself (:class:`transports.base.RemoteMemory`): where it is and how much, what the transport knows
-it by, and the key by which a peer does."""
+it by, and the key by which a peer does; the block of the peer whose memory it is, unless it is this rank's own."""
 ON_DEVICE = -1
 """The third word of an RTS: no CPU can read the message; the second says where the arena describes it."""
 ERR_OTHER = 15

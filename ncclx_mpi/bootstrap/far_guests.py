@@ -18,6 +18,7 @@ from ncclx_mpi import rc
 from ncclx_mpi.bootstrap.heartbeat import heartbeat
 from ncclx_mpi.p2p import joined
 from ncclx_mpi.p2p.guests import Way
+from ncclx_mpi.p2p.progress import call_locked
 from numba_kernels.jit import c_address, entry
 from numba_kernels.layout import WORD, zeroed
 from transports.base import DeathNotice
@@ -74,7 +75,7 @@ class FarMeeting:
     def greet(self) -> None:
         """Connect with all, so that UCX notices the end of each."""
         for number in self._places:
-            entry(joined.greet)(self._table[0], *self._transport.greeting(number))
+            entry(call_locked)(self._table[0], *self._transport.greeting(number))
 
     def ended(self) -> list[tuple[int, bool]]:
         """The numbers of those that have ended, and whether each did so in order."""

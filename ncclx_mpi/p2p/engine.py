@@ -118,6 +118,8 @@ class Engine:
         World ranks of this node, in the order in which the arena knows them.
     transport : Transport
         The one that is compiled in.
+    states : dict of Transport to int
+        What each transport that was attached is called with.
     slots : tuple of int
         Where the slots of the arena begin, and how far they are apart.
     births : tuple of int
@@ -158,6 +160,7 @@ class Engine:
         self._buckets, self._buckets_address = block(BUCKET.total * BUCKETS)
         self._left, self._left_address = block(LEFT.total * MOST_LEFT)
         self.ended = EndedComms(self)
+        self.states: dict[Transport, int] = {}
         self._events: Events | None = None
         self._calls = Calls(c_address(arrive), c_address(clear_to_send), c_address(finish))
         self._fill_block()
@@ -222,9 +225,8 @@ class Engine:
 
     def attach(self, transport: Transport) -> int:
         """Introduce a transport to the engine and the blocks of its peers; returns what it is polled with."""
-        first = self._peers_address
-        peers = range(first, first + PEER.total * (self.size + MOST_GUESTS), PEER.total)
-        state = transport.attach(self.address, peers, self._calls)
+        peers = range(self.peer_address(0), self.peer_address(self.size + MOST_GUESTS), PEER.total)
+        self.states[transport] = state = transport.attach(self.address, peers, self._calls)
         if transport.event >= 0:
             self.listen(transport.event)
         return state
@@ -245,6 +247,10 @@ class Engine:
         functions = transport.functions._asdict()
         names = ("offer", "fetch", "serve", "revoke", *(() if transport.is_inlined else ("send", "credit")))
         self.set_peer(peer, world=peer, max_eager=transport.caps.max_eager, **{name: functions[name] for name in names})
+
+    def peer_address(self, peer: int) -> int:
+        """Address of the block of a peer."""
+        return int(self._peers_address + peer * PEER.total)
 
     def set_peer(self, peer: int, **words: int) -> None:
         """Write words of the block of a peer."""

@@ -15,7 +15,7 @@ from ncclx_mpi.p2p.layout import ENGINE
 from ncclx_mpi.p2p.progress import lock, unlock
 from ncclx_mpi.p2p.revoking import arrive_revoke
 from numba_kernels.atomics import load64, store64
-from numba_kernels.calls import call_one, call_step, call_two
+from numba_kernels.calls import call_one, call_step
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from transports.base import ARMED, UNARMED
@@ -56,14 +56,6 @@ def note_end(engine, context):  # type: ignore[no-untyped-def]
     """Have Python look at what has become of a peer, in the next slice of any wait; `context` is none of a communicator."""
     lock(engine)
     arrive_revoke(engine, context)
-    unlock(engine)
-
-
-@kernel("void(int64, int64, int64, int64)", is_entry=True)
-def greet(engine, function, state, link):  # type: ignore[no-untyped-def]
-    """Have a transport connect with a peer, by a function of its."""
-    lock(engine)
-    call_two(function, state, link)
     unlock(engine)
 
 

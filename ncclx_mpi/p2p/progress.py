@@ -88,6 +88,15 @@ def progress_locked(engine):  # type: ignore[no-untyped-def]
         call_step(load64(engine + ENGINE.lines_step), engine)
 
 
+@kernel("int64(int64, int64, int64, int64)", is_entry=True)
+def call_locked(engine, function, state, words):  # type: ignore[no-untyped-def]
+    """Call a function of a transport, which the engine's lock has to be held for."""
+    lock(engine)
+    result = call_two(function, state, words)
+    unlock(engine)
+    return result
+
+
 @kernel("void(int64)", is_entry=True)
 def progress(engine):  # type: ignore[no-untyped-def]
     """Move on everything that is outstanding."""

@@ -9,26 +9,25 @@ from __future__ import annotations
 import ctypes
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
-from ncclx_mpi.p2p.layout import COMM, ENGINE, REQUEST
+from ncclx_mpi.p2p.layout import COMM, REQUEST
 from ncclx_mpi.p2p.matching import complete
-from ncclx_mpi.p2p.progress import lock, unlock
+from ncclx_mpi.p2p.progress import call_locked, lock, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import fill_send, prepared
 from ncclx_mpi.p2p.stirring import stir
 from numba_kernels.atomics import load64, store64
-from numba_kernels.calls import call_three, call_two
+from numba_kernels.calls import call_three
 from numba_kernels.jit import entry, kernel
 from numba_kernels.layout import WORD, zeroed
-from transports.base import RemoteMemory
+from transports.base import RemoteMemory, Transport
 from transports.messages import REMOTE
 
-_ADDRESS, _NBYTES, _KEY, _KEY_BYTES = (field // WORD for field in (REMOTE.address, REMOTE.nbytes, REMOTE.key, REMOTE.key_bytes))
-_HANDLE = REMOTE.handle // WORD
+_ADDRESS, _NBYTES, _HANDLE, _KEY, _KEY_BYTES, _PEER = (field // WORD for field in REMOTE[:-1])
 _NO_TAG = -1
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def begin_access(comm, request, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_access(comm, request, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
     """Start a put or a get, with an idle request or a new one (0). Returns the request, perhaps complete already."""
     engine = load64(comm + COMM.engine)
     lock(engine)
@@ -44,37 +43,13 @@ def begin_access(comm, request, function, rank, address, nbytes, there, handle):
     return request
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def start_access(comm, request, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
-    """As :func:`begin_access`, for Python."""
-    return begin_access(comm, request, function, rank, address, nbytes, there, handle)
-
-
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def call_for_own(engine, function, remote):  # type: ignore[no-untyped-def]
-    """Expose or conceal memory of this rank."""
-    lock(engine)
-    result = call_two(function, load64(engine + ENGINE.other_state), remote)
-    unlock(engine)
-    return result
-
-
-@kernel("int64(int64, int64, int64, int64)", is_entry=True)
-def call_for_peer(engine, function, world, remote):  # type: ignore[no-untyped-def]
-    """Open or shut memory of a peer."""
-    lock(engine)
-    result = call_three(function, load64(engine + ENGINE.other_state), peer_of(engine, world), remote)
-    unlock(engine)
-    return result
-
-
 class Exposed:
     """Memory of this rank that peers reach by the network.
 
     Parameters
     ----------
-    engine, functions
-        What it is exposed through.
+    engine, transport
+        What it is exposed through; the transport has :attr:`transports.base.Transport.remote_memory`.
     address, nbytes
         Where it is; it stays until :meth:`conceal`.
 
@@ -84,18 +59,18 @@ class Exposed:
         By which a peer reaches it; empty if it cannot be reached so.
     """
 
-    def __init__(self, engine: Engine, functions: RemoteMemory, address: int, nbytes: int) -> None:
+    def __init__(self, engine: Engine, transport: Transport, address: int, nbytes: int) -> None:
         self._engine = engine
-        self._functions = functions
+        self._transport = transport
         self._words, self._address = zeroed(REMOTE.total)
         self._words[_ADDRESS], self._words[_NBYTES] = address, nbytes
-        is_exposed = entry(call_for_own)(engine.address, functions.expose, self._address)
+        is_exposed = _call(engine, transport, "expose", self._address)
         self.key = ctypes.string_at(self._words[_KEY], self._words[_KEY_BYTES]) if is_exposed else b""
 
     def conceal(self) -> None:
         """Let nobody reach it any more. No access to it is under way."""
         if self.key:
-            entry(call_for_own)(self._engine.address, self._functions.conceal, self._address)
+            _call(self._engine, self._transport, "conceal", self._address)
             self.key = b""
 
 
@@ -106,8 +81,8 @@ class Opened:
     ----------
     comm, rank
         Whose memory it is.
-    functions
-        What reaches it.
+    transport
+        What reaches it; as above.
     address
         Where it begins in the process of the peer.
     key
@@ -121,15 +96,16 @@ class Opened:
         What accesses name it by; 0 if there is no way to it.
     """
 
-    def __init__(self, comm: NativeComm, rank: int, functions: RemoteMemory, address: int, key: bytes) -> None:
+    def __init__(self, comm: NativeComm, rank: int, transport: Transport, address: int, key: bytes) -> None:
         self._comm = comm
         self._rank = rank
-        self._functions = functions
+        self._transport = transport
         self.address = address
         self._words, self._words_address = zeroed(REMOTE.total)
         kept = ctypes.create_string_buffer(key, len(key))
         self._words[_KEY], self._words[_KEY_BYTES] = ctypes.addressof(kept), len(key)
-        is_open = self._call(functions.open)
+        self._words[_PEER] = comm.engine.peer_address(comm.world_ranks[rank])
+        is_open = _call(comm.engine, transport, "open", self._words_address)
         self.handle: int = self._words[_HANDLE] if is_open else 0
 
     def start_put(self, address: int, nbytes: int, start: int, request: int = 0) -> int:
@@ -140,11 +116,11 @@ class Opened:
         int
             Handle of the request, which is complete when they are there. The buffer is the network's until then.
         """
-        return self._start(self._functions.put, address, nbytes, start, request)
+        return self._start(functions_of(self._transport).put, address, nbytes, start, request)
 
     def start_get(self, address: int, nbytes: int, start: int, request: int = 0) -> int:
         """Start copying bytes of the memory to this rank; as above."""
-        return self._start(self._functions.get, address, nbytes, start, request)
+        return self._start(functions_of(self._transport).get, address, nbytes, start, request)
 
     def _start(self, function: int, address: int, nbytes: int, start: int, request: int) -> int:
         comm, there = self._comm.address, self.address + start
@@ -153,9 +129,20 @@ class Opened:
     def shut(self, what: str) -> None:
         """Give it up, when no access is under way any more; errors say `what` this is part of."""
         if self.handle:
-            self._comm.engine.idle_wait(lambda: self._call(self._functions.shut), what)
+            engine = self._comm.engine
+            engine.idle_wait(lambda: _call(engine, self._transport, "shut", self._words_address), what)
             self.handle = 0
 
-    def _call(self, function: int) -> bool:
-        world = self._comm.world_ranks[self._rank]
-        return bool(entry(call_for_peer)(self._comm.engine.address, function, world, self._words_address))
+
+def functions_of(transport: Transport) -> RemoteMemory:
+    """What reaches memory of peers, of a transport that can."""
+    functions = transport.remote_memory
+    if functions is None:
+        raise ValueError(f"{transport.name} reaches no memory of peers")
+    return functions
+
+
+def _call(engine: Engine, transport: Transport, what: str, words: int) -> bool:
+    """Call a function of a transport, with the words that describe memory."""
+    function: int = getattr(functions_of(transport), what)
+    return bool(entry(call_locked)(engine.address, function, engine.states[transport], words))

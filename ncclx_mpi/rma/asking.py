@@ -11,13 +11,15 @@ Cost, of n bytes: a put alpha + n beta; all others 2 alpha + n beta. The target 
 
 from __future__ import annotations
 
+from ncclx_mpi.collectives.shm_oneshot import give_gil
 from ncclx_mpi.errors import ERR_OTHER
 from ncclx_mpi.p2p.fast import GIVEN_UP, push_eager, wait_complete
+from ncclx_mpi.p2p.gil import enter_gil
 from ncclx_mpi.p2p.keeping import give_up_kept
 from ncclx_mpi.p2p.layout import COMM, PEER, REQUEST, STANDARD
 from ncclx_mpi.p2p.matching import new_request
 from ncclx_mpi.p2p.progress import lock, trace_end, unlock
-from ncclx_mpi.p2p.remote_memory import begin_access
+from ncclx_mpi.p2p.remote_memory import start_access
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import begin_landing, give_back, trace_request
 from ncclx_mpi.rma.layout import FAR_TARGET, TARGET, WINDOW
@@ -258,8 +260,9 @@ def get_far(window, target, start, nbytes, landing, owner):  # type: ignore[no-u
         return ask_far(window, target, GET, start, nbytes, 0, 0, 0, 0, landing, owner)
     comm, rank, function = load64(window + WINDOW.comm), load64(far + FAR_TARGET.rank), load64(far + FAR_TARGET.get)
     there, handle = load64(far + FAR_TARGET.base) + start, load64(far + FAR_TARGET.handle)
-    access = begin_access(comm, 0, function, rank, landing, nbytes, there, handle)
-    engine = load64(comm + COMM.engine)
+    engine, state = load64(comm + COMM.engine), give_gil(nbytes)  # the network may have to register the buffer
+    access = start_access(comm, 0, function, rank, landing, nbytes, there, handle)
+    enter_gil(state)
     record = trace_request(engine, access)
     code = wait_complete(engine, access, owner)
     if code != 0:

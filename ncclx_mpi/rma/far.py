@@ -27,7 +27,7 @@ from ncclx_mpi import errors
 from ncclx_mpi.buffers.memory import Bytes, array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import ANY_TAG, PEER_DEAD
-from ncclx_mpi.p2p.remote_memory import Opened
+from ncclx_mpi.p2p.remote_memory import Opened, functions_of
 from ncclx_mpi.rma import requests
 from ncclx_mpi.rma.accumulate import Reduction
 from ncclx_mpi.rma.asking import FIRST_TAG
@@ -35,7 +35,7 @@ from ncclx_mpi.rma.layout import FAR_TARGET
 from ncclx_mpi.rma.reach import Landing, Place
 from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, zeroed
-from transports.base import RemoteMemory
+from transports.base import Transport
 
 _MOST_UNDERWAY = 16 << 20
 """Bytes of requests that have not gone out, and of answers that have not come: what more there is waits for the oldest."""
@@ -173,7 +173,7 @@ class Far:
     ----------
     comm, rank
         The window's communicator, and the target in it.
-    remote_memory
+    transport
         What may reach the memory by the network itself; None: all is asked for.
     on_known
         Called when it is known whether it does.
@@ -194,12 +194,12 @@ class Far:
         self,
         comm: NativeComm,
         rank: int,
-        remote_memory: RemoteMemory | None = None,
+        transport: Transport | None = None,
         on_known: Callable[[], None] = lambda: None,
     ) -> None:
         self.comm = comm
         self.rank = rank
-        self._remote_memory = remote_memory
+        self._transport = transport
         self._on_known = on_known
         self._opened: Opened | None = None
         self._most_asked = 0
@@ -270,25 +270,29 @@ class Far:
 
     def _learn(self) -> None:
         """Find out, at the first access, whether the network reaches the memory."""
-        if self._remote_memory is None:
+        if self._transport is None:
             return
         with self.busy:
-            functions, self._remote_memory = self._remote_memory, None
-            if functions is None:
+            transport, self._transport = self._transport, None
+            if transport is None:
                 return
             try:
                 address, key = self._ask_for_key()
             except BaseException:
-                self._remote_memory = functions
+                self._transport = transport
                 raise
             if key:
-                opened = Opened(self.comm, self.rank, functions, address, key)
-                if opened.handle:
-                    self._opened = opened
-                    self._most_asked = self.comm.engine.way_to(self.comm.world_ranks[self.rank]).caps.max_eager
-                    for field, value in (("base", address), ("get", functions.get), ("handle", opened.handle)):
-                        self._words[getattr(FAR_TARGET, field) // WORD] = value
+                self._open(transport, address, key)
             self._on_known()
+
+    def _open(self, transport: Transport, address: int, key: bytes) -> None:
+        """Have the network reach the memory from now on, in compiled code, too; unless there is no way to it."""
+        opened = Opened(self.comm, self.rank, transport, address, key)
+        if opened.handle:
+            self._opened = opened
+            self._most_asked = transport.caps.max_eager
+            for field, value in (("base", address), ("get", functions_of(transport).get), ("handle", opened.handle)):
+                self._words[getattr(FAR_TARGET, field) // WORD] = value
 
     def _ask_for_key(self) -> tuple[int, bytes]:
         """Where the memory is in its process, and by which key the network reaches it: none if it does not."""
@@ -439,8 +443,10 @@ class Far:
         """Release what was sent, after everything was flushed; take in answers that nobody has waited for."""
         engine = self.comm.engine
         with self.busy:
-            if self._opened is not None:
-                self._opened.shut(self.what)
+            opened, self._opened = self._opened, None
+            self._words[FAR_TARGET.handle // WORD] = 0
+            if opened is not None:
+                opened.shut(self.what)
             while self._sent:
                 self._end_oldest()
             while message := engine.match(self.comm, self.rank, ANY_TAG, requests.REPLIES):

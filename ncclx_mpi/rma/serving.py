@@ -27,6 +27,7 @@ from ncclx_mpi.rma.requests import Request
 from numba_kernels.jit import c_address, entry
 from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, zeroed
+from transports.base import Transport
 
 _MOST_HELD = 64 << 20
 """Bytes of requests that are taken in before the oldest are served; the others wait with their senders."""
@@ -62,7 +63,7 @@ class Serving:
         self.engine = comm.engine
         self._memory = memory
         self._mapped = mapped[:2]
-        self._exposed: dict[str, Exposed] = {}
+        self._exposed: dict[Transport, Exposed] = {}
         self._lock = lock
         self._function_of = function_of
         self._coming: dict[int, deque[tuple[int, Bytes]]] = {}
@@ -239,11 +240,11 @@ class Serving:
         """Tell an origin how the network reaches the memory; nothing, if it does not, or if only `memory` knows where it is."""
         address, nbytes = self._mapped
         transport = self.engine.way_to(self._comm.world_ranks[origin])
-        functions, answer = transport.remote_memory, np.zeros(requests.KEY_ROOM, np.uint8)
-        if nbytes and functions is not None:
-            if transport.name not in self._exposed:
-                self._exposed[transport.name] = Exposed(self.engine, functions, address, nbytes)
-            key = self._exposed[transport.name].key
+        answer = np.zeros(requests.KEY_ROOM, np.uint8)
+        if nbytes and transport.remote_memory is not None:
+            if transport not in self._exposed:
+                self._exposed[transport] = Exposed(self.engine, transport, address, nbytes)
+            key = self._exposed[transport].key
             if requests.KEY.total + len(key) <= answer.size:
                 answer[: requests.KEY.total].view(np.int64)[:] = address, len(key)
                 answer[requests.KEY.total :][: len(key)] = np.frombuffer(key, np.uint8)

@@ -31,7 +31,7 @@ from numba_kernels.jit import entry
 from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
 from numba_kernels.rows import NamedTuple
-from transports.base import RemoteMemory
+from transports.base import Transport
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
 
@@ -118,17 +118,18 @@ class Window:
 
     def _far_target(self, rank: int) -> Far:
         """What asks a far rank; compiled code asks it, too, unless where its memory is changes, once it is known how it is reached."""
-        remote = self._remote_memory(rank) if self.size_of(rank) and not self.part.regions else None
-        far_target = Far(self.comm, rank, remote, functools.partial(self.words.set_of, rank, "kind", ASKED))
+        reaches = self._reaching(rank) if self.size_of(rank) and not self.part.regions else None
+        far_target = Far(self.comm, rank, reaches, functools.partial(self.words.set_of, rank, "kind", ASKED))
         self.words.set_of(rank, "far", far_target.address)
-        if self.size_of(rank) and remote is None:
+        if self.size_of(rank) and reaches is None:
             self.words.set_of(rank, "kind", ASKED)
         return far_target
 
-    def _remote_memory(self, rank: int) -> RemoteMemory | None:
+    def _reaching(self, rank: int) -> Transport | None:
         """What may reach the memory of a far rank by the network itself; of other jobs' ranks, nothing does."""
         world = self.comm.world_ranks[rank]
-        return self.engine.way_to(world).remote_memory if world < self.engine.size else None
+        transport = self.engine.way_to(world) if world < self.engine.size else None
+        return transport if transport is not None and transport.remote_memory is not None else None
 
     def _exchange(self, prepare: Callable[[], Part]) -> array[int]:
         """Return the rows of all ranks, one behind the other; a failure of one is raised on all."""

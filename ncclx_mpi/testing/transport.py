@@ -226,13 +226,13 @@ class End:
     def open(self, peer: int, exposed: Remote) -> Remote:
         """Get ready for memory that a peer has exposed."""
         remote, key = Remote(exposed["address"], exposed["nbytes"]), np.frombuffer(exposed.key, np.uint8)
-        remote["key"], remote["key_bytes"] = key.ctypes.data, key.size
-        assert self._functions_of_memory.call("open", self._state, self.peers[peer], remote.at)
+        remote["key"], remote["key_bytes"], remote["peer"] = key.ctypes.data, key.size, self.peers[peer]
+        assert self._functions_of_memory.call("open", self._state, remote.at)
         return remote
 
-    def shut(self, peer: int, remote: Remote) -> bool:
+    def shut(self, remote: Remote) -> bool:
         """Give it up; whether that was possible."""
-        return bool(self._functions_of_memory.call("shut", self._state, self.peers[peer], remote.at))
+        return bool(self._functions_of_memory.call("shut", self._state, remote.at))
 
     def access(self, what: str, peer: int, remote: Remote, address: int, nbytes: int, start: int) -> Half:
         """Start a ``"put"`` or ``"get"`` of bytes of memory of a peer, from byte `start` of it on."""
@@ -512,7 +512,7 @@ class TransportTests:
                 assert (memory[:start] == 255).all() and (memory[start + nbytes :] == 255).all()
                 self._access(zero, "get", opened, room.ctypes.data + 1, nbytes, start)
                 assert (room[1:-1] == data).all() and (room[[0, -1]] == 255).all()
-        assert zero.shut(1, opened)
+        assert zero.shut(opened)
         one.conceal(exposed)
 
     def _access(self, zero: End, what: str, opened: Remote, address: int, nbytes: int, start: int) -> None:

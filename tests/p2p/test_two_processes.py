@@ -173,10 +173,9 @@ def test_where_there_is_no_way_to_a_peer_the_error_says_so(monkeypatch: pytest.M
 
 def opened(pair: Pair) -> Opened:
     """The memory of rank 1, as it has exposed it."""
-    said, functions = pair.receive(1024, 1), pair.comm.engine.transports[1].remote_memory
+    said = pair.receive(1024, 1)
     address, nbytes = said[:16].view(np.int64).tolist()
-    assert functions is not None
-    return Opened(pair.comm, 1, functions, address, said[16 : 16 + nbytes].tobytes())
+    return Opened(pair.comm, 1, pair.comm.engine.transports[1], address, said[16 : 16 + nbytes].tobytes())
 
 
 @pytest.mark.parametrize("pair", ["be_accessed"], indirect=True)

@@ -65,9 +65,7 @@ def be_killed(comm: NativeComm, ucx: Ucx) -> None:
 def be_accessed(comm: NativeComm, ucx: Ucx) -> None:
     """Let rank 0 reach memory by the network, and say what it holds for each message that asks."""
     memory, told, asked = np.zeros(LARGE, np.uint8), np.zeros(1024, np.uint8), np.zeros(1, np.uint8)
-    functions = ucx.remote_memory
-    assert functions is not None
-    exposed = Exposed(comm.engine, functions, memory.ctypes.data, memory.nbytes)
+    exposed = Exposed(comm.engine, ucx, memory.ctypes.data, memory.nbytes)
     told[:16].view(np.int64)[:] = memory.ctypes.data, len(exposed.key)
     told[16:][: len(exposed.key)] = np.frombuffer(exposed.key, np.uint8)
     comm.engine.wait(send(comm, told, 1))

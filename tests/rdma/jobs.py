@@ -111,9 +111,7 @@ def lose_a_target() -> None:
         engine, said, data = comm.engine, np.zeros(1024, np.uint8), np.ones(40_000_000, np.uint8)
         engine.wait(engine.start_recv(comm, said.ctypes.data, said.size, 1, 1))
         address, nbytes = said[:16].view(np.int64).tolist()
-        functions = engine.transports[1].remote_memory
-        assert functions is not None
-        opened = Opened(comm, 1, functions, address, said[16 : 16 + nbytes].tobytes())
+        opened = Opened(comm, 1, engine.transports[1], address, said[16 : 16 + nbytes].tobytes())
         request = opened.start_put(data.ctypes.data, data.size, 0)
         end = time.monotonic() + 0.02
         while time.monotonic() < end:

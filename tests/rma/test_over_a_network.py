@@ -17,12 +17,14 @@ import pytest
 from ncclx_mpi.buffers import shapes
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.named import LAYOUTS
+from ncclx_mpi.p2p import joined
 from ncclx_mpi.rma import far
 from ncclx_mpi.rma.accumulate import Near, Reduction
 from ncclx_mpi.rma.far import Far
 from ncclx_mpi.rma.reach import Landing, Mapped, Place
 from ncclx_mpi.rma.serving import Serving
 from numba_kernels import reduce
+from numba_kernels.jit import c_address, entry
 from tests.p2p.test_two_nodes import Nodes, nodes
 
 __all__ = ["nodes"]
@@ -43,7 +45,8 @@ class Ends(NamedTuple):
 @contextmanager
 def served(nodes: Nodes, count: int = 1000, is_watched: bool = True) -> Iterator[Ends]:
     """A window of words at rank 1, which a thread serves, if it `is_watched` with compiled code and the network, and rank 0's way to it."""
-    remote_memory = nodes.comms[0].engine.way_to(1).remote_memory
+    transport = nodes.comms[0].engine.way_to(1)
+    reaches = transport if is_watched and transport.remote_memory is not None else None
     memory, lock, guard, is_over = np.zeros(count, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), threading.Event()
     near = Near(Mapped(memory.ctypes.data), nullcontext())
     mapped = (memory.ctypes.data, memory.nbytes, guard.ctypes.data) if is_watched else (0, 0, 0)
@@ -64,7 +67,7 @@ def served(nodes: Nodes, count: int = 1000, is_watched: bool = True) -> Iterator
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield Ends(Far(nodes.comms[0], 1, remote_memory if is_watched else None), memory, lock)
+        yield Ends(Far(nodes.comms[0], 1, reaches), memory, lock)
     finally:
         is_over.set()
         thread.join()
@@ -133,6 +136,22 @@ def test_what_the_network_does_itself_stays_in_order_with_what_is_asked_for(node
         target.close()
 
 
+def test_the_network_reaches_memory_also_when_peers_have_joined(nodes: Nodes) -> None:
+    """Several transports are polled by a list then, and each is still called with what is its own."""
+    lists = []
+    for comm in nodes.comms:
+        engine = comm.engine
+        functions, state = engine.transports[1].functions, engine.states[engine.transports[1]]
+        lists.append(np.array([1, functions.poll, functions.arm, state]))
+        entry(joined.poll_from_now_on)(engine.address, c_address(joined.poll_all), c_address(joined.arm_all), lists[-1].ctypes.data)
+    values, found = np.arange(1 << 16), np.zeros(1 << 16, np.int64)
+    with served(nodes, 1 << 16) as (target, memory, _):
+        target.write(place(1 << 16), values.ctypes.data, values)
+        target.read(place(1 << 16), landing(found)).wait()
+        assert (found == values).all() and (memory == values).all()
+        target.close()
+
+
 def test_an_access_that_is_given_up_keeps_its_buffer(nodes: Nodes) -> None:
     """The network cannot be told to stop: what it writes to is no one else's until it is done, and the window ends no sooner."""
     if nodes.network is not None:
@@ -147,8 +166,9 @@ def test_an_access_that_is_given_up_keeps_its_buffer(nodes: Nodes) -> None:
             del room, fetch
             fillers = [np.zeros(count, np.int64) for _ in range(2)]
             nodes.progress()
+        opened = target._opened
         target.close()
-        assert target._opened is not None and target._opened.handle == 0
+        assert opened is not None and opened.handle == 0 and target._opened is None
         assert not any(filler.any() for filler in fillers)
 
 

@@ -31,6 +31,7 @@ from transports.ucx.layout import (
     FAILED,
     LINK,
     MEMORY,
+    NO_WAY,
     OK,
     PARAMS,
     STATE,
@@ -70,18 +71,18 @@ def conceal(state, remote):  # type: ignore[no-untyped-def]
     return 1
 
 
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def open_key(state, link, remote):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)", is_entry=True)
+def open_key(state, remote):  # type: ignore[no-untyped-def]
     """Unpack the key of a peer's memory: 1, or 0 if there is no endpoint, or no transport of it that the key is for."""
-    endpoint = endpoint_of(state, link)
+    endpoint = endpoint_of(state, load64(remote + REMOTE.peer))
     if endpoint == 0:
         return 0
     unpack, key = load64(state + STATE.unpack_key), load64(remote + REMOTE.key)
     return 1 if status_of(call_three(unpack, endpoint, key, remote + REMOTE.handle)) == OK else 0
 
 
-@kernel("int64(int64, int64, int64)", is_entry=True)
-def shut_key(state, link, remote):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)", is_entry=True)
+def shut_key(state, remote):  # type: ignore[no-untyped-def]
     """Let go of an unpacked key: 1, or 0 as long as any access, which may be by it, is under way."""
     if load64(state + STATE.accessing) != 0:
         return 0
@@ -109,16 +110,6 @@ def on_access(request, status, access):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel("int64(int64, int64)")
-def _begin(link, access):  # type: ignore[no-untyped-def]
-    """Note whom an access is for: the endpoint of the peer, 0 if there is none any more, or none yet."""
-    state = load64(link + LINK.state)
-    store64(state + STATE.used, ticks())
-    store64(access + TRANSFER.link, link)
-    store64(access + TRANSFER.remote, 0)
-    return 0 if load64(link + LINK.flags) & FAILED != 0 else endpoint_of(state, link)
-
-
 @kernel("void(int64, int64, int64)")
 def _fill(params, access, call):  # type: ignore[no-untyped-def]
     """Write what UCX is to call, by C address, when an access, or what is behind it, is done; 0: nothing."""
@@ -128,8 +119,15 @@ def _fill(params, access, call):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _move(function, endpoint, access, call):  # type: ignore[no-untyped-def]
-    """Start a put or a get; what UCX returns."""
+def _move(link, access, function, call):  # type: ignore[no-untyped-def]
+    """Start a put or a get; what UCX returns, or NO_WAY if there is no endpoint any more, or none yet."""
+    state = load64(link + LINK.state)
+    store64(state + STATE.used, ticks())
+    store64(access + TRANSFER.link, link)
+    store64(access + TRANSFER.remote, 0)
+    endpoint = 0 if load64(link + LINK.flags) & FAILED != 0 else endpoint_of(state, link)
+    if endpoint == 0:
+        return NO_WAY
     address, nbytes = load64(access + REQUEST.address), load64(access + REQUEST.nbytes)
     there, key, params = load64(access + REQUEST.second), load64(access + REQUEST.third), _params()
     _fill(params, access, call)
@@ -151,24 +149,18 @@ def _settle(state, access, returned):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def put(engine, link, access):  # type: ignore[no-untyped-def]
     """Copy a buffer to memory of a peer, and have the network say when it is there."""
-    state, endpoint = load64(link + LINK.state), _begin(link, access)
-    if endpoint == 0:
-        _end(state, access, ERR_OTHER)
-        return 0
-    moving, params = _move(load64(state + STATE.put), endpoint, access, 0), _params()
+    state, params = load64(link + LINK.state), _params()
+    moving = _move(link, access, load64(state + STATE.put), 0)
     if is_error(moving) != 0:
         return _settle(state, access, moving)
     if moving != 0:
         call_one(load64(state + STATE.free_request), moving)
     _fill(params, access, load64(state + STATE.on_access))
-    return _settle(state, access, call_two(load64(state + STATE.flush), endpoint, params))
+    return _settle(state, access, call_two(load64(state + STATE.flush), load64(link + LINK.endpoint), params))
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def get(engine, link, access):  # type: ignore[no-untyped-def]
     """Copy memory of a peer to a buffer."""
-    state, endpoint = load64(link + LINK.state), _begin(link, access)
-    if endpoint == 0:
-        _end(state, access, ERR_OTHER)
-        return 0
-    return _settle(state, access, _move(load64(state + STATE.get), endpoint, access, load64(state + STATE.on_access)))
+    state = load64(link + LINK.state)
+    return _settle(state, access, _move(link, access, load64(state + STATE.get), load64(state + STATE.on_access)))
