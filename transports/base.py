@@ -126,6 +126,11 @@ class RemoteMemory(NamedTuple):
         memory. 1: it is there; 0: under way, and the transport says when it is finished: with an error if it never will be.
     get
         ``int64(engine, peer, request)``: the other way, as above.
+    combine
+        ``int64(engine, peer, request)``: do an atomic operation (:data:`transports.messages.ADD` and so on) on a word of a peer, at an
+        address and by a handle as above. What others have the network do to that word comes before or after; what a processor does need not.
+    own
+        The block by which this rank's own memory is reached through the network, in the place of that of a peer.
     """
 
     expose: int
@@ -134,6 +139,8 @@ class RemoteMemory(NamedTuple):
     shut: int
     put: int
     get: int
+    combine: int
+    own: int
 
 
 class Calls(NamedTuple):

@@ -46,6 +46,9 @@ filled in by the owner of a send, or taken out by that of a receive, so far; ``p
 REMOTE = words("Remote", "address nbytes handle key key_bytes peer")
 """Memory that peers reach by the network itself (:class:`transports.base.RemoteMemory`): where it is and how much, what the transport knows
 it by, and the key by which a peer does; the block of the peer whose memory it is, unless it is this rank's own."""
+ADD, SWAP, COMPARE_AND_SWAP, AND, OR, XOR, READ = range(7)
+"""Atomic operations of the network on words of peers. Of a request for one, ``window`` is its number, ``moved`` its operand, which a
+COMPARE_AND_SWAP compares with; ``passed`` is what that writes, and in the end what was there."""
 ON_DEVICE = -1
 """The third word of an RTS: no CPU can read the message; the second says where the arena describes it."""
 ERR_OTHER = 15

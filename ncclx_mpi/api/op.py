@@ -29,12 +29,15 @@ from numba_kernels import reduce
 from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, zeroed
 from numba_kernels.pyobject import TYPE_NUMBERS
+from transports import messages
 
 if TYPE_CHECKING:
     from ncclx_mpi.api import memory
     from ncclx_mpi.api.memory import buffer
+    from ncclx_mpi.rma import by_network
+    from ncclx_mpi.rma.by_network import WordOperations
 else:
-    memory = late.module("ncclx_mpi.api.memory")
+    memory, by_network = late.module("ncclx_mpi.api.memory"), late.module("ncclx_mpi.rma.by_network")
 
 MAX_USER_OPS = 32
 _ELEMENTS: dict[str, list[int]] = {
@@ -220,6 +223,18 @@ def native(op: Op, datatype: Datatype) -> int:
 def number_of(op: Op, datatype: Datatype) -> int:
     """Return by what all ranks know a predefined operation on packed elements of a datatype, for which it is defined."""
     return _NUMBERS[op._state] + _TYPE_NUMBERS[kind_of(datatype)]
+
+
+def word_operations() -> WordOperations:
+    """What a network's operations on words are to MPI: on integers of eight bytes."""
+    kinds = ("i64", "u64")
+    reductions = ((SUM, messages.ADD), (BAND, messages.AND), (BOR, messages.OR), (BXOR, messages.XOR))
+    return by_network.WordOperations(
+        tables={op._state.table: number for op, number in (*reductions, (REPLACE, messages.SWAP), (NO_OP, messages.READ))},
+        numbers={_NUMBERS[op._state] + _TYPE_NUMBERS[kind]: number for op, number in reductions for kind in kinds},
+        kinds=kinds,
+        types=[number for kind in kinds for number in _ELEMENTS[kind]],
+    )
 
 
 def numbered(number: int) -> tuple[int, bool]:

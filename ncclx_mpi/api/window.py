@@ -22,7 +22,7 @@ from ncclx_mpi.api.group import Group
 from ncclx_mpi.api.handle import Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
-from ncclx_mpi.api.op import NO_OP, NO_TABLE, REPLACE, SUM, Op, numbered
+from ncclx_mpi.api.op import NO_OP, NO_TABLE, REPLACE, SUM, Op, numbered, word_operations
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.api.window_arguments import check_single, checked_assertion, checked_size, checked_unit, host_memory, reduction_of
 from ncclx_mpi.api.window_codes import settle, settle_all, settle_epoch, settle_fence, settle_lock, settle_unlock
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 else:
     memory = late.module("ncclx_mpi.api.memory")
 
+_BY_NETWORK = "disable_shm_accumulate"
+"""A hint, as MPICH names it: accumulations go by the network, to memory that is shared, too."""
 _NOT_REDUCTIONS = fast.table_of(REPLACE), fast.table_of(NO_OP)
 
 
@@ -224,7 +226,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         own = communicator.duplicate(comm._state.native)
         state = WinState()
         try:
-            state.window = Window(own, prepare, numbered, _NOT_REDUCTIONS)
+            operations = word_operations() if items.get(_BY_NETWORK) == "true" else None
+            state.window = Window(own, prepare, numbered, _NOT_REDUCTIONS, operations)
         except BaseException:
             communicator.return_slot(own)
             raise
@@ -232,6 +235,8 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         state.attached = {}
         state.flavor = flavor
         state.name = ""
+        if _BY_NETWORK in items:
+            items[_BY_NETWORK] = "true" if state.window.is_by_network else "false"
         state.info = items
         state.attributes = {}
         state.errhandler = default_errhandler()

@@ -10,9 +10,8 @@ import ctypes
 
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.layout import COMM, REQUEST
-from ncclx_mpi.p2p.matching import complete
+from ncclx_mpi.p2p.matching import complete, new_request
 from ncclx_mpi.p2p.progress import call_locked, lock, unlock
-from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import fill_send, prepared
 from ncclx_mpi.p2p.stirring import stir
 from numba_kernels.atomics import load64, store64
@@ -26,21 +25,45 @@ _ADDRESS, _NBYTES, _HANDLE, _KEY, _KEY_BYTES, _PEER = (field // WORD for field i
 _NO_TAG = -1
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def start_access(comm, request, function, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_access(comm, request, function, peer, rank, address, nbytes, there, handle):  # type: ignore[no-untyped-def]
     """Start a put or a get, with an idle request or a new one (0). Returns the request, perhaps complete already."""
     engine = load64(comm + COMM.engine)
     lock(engine)
-    request, peer = prepared(engine, request), peer_of(engine, load64(load64(comm + COMM.world) + 8 * rank))
+    request = prepared(engine, request)
     fill_send(comm, request, 0, address, nbytes, rank, _NO_TAG, 0)
+    _start(engine, function, peer, request, there, handle)
+    unlock(engine)
+    return request
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def start_combine(comm, function, peer, rank, operation, operand, swap, there, handle):  # type: ignore[no-untyped-def]
+    """Start an atomic operation on a word. Returns the request, in whose ``passed`` is in the end what was there: no other memory is used.
+
+    `function`: to get, if `operation` is to READ; else to combine. `swap`: what a COMPARE_AND_SWAP writes.
+    """
+    engine = load64(comm + COMM.engine)
+    lock(engine)
+    request = new_request(engine)
+    fill_send(comm, request, 0, request + REQUEST.passed, WORD, rank, _NO_TAG, 0)
+    store64(request + REQUEST.window, operation)
+    store64(request + REQUEST.moved, operand)
+    store64(request + REQUEST.passed, swap)
+    _start(engine, function, peer, request, there, handle)
+    unlock(engine)
+    return request
+
+
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def _start(engine, function, peer, request, there, handle):  # type: ignore[no-untyped-def]
+    """Have the network begin what a request describes."""
     store64(request + REQUEST.second, there)
     store64(request + REQUEST.third, handle)
     if call_three(function, engine, peer, request) != 0:
         complete(request, 0)
     else:
         stir(engine)
-    unlock(engine)
-    return request
 
 
 class Exposed:
@@ -80,7 +103,7 @@ class Opened:
     Parameters
     ----------
     comm, rank
-        Whose memory it is.
+        Whose memory it is: of a peer, or of this rank, to which the network leads back.
     transport
         What reaches it; as above.
     address
@@ -90,8 +113,10 @@ class Opened:
 
     Attributes
     ----------
-    address : int
+    transport, address
         As given.
+    peer : int
+        The block by which it is reached.
     handle : int
         What accesses name it by; 0 if there is no way to it.
     """
@@ -99,12 +124,13 @@ class Opened:
     def __init__(self, comm: NativeComm, rank: int, transport: Transport, address: int, key: bytes) -> None:
         self._comm = comm
         self._rank = rank
-        self._transport = transport
+        self.transport = transport
         self.address = address
         self._words, self._words_address = zeroed(REMOTE.total)
         kept = ctypes.create_string_buffer(key, len(key))
         self._words[_KEY], self._words[_KEY_BYTES] = ctypes.addressof(kept), len(key)
-        self._words[_PEER] = comm.engine.peer_address(comm.world_ranks[rank])
+        self.peer = functions_of(transport).own if rank == comm.rank else comm.engine.peer_address(comm.world_ranks[rank])
+        self._words[_PEER] = self.peer
         is_open = _call(comm.engine, transport, "open", self._words_address)
         self.handle: int = self._words[_HANDLE] if is_open else 0
 
@@ -116,21 +142,21 @@ class Opened:
         int
             Handle of the request, which is complete when they are there. The buffer is the network's until then.
         """
-        return self._start(functions_of(self._transport).put, address, nbytes, start, request)
+        return self._start(functions_of(self.transport).put, address, nbytes, start, request)
 
     def start_get(self, address: int, nbytes: int, start: int, request: int = 0) -> int:
         """Start copying bytes of the memory to this rank; as above."""
-        return self._start(functions_of(self._transport).get, address, nbytes, start, request)
+        return self._start(functions_of(self.transport).get, address, nbytes, start, request)
 
     def _start(self, function: int, address: int, nbytes: int, start: int, request: int) -> int:
         comm, there = self._comm.address, self.address + start
-        return int(entry(start_access)(comm, request, function, self._rank, address, nbytes, there, self.handle))
+        return int(entry(start_access)(comm, request, function, self.peer, self._rank, address, nbytes, there, self.handle))
 
     def shut(self, what: str) -> None:
         """Give it up, when no access is under way any more; errors say `what` this is part of."""
         if self.handle:
             engine = self._comm.engine
-            engine.idle_wait(lambda: _call(engine, self._transport, "shut", self._words_address), what)
+            engine.idle_wait(lambda: _call(engine, self.transport, "shut", self._words_address), what)
             self.handle = 0
 
 

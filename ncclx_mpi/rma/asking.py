@@ -259,9 +259,10 @@ def get_far(window, target, start, nbytes, landing, owner):  # type: ignore[no-u
     if not is_reached or load64(far + FAR_TARGET.changes) != load64(far + FAR_TARGET.confirmed):
         return ask_far(window, target, GET, start, nbytes, 0, 0, 0, 0, landing, owner)
     comm, rank, function = load64(window + WINDOW.comm), load64(far + FAR_TARGET.rank), load64(far + FAR_TARGET.get)
+    peer = peer_of(load64(comm + COMM.engine), load64(load64(comm + COMM.world) + 8 * rank))
     there, handle = load64(far + FAR_TARGET.base) + start, load64(far + FAR_TARGET.handle)
     engine, state = load64(comm + COMM.engine), give_gil(nbytes)  # the network may have to register the buffer
-    access = start_access(comm, 0, function, rank, landing, nbytes, there, handle)
+    access = start_access(comm, 0, function, peer, rank, landing, nbytes, there, handle)
     enter_gil(state)
     record = trace_request(engine, access)
     code = wait_complete(engine, access, owner)

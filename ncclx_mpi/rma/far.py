@@ -320,8 +320,19 @@ class Far:
             self._note_fetches([*(each for each in self._fetches if not each.is_over), fetch])
         return fetch
 
-    def _end_changes(self) -> None:
+    def opened(self) -> Opened:
+        """The memory as the network reaches it, which is known to do so."""
+        self._learn()
+        if self._opened is None:
+            self.fail_lost(self.what)
+        return self._opened
+
+    def end_changes(self) -> None:
         """Return when all that was asked for before is done: the network would overtake it."""
+        with self.busy:
+            self._end_changes()
+
+    def _end_changes(self) -> None:
         changes = self._words[_CHANGES]
         if changes != self._words[_CONFIRMED]:
             self._ask(requests.FLUSH, self.what).get()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ncclx_mpi.p2p.layout import WATCHED
 from numba_kernels.layout import WORD, words, zeroed
@@ -19,7 +19,10 @@ WINDOW = words(
     # epochs among some ranks (fast_epochs.py). `arena`: where the memory of this node begins; `counters`: this rank's own, 0 before the
     # first epoch; of the access epoch (Start) and of the exposure epoch (Post): whether it is open; addresses of the ranks that take
     # part, how many they are, and how many of them are far and not yet done with
-    "arena counters started exposed access access_count access_far exposure exposure_count exposure_far |",
+    "arena counters started exposed access access_count access_far exposure exposure_count exposure_far "
+    # of a window into which the network itself combines words (combining.py), else 0: tables of reduction functions, each followed by the
+    # network's number of what it does; a bit for each type number of elements that are such words
+    "operations word_types |",
 )
 
 assert (WINDOW.access_count, WINDOW.access_far) == (WINDOW.access + WORD, WINDOW.access + 2 * WORD)
@@ -30,8 +33,9 @@ TARGET = words(
     # `kind`: how it is reached; `base`, `nbytes`, `unit`: where its memory is, for MAPPED in this process and for PRIVATE in its own, how
     # much, and what displacements count; `lock`, `guard`: addresses of its two words (window.py); `held`: the lock that this rank has;
     # `started`: 1 between Start and Complete; `far`: what this rank knows of one that it has to ask (FAR_TARGET); `counters`: address of
-    # those that a near one has made for epochs, 0 as long as that is not known
-    "kind base nbytes unit lock guard held started | far counters |",
+    # those that a near one has made for epochs, 0 as long as that is not known; `network`: how the network combines words into it (NETWORK),
+    # 0 if it does not
+    "kind base nbytes unit lock guard held started | far counters network |",
 )
 
 FAR_TARGET = words(
@@ -41,6 +45,13 @@ FAR_TARGET = words(
     # `word`, `asked`: in a call that has asked several targets for a word, the receive of it, and what it confirms;
     # `handle`, `base`, `get`: where the network itself reaches its memory (else 0), by what, from which address on, and by which function
     "rank changes confirmed fetches tags word asked handle base get |",
+)
+
+NETWORK = words(
+    "Network",
+    # `base`: where the memory is in its own process; `handle`: what the network knows it by, 0 as long as that is not known; `peer`: what
+    # leads to it; `combine`, `get`: functions of the transport
+    "base handle peer combine get |",
 )
 
 SERVED_WINDOW = words(
@@ -62,8 +73,8 @@ ORIGIN_WORDS = 4
 CONTROL = words("WindowControl", "lock | guard | counters |")
 assert CONTROL.total <= SPARE_BYTES
 """The words that each rank keeps for a window in its part of the arena; `counters`: where in it those of its epochs are, once they are."""
-ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at")
-"""What ranks tell each other of their parts when they make a window."""
+ROW = words("WindowRow", "error is_mapped where size unit control pid regions token token_at network")
+"""What ranks tell each other of their parts when they make a window; ``network``: whether the network itself may combine words into it."""
 
 GENERAL, MAPPED, PRIVATE, ASKED = 0, 1, 2, 3
 """``TARGET.kind``: by Python; in this process; in another one that is known to be the target's, from and to which the kernel copies; by
@@ -102,6 +113,12 @@ class Words:
         self._size = size
         replace, no_op = not_reductions
         _HEADER.pack_into(self._words, 0, comm, size, 0, 0, 0, 0, replace, no_op)
+
+    def set_operations(self, tables: Mapping[int, int], types: Iterable[int]) -> None:
+        """Have compiled code let the network combine words: what each table of functions is to it, and which type numbers are words."""
+        self._operations = array("q", [word for pair in tables.items() for word in pair])
+        self.set("operations", self._operations.buffer_info()[0])
+        self.set("word_types", sum(1 << number for number in types))
 
     def close(self) -> None:
         """Leave everything to Python from now on, which says why nothing can be accessed."""

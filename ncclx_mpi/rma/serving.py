@@ -49,6 +49,8 @@ class Serving:
     mapped
         Address and bytes of the memory, and address of the word of its guard; no bytes where only `memory` knows where it is. The network
         may reach it from the first time on that an origin asks for that, until this is closed.
+    exposed
+        What the network reaches it by already.
     """
 
     def __init__(
@@ -58,12 +60,13 @@ class Serving:
         lock: int,
         function_of: Callable[[int], tuple[int, bool]],
         mapped: tuple[int, int, int] = (0, 0, 0),
+        exposed: tuple[Transport, Exposed] | None = None,
     ) -> None:
         self._comm = comm
         self.engine = comm.engine
         self._memory = memory
         self._mapped = mapped[:2]
-        self._exposed: dict[Transport, Exposed] = {}
+        self._exposed: dict[Transport, Exposed] = dict([exposed] if exposed else [])
         self._lock = lock
         self._function_of = function_of
         self._coming: dict[int, deque[tuple[int, Bytes]]] = {}

@@ -14,9 +14,9 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ncclx_mpi import collectives, errors
+from ncclx_mpi import collectives, errors, late
 from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma import far, fast, fast_making, locks, requests, service
@@ -34,6 +34,12 @@ from numba_kernels.rows import NamedTuple
 from transports.base import Transport
 from transports.shm.cma import allow_peers
 from transports.shm.layout import ALIVE
+
+if TYPE_CHECKING:
+    from ncclx_mpi.rma import by_network
+    from ncclx_mpi.rma.by_network import ByNetwork, OwnMemory, WordOperations
+else:
+    by_network = late.module("ncclx_mpi.rma.by_network")
 
 _FIELDS = ROW.total // WORD
 _ROW, _ZERO = struct.Struct(f"{_FIELDS}q"), array("q", [0])
@@ -78,11 +84,16 @@ class Window:
         Address of the reduction function with a number (:class:`ncclx_mpi.rma.accumulate.Reduction`), and whether it is compiled.
     not_reductions
         Addresses of the tables of REPLACE and NO_OP, for calls that never leave compiled code.
+    operations
+        What the network itself is to combine, if it reaches the memory of all ranks (:mod:`ncclx_mpi.rma.by_network`), and all ranks ask for
+        it; None: nothing.
 
     Attributes
     ----------
     words
         Which epochs are open, and what is reached how.
+    is_by_network
+        Whether the network does so.
     """
 
     def __init__(
@@ -91,28 +102,45 @@ class Window:
         prepare: Callable[[], Part],
         function_of: Callable[[int], tuple[int, bool]],
         not_reductions: tuple[int, int] = (0, 0),
+        operations: WordOperations | None = None,
     ) -> None:
         self.comm = comm
         self.engine = comm.engine
         self.part = Part(0, 0, 1)
         self.words = Words(comm.address, comm.size, not_reductions)
         self._control = 0
+        self._operations = operations
+        self._own: OwnMemory | None = None
         self._table = self._exchange(prepare)
         self._far: dict[int, Far] = {}
         self._near: dict[int, Near] = {}
+        self._by_network: dict[int, ByNetwork] = {}
         self._serving: Serving | None = None
         if self.words.reach_far:
             self._serving = self._serve(function_of)
             self._far = {
                 rank: self._far_target(rank) for rank, world in enumerate(comm.world_ranks) if not self.engine.is_near(world)
             }
+        self.is_by_network = operations is not None and all(row[ROW.network // WORD] for row in self._rows)
+        if operations is not None and self.is_by_network:
+            self._combine_by_network(operations)
+
+    def _combine_by_network(self, operations: WordOperations) -> None:
+        """Let the network combine words into the memory of all ranks, and of this one."""
+        self.words.set_operations(operations.tables, operations.types)
+        for rank in filter(self.size_of, range(self.comm.size)):
+            way = self._far.get(rank) or self._near_target(rank)
+            opened = self._own.opened if self._own is not None and rank == self.comm.rank else None
+            self._by_network[rank] = by_network.ByNetwork(self.comm, rank, self.words, way, opened, operations)
 
     def _serve(self, function_of: Callable[[int], tuple[int, bool]]) -> Serving:
         """Serve far ranks from now on."""
         rank, part = self.comm.rank, self.part
         lock, guard = self._word(rank, CONTROL.lock), self._word(rank, CONTROL.guard)
         mapped = (0, 0, 0) if part.regions else (part.address, part.nbytes, guard)
-        serving = Serving(self.comm, self._near_target(rank), lock, function_of, mapped)
+        serving = Serving(
+            self.comm, self._near_target(rank), lock, function_of, mapped, self._own.exposed if self._own is not None else None
+        )
         service.add(serving)
         return serving
 
@@ -184,7 +212,10 @@ class Window:
         where = part.address - arena.base if is_mapped else part.address
         regions = part.regions - arena.base if part.regions else 0
         control, pid = self._control - arena.base, engine.pid
-        return [0, int(is_mapped), where, part.nbytes, part.unit, control, pid, regions, *_token(pid)]
+        if self._operations is not None and not part.regions:
+            self._own = by_network.OwnMemory(self.comm, part.address, part.nbytes)
+        reached = int(self._own is not None and self._own.is_reached)
+        return [0, int(is_mapped), where, part.nbytes, part.unit, control, pid, regions, *_token(pid), reached]
 
     def close(self) -> None:
         """Give everything back when all ranks have come here. Collective."""
@@ -196,6 +227,8 @@ class Window:
             self._complete(self._far)
             for target in self._far.values():
                 target.close()
+        if self._own is not None:
+            self._own.close()
         code = _end()(self.words.address)
         if code > 0:
             collectives.check(self.comm, code, "barrier")
@@ -217,6 +250,9 @@ class Window:
         if self._control:
             self.engine.arena.open_heap(self.engine.local_rank).free(self._control)
             self._control = 0
+        if self._own is not None and self._serving is None:
+            self._own.close()
+            self._own.conceal()
         if self.part.release is not None:
             self.part.release()
 
@@ -338,9 +374,9 @@ class Window:
                 f"rank {self.comm.rank} accesses the window of rank {rank} outside of an epoch: call Fence, Lock, Lock_all or Start first",
             )
 
-    def target(self, rank: int) -> Near | Far:
+    def target(self, rank: int) -> Near | Far | ByNetwork:
         """The memory of a rank."""
-        return self._far.get(rank) or self._near.get(rank) or self._near_target(rank)
+        return self._by_network.get(rank) or self._far.get(rank) or self._near.get(rank) or self._near_target(rank)
 
     def _near_target(self, rank: int) -> Near:
         found = self._near[rank] = Near(self._reach(rank), self._guard(rank))
@@ -359,7 +395,7 @@ class Window:
 
     def _reach(self, rank: int) -> Reach:
         """The way to the memory of a near rank."""
-        _, is_mapped, where, _, _, _, pid, _, token, token_at = self._rows[rank]
+        _, is_mapped, where, _, _, _, pid, _, token, token_at, _ = self._rows[rank]
         arena, world = self.engine.arena, self.comm.world_ranks[rank]
         if rank == self.comm.rank:
             return self._attached(rank, Mapped(self.part.address))

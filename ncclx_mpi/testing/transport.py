@@ -27,20 +27,26 @@ from numba_kernels.memory import copy
 from numba_kernels.rows import NamedTuple
 from transports.base import ARMED, COME, Calls, RemoteMemory, Transport
 from transports.messages import (
+    ADD,
+    AND,
     ANSWER,
     ASK,
     ATS,
     CANCEL,
+    COMPARE_AND_SWAP,
     CREDIT,
     CTS,
     EAGER,
     ENGINE_WORDS,
     GOODBYE,
+    OR,
     PEER_WORDS,
     REMOTE,
     REQUEST,
     REQUEST_FIELDS,
     RTS,
+    SWAP,
+    XOR,
 )
 
 RECORDER = words("Recorder", f"own*{ENGINE_WORDS} refuses count messages payload send")
@@ -48,6 +54,8 @@ RECORDER = words("Recorder", f"own*{ENGINE_WORDS} refuses count messages payload
 HALF = words("Half", f"{REQUEST_FIELDS} remote finished")
 """One end of a large message: a request as a transport sees it, the request of the other end, and whether it is over."""
 RECORD = words("Record", "peer kind context tag nbytes first second third")
+OWN = -1
+"""In the place of a peer: this rank itself, whose memory is reached by the network."""
 _MOST = 4096
 _ROOM = 64 << 20
 _ARRIVES_WITHIN = 60.0
@@ -224,9 +232,9 @@ class End:
         assert self._functions_of_memory.call("conceal", self._state, remote.at)
 
     def open(self, peer: int, exposed: Remote) -> Remote:
-        """Get ready for memory that a peer has exposed."""
+        """Get ready for memory that a peer has exposed, or this rank itself (OWN)."""
         remote, key = Remote(exposed["address"], exposed["nbytes"]), np.frombuffer(exposed.key, np.uint8)
-        remote["key"], remote["key_bytes"], remote["peer"] = key.ctypes.data, key.size, self.peers[peer]
+        remote["key"], remote["key_bytes"], remote["peer"] = key.ctypes.data, key.size, self._block_of(peer)
         assert self._functions_of_memory.call("open", self._state, remote.at)
         return remote
 
@@ -238,8 +246,22 @@ class End:
         """Start a ``"put"`` or ``"get"`` of bytes of memory of a peer, from byte `start` of it on."""
         half = Half(address, nbytes, nbytes)
         half["second"], half["third"] = remote["address"] + start, remote["handle"]
-        half["finished"] = self._functions_of_memory.call(what, self.address, self.peers[peer], half.at)
+        half["finished"] = self._functions_of_memory.call(what, self.address, self._block_of(peer), half.at)
         return half
+
+    def combine(self, peer: int, remote: Remote, start: int, operation: int, operand: int, swap: int) -> Half:
+        """Start an atomic operation on the word of memory of a peer, or of this rank (OWN), that is at byte `start` of it."""
+        half = Half(0, 0, 0)
+        half["second"], half["third"] = remote["address"] + start, remote["handle"]
+        half["window"], half["moved"], half["passed"] = operation, operand, swap
+        half["finished"] = self._functions_of_memory.call("combine", self.address, self._block_of(peer), half.at)
+        return half
+
+    def _block_of(self, peer: int) -> int:
+        """What memory of a peer, or of this rank (OWN), is reached by."""
+        functions = self.transport.remote_memory
+        assert functions is not None
+        return functions.own if peer == OWN else self.peers[peer]
 
     @property
     def _functions_of_memory(self) -> _FunctionsOfMemory:
@@ -515,11 +537,57 @@ class TransportTests:
         assert zero.shut(opened)
         one.conceal(exposed)
 
+    def test_words_of_peers_and_of_this_rank_are_combined(self, ends: tuple[End, End]) -> None:
+        """Each operation does what it says to its word alone, and brings what was there."""
+        zero, one = ends
+        if zero.transport.remote_memory is None:
+            return
+        memory = np.zeros(3, np.int64)
+        for owner, number in ((one, 1), (zero, OWN)):
+            exposed = owner.expose(memory.ctypes.data, memory.nbytes)
+            opened = zero.open(number, exposed)
+            for operation, before, operand, swap, after in (
+                (ADD, 40, -41, 0, -1), (ADD, 2**63 - 1, 1, 0, -(2**63)), (SWAP, 5, 2**62 + 7, 0, 2**62 + 7),
+                (COMPARE_AND_SWAP, 8, 8, -9, -9), (COMPARE_AND_SWAP, 8, 9, -9, 8),
+                (AND, 0b1100, 0b0110, 0, 0b0100), (OR, 0b1100, 0b0110, 0, 0b1110), (XOR, 0b1100, 0b0110, 0, 0b1010),
+            ):  # fmt: skip
+                memory[:] = -1, before, -1
+                half = zero.combine(number, opened, 8, operation, operand, swap)
+                self._end_access(half, zero, one)
+                assert (half["passed"], memory.tolist()) == (before, [-1, after, -1])
+            assert zero.shut(opened)
+            owner.conceal(exposed)
+
+    def test_no_operation_on_a_word_is_lost(self, ends: tuple[End, End]) -> None:
+        """Operations of two ranks on a word, many under way at a time, bring a different value each."""
+        zero, one = ends
+        if zero.transport.remote_memory is None:
+            return
+        memory, found = np.zeros(1, np.int64), []
+        exposed = zero.expose(memory.ctypes.data, memory.nbytes)
+        opened = {zero: zero.open(OWN, exposed), one: one.open(0, exposed)}
+        for _ in range(20):
+            halves = [
+                end.combine(OWN if end is zero else 0, opened[end], 0, ADD, 1, 0) for end in (zero, one, zero, one, one, zero) * 5
+            ]
+            for half in halves:
+                self._end_access(half, zero, one)
+            found += [half["passed"] for half in halves]
+        assert sorted(found) == list(range(600)) and memory[0] == 600
+        for end in ends:
+            assert end.shut(opened[end])
+        zero.conceal(exposed)
+
     def _access(self, zero: End, what: str, opened: Remote, address: int, nbytes: int, start: int) -> None:
         """Access memory of rank 1, to the end."""
-        half, deadline = zero.access(what, 1, opened, address, nbytes, start), time.monotonic() + _ARRIVES_WITHIN
+        self._end_access(zero.access(what, 1, opened, address, nbytes, start), zero)
+
+    def _end_access(self, half: Half, *ends: End) -> None:
+        """Wait for an access of one of some ends."""
+        deadline = time.monotonic() + _ARRIVES_WITHIN
         while not half["finished"] and time.monotonic() < deadline:
-            assert zero.received(1) == []
+            for end in ends:
+                assert end.received(1) == []
         assert half["finished"] and half["error"] == 0
 
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:

@@ -85,6 +85,36 @@ def access() -> None:
     window.Free()
 
 
+def combine() -> None:
+    """A counter and a lock at each rank, which the network itself combines where each rank has a node of its own."""
+    memory, info = np.zeros(3, np.int64), MPI.Info.Create({"disable_shm_accumulate": "true"})
+    window = MPI.Win.Create(memory, 8, info, comm)
+    is_by_network = window.Get_info().Get("disable_shm_accumulate") == "true"
+    one, zero, got, seen = np.ones(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), []
+    window.Lock_all()
+    for number in range(100):
+        window.Fetch_and_op(one, got, number % size, 0)
+        seen.append((number % size, int(got[0])))
+    for peer in range(size):
+        while window.Compare_and_swap(one, zero, got, peer, 1) or got[0]:
+            pass
+        value = np.zeros(1, np.int64)
+        window.Get(value, peer, 2)
+        window.Flush(peer)
+        window.Put(value + 1, peer, 2)
+        window.Flush(peer)
+        window.Accumulate(zero, peer, 1, MPI.REPLACE)
+    window.Unlock_all()
+    comm.Barrier()
+    for peer in range(size):
+        numbers = sorted(number for each in comm.allgather(seen) for target, number in each if target == peer)
+        assert numbers == list(range(len(numbers))), f"a number of rank {peer} was had twice"
+    assert memory[1:].tolist() == [0, size]
+    window.Free()
+    if rank == 0:
+        print(f"{size} ranks combined words by {'the network' if is_by_network else 'requests'}", flush=True)
+
+
 def access_much() -> None:
     """Puts and gets of more than an eager message takes, unaligned, in turn with small ones to the same elements."""
     memory = MPI.Alloc_mem(size * 8 * LARGE + 1)
@@ -189,6 +219,7 @@ def lose_the_last() -> None:
 talk()
 collect()
 access()
+combine()
 access_much()
 use_addresses_again()
 if sys.argv[1:] == ["stop"]:

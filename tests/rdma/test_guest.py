@@ -124,6 +124,12 @@ def test_a_window_is_accessed_by_rdma_alone(said: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "in the guest"])
+def test_words_are_combined_by_the_network_where_no_two_ranks_share_memory(said: str, said_here: str, where: str) -> None:
+    found = re.findall(r"(\d) ranks combined words by (the network|requests)", said_here if where == "here" else said)
+    assert sorted(found) == [("2", "the network"), ("4", "requests")]
+
+
+@pytest.mark.parametrize("where", ["here", "in the guest"])
 def test_memory_that_is_given_back_and_taken_anew_is_registered_anew(said: str, said_here: str, where: str) -> None:
     used = re.findall(r"has used (\d+) of 8 addresses again", said_here if where == "here" else said)
     assert len(used) == 6 and min(map(int, used)) > 0

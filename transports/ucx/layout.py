@@ -18,7 +18,7 @@ STATE = words(
     # the worker, and functions of UCX by C address
     "worker progress arm send receive release_data free_request create_endpoint "
     # those for memory of peers, and the context
-    "map unmap pack_key release_key unpack_key destroy_key put get flush context "
+    "map unmap pack_key release_key unpack_key destroy_key put get combine flush context "
     # callbacks by C address
     "on_sent on_piece_sent on_piece_received on_failed on_access "
     # whether messages may be handed up now; links that something is owed or kept for; messages that UCX still sends
@@ -89,9 +89,12 @@ NOTE = 32
 """Kind of a message that is this transport's own: a header only, for what it says of the other way."""
 
 # of ucp_request_param_t
-PARAMS = words("Params", "mask_and_flags request call datatype user_data rest*7")
+PARAMS = words("Params", "mask_and_flags request call datatype user_data reply rest*6")
 WITH_CALL_AND_USER_DATA = 2 | 4
 WITH_CALL_USER_DATA_AND_FLAGS = WITH_CALL_AND_USER_DATA | 16
+WITH_CALL_USER_DATA_TYPE_AND_REPLY = WITH_CALL_AND_USER_DATA | 8 | 32
+ONE_WORD = WORD << 3
+"""A datatype: so many bytes in one piece."""
 EAGERLY, BY_RENDEZVOUS = 2 << 32, 4 << 32
 """Flags of ``ucp_am_send_nbx``, in the upper half of the word with the mask."""
 # of ucp_ep_params_t

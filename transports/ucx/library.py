@@ -55,13 +55,13 @@ _FUNCTIONS = (
     "ucp_worker_get_efd", "ucp_worker_arm", "ucp_worker_set_am_recv_handler", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
     "ucp_am_data_release", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_ep_print_info",
     "ucp_mem_map", "ucp_mem_unmap", "ucp_rkey_pack", "ucp_rkey_buffer_release", "ucp_ep_rkey_unpack", "ucp_rkey_destroy",
-    "ucp_put_nbx", "ucp_get_nbx",
+    "ucp_put_nbx", "ucp_get_nbx", "ucp_atomic_op_nbx",
     "ucp_request_free", "ucp_request_check_status", "ucp_get_version", "ucs_status_string",
 )  # fmt: skip
 _ROOM = 256
 _RESOURCE = re.compile(r"resource \d+ .*-- (\w+)/(\S+)")
 _LANE = re.compile(r"lane\[\d+\]: +\d+:(\w+)/([^.\s]+)")
-_FEATURE_RMA, _FEATURE_WAKEUP, _FEATURE_AM = 2, 16, 64
+_FEATURE_RMA, _FEATURE_ATOMICS, _FEATURE_WAKEUP, _FEATURE_AM = 2, 8, 16, 64
 _AM_ID, _AM_FLAGS, _AM_CALL, _AM_ARGUMENT = 1, 2, 4, 8
 _WHOLE_MESSAGES = 1
 _SERIALIZED = 1
@@ -297,7 +297,7 @@ class Worker:
         worker = ctypes.c_void_p()
         params = _WorkerParams(mask=1, thread_mode=_SERIALIZED)
         with _in_the_environment(_DEFAULTS):
-            self._start(_FEATURE_AM | _FEATURE_WAKEUP | (_FEATURE_RMA if is_remote else 0))
+            self._start(_FEATURE_AM | _FEATURE_WAKEUP | (_FEATURE_RMA | _FEATURE_ATOMICS if is_remote else 0))
             status = self._ucp.ucp_worker_create(self._context, ctypes.byref(params), ctypes.byref(worker))
         self._check(status, "make a worker")
         self.address = worker.value or 0

@@ -9,20 +9,23 @@
                   <------------------------------------   (acknowledged by the network)
       get:  get ------------------------------------->
                   <~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~   what is there now
+      combine: an operation and its operand --------->   one word is read, and written
+                  <------------------------------------   what was there before
 
 A put is finished when the flush behind it is: its elements are in the memory of the target then, whatever the target hears of next. Over a
-network without RDMA, UCX has the target's progress do the same.
+network without RDMA, UCX has the target's progress do the same. So it does with atomic operations unless a device has all of add, swap,
+compare and swap, and, or, xor: ``mlx5`` has, verbs in software have not.
 
 UCX registers the buffers of the origin as they are used, and keeps them registered as long as they are mapped: its cache is told by hooks
 in ``munmap`` and its like, so that an address whose memory was given back and taken anew is registered anew.
 
-T = 2 alpha + m * beta for both.
+T = 2 alpha + m * beta for each.
 """
 
 from __future__ import annotations
 
 from numba_kernels.atomics import load64, store64, ticks
-from numba_kernels.calls import call_four, call_one, call_six, call_three, call_two
+from numba_kernels.calls import call_four, call_one, call_seven, call_six, call_three, call_two
 from numba_kernels.jit import kernel
 from numba_kernels.memory import fill, make_stack
 from transports.messages import ERR_OTHER, REMOTE, REQUEST
@@ -33,11 +36,13 @@ from transports.ucx.layout import (
     MEMORY,
     NO_WAY,
     OK,
+    ONE_WORD,
     PARAMS,
     STATE,
     TRANSFER,
     WITH_ADDRESS_AND_LENGTH,
     WITH_CALL_AND_USER_DATA,
+    WITH_CALL_USER_DATA_TYPE_AND_REPLY,
     is_error,
     status_of,
 )
@@ -118,14 +123,20 @@ def _fill(params, access, call):  # type: ignore[no-untyped-def]
     store64(params + PARAMS.user_data, access)
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def _move(link, access, function, call):  # type: ignore[no-untyped-def]
-    """Start a put or a get; what UCX returns, or NO_WAY if there is no endpoint any more, or none yet."""
+@kernel("int64(int64, int64)")
+def _begin(link, access):  # type: ignore[no-untyped-def]
+    """Note an access, and return the endpoint that it goes by; 0 if there is none any more, or none yet."""
     state = load64(link + LINK.state)
     store64(state + STATE.used, ticks())
     store64(access + TRANSFER.link, link)
     store64(access + TRANSFER.remote, 0)
-    endpoint = 0 if load64(link + LINK.flags) & FAILED != 0 else endpoint_of(state, link)
+    return 0 if load64(link + LINK.flags) & FAILED != 0 else endpoint_of(state, link)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _move(link, access, function, call):  # type: ignore[no-untyped-def]
+    """Start a put or a get; what UCX returns, or NO_WAY if there is no endpoint."""
+    endpoint = _begin(link, access)
     if endpoint == 0:
         return NO_WAY
     address, nbytes = load64(access + REQUEST.address), load64(access + REQUEST.nbytes)
@@ -164,3 +175,18 @@ def get(engine, link, access):  # type: ignore[no-untyped-def]
     """Copy memory of a peer to a buffer."""
     state = load64(link + LINK.state)
     return _settle(state, access, _move(link, access, load64(state + STATE.get), load64(state + STATE.on_access)))
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def combine(engine, link, access):  # type: ignore[no-untyped-def]
+    """Do an atomic operation on a word of a peer, and bring what was there; UCX numbers operations as :mod:`transports.messages` does."""
+    state, endpoint, params = load64(link + LINK.state), _begin(link, access), _params()
+    if endpoint == 0:
+        return _settle(state, access, NO_WAY)
+    _fill(params, access, load64(state + STATE.on_access))
+    store64(params + PARAMS.mask_and_flags, WITH_CALL_USER_DATA_TYPE_AND_REPLY)
+    store64(params + PARAMS.datatype, ONE_WORD)
+    store64(params + PARAMS.reply, access + REQUEST.passed)
+    function, operation, operand = load64(state + STATE.combine), load64(access + REQUEST.window), access + REQUEST.moved
+    there, key = load64(access + REQUEST.second), load64(access + REQUEST.third)
+    return _settle(state, access, call_seven(function, endpoint, operation, operand, 1, there, key, params))

@@ -23,6 +23,7 @@ from transports.ucx.layout import (
     MAX_EAGER,
     MAX_EAGER_BY_SOCKETS,
     MESSAGES,
+    NOTED,
     PIECE_BY_SOCKETS,
     PIECES,
     ROUTE,
@@ -50,6 +51,7 @@ _CALLED = (
     ("destroy_key", "ucp_rkey_destroy"),
     ("put", "ucp_put_nbx"),
     ("get", "ucp_get_nbx"),
+    ("combine", "ucp_atomic_op_nbx"),
     ("flush", "ucp_ep_flush_nbx"),
 )
 """Words of ``STATE``, and the functions of UCX whose addresses are there."""
@@ -111,6 +113,7 @@ class Ucx(Transport):
         self._state = -(-block_at // LINE) * LINE
         self._nobody, nobody_at = zeroed(LINK.total)
         self._links = array("q", [nobody_at]) * size
+        self._own_link, self._own = zeroed(LINK.total)
         self._routes, self._routes_at = zeroed(size * ROUTE.total)
         self._targets: dict[bytes, tuple[array[int], int]] = {}
         self._addresses: dict[int, Any] = {}
@@ -152,6 +155,8 @@ class Ucx(Transport):
             shut=c_address(remote.shut_key),
             put=c_address(remote.put),
             get=c_address(remote.get),
+            combine=c_address(remote.combine),
+            own=self._own,
         )
 
     @property
@@ -206,9 +211,22 @@ class Ucx(Transport):
         if self._on_death is not None:
             for field, value in zip(("note_death", "deaths", "death_words"), self._on_death, strict=True):
                 _word_at(self._state + getattr(STATE, field)).value = value
+        if self._has_remote:
+            self._connect_own(self._worker.endpoint())
         self._worker.handle(MESSAGES, c_address(channel.on_message), self._state)
         self._worker.handle(PIECES, c_address(transfers.on_piece), self._state)
         return self._state
+
+    def _connect_own(self, worker: bytes) -> None:
+        """Let this rank's own memory be reached by the network; where there is no way to it, nobody is taken for dead."""
+        self._own_worker = address = ctypes.create_string_buffer(worker, len(worker))
+        for field, value in (
+            ("address", ctypes.addressof(address)),
+            ("rank", self._rank),
+            ("state", self._state),
+            ("flags", NOTED),
+        ):
+            _word_at(self._own + getattr(LINK, field)).value = value
 
     def connect(self, peer: int, endpoint: bytes) -> None:
         reason = self.why_not(peer)
@@ -258,7 +276,7 @@ class Ucx(Transport):
 
     def _endpoints(self) -> list[tuple[int, bool]]:
         """Endpoints that were made, and whether each has failed."""
-        links = [self._link(peer) for peer in self._addresses]
+        links = [*(self._link(peer) for peer in self._addresses), self._own]
         found = [(_word_at(link + LINK.endpoint).value, _word_at(link + LINK.flags).value) for link in links]
         return [(endpoint, bool(flags & FAILED)) for endpoint, flags in found if endpoint]
 
