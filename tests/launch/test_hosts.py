@@ -413,6 +413,36 @@ def test_ranks_that_are_killed_at_any_time(on_hosts, kills):
         assert [host.count("True") for host in words] == [1 + (seed % 4 // 2 != host) for host in range(2)], (seed, found)
 
 
+FIRST_MESSAGE = """
+import os, sys, time
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+print("here", flush=True)
+if comm.rank == 0:
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    begun = time.perf_counter()
+    requests = [comm.isend("come", peer) for peer in (2, 3)]
+    print(time.perf_counter() - begun < 0.5, flush=True)
+    MPI.Request.waitall(requests)
+elif comm.rank > 1:
+    print(comm.recv(source=0))
+"""
+
+
+@needs_ucx
+def test_a_first_message_to_a_host_that_is_silent_holds_nobody_up(on_hosts, spaces, tmp_path):
+    """It is there all the same when the link is back in time."""
+    job = on_hosts("-c", FIRST_MESSAGE, str(tmp_path / "go"), NCCLX_MPI_HEARTBEAT="0.5,20")
+    assert job.read(2) == [["here"] * 2] * 2
+    spaces[1].set_link("down")
+    (tmp_path / "go").touch()
+    assert job.nodes[0].stdout.readline() == "True\n"
+    spaces[1].come_back()
+    assert [(status, stdout) for status, stdout, _ in job.end()] == [(0, ""), (0, "come\n" * 2)]
+
+
 @needs_ucx
 def test_hosts_that_fall_silent_at_any_time(on_hosts, spaces, silences):
     if not silences:

@@ -33,6 +33,7 @@ _DEFAULTS = {
     "UCX_TLS": "^sm,self",
     "UCX_ADAPTIVE_PROGRESS": "y",
     "UCX_KEEPALIVE_INTERVAL": "1s",
+    "UCX_TCP_CONN_NB": "y",
     "UCX_TCP_KEEPIDLE": "1s",
     "UCX_TCP_KEEPINTVL": "1s",
     "UCX_TCP_RX_SEG_SIZE": "264K",
@@ -42,7 +43,8 @@ _DEFAULTS = {
 }
 """Read when the library is loaded, or a worker is made: ranks of this node are reached otherwise, what it would print of peers that end is
 raised where somebody waits for them, signals stay Python's, interfaces without a peer are not polled, and a silent peer is noticed soon: by
-verbs after four times a quarter of a second (UCX's own is seven times a second, and some devices take seven for endless).
+verbs after four times a quarter of a second (UCX's own is seven times a second, and some devices take seven for endless). A socket connects
+while the process goes on: for a host that is silent the system would wait for seconds, or minutes, with the engine's lock held.
 
 The segment of a socket holds an eager message, or a piece of a large one, with what is in front of it. UCX cuts what is longer, and puts
 it together in memory of its own before it hands it up, a copy more; its own segment is of 64 KiB."""
