@@ -8,6 +8,7 @@ first. The first rank of that one makes the contexts of both.
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -79,31 +80,38 @@ def connect(
     Exception
         What goes wrong between the leaders, on all ranks of the group. ERR_COMM: the groups overlap.
     """
-    head, others, failure = np.zeros(_HEAD, dtype=np.int64), np.zeros(0, dtype=np.int64), None
+    head, others, failure = array("q", [0] * _HEAD), array("q"), None
     if local.rank == leader:
         try:
             head, others = _exchange_groups(local, peer(), remote_leader, tag)
         except errors.Exception as error:
             failure, head[0] = error, error.Get_error_class()
-    collectives.bcast(local, head.ctypes.data, head.nbytes, leader)
+    collectives.bcast(local, *_where(head), leader)
     if failure is not None:
         raise failure
     if head[0]:
         errors.fail(
-            int(head[0]),
+            head[0],
             f"rank {local.rank}: Create_intercomm: the leader, rank {leader}, could not agree with the remote leader; see there",
         )
     if local.rank != leader:
-        others = np.empty((int(head[_HEAD - 1]), 2), dtype=np.int64)
-    collectives.bcast(local, others.ctypes.data, others.nbytes, leader)
-    return (int(head[1]), int(head[2])), _found(local.engine, others)
+        others = array("q", [0] * (2 * head[_HEAD - 1]))
+    collectives.bcast(local, *_where(others), leader)
+    return (head[1], head[2]), _found(local.engine, others)
 
 
-def _found(engine: Engine, identities: Words) -> list[int]:
-    return [engine.guests.find(Identity(*identity)) for identity in identities.tolist()]
+def _where(words: array[int]) -> tuple[int, int]:
+    """Address and bytes of words, of which there stay as many."""
+    address, number = words.buffer_info()
+    return address, number * WORD
 
 
-def _exchange_groups(local: NativeComm, peer: NativeComm, remote_leader: int, tag: int) -> tuple[Words, Words]:
+def _found(engine: Engine, identities: array[int]) -> list[int]:
+    pairs = zip(identities[::2], identities[1::2], strict=True)
+    return [engine.guests.find(Identity(*pair)) for pair in pairs]
+
+
+def _exchange_groups(local: NativeComm, peer: NativeComm, remote_leader: int, tag: int) -> tuple[array[int], array[int]]:
     """Tell the other leader this group, and hear what to tell it: no error, the contexts of both, and the other group."""
     engine, mine = local.engine, local.world_ranks
     if not 0 <= remote_leader < peer.size:
@@ -111,18 +119,18 @@ def _exchange_groups(local: NativeComm, peer: NativeComm, remote_leader: int, ta
             errors.ERR_RANK,
             f"rank {local.rank}: Create_intercomm: remote leader {remote_leader} is no rank of the peer communicator of {peer.size}",
         )
-    identities = np.array([engine.guests.identity(rank) for rank in mine], dtype=np.int64)
-    own = np.concatenate([np.array([0, *new_contexts(engine), len(mine)]), identities.ravel()])
-    sent = engine.start_send(peer, own.ctypes.data, own.nbytes, remote_leader, _TAG + tag, 0, _OFFSET)
+    identities = (word for rank in mine for word in engine.guests.identity(rank))
+    own = array("q", [0, *new_contexts(engine), len(mine), *identities])
+    sent = engine.start_send(peer, *_where(own), remote_leader, _TAG + tag, 0, _OFFSET)
     try:
         coming = engine.wait_probe(peer, remote_leader, _TAG + tag, _OFFSET, "Create_intercomm")
     except BaseException:
         engine.withdraw(sent, own)
         raise
-    its = np.empty(coming.nbytes // WORD, dtype=np.int64)
-    received = engine.start_recv(peer, its.ctypes.data, its.nbytes, remote_leader, _TAG + tag, _OFFSET)
+    its = array("q", [0] * (coming.nbytes // WORD))
+    received = engine.start_recv(peer, *_where(its), remote_leader, _TAG + tag, _OFFSET)
     engine.wait_all([received, sent], "Create_intercomm", (own, its))
-    others = its[_HEAD:].reshape(-1, 2).copy()
+    others = its[_HEAD:]
     theirs = _found(engine, others)
     shared = sorted(set(mine) & set(theirs))
     if shared:
@@ -130,22 +138,22 @@ def _exchange_groups(local: NativeComm, peer: NativeComm, remote_leader: int, ta
             errors.ERR_COMM,
             f"rank {local.rank}: Create_intercomm: world ranks {shared} are in both groups; they must have none in common",
         )
-    head = (own if _lowest(engine, mine) < _lowest(engine, theirs) else its)[:_HEAD].copy()
-    head[_HEAD - 1] = len(others)
+    head = (own if _lowest(engine, mine) < _lowest(engine, theirs) else its)[:_HEAD]
+    head[_HEAD - 1] = len(theirs)
     return head, others
 
 
 def announce(world: NativeComm, leader: int, members: Sequence[int], tag: int) -> Contexts:
     """Return the contexts that `leader` makes for `members`, all world ranks; these alone take part."""
-    engine, pair, tag = world.engine, np.empty(2, dtype=np.int64), _FROM_GROUPS_TAG | tag
+    engine, tag = world.engine, _FROM_GROUPS_TAG | tag
+    pair = array("q", new_contexts(engine) if engine.rank == leader else (0, 0))
     if engine.rank == leader:
-        pair[:] = new_contexts(engine)
         others = [rank for rank in members if rank != leader]
-        requests = [engine.start_send(world, pair.ctypes.data, pair.nbytes, rank, tag, 0, _OFFSET) for rank in others]
+        requests = [engine.start_send(world, *_where(pair), rank, tag, 0, _OFFSET) for rank in others]
     else:
-        requests = [engine.start_recv(world, pair.ctypes.data, pair.nbytes, leader, tag, _OFFSET)]
+        requests = [engine.start_recv(world, *_where(pair), leader, tag, _OFFSET)]
     engine.wait_all(requests, "Create_from_groups", pair)
-    return int(pair[0]), int(pair[1])
+    return pair[0], pair[1]
 
 
 # Of an intercommunicator ------------------------------------------------------------------------------------------

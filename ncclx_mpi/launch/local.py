@@ -188,7 +188,10 @@ def _prepare(programs_of_ranks: Sequence[programs.Program], spans_hosts: bool) -
     first = programs_of_ranks[0]
     if first.kind == programs.STDIN:
         programs_of_ranks = [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)
-    with_numpy = any(program.may_use_numpy for program in {id(each): each for each in programs_of_ranks}.values())
+    distinct = {id(program): program for program in programs_of_ranks}.values()
+    with_numpy = spans_hosts or any(
+        program.may_use_numpy for program in distinct
+    )  # plans, by which collectives go between hosts, are arrays
     make_ready(len(programs_of_ranks), spans_hosts, with_numpy)
     return programs_of_ranks
 

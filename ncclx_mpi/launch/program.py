@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
-from pathlib import Path
 from types import CodeType, FrameType, ModuleType, TracebackType
 
 from ncclx_mpi import process
+from ncclx_mpi.launch import imports
 from numba_kernels.rows import NamedTuple
 
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
 _LONGEST_LINE = 4096
-_IMPORTED = re.compile(r"^[ \t]*(?:from[ \t]+|import[ \t]+(?=([\w., \t]+)))([\w.]+)", re.MULTILINE)
-_PERHAPS = ("numpy", "import_module", "__import__", "Win", "Create_", "Alloc_mem")
-"""Words by which a program imports NumPy, or has us import it: for windows, derived datatypes, and memory of ours."""
-_WITHOUT_NUMPY = {"mpi4py", "ncclx_mpi", *sys.stdlib_module_names}
+_RUNNERS = ("mpi4py", "mpi4py.run")
+"""Modules that run what follows on the command line, and use no NumPy; the pools of ``mpi4py.futures`` do."""
 
 
 class UsageError(Exception):
@@ -54,18 +51,15 @@ class Program(NamedTuple):
 
     @property
     def may_use_numpy(self) -> bool:
-        """Whether it can import NumPy for all that is known: False where it imports Python's own modules and mpi4py alone."""
-        text = self.target
-        if self.kind == MODULE or (self.kind == SCRIPT and not os.path.isfile(text)):  # what is in a pipe can be read once
-            return True
+        """Whether it can import NumPy for all that is known (:mod:`ncclx_mpi.launch.imports`)."""
         if self.kind == SCRIPT:
-            try:
-                text = Path(text).read_text()
-            except (OSError, ValueError):
-                return True
-        parts = (part for several, one in _IMPORTED.findall(text) for part in (several or one).split(","))
-        names = {part.split()[0].partition(".")[0] for part in parts if part.strip()}
-        return bool(names - _WITHOUT_NUMPY) or any(word in text for word in _PERHAPS)
+            return imports.file_may_use_numpy(os.path.join(self.folder, self.target))
+        if self.kind != MODULE:
+            return imports.may_use_numpy(self.target, self.folder or os.curdir)
+        try:
+            return self.target not in _RUNNERS or parse(self.args)._replace(folder=self.folder).may_use_numpy
+        except UsageError:
+            return True
 
 
 def parse(words: list[str]) -> Program:

@@ -192,15 +192,23 @@ except MPI.Exception as error:
 
 
 @needs_ucx
-def test_a_start_imports_no_compiler_and_no_numpy(on_hosts):
+def test_a_start_imports_no_compiler_and_one_numpy(on_hosts):
     """What ranks of one host do without those of several do without, too: everything is in the cache after the first start.
 
-    A program that names NumPy finds it imported by its launcher.
+    The plans by which their collectives go take NumPy, which they find imported by their launcher, whatever the program says of it.
     """
-    code = "import sys; from mpi4py import MPI; print([name in sys.modules for name in ('numba', 'llvmlite', 'num' 'py._core')])"
+    names = "('numba', 'llvmlite', 'num' 'py._core')"
+    code = f"import sys\nhave = [name in sys.modules for name in {names}]\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+    code += f"print(have, [name in sys.modules for name in {names}])"
     assert all(status == 0 for status, _, _ in on_hosts("-c", code).end(timeout=300))
     for status, stdout, stderr in on_hosts("-c", code).end(timeout=300):
-        assert (status, stdout) == (0, 2 * "[False, False, False]\n"), stderr
+        assert (status, stdout) == (0, 2 * "[False, False, True] [False, False, True]\n"), stderr
+
+
+def test_a_network_takes_no_numpy_by_itself():
+    """Ranks that something else starts import all for themselves."""
+    code = "import sys, transports.ucx.transport, ncclx_mpi.bootstrap.hosts; assert 'numpy' not in sys.modules and 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True)
 
 
 @needs_ucx

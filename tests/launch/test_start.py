@@ -123,6 +123,14 @@ def test_a_program_without_arrays_needs_no_numpy():
     assert result.stdout == "False\n" * 2, result.stderr
 
 
+def test_an_intercommunicator_is_made_without_numpy():
+    code = "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\nhalf = comm.Split(comm.rank)\n"
+    code += "between = half.Create_intercomm(0, comm, 1 - comm.rank)\nassert between.remote_size == 1\n"
+    code += "between.send(comm.rank, 0)\nassert between.recv(source=0) == 1 - comm.rank\n"
+    result = run_code(2, code + HAS_NUMPY)
+    assert result.stdout == "False\n" * 2, result.stderr
+
+
 def test_numpy_that_comes_later_is_noticed():
     code = OBJECTS.replace("mpi4py", "ncclx_mpi") + HAS_NUMPY + ARRAYS
     run = subprocess.run([sys.executable, "-c", code], env=environment(), text=True, capture_output=True)
@@ -136,8 +144,11 @@ def test_names_that_need_numpy_are_there_without_it():
     assert (run.returncode, run.stdout) == (0, "False\nTrue\n"), run.stderr
 
 
-def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path):
+def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path, monkeypatch):
     script = tmp_path / "script.py"
+    (tmp_path / "beside.py").write_text("import beside, script, itertools\n")
+    (tmp_path / "uses_arrays.py").write_text("import beside, numpy as np\n")
+    monkeypatch.chdir(tmp_path)
     for text, expected in (
         ("import os, sys\nfrom mpi4py import MPI\nfrom time import sleep\nimport json as j, mpi4py.util\n", False),
         ("import numpy\n", True),
@@ -147,12 +158,18 @@ def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path):
         ("from mpi4py import MPI\nwindow = MPI.Win.Allocate(8)\n", True),
         ("from mpi4py import MPI\nkind = MPI.INT.Create_vector(2, 1, 3)\n", True),
         ("from mpi4py import MPI\nMPI.COMM_WORLD.Split(0).Barrier()\n", False),
+        ("from mpi4py import MPI\nMPI.Intracomm.Create_from_group(MPI.Session.Init().Create_group('mpi://WORLD'))\n", False),
+        ("import beside\n", False),
+        ("import beside, uses_arrays\n", True),
+        ("from . import beside\n", True),
     ):
         script.write_text(text)
         assert Program(SCRIPT, str(script), []).may_use_numpy is expected, text
         assert Program(CODE, text, []).may_use_numpy is expected, text
+        assert Program(MODULE, "mpi4py.run", [str(script), "-x"]).may_use_numpy is expected, text
+        assert Program(SCRIPT, "script.py", [], folder=str(tmp_path)).may_use_numpy is expected, text
     assert Program(SCRIPT, str(tmp_path / "absent.py"), []).may_use_numpy
-    assert Program(MODULE, "whatever", []).may_use_numpy
+    assert Program(MODULE, "whatever", []).may_use_numpy and Program(MODULE, "mpi4py.run", []).may_use_numpy
 
 
 def test_a_script_in_a_pipe_is_read_by_its_rank_alone(tmp_path):
