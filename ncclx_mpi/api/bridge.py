@@ -86,7 +86,7 @@ def connect(
             head, others = _exchange_groups(local, peer(), remote_leader, tag)
         except errors.Exception as error:
             failure, head[0] = error, error.Get_error_class()
-    collectives.bcast(local, *_where(head), leader)
+    _tell(local, head, leader)
     if failure is not None:
         raise failure
     if head[0]:
@@ -96,7 +96,7 @@ def connect(
         )
     if local.rank != leader:
         others = array("q", [0] * (2 * head[_HEAD - 1]))
-    collectives.bcast(local, *_where(others), leader)
+    _tell(local, others, leader)
     return (head[1], head[2]), _found(local.engine, others)
 
 
@@ -104,6 +104,12 @@ def _where(words: array[int]) -> tuple[int, int]:
     """Address and bytes of words, of which there stay as many."""
     address, number = words.buffer_info()
     return address, number * WORD
+
+
+def _tell(local: NativeComm, words: array[int], leader: int) -> None:
+    """Let a group know words of its leader; one that is alone knows them, and needs no plan for it."""
+    if local.size > 1:
+        collectives.bcast(local, *_where(words), leader)
 
 
 def _found(engine: Engine, identities: array[int]) -> list[int]:
