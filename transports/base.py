@@ -129,6 +129,7 @@ class RemoteMemory(NamedTuple):
     combine
         ``int64(engine, peer, request)``: do an atomic operation (:data:`transports.messages.ADD` and so on) on a word of a peer, at an
         address and by a handle as above. What others have the network do to that word comes before or after; what a processor does need not.
+        0: there are none.
     own
         The block by which this rank's own memory is reached through the network, in the place of that of a peer.
     """

@@ -92,13 +92,14 @@ class OwnMemory:
 
 
 def _network_of(comm: NativeComm) -> Transport | None:
-    """The transport that leads from this rank to all others of a communicator, and reaches memory there; None if there is none."""
+    """The transport that leads from this rank to all others of a communicator, and combines words there; None if there is none."""
     engine = comm.engine
     others = [world for rank, world in enumerate(comm.world_ranks) if rank != comm.rank]
     if not others or any(world >= engine.size or engine.is_near(world) for world in others):
         return None
     (first, *more) = {id(way): way for way in map(engine.way_to, others)}.values()
-    return first if not more and first.remote_memory is not None else None
+    functions = first.remote_memory
+    return first if not more and functions is not None and functions.combine else None
 
 
 class ByNetwork:

@@ -21,7 +21,7 @@ from ncclx_mpi.p2p.progress import trace_end
 from ncclx_mpi.p2p.remote_memory import start_combine
 from ncclx_mpi.p2p.requests import give_back, trace_request
 from ncclx_mpi.rma.asking import SLOW, ask_word
-from ncclx_mpi.rma.layout import FAR_TARGET, NETWORK, TARGET, WINDOW
+from ncclx_mpi.rma.layout import FAR_TARGET, NETWORK, TARGET, WINDOW, WORD_OPERATIONS
 from ncclx_mpi.rma.requests import FLUSH
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -31,8 +31,6 @@ from numba_kernels.pyobject import none_object
 from transports.messages import READ
 
 NOT_A_WORD = -1
-OPERATIONS = 6
-"""Entries of the table at ``WINDOW.operations``, two words each."""
 
 _held = make_stack(1)
 
@@ -52,7 +50,7 @@ def operation_of(window, target, functions, element, start):  # type: ignore[no-
     if is_word(window, target, element, start) == 0:
         return NOT_A_WORD
     table = load64(window + WINDOW.operations)
-    for index in range(OPERATIONS):
+    for index in range(WORD_OPERATIONS):
         if load64(table + 2 * WORD * index) == functions:
             return load64(table + 2 * WORD * index + WORD)
     return NOT_A_WORD
@@ -67,19 +65,20 @@ def _flush_asked(window, target):  # type: ignore[no-untyped-def]
     return ask_word(window, target, FLUSH, 0)
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)", is_entry=True, nogil=False)
-def combine_word(window, target, rank, start, operation, operand, held):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64)")
+def _begin(window, target):  # type: ignore[no-untyped-def]
+    """Whether the network can go on with a target: 0; SLOW if it does not reach the memory, yet; or as :func:`_flush_asked`."""
+    return SLOW if load64(load64(target + TARGET.network) + NETWORK.handle) == 0 else _flush_asked(window, target)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _combine(window, target, rank, start, operation, operand, held):  # type: ignore[no-untyped-def]
     """Do an operation on the word at byte `start` of a target, and write what was there to `held`, which gives what a swap writes.
 
-    0; SLOW if the network does not reach the memory, yet or any more; or as :func:`ncclx_mpi.rma.asking.ask_word`.
+    0; SLOW if the network does not reach the memory any more; or as :func:`ncclx_mpi.rma.asking.ask_word`.
     """
     network, comm = load64(target + TARGET.network), load64(window + WINDOW.comm)
     handle, engine = load64(network + NETWORK.handle), load64(comm + COMM.engine)
-    if handle == 0:
-        return SLOW
-    code = _flush_asked(window, target)
-    if code != 0:
-        return code
     function = load64(network + (NETWORK.get if operation == READ else NETWORK.combine))
     peer, there = load64(network + NETWORK.peer), load64(network + NETWORK.base) + start
     access = start_combine(comm, function, peer, rank, operation, operand, load64(held), there, handle)
@@ -94,16 +93,25 @@ def combine_word(window, target, rank, start, operation, operand, held):  # type
     return SLOW if error != 0 else 0
 
 
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def combine_word(window, target, rank, start, operation, operand, held):  # type: ignore[no-untyped-def]
+    """As :func:`_combine`; also SLOW, and nothing is done, if the network does not reach the memory yet."""
+    code = _begin(window, target)
+    return code if code != 0 else _combine(window, target, rank, start, operation, operand, held)
+
+
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
 def combine_words(window, target, rank, start, nbytes, operation, origin, landing):  # type: ignore[no-untyped-def]
     """Do an operation on all words of some bytes, with operands at `origin`; what was there goes to `landing` unless that is 0.
 
     As :func:`combine_word`. A way that is lost stays lost, so what is done again after SLOW is done to no word twice.
     """
-    held = _held()
+    held, code = _held(), _begin(window, target)
+    if code != 0:
+        return code
     for offset in range(0, nbytes, WORD):
         operand = load64(origin + offset) if operation != READ else 0
-        code = combine_word(window, target, rank, start + offset, operation, operand, held)
+        code = _combine(window, target, rank, start + offset, operation, operand, held)
         if code != 0:
             return code
         if landing != 0:

@@ -54,6 +54,9 @@ NETWORK = words(
     "base handle peer combine get |",
 )
 
+WORD_OPERATIONS = 6
+"""Pairs of words at ``WINDOW.operations``."""
+
 SERVED_WINDOW = words(
     "ServedWindow",
     f"watched*{WATCHED.total // WORD} "
@@ -116,6 +119,7 @@ class Words:
 
     def set_operations(self, tables: Mapping[int, int], types: Iterable[int]) -> None:
         """Have compiled code let the network combine words: what each table of functions is to it, and which type numbers are words."""
+        assert len(tables) == WORD_OPERATIONS
         self._operations = array("q", [word for pair in tables.items() for word in pair])
         self.set("operations", self._operations.buffer_info()[0])
         self.set("word_types", sum(1 << number for number in types))

@@ -191,7 +191,9 @@ def test_large_and_small_accesses_to_the_same_elements_stay_in_order(on_hosts, w
 def test_words_are_combined_by_the_network_if_no_two_ranks_share_memory(on_hosts, windows, nranks, is_by_network):
     said = sorted(
         line
-        for status, stdout, stderr in on_hosts("-c", COMBINE, nranks=nranks, NCCLX_MPI_FAR_WINDOWS=windows).end(timeout=300)
+        for status, stdout, stderr in on_hosts(
+            "-c", COMBINE, nranks=nranks, NCCLX_MPI_FAR_WINDOWS=windows, UCX_PROTO_ENABLE="n"
+        ).end(timeout=300)
         for line in (stdout if status == 0 else stderr).splitlines()
     )
     assert said == [f"ok {rank} {str(is_by_network).lower()}" for rank in range(2 * nranks)]
@@ -200,7 +202,7 @@ def test_words_are_combined_by_the_network_if_no_two_ranks_share_memory(on_hosts
 @needs_ucx
 @pytest.mark.parametrize("ends", ["by a signal", "killed"])
 def test_a_wait_for_the_network_ends_with_its_signal_or_its_peer(on_hosts, ends):
-    found = on_hosts("-c", GIVE_UP, ends, nranks=1, NCCLX_MPI_FAR_WINDOWS="direct").end(timeout=120)
+    found = on_hosts("-c", GIVE_UP, ends, nranks=1, NCCLX_MPI_FAR_WINDOWS="direct", UCX_PROTO_ENABLE="n").end(timeout=120)
     assert found[0][1] == "ok\n", found
 
 

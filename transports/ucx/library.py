@@ -24,6 +24,8 @@ from numba_kernels.rows import NamedTuple
 
 OLDEST, NEWEST = (1, 13), (1, 22)
 """Releases whose structures were compared with ours, the first and the last."""
+_NEW_PROTOCOLS = (1, 16)
+"""The first release with protocols that have no atomic operations for endpoints that handle errors; a setting goes back to the old ones."""
 ADVICE = "install one with `pip install 'ncclx-mpi[ucx]'`, or name its libucp.so in NCCLX_MPI_UCX_LIBRARY"
 
 _SONAME = "libucp.so.0"
@@ -138,6 +140,12 @@ class Library(NamedTuple):
     def name(self) -> str:
         """Its version, as text."""
         return ".".join(map(str, self.version))
+
+    @property
+    def has_atomics(self) -> bool:
+        """Whether there are atomic operations for endpoints that handle errors; else one is given up, or, in 1.16 and 1.17, never ends."""
+        is_new = os.environ.get("UCX_PROTO_ENABLE", "y").lower() not in ("n", "no", "0", "off", "false")
+        return self.version[:2] < _NEW_PROTOCOLS or not is_new
 
     def address_of(self, function: str) -> int:
         """Where a function is, for compiled code."""

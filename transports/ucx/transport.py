@@ -155,7 +155,7 @@ class Ucx(Transport):
             shut=c_address(remote.shut_key),
             put=c_address(remote.put),
             get=c_address(remote.get),
-            combine=c_address(remote.combine),
+            combine=c_address(remote.combine) if self.library.has_atomics else 0,
             own=self._own,
         )
 
