@@ -29,9 +29,8 @@ FIGURES = re.compile(r"(<!-- figures: begin -->\n).*?(<!-- figures: end -->)", r
 LATEST = re.compile(r"(<!-- latest: begin -->\n).*?(<!-- latest: end -->)", re.DOTALL)
 MEASURED = re.compile(r"(<!-- measured: begin -->\n).*?(<!-- measured: end -->)", re.DOTALL)
 SHOWN = {
-    "the table of the README, the first picture": "standard",
+    "the table of the README, the first picture, near and far cores": "standard",
     "curves over sizes": "sweep",
-    "near and far cores": "standard-near-and-far",
     "between hosts": "between-hosts",
     "non-blocking": "nonblocking",
     "persistent": "persistent",

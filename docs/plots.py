@@ -29,8 +29,8 @@ Row = dict[str, Any]
 
 def all_of_them() -> Iterator[tuple[str, str]]:
     """Name and text of each plot."""
-    yield "speed.svg", ratios(_newest("standard"))
-    near_and_far, hosts = _newest("standard-near-and-far"), _newest("between-hosts")
+    near_and_far, hosts = _newest("standard"), _newest("between-hosts")
+    yield "speed.svg", ratios(near_and_far)
     yield "near-and-far.svg", placements(near_and_far)
     yield "between-hosts.svg", between_hosts(hosts)
     yield "latency.svg", pingpong(8, near_and_far, hosts)
@@ -61,7 +61,8 @@ def ratios(rows: list[Row]) -> str:
     """A line for each case; a dot for the time on each engine, in times of that on the fastest of the others."""
     rows = [row for row in rows if row["ratio"] is not None]
     times = [{side: row["us"][side] / row["us"][row["fastest"]] for side in COLOURS if row["us"].get(side)} for row in rows]
-    return _lines("times in those of the fastest of three MPIs", list(map(_name, rows)), times, COLOURS)
+    names = [f"{_name(row)}, {row['placement']}" if row["placement"] in PLACED else _name(row) for row in rows]
+    return _lines("times in those of the fastest of three MPIs", names, times, COLOURS)
 
 
 def placements(rows: list[Row]) -> str:

@@ -133,6 +133,7 @@ except MPI.Exception as error:
     assert error.Get_error_class() == MPI.ERR_PROC_FAILED, error
     assert "rank 1 of another job" in str(error), error
 print(time.monotonic() - begun < 4, world.allreduce(1), flush=True)
+world.Barrier()  # who aborts ends the others, which are to have printed this
 world.Abort(0)
 """
 
