@@ -94,10 +94,12 @@ class Hinted(Handle):
     """Methods of handles of objects that take hints."""
 
     __slots__ = ()
+    _FIXED_HINTS: ClassVar[frozenset[str]] = frozenset()
+    """Those that are heeded only where an object is made: others given later are not."""
 
     def Set_info(self, info: Info) -> None:
         """Set new values for the hints associated with this object."""
-        self._state.info.update(hints(info))
+        self._state.info.update((key, value) for key, value in hints(info).items() if key not in self._FIXED_HINTS)
 
     def Get_info(self) -> Info:
         """Return the current hints for this object."""

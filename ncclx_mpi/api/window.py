@@ -99,6 +99,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     _NULL = _NULL
     _NULL_NAME = "MPI_WIN_NULL"
     _KIND = "window"
+    _FIXED_HINTS = frozenset({_BY_NETWORK})
     _STATE = (WinState,)
     _state: WinState
 

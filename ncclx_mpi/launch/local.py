@@ -189,9 +189,8 @@ def _prepare(programs_of_ranks: Sequence[programs.Program], spans_hosts: bool) -
     if first.kind == programs.STDIN:
         programs_of_ranks = [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)
     distinct = {id(program): program for program in programs_of_ranks}.values()
-    with_numpy = spans_hosts or any(
-        program.may_use_numpy for program in distinct
-    )  # plans, by which collectives go between hosts, are arrays
+    # Plans, by which collectives go between hosts, are arrays.
+    with_numpy = spans_hosts or any(program.may_use_numpy for program in distinct)
     make_ready(len(programs_of_ranks), spans_hosts, with_numpy)
     return programs_of_ranks
 

@@ -7,19 +7,20 @@ target's guard: a program that says nothing of ``accumulate_ops`` promises not t
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from ncclx_mpi import errors
+from ncclx_mpi.buffers.layout import Words as Numbers
+from ncclx_mpi.buffers.memory import view
 from ncclx_mpi.p2p.engine import NativeComm
-from ncclx_mpi.p2p.layout import PEER_DEAD, REQUEST
+from ncclx_mpi.p2p.layout import REQUEST
 from ncclx_mpi.p2p.remote_memory import Exposed, Opened, functions_of, start_combine
 from ncclx_mpi.rma.accumulate import Near, Reduction, element_of
-from ncclx_mpi.rma.far import Far, Fetch
+from ncclx_mpi.rma.far import Far, Fetch, fail_lost
 from ncclx_mpi.rma.layout import NETWORK, Words
 from ncclx_mpi.rma.reach import Landing, Place
 from numba_kernels.jit import entry
+from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, zeroed
 from numba_kernels.rows import NamedTuple
 from transports.base import Transport
@@ -164,12 +165,12 @@ class ByNetwork:
         starts = list(_starts(place))
         if any((opened.address + start) % WORD for start in starts):
             return False
-        for at, start in zip(range(0, place.nbytes, WORD), starts, strict=True):
-            operand = _word_at(operands + at).value if operation != READ else 0
-            swap = _word_at(swaps + at).value if swaps else 0
+        for index, start in enumerate(starts):
+            operand = int(_words_at(operands, place)[index]) if operation != READ else 0
+            swap = int(_words_at(swaps, place)[index]) if swaps else 0
             held = self._do(opened, start, operation, operand, swap)
             if landing is not None:
-                _word_at(landing[0] + at).value = held
+                _words_at(landing[0], place)[index] = held
         if landing is not None:
             landing[2](place.nbytes)
         return True
@@ -204,25 +205,14 @@ class ByNetwork:
         )
         try:
             engine.await_request(request, what)
-            held, error = _word_at(request + REQUEST.passed).value, engine.result(request).error
+            held, error = view(request + REQUEST.passed, WORD).view(np.int64)[0], engine.result(request).error
         except BaseException:
             engine.withdraw(request)
             raise
         engine.free(request)
         if error:
-            self._fail_lost(what)
+            fail_lost(self._comm, self._rank, what)
         return int(held)
-
-    def _fail_lost(self, what: str) -> NoReturn:
-        """Raise why the network has given an access up."""
-        if isinstance(self._way, Far):
-            self._way.fail_lost(what)
-        engine = self._comm.engine
-        if engine.is_death_noticed():
-            engine.fail(PEER_DEAD, what)
-        errors.fail(
-            errors.ERR_OTHER, f"rank {self._comm.rank}: {what} was given up by the network: there is no way back to this rank"
-        )
 
 
 def _starts(place: Place) -> Iterator[int]:
@@ -234,5 +224,6 @@ def _starts(place: Place) -> Iterator[int]:
                 yield from range(first, first + nbytes, WORD)
 
 
-def _word_at(address: int) -> ctypes.c_int64:
-    return ctypes.c_int64.from_address(address)
+def _words_at(address: int, place: Place) -> Numbers:
+    """As many words as elements have when packed, at an address."""
+    return view(address, place.nbytes).view(np.int64)

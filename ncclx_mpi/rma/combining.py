@@ -28,7 +28,7 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import make_stack
 from numba_kernels.pyobject import none_object
-from transports.messages import READ
+from transports.messages import COMPARE_AND_SWAP, READ
 
 NOT_A_WORD = -1
 
@@ -57,18 +57,14 @@ def operation_of(window, target, functions, element, start):  # type: ignore[no-
 
 
 @kernel("int64(int64, int64)")
-def _flush_asked(window, target):  # type: ignore[no-untyped-def]
-    """Return when all that was asked of a target is done: 0, or as :func:`ncclx_mpi.rma.asking.ask_word`."""
+def _begin(window, target):  # type: ignore[no-untyped-def]
+    """Return when all that was asked of a target is done: 0; SLOW if the network does not reach it, yet; or as :func:`ask_word`."""
     far = load64(target + TARGET.far)
+    if load64(load64(target + TARGET.network) + NETWORK.handle) == 0:
+        return SLOW
     if far == 0 or load64(far + FAR_TARGET.changes) == load64(far + FAR_TARGET.confirmed):
         return 0
     return ask_word(window, target, FLUSH, 0)
-
-
-@kernel("int64(int64, int64)")
-def _begin(window, target):  # type: ignore[no-untyped-def]
-    """Whether the network can go on with a target: 0; SLOW if it does not reach the memory, yet; or as :func:`_flush_asked`."""
-    return SLOW if load64(load64(target + TARGET.network) + NETWORK.handle) == 0 else _flush_asked(window, target)
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
@@ -93,24 +89,20 @@ def _combine(window, target, rank, start, operation, operand, held):  # type: ig
     return SLOW if error != 0 else 0
 
 
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def combine_word(window, target, rank, start, operation, operand, held):  # type: ignore[no-untyped-def]
-    """As :func:`_combine`; also SLOW, and nothing is done, if the network does not reach the memory yet."""
-    code = _begin(window, target)
-    return code if code != 0 else _combine(window, target, rank, start, operation, operand, held)
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def combine_words(window, target, rank, start, nbytes, operation, operands, swaps, landing):  # type: ignore[no-untyped-def]
+    """Do an operation on all words of some bytes, and copy what was there to `landing`, unless that is 0.
 
-
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def combine_words(window, target, rank, start, nbytes, operation, origin, landing):  # type: ignore[no-untyped-def]
-    """Do an operation on all words of some bytes, with operands at `origin`; what was there goes to `landing` unless that is 0.
-
-    As :func:`combine_word`. A way that is lost stays lost, so what is done again after SLOW is done to no word twice.
+    `operands`, `swaps`: addresses of as many words; a READ takes none, and the latter are what a COMPARE_AND_SWAP writes. 0; SLOW, and
+    nothing is done if the network does not reach the memory yet; or as :func:`ncclx_mpi.rma.asking.ask_word`. A way that is lost stays
+    lost: what is done again after SLOW is done to no word twice.
     """
     held, code = _held(), _begin(window, target)
     if code != 0:
         return code
     for offset in range(0, nbytes, WORD):
-        operand = load64(origin + offset) if operation != READ else 0
+        operand = load64(operands + offset) if operation != READ else 0
+        store64(held, load64(swaps + offset) if operation == COMPARE_AND_SWAP else 0)
         code = _combine(window, target, rank, start + offset, operation, operand, held)
         if code != 0:
             return code

@@ -85,7 +85,7 @@ class Answer:
                 f"{far.rank} says why",
             )
         if result.error:
-            far.fail_lost(self._what)
+            fail_lost(far.comm, far.rank, self._what)
 
     def abandon(self) -> None:
         """Take care that nothing arrives any more."""
@@ -324,7 +324,7 @@ class Far:
         """The memory as the network reaches it, which is known to do so."""
         self._learn()
         if self._opened is None:
-            self.fail_lost(self.what)
+            fail_lost(self.comm, self.rank, self.what)
         return self._opened
 
     def end_changes(self) -> None:
@@ -337,15 +337,6 @@ class Far:
         if changes != self._words[_CONFIRMED]:
             self._ask(requests.FLUSH, self.what).get()
             self._words[_CONFIRMED] = changes
-
-    def fail_lost(self, what: str) -> NoReturn:
-        """Raise why the network has given an access up: nearly always, its target has died."""
-        engine = self.comm.engine
-        if engine.is_death_noticed():
-            engine.fail(PEER_DEAD, what)
-        errors.fail(
-            errors.ERR_OTHER, f"rank {self.comm.rank}: {what} was given up by the network: there is no way to rank {self.rank}"
-        )
 
     # By requests
 
@@ -464,6 +455,14 @@ class Far:
                 unwanted = np.empty(engine.result(message).nbytes, np.uint8)
                 request = engine.start_matched_recv(self.comm, message, array_words(unwanted)[0], unwanted.nbytes)
                 engine.wait_all([request], self.what, unwanted)
+
+
+def fail_lost(comm: NativeComm, rank: int, what: str) -> NoReturn:
+    """Raise why the network has given an access to a rank up: nearly always, that one has died."""
+    engine = comm.engine
+    if engine.is_death_noticed():
+        engine.fail(PEER_DEAD, what)
+    errors.fail(errors.ERR_OTHER, f"rank {comm.rank}: {what} was given up by the network: there is no way to rank {rank}")
 
 
 def take_locks(targets: Collection[Far]) -> bool:

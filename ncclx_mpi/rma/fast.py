@@ -32,7 +32,7 @@ from ncclx_mpi.p2p.layout import COMM, ENGINE, PEER
 from ncclx_mpi.p2p.progress import idle
 from ncclx_mpi.rma.asking import SLOW as SLOW
 from ncclx_mpi.rma.asking import ask_far, ask_word, flush_changed, flush_far, get_far
-from ncclx_mpi.rma.combining import NOT_A_WORD, combine_word, combine_words, is_word, operation_of
+from ncclx_mpi.rma.combining import NOT_A_WORD, combine_words, is_word, operation_of
 from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FAR_TARGET, FREE, GENERAL, MAPPED, ROW, SHARED, TARGET, WINDOW
 from ncclx_mpi.rma.locks import try_lock, unlock
 from ncclx_mpi.rma.requests import COMBINE, LOCK, NO_REDUCTION, PUT, SWAP, UNLOCK
@@ -403,7 +403,7 @@ def accumulate(window, origin, target_rank, spec, functions):  # type: ignore[no
         return SLOW
     operation = operation_of(window, target, functions, element, load64(place))
     if operation != NOT_A_WORD:
-        return combine_words(window, target, rank, load64(place), nbytes_of(origin), operation, address_of(origin), 0)
+        return combine_words(window, target, rank, load64(place), nbytes_of(origin), operation, address_of(origin), 0, 0)
     if _can_combine(target, place, address_of(origin), combining) == 0:
         return SLOW
     if load64(target + TARGET.kind) == ASKED:
@@ -427,7 +427,7 @@ def _fetch(window, origin, result, rank, spec, functions):  # type: ignore[no-un
         return SLOW
     operation = operation_of(window, target, functions, element, load64(place))
     if operation != NOT_A_WORD and load64(place + 16) == element:
-        return combine_words(window, target, rank, load64(place), nbytes_of(result), operation, given, address_of(result))
+        return combine_words(window, target, rank, load64(place), nbytes_of(result), operation, given, 0, address_of(result))
     if functions == load64(window + WINDOW.no_op):
         given = 0
     elif (
@@ -486,10 +486,10 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
         return SLOW
     if _find_place(target, spec, nbytes, element_of(origin), place) == 0:
         return SLOW
+    given, other = address_of(origin), address_of(compare)
     if is_word(window, target, element_of(origin), load64(place)) != 0:
-        return _swap_word(window, target, rank, load64(place), address_of(origin), address_of(compare), address_of(result))
+        return combine_words(window, target, rank, load64(place), nbytes, COMPARE_AND_SWAP, other, given, address_of(result))
     if load64(target + TARGET.kind) == ASKED:
-        given, other = address_of(origin), address_of(compare)
         return ask_far(window, target, SWAP, load64(place), nbytes, 0, 0, given, other, address_of(result), array_of(result))
     taken = _take_guard(window, target, nbytes)
     if taken == 0:
@@ -503,17 +503,6 @@ def compare_and_swap(window, origin, compare, result, target_rank, displacement)
         return SLOW
     move(address_of(result), held, nbytes)
     return 0
-
-
-@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
-def _swap_word(window, target, rank, start, origin, compare, result):  # type: ignore[no-untyped-def]
-    """Compare and swap by the network; as :func:`ncclx_mpi.rma.combining.combine_word`."""
-    held = _element_words()
-    store64(held, load64(origin))
-    code = combine_word(window, target, rank, start, COMPARE_AND_SWAP, load64(compare), held)
-    if code == 0:
-        store64(result, load64(held))
-    return code
 
 
 # Synchronisation --------------------------------------------------------------------------------------------------

@@ -159,6 +159,7 @@ def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path, m
         ("from mpi4py import MPI\nkind = MPI.INT.Create_vector(2, 1, 3)\n", True),
         ("from mpi4py import MPI\nMPI.COMM_WORLD.Split(0).Barrier()\n", False),
         ("from mpi4py import MPI\nMPI.Intracomm.Create_from_group(MPI.Session.Init().Create_group('mpi://WORLD'))\n", False),
+        ("from mpi4py import MPI\nMPI.COMM_WORLD.Create_dist_graph([0], [1], [1])\n", True),
         ("import beside\n", False),
         ("import beside, uses_arrays\n", True),
         ("from . import beside\n", True),

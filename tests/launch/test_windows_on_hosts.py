@@ -42,6 +42,9 @@ rank, size, info = comm.rank, comm.size, MPI.Info.Create({"disable_shm_accumulat
 memory = np.zeros(101, np.int64)
 window = MPI.Win.Create(memory[:100], 1, info, comm)
 is_by_network = window.Get_info().Get(hint)
+for value in ("true", "false"):
+    window.Set_info(MPI.Info.Create({hint: value, "other": value}))
+    assert (window.Get_info().Get(hint), window.Get_info().Get("other")) == (is_by_network, value)
 one, zero, got, seen = np.ones(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), []
 window.Lock_all()
 for number in range(300):  # each number of a target's counter is had once

@@ -70,13 +70,16 @@ class TestUcx(TransportTests):
     def test_who_is_killed_takes_nothing_along_that_was_sent(self, ends: tuple[End, End]) -> None:
         pytest.skip("a fork of a process that uses UCX cannot use it")
 
-    @pytest.mark.parametrize("protocols", ["y", "n"])
+    @pytest.mark.parametrize("protocols", ["y", "n", ""])
     def test_atomic_operations_are_those_of_the_old_protocols(
         self, library: Library, monkeypatch: pytest.MonkeyPatch, protocols: str
     ) -> None:
-        monkeypatch.setenv("UCX_PROTO_ENABLE", protocols)
+        if protocols:
+            monkeypatch.setenv("UCX_PROTO_ENABLE", protocols)
         functions = pair_of(library)[0].remote_memory
-        assert functions is not None and bool(functions.combine) == (library.version < (1, 16, 0) or protocols == "n")
+        assert functions is not None and bool(functions.combine) == (
+            protocols == "n" or (not protocols and library.version < (1, 16, 0))
+        )
 
     def test_without_rdma_more_goes_out_unasked(self, pair: tuple[Transport, Transport]) -> None:
         assert [end.caps.max_eager for end in pair] == [MAX_EAGER_BY_SOCKETS] * 2

@@ -25,7 +25,7 @@ from numba_kernels.rows import NamedTuple
 OLDEST, NEWEST = (1, 13), (1, 22)
 """Releases whose structures were compared with ours, the first and the last."""
 _NEW_PROTOCOLS = (1, 16)
-"""The first release with protocols that have no atomic operations for endpoints that handle errors; a setting goes back to the old ones."""
+"""The first release that has, unless it is told otherwise, protocols without atomic operations for endpoints that handle errors."""
 ADVICE = "install one with `pip install 'ncclx-mpi[ucx]'`, or name its libucp.so in NCCLX_MPI_UCX_LIBRARY"
 
 _SONAME = "libucp.so.0"
@@ -144,8 +144,8 @@ class Library(NamedTuple):
     @property
     def has_atomics(self) -> bool:
         """Whether there are atomic operations for endpoints that handle errors; else one is given up, or, in 1.16 and 1.17, never ends."""
-        is_new = os.environ.get("UCX_PROTO_ENABLE", "y").lower() not in ("n", "no", "0", "off", "false")
-        return self.version[:2] < _NEW_PROTOCOLS or not is_new
+        usual = "n" if self.version[:2] < _NEW_PROTOCOLS else "y"
+        return os.environ.get("UCX_PROTO_ENABLE", usual).lower() in ("n", "no", "0", "off", "false")
 
     def address_of(self, function: str) -> int:
         """Where a function is, for compiled code."""
