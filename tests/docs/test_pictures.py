@@ -68,23 +68,16 @@ def test_a_case_has_a_dot_for_each_placement_that_came_up() -> None:
 
 
 def test_a_case_between_hosts_has_a_dot_for_each_kind_that_ran() -> None:
-    row = {
-        "what": "bcast 8",
-        "ours_us": 1.0,
-        "mpich_us": 2.0,
-        "flat_forced_us": 3.0,
-        "before_us": 4.0,
-        "mpich_beside_before_us": 2.0,
-    }
-    unforced = {name: value for name, value in row.items() if name != "flat_forced_us"}
-    drawn = plots.between_hosts([row, {**unforced, "what": "barrier 0"}])
-    assert drawn.count("<circle") == 3 + 2 + len(plots.PLANS)
+    forced = {"what": "mpi bcast 8", "best": {"ours": 1.0, "flat": 3.0, "mpich": 2.0, "impi": 4.0}}
+    unforced = {"what": "mpi barrier 0", "best": {"ours": 1.0, "mpich": 2.0}}
+    drawn = plots.between_hosts([forced, unforced])
+    assert drawn.count("<circle") == 2 + 1 + len(plots.PLANS)
     assert ">bcast 8 B<" in drawn and ">barrier<" in drawn
 
 
 def test_large_messages_are_drawn_as_a_rate() -> None:
     placed = [{"case": "pingpong", "bytes": 1 << 20, "placement": where, "us": {"ncclx_mpi": 100.0}} for where in plots.PLACED]
-    hosts = [{"what": f"ping-pong {1 << 20}", "ours_us": 1000.0, "mpich_us": 500.0}]
+    hosts = [{"what": f"mpi ping-pong {1 << 20}", "best": {"ours": 1000.0, "mpich": 500.0}}]
     drawn = plots.pingpong(1 << 20, placed, hosts)
     assert "GB/s" in drawn and drawn.count("<circle") == 4 + len(plots.COLOURS)
 

@@ -14,8 +14,8 @@ from ncclx_mpi.testing.transport import End, Half, TransportTests
 from numba_kernels.jit import c_address
 from transports.base import Transport
 from transports.messages import CREDIT, EAGER, GOODBYE, RTS
-from transports.ucx import channel, transport
-from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, ROUTE, TRANSFER, WINDOW
+from transports.ucx import channel, transfers, transport
+from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, ROUTE, STATE, TRANSFER, WINDOW
 from transports.ucx.library import Library, LibraryError, find, settings
 from transports.ucx.transport import Ucx
 
@@ -97,6 +97,27 @@ class TestUcx(TransportTests):
         assert ctypes.c_int64.from_address(sent.at + TRANSFER.piece).value == PIECE_BY_SOCKETS
         segment = int(settings()["UCX_TCP_RX_SEG_SIZE"].removesuffix("K")) << 10
         assert segment >= max(PIECE_BY_SOCKETS, MAX_EAGER_BY_SOCKETS) + HEADER.total + 1024, "UCX puts some words in front, too"
+
+    def test_who_was_away_takes_little_at_once_while_it_has_large_messages_to_send(self, ends: tuple[End, End]) -> None:
+        """Or the other direction would stand still, and then be sent in one go."""
+        state = ctypes.c_int64.from_address(ends[0].peers[1] + LINK.state).value
+        made: list[int] = []
+
+        def progress(worker: int) -> int:
+            made.append(worker)
+            return 1
+
+        count = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(progress)
+        words = {name: ctypes.c_int64.from_address(state + getattr(STATE, name)) for name in ("progress", "polled", "active_count")}
+        true_progress, words["progress"].value = words["progress"].value, ctypes.cast(count, ctypes.c_void_p).value or 0
+        counts = {}
+        for sends in (0, 1):
+            words["active_count"].value, words["polled"].value = sends, 0
+            ctypes.CFUNCTYPE(None, ctypes.c_int64)(c_address(transfers.poll))(state)
+            counts[sends] = len(made)
+            made.clear()
+        words["progress"].value, words["active_count"].value = true_progress, 0
+        assert counts == {0: channel.MOST_PROGRESS, 1: transfers._MOST_WHILE_SENDING}
 
     def test_a_farewell_to_a_stranger_makes_no_connection(self, pair: tuple[Transport, Transport]) -> None:
         endpoints = [transport.endpoint() for transport in pair]

@@ -63,6 +63,9 @@ _PATIENCE_US = 1_000_000
 _AWAY_US = 20
 """Who has not looked for so long computes or dozes between two looks, and takes all that has come at once. Another one sees what comes in
 the first look, and does not look again to find nothing before it goes on."""
+_MOST_WHILE_SENDING = 4
+"""Of UCX's progress in a row for a rank that was away and has large messages to send itself: each may be a piece taken in, and whoever takes
+in 64 of them before it sends one leaves the other way idle, and then fills its sockets with more than a cache holds."""
 _MOST_UNARMED = 64
 """How often in a row something may have come before a thread that is to sleep does so all the same, for a while."""
 
@@ -385,6 +388,14 @@ def _is_too_soon(state, now, unseen):  # type: ignore[no-untyped-def]
     return 1 if quiet > _BUSY_US * rate and unseen < min(quiet // _QUIET_SHARE, _MOST_QUIET_US * rate) else 0
 
 
+@kernel("int64(int64, int64)")
+def _most_at_once(state, unseen):  # type: ignore[no-untyped-def]
+    """How often in a row UCX is to make progress in a look, when there was none for so long."""
+    if unseen <= _AWAY_US * load64(state + STATE.ticks_per_us):
+        return 1
+    return MOST_PROGRESS if load64(state + STATE.active_count) == 0 else _MOST_WHILE_SENDING
+
+
 @kernel("void(int64)", is_entry=True)
 def poll(state):  # type: ignore[no-untyped-def]
     """Have UCX deliver what has come and send what waits, and move transfers on."""
@@ -394,7 +405,7 @@ def poll(state):  # type: ignore[no-untyped-def]
         return
     store64(state + STATE.polled, now)
     store64(state + STATE.is_open, 1)
-    make_progress(state, MOST_PROGRESS if unseen > _AWAY_US * load64(state + STATE.ticks_per_us) else 1)
+    make_progress(state, _most_at_once(state, unseen))
     store64(state + STATE.is_open, 0)
     if load64(state + STATE.listed_first) != 0:
         settle(state)
