@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 COLOURS = {"ncclx_mpi": DOT, "mpich": ARROW, "openmpi": GREEN, "impi": VIOLET}
 PLACED = {"near": DOT, "far": ARROW}
 PLANS = {"ours": DOT, "flat plan": ARROW}
-"""Of ranks on two hosts: as it is; forced to an algorithm that knows nothing of hosts; on the code before any knew."""
+"""Of ranks on two hosts: as it is, and forced to an algorithm that knows nothing of hosts."""
 RATIOS = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8)
 TIMES = (0.2, 0.5, 1, 2, 5, 10, 20)
 RATES = (1, 2, 5, 10, 20, 50)
