@@ -15,7 +15,7 @@ from numba_kernels.jit import c_address
 from transports.base import Transport
 from transports.messages import CREDIT, EAGER, GOODBYE, RTS
 from transports.ucx import channel, transfers, transport
-from transports.ucx.layout import HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, ROUTE, STATE, TRANSFER, WINDOW
+from transports.ucx.layout import EAGERLY, HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, ROUTE, STATE, TRANSFER, WINDOW
 from transports.ucx.library import Library, LibraryError, find, settings
 from transports.ucx.transport import Ucx
 
@@ -91,10 +91,17 @@ class TestUcx(TransportTests):
         assert zero.tell(1, RTS, data.size, sent.at, 0, 0)
         (seen,) = one.received()
         one.fetch_as(seen, fetched)
+        begun, given = ctypes.c_int64.from_address(sent.at + TRANSFER.begun), []
         while not sent["finished"] or not fetched["finished"]:
+            before = begun.value
             zero.go_on(sent)
+            given.append(begun.value - before)
             one.go_on(fetched)
         assert ctypes.c_int64.from_address(sent.at + TRANSFER.piece).value == PIECE_BY_SOCKETS
+        assert ctypes.c_int64.from_address(sent.at + TRANSFER.flags).value == EAGERLY, "UCX does not ask for each"
+        assert set(given) == {0, PIECE_BY_SOCKETS}, (
+            "no more than one in a look, or what is to be said to the peer waits behind many"
+        )
         segment = int(settings()["UCX_TCP_RX_SEG_SIZE"].removesuffix("K")) << 10
         assert segment >= max(PIECE_BY_SOCKETS, MAX_EAGER_BY_SOCKETS) + HEADER.total + 1024, "UCX puts some words in front, too"
 

@@ -31,8 +31,8 @@ STATE = words(
     "unarmed "
     # accesses to memory of peers that are under way
     "accessing "
-    # bytes of a piece, where no window asks for fewer
-    "piece "
+    # bytes of a piece, where no window asks for fewer, and the flags with which such pieces are sent
+    "piece piece_flags "
     # ROUTE of each world rank; for how long there may be none, in ticks
     "routes patience",
 )
@@ -81,7 +81,7 @@ PIECE_HEADER_BYTES = 2 * WORD
 LARGEST_PIECE, PIECE_BY_SOCKETS = 1 << 20, 256 << 10
 """Bytes of a piece. Through sockets one comes whole, in the segment into which UCX reads (:mod:`transports.ucx.library`); before a larger
 one UCX would ask, piece by piece."""
-MOST_FLYING = 8
+MOST_FLYING, MOST_FLYING_BY_SOCKETS = 8, 2
 
 MESSAGES, PIECES = 1, 2
 """Numbers of active messages."""

@@ -9,8 +9,9 @@
       piece {receive, offset} ~~~~~~~~~~~~~~~~~>  comes as a description: UCX gets it into the buffer (RDMA, where there is any)
       all sent: finish                            all there: finish
 
-A piece is an active message whose payload is the sender's buffer itself. Whether it comes whole or as a description is for UCX to choose,
-by its size and by what the network can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where
+A piece is an active message whose payload is the sender's buffer itself. Through sockets it comes whole, one in each look: so a rank sends
+as much as it takes in, and what it has to say to its peer is never behind much. Elsewhere UCX chooses, by its size and by what the network
+can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where
 they are that there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
 
 :data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). A receive that is given up waits for pieces that UCX
@@ -32,12 +33,14 @@ from transports.ucx.channel import MOST_PROGRESS, endpoint_of, fail, make_progre
 from transports.ucx.layout import (
     BUSY,
     BY_RENDEZVOUS,
+    EAGERLY,
     FAILED,
     IN_PROGRESS,
     IS_DESCRIPTION,
     LARGEST_PIECE,
     LINK,
     MOST_FLYING,
+    MOST_FLYING_BY_SOCKETS,
     OK,
     PARAMS,
     PIECE,
@@ -134,7 +137,8 @@ def serve(engine, link, request):  # type: ignore[no-untyped-def]
     if 0 < window < wanted:
         piece = min(piece, piece_of_a_window(window))
     _begin(link, request, load64(request + REQUEST.second), wanted, piece)
-    store64(request + TRANSFER.flags, BY_RENDEZVOUS if bits != 0 else 0)
+    flags = load64(state + STATE.piece_flags) if window == 0 else 0
+    store64(request + TRANSFER.flags, BY_RENDEZVOUS if bits != 0 else flags)
     last = load64(state + STATE.active_last)
     store64(last + TRANSFER.next if last != 0 else state + STATE.active_first, request)
     store64(state + STATE.active_last, request)
@@ -232,12 +236,19 @@ def _send_piece(endpoint, part, address):  # type: ignore[no-untyped-def]
         _end_of_sent_piece(state, request, offset, length, sent)
 
 
+@kernel("int64(int64)")
+def _most_flying(request):  # type: ignore[no-untyped-def]
+    return MOST_FLYING_BY_SOCKETS if load64(request + TRANSFER.flags) == EAGERLY else MOST_FLYING
+
+
 @kernel("int64(int64, int64)")
 def _feed(state, request):  # type: ignore[no-untyped-def]
-    """Send pieces of one message; 1 when all are under way, or the peer has failed."""
+    """Send pieces of one message, through sockets one; 1 when all are under way, or the peer has failed."""
     link, wanted = load64(request + TRANSFER.link), load64(request + TRANSFER.wanted)
-    piece, window = load64(request + TRANSFER.piece), load64(request + REQUEST.window)
+    piece, window, fed = load64(request + TRANSFER.piece), load64(request + REQUEST.window), 0
     while load64(request + TRANSFER.begun) < wanted:
+        if fed != 0 and load64(request + TRANSFER.flags) == EAGERLY:
+            return 0
         offset, endpoint = load64(request + TRANSFER.begun), endpoint_of(state, link)
         if load64(link + LINK.flags) & FAILED != 0:
             store64(request + TRANSFER.begun, wanted)
@@ -248,7 +259,7 @@ def _feed(state, request):  # type: ignore[no-untyped-def]
             return 0
         length = min(piece, wanted - offset)
         is_ahead = 1 if offset - load64(request + REQUEST.passed) >= _MOST_AHEAD * piece else 0
-        if is_ahead != 0 or load64(request + TRANSFER.flying) >= MOST_FLYING:
+        if is_ahead != 0 or load64(request + TRANSFER.flying) >= _most_flying(request):
             return 0
         if window != 0 and offset + length > load64(request + REQUEST.moved):
             return 0
@@ -256,6 +267,7 @@ def _feed(state, request):  # type: ignore[no-untyped-def]
         if part == 0:
             return 0
         _send_piece(endpoint, part, load64(request + REQUEST.address) + (offset if window == 0 else offset % window))
+        fed += 1
     return 1
 
 
@@ -426,10 +438,25 @@ def _is_waiting_unseen(state):  # type: ignore[no-untyped-def]
     return 0
 
 
+@kernel("int64(int64)")
+def _has_more_to_give(state):  # type: ignore[no-untyped-def]
+    """Whether UCX takes another piece in the next look."""
+    request = load64(state + STATE.active_first)
+    while request != 0:
+        link, is_left = load64(request + TRANSFER.link), load64(request + TRANSFER.begun) < load64(request + TRANSFER.wanted)
+        is_taken = load64(request + TRANSFER.flying) < _most_flying(request) and load64(link + LINK.endpoint) != 0
+        if is_left and is_taken and load64(request + TRANSFER.flags) == EAGERLY:
+            return 1
+        request = load64(request + TRANSFER.next)
+    return 0
+
+
 @kernel("int64(int64)", is_entry=True)
 def arm(state):  # type: ignore[no-untyped-def]
     """Have the event descriptor of UCX tell of what comes next; the next look is not too soon after the one before, whatever came."""
     store64(state + STATE.polled, 0)
+    if _has_more_to_give(state) != 0:
+        return COME
     if _is_waiting_unseen(state) != 0:
         return UNARMED
     status = status_of(call_one(load64(state + STATE.arm), load64(state + STATE.worker)))

@@ -16,6 +16,7 @@ from numba_kernels.layout import LINE, zeroed
 from transports.base import Calls, Capabilities, DeathNotice, Functions, RemoteMemory, Transport
 from transports.ucx import channel, remote, transfers
 from transports.ucx.layout import (
+    EAGERLY,
     FAILED,
     GONE,
     LARGEST_PIECE,
@@ -206,6 +207,7 @@ class Ucx(Transport):
             ("routes", self._routes_at),
             ("patience", int(self._patience * 1e6 * ticks_per_us())),
             ("piece", PIECE_BY_SOCKETS if self._has_only_sockets else LARGEST_PIECE),
+            ("piece_flags", EAGERLY if self._has_only_sockets else 0),
         ):
             _word_at(self._state + getattr(STATE, field)).value = value
         if self._on_death is not None:
