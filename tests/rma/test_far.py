@@ -266,8 +266,8 @@ def test_flush_and_complete_wait_for_the_target(comm: Any) -> None:
             win.Unlock(1)
         group = comm.Get_group()
         if comm.rank == 1:
-            win.Post(group.Incl([0]))
-            with unserved():
+            with unserved():  # before it begins, or a put that comes at once is served
+                win.Post(group.Incl([0]))
                 time.sleep(0.1)
                 assert not win.Test() and memory[1] == 0
             win.Wait()
