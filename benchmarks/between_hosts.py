@@ -79,6 +79,7 @@ _COLLECTIVES = (
     *((name, nbytes, "linear") for name in ("gather", "scatter") for nbytes in (8, 8 << 10, _SMALL)),
 )
 """Name, bytes, and the flat algorithm that ran before plans knew of hosts."""
+_LIKE_MOST_KERNELS = "cubic,reno"
 _HOSTS = tuple(f"nm{os.getpid()}{end}" for end in "ab")
 _ADDRESSES = ("10.94.0.1", "10.94.0.2")
 
@@ -92,7 +93,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("am", "idle", "mpi"), help="one part; bw belongs to am")
     parser.add_argument("--ranks", type=int, default=2, help="of each host, in the part mpi")
     parser.add_argument("--calls", default="", help="collectives of the part mpi, and ping-pong; all if not given: bcast,gather")
-    parser.add_argument("--congestion", default="cubic,reno", help="control of TCP, the first that may be had; or system")
+    parser.add_argument("--congestion", default=_LIKE_MOST_KERNELS, help="control of TCP, the first that may be had; or system")
     parser.add_argument("--free", action="store_true", help="do not bind the ranks of the part mpi to cores")
     parser.add_argument("--end", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--rank", choices=("idle", "mpi"), help=argparse.SUPPRESS)
@@ -171,7 +172,7 @@ def fastest_peer(row: str, found: dict[str, float]) -> str:
 
 
 @contextlib.contextmanager
-def hosts(congestion: str = "cubic,reno") -> Iterator[None]:
+def hosts(congestion: str = _LIKE_MOST_KERNELS) -> Iterator[None]:
     """Make two namespaces, and remove them. `congestion`: what TCP is controlled by there, the first that may be had; or ``system``."""
     links = [f"v{name}" for name in _HOSTS]
     with namespaces(*_HOSTS):

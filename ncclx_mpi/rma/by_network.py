@@ -165,12 +165,11 @@ class ByNetwork:
         starts = list(_starts(place))
         if any((opened.address + start) % WORD for start in starts):
             return False
+        none = np.zeros(len(starts), np.int64)
+        given, other = none if operation == READ else _words_at(operands, place), _words_at(swaps, place) if swaps else none
+        held = np.empty_like(none) if landing is None else _words_at(landing[0], place)
         for index, start in enumerate(starts):
-            operand = int(_words_at(operands, place)[index]) if operation != READ else 0
-            swap = int(_words_at(swaps, place)[index]) if swaps else 0
-            held = self._do(opened, start, operation, operand, swap)
-            if landing is not None:
-                _words_at(landing[0], place)[index] = held
+            held[index] = self._do(opened, start, operation, int(given[index]), int(other[index]))
         if landing is not None:
             landing[2](place.nbytes)
         return True

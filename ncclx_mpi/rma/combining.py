@@ -20,9 +20,8 @@ from ncclx_mpi.p2p.layout import COMM, REQUEST
 from ncclx_mpi.p2p.progress import trace_end
 from ncclx_mpi.p2p.remote_memory import start_combine
 from ncclx_mpi.p2p.requests import give_back, trace_request
-from ncclx_mpi.rma.asking import SLOW, ask_word
-from ncclx_mpi.rma.layout import FAR_TARGET, NETWORK, TARGET, WINDOW, WORD_OPERATIONS
-from ncclx_mpi.rma.requests import FLUSH
+from ncclx_mpi.rma.asking import SLOW, flush_far
+from ncclx_mpi.rma.layout import NETWORK, TARGET, WINDOW, WORD_OPERATIONS
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
@@ -56,17 +55,6 @@ def operation_of(window, target, functions, element, start):  # type: ignore[no-
     return NOT_A_WORD
 
 
-@kernel("int64(int64, int64)")
-def _begin(window, target):  # type: ignore[no-untyped-def]
-    """Return when all that was asked of a target is done: 0; SLOW if the network does not reach it, yet; or as :func:`ask_word`."""
-    far = load64(target + TARGET.far)
-    if load64(load64(target + TARGET.network) + NETWORK.handle) == 0:
-        return SLOW
-    if far == 0 or load64(far + FAR_TARGET.changes) == load64(far + FAR_TARGET.confirmed):
-        return 0
-    return ask_word(window, target, FLUSH, 0)
-
-
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
 def _combine(window, target, rank, start, operation, operand, held):  # type: ignore[no-untyped-def]
     """Do an operation on the word at byte `start` of a target, and write what was there to `held`, which gives what a swap writes.
@@ -94,10 +82,12 @@ def combine_words(window, target, rank, start, nbytes, operation, operands, swap
     """Do an operation on all words of some bytes, and copy what was there to `landing`, unless that is 0.
 
     `operands`, `swaps`: addresses of as many words; a READ takes none, and the latter are what a COMPARE_AND_SWAP writes. 0; SLOW, and
-    nothing is done if the network does not reach the memory yet; or as :func:`ncclx_mpi.rma.asking.ask_word`. A way that is lost stays
+    nothing is done if the network does not reach the memory yet; or as :func:`ncclx_mpi.rma.asking.flush_far`. A way that is lost stays
     lost: what is done again after SLOW is done to no word twice.
     """
-    held, code = _held(), _begin(window, target)
+    if load64(load64(target + TARGET.network) + NETWORK.handle) == 0:
+        return SLOW
+    held, code = _held(), 0 if load64(target + TARGET.far) == 0 else flush_far(window, target)
     if code != 0:
         return code
     for offset in range(0, nbytes, WORD):

@@ -82,6 +82,7 @@ LARGEST_PIECE, PIECE_BY_SOCKETS = 1 << 20, 256 << 10
 """Bytes of a piece. Through sockets one comes whole, in the segment into which UCX reads (:mod:`transports.ucx.library`); before a larger
 one UCX would ask, piece by piece."""
 MOST_FLYING, MOST_FLYING_BY_SOCKETS = 8, 2
+"""Pieces of a message that UCX has at once; the second, of those that go unasked through sockets, which hold some megabytes themselves."""
 
 MESSAGES, PIECES = 1, 2
 """Numbers of active messages."""

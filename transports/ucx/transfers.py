@@ -9,10 +9,10 @@
       piece {receive, offset} ~~~~~~~~~~~~~~~~~>  comes as a description: UCX gets it into the buffer (RDMA, where there is any)
       all sent: finish                            all there: finish
 
-A piece is an active message whose payload is the sender's buffer itself. Through sockets it comes whole, one in each look: so a rank sends
-as much as it takes in, and what it has to say to its peer is never behind much. Elsewhere UCX chooses, by its size and by what the network
-can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where
-they are that there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
+A piece is an active message whose payload is the sender's buffer itself. Each look gives UCX one of each message: so a rank sends as much as
+it takes in, and what it has to say to its peer is never behind much. Through sockets a piece comes whole; elsewhere UCX chooses, by its size
+and by what the network can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where they are that
+there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
 
 :data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). A receive that is given up waits for pieces that UCX
 is writing to its buffer, as it cannot be told to stop; those that come later are dropped. Where their sender makes no progress, the buffer is
@@ -237,38 +237,33 @@ def _send_piece(endpoint, part, address):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64)")
-def _most_flying(request):  # type: ignore[no-untyped-def]
-    return MOST_FLYING_BY_SOCKETS if load64(request + TRANSFER.flags) == EAGERLY else MOST_FLYING
+def _can_give(request):  # type: ignore[no-untyped-def]
+    """Whether UCX takes the next piece of a message now: there is one, its window has it, and few enough are under way."""
+    offset, wanted, piece = load64(request + TRANSFER.begun), load64(request + TRANSFER.wanted), load64(request + TRANSFER.piece)
+    most = MOST_FLYING_BY_SOCKETS if load64(request + TRANSFER.flags) == EAGERLY else MOST_FLYING
+    if offset >= wanted or load64(request + TRANSFER.flying) >= most:
+        return 0
+    if offset - load64(request + REQUEST.passed) >= _MOST_AHEAD * piece:
+        return 0
+    is_there = load64(request + REQUEST.window) == 0 or min(offset + piece, wanted) <= load64(request + REQUEST.moved)
+    return 1 if is_there else 0
 
 
 @kernel("int64(int64, int64)")
 def _feed(state, request):  # type: ignore[no-untyped-def]
-    """Send pieces of one message, through sockets one; 1 when all are under way, or the peer has failed."""
-    link, wanted = load64(request + TRANSFER.link), load64(request + TRANSFER.wanted)
-    piece, window, fed = load64(request + TRANSFER.piece), load64(request + REQUEST.window), 0
-    while load64(request + TRANSFER.begun) < wanted:
-        if fed != 0 and load64(request + TRANSFER.flags) == EAGERLY:
-            return 0
-        offset, endpoint = load64(request + TRANSFER.begun), endpoint_of(state, link)
-        if load64(link + LINK.flags) & FAILED != 0:
-            store64(request + TRANSFER.begun, wanted)
-            is_lost = 1 if load64(request + TRANSFER.flying) == 0 else 0
-            store64(state + STATE.active_count, load64(state + STATE.active_count) - is_lost)
-            return 1
-        if endpoint == 0:
-            return 0
-        length = min(piece, wanted - offset)
-        is_ahead = 1 if offset - load64(request + REQUEST.passed) >= _MOST_AHEAD * piece else 0
-        if is_ahead != 0 or load64(request + TRANSFER.flying) >= _most_flying(request):
-            return 0
-        if window != 0 and offset + length > load64(request + REQUEST.moved):
-            return 0
-        part = _make_piece(state, request, offset, length)
-        if part == 0:
-            return 0
-        _send_piece(endpoint, part, load64(request + REQUEST.address) + (offset if window == 0 else offset % window))
-        fed += 1
-    return 1
+    """Send a piece of a message, if one can be sent; 1 when all are under way, or the peer has failed."""
+    link, offset, wanted = load64(request + TRANSFER.link), load64(request + TRANSFER.begun), load64(request + TRANSFER.wanted)
+    endpoint, window = endpoint_of(state, link), load64(request + REQUEST.window)
+    if load64(link + LINK.flags) & FAILED != 0:
+        store64(request + TRANSFER.begun, wanted)
+        is_lost = 1 if load64(request + TRANSFER.flying) == 0 else 0
+        store64(state + STATE.active_count, load64(state + STATE.active_count) - is_lost)
+        return 1
+    if endpoint != 0 and _can_give(request) != 0:
+        part = _make_piece(state, request, offset, min(load64(request + TRANSFER.piece), wanted - offset))
+        if part != 0:
+            _send_piece(endpoint, part, load64(request + REQUEST.address) + (offset if window == 0 else offset % window))
+    return 1 if load64(request + TRANSFER.begun) == wanted else 0
 
 
 @kernel("int64(int64, int64, int64)")
@@ -426,39 +421,29 @@ def poll(state):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64)")
-def _is_waiting_unseen(state):  # type: ignore[no-untyped-def]
-    """Whether there is something to do soon that UCX tells nothing of: of messages under way, only the end of a piece is an event."""
-    if load64(state + STATE.listed_first) | load64(state + STATE.waiting_first) | load64(state + STATE.done_first) != 0:
-        return 1
-    request = load64(state + STATE.active_first)
+def _left_unseen(state):  # type: ignore[no-untyped-def]
+    """What there is to do of which UCX tells nothing; of messages under way, the end of a piece is an event.
+
+    COME: another piece to give; UNARMED: something that time or a window brings; ARMED: nothing.
+    """
+    is_kept = load64(state + STATE.listed_first) | load64(state + STATE.waiting_first) | load64(state + STATE.done_first)
+    found, request = UNARMED if is_kept != 0 else ARMED, load64(state + STATE.active_first)
     while request != 0:
+        if load64(load64(request + TRANSFER.link) + LINK.endpoint) != 0 and _can_give(request) != 0:
+            return COME
         if load64(request + TRANSFER.flying) == 0:
-            return 1
+            found = UNARMED
         request = load64(request + TRANSFER.next)
-    return 0
-
-
-@kernel("int64(int64)")
-def _has_more_to_give(state):  # type: ignore[no-untyped-def]
-    """Whether UCX takes another piece in the next look."""
-    request = load64(state + STATE.active_first)
-    while request != 0:
-        link, is_left = load64(request + TRANSFER.link), load64(request + TRANSFER.begun) < load64(request + TRANSFER.wanted)
-        is_taken = load64(request + TRANSFER.flying) < _most_flying(request) and load64(link + LINK.endpoint) != 0
-        if is_left and is_taken and load64(request + TRANSFER.flags) == EAGERLY:
-            return 1
-        request = load64(request + TRANSFER.next)
-    return 0
+    return found
 
 
 @kernel("int64(int64)", is_entry=True)
 def arm(state):  # type: ignore[no-untyped-def]
     """Have the event descriptor of UCX tell of what comes next; the next look is not too soon after the one before, whatever came."""
     store64(state + STATE.polled, 0)
-    if _has_more_to_give(state) != 0:
-        return COME
-    if _is_waiting_unseen(state) != 0:
-        return UNARMED
+    left = _left_unseen(state)
+    if left != ARMED:
+        return left
     status = status_of(call_one(load64(state + STATE.arm), load64(state + STATE.worker)))
     unarmed = load64(state + STATE.unarmed) + 1 if status == BUSY else 0
     store64(state + STATE.unarmed, unarmed)
