@@ -79,8 +79,7 @@ PIECE = words("Piece", "state request offset length description next | receive r
 """A part of a large message that is under way, or waits for room. Its last two words are the header of its message."""
 PIECE_HEADER_BYTES = 2 * WORD
 LARGEST_PIECE, PIECE_BY_SOCKETS = 1 << 20, 256 << 10
-"""Bytes of a piece. Through sockets one comes whole, in the segment into which UCX reads (:mod:`transports.ucx.library`); before a larger
-one UCX would ask, piece by piece."""
+"""Bytes of a piece. Through sockets one comes whole, and unasked, in the segment into which UCX reads (:mod:`transports.ucx.library`)."""
 MOST_FLYING, MOST_FLYING_BY_SOCKETS = 8, 2
 """Pieces of a message that UCX has at once; the second, of those that go unasked through sockets, which hold some megabytes themselves."""
 
