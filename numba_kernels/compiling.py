@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import FunctionType
 from typing import Any, ClassVar
 
 import llvmlite.binding as llvm
@@ -29,11 +30,13 @@ from numba.core import caching, config, sigutils
 from numba.core.bytecode import FunctionIdentity
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
+from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
 
 from numba_kernels import cache_files, digests, elf, jit, linking, symbols
 from numba_kernels.deferred import real
 from numba_kernels.emit.entry_points import SUFFIX, called_with_a_row
+from numba_kernels.emit.inlined import inlined
 
 _DIGEST = "numba_kernels_digest"
 _EXCEPTION = ".const.picklebuf"
@@ -56,19 +59,49 @@ def dispatcher(kernel: jit.Kernel) -> Any:
 
     Callers with literal arguments would each get a compiled variant of their own; Numba converts at the call.
     """
-    function = kernel.py_func
+    return _dispatcher(kernel, kernel.py_func, is_inlined=not kernel.is_entry)
+
+
+def called_from_python(kernel: jit.Kernel) -> Any:
+    """Return the dispatcher of a kernel that only other kernels call, with what Python needs to call it, too."""
+    function = FunctionType(kernel.py_func.__code__, kernel.py_func.__globals__, kernel.__name__, None, kernel.py_func.__closure__)
+    function.__dict__.update(kernel.py_func.__dict__)
+    function.__module__ = kernel.__module__
+    function.__qualname__ = f"{kernel.py_func.__qualname__}.called"  # beside the other in the cache
+    return _dispatcher(kernel, function, is_inlined=False)
+
+
+def _dispatcher(kernel: jit.Kernel, function: Any, *, is_inlined: bool) -> Any:
     with pinned_configuration():
-        made = numba.njit(nogil=kernel.nogil, error_model="numpy", boundscheck=False, no_cfunc_wrapper=not kernel.is_entry)(
-            function
-        )
+        made = numba.njit(
+            nogil=kernel.nogil,
+            error_model="numpy",
+            boundscheck=False,
+            no_cfunc_wrapper=not kernel.is_entry,
+            no_cpython_wrapper=is_inlined,
+        )(function)
         made._cache = _Cache(function, kernel.image if kernel.is_entry else None)
-    made.compile = functools.partial(_compile_declared, made.compile, real(kernel.signature), kernel.is_entry)
+    made.compile = functools.partial(_compile_declared, made, made.compile, real(kernel.signature), kernel.is_entry, is_inlined)
     return made
 
 
-def _compile_declared(compiler: Callable[[Any], Any], signature: Any, is_entry: bool, _arguments: Any) -> Any:
-    with pinned_configuration(), called_with_a_row(is_entry):
-        return compiler(signature)
+def _compile_declared(
+    made: Any, compiler: Callable[[Any], Any], signature: Any, is_entry: bool, is_inlined: bool, _arguments: Any
+) -> Any:
+    with pinned_configuration(), called_with_a_row(is_entry), inlined(is_inlined):
+        point = compiler(signature)
+    if not is_inlined:
+        for result in made.overloads.values():
+            _set_environments(result.library)
+    return point
+
+
+def _set_environments(library: Any) -> None:
+    """Have machine code find the environments of the kernels that it took in, which have none of their own that looks for them."""
+    for variable in library._final_module.global_variables:
+        environment = lookup_environment(variable.name)
+        if environment is not None:
+            library.codegen.set_env(variable.name, environment)
 
 
 def compiled(kernel: jit.Kernel) -> Any:
@@ -94,6 +127,7 @@ def callback(function: Callable[..., Any], signature: str, name: str, digest: st
     made._cache = _NamedCache(function, image)
     with pinned_configuration():
         made.compile()
+    _set_environments(made._library)
     return made
 
 

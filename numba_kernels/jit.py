@@ -71,7 +71,14 @@ class Kernel:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it as Numba does, compiled if need be; what is called often is called by its :func:`entry`."""
-        return self.dispatcher(*arguments)
+        return self._called(*arguments)
+
+    @functools.cached_property
+    def _called(self) -> Any:
+        """What Numba calls; a kernel that only other kernels call has nothing that Python could."""
+        from numba_kernels import compiling
+
+        return self.dispatcher if self.is_entry else compiling.called_from_python(self)
 
     @functools.cached_property
     def dispatcher(self) -> Any:

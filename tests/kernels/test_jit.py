@@ -71,6 +71,46 @@ def test_literal_arguments_share_one_compiled_function():
     assert len(scaled.dispatcher.overloads) <= 1  # none where the caller came from the disk cache
 
 
+def test_what_only_kernels_call_has_no_machine_code_and_python_may_call_it_nevertheless():
+    scaled.dispatcher.compile(())
+    (kept,) = scaled.dispatcher.overloads.values()
+    assert kept.library.get_pointer_to_function(kept.fndesc.llvm_func_name) == 0
+    assert scaled(6, 7) == 42
+
+
+SAYS = """
+from says import said_twice
+from numba_kernels import jit
+point = jit.entry(said_twice)
+point(4)
+try:
+    point(5)
+except ValueError as error:
+    print(error)
+"""
+SAYING = """
+from numba_kernels import jit
+
+@jit.kernel("void(int64)")
+def say(value):
+    if value > 4:
+        raise ValueError("toomuch")
+    print("value", value)
+
+@jit.kernel("void(int64)", is_entry=True)
+def said_twice(value):
+    say(value)
+    say(value - 1)
+"""
+
+
+def test_what_is_taken_in_may_print_and_raise(tmp_path):
+    """Texts lie in an environment, which the machine code of the caller has to find; compiled here, and loaded by another process."""
+    (tmp_path / "says.py").write_text(SAYING)
+    for _ in range(2):
+        assert python(SAYS, tmp_path / "cache", PYTHONPATH=f"{ROOT}:{tmp_path}") == ["value", "4", "value", "3", "toomuch"]
+
+
 def test_entry_points_take_what_they_declare():
     words = np.array([40, 0])
     jit.entry(add_to_word)(words.ctypes.data, 2)
