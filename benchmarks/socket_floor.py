@@ -38,6 +38,8 @@ PORT, RANKS = 28_100, 4
 SIZES = (64 << 10, 16 << 20)
 NAMES = ("alltoall", "allgather", "reduce_scatter")
 SMALL = 64 << 10
+PATIENCE = 60
+"""Seconds that a rank waits for its mate."""
 _FLAGS = 4096
 """Bytes before the blocks: a counter for each rank."""
 
@@ -129,7 +131,10 @@ class Host:
     def meet(self) -> None:
         """Wait for the mate."""
         self._counters[self.rank] += 1
+        limit = time.monotonic() + PATIENCE
         while self._counters[self.mate] < self._counters[self.rank]:
+            if time.monotonic() > limit:
+                raise SystemExit(f"rank {self.rank} has waited {PATIENCE} s for rank {self.mate}")
             os.sched_yield()
 
 
@@ -261,7 +266,10 @@ def _moved(other: socket.socket, views: list[memoryview], may_send: bool, may_re
             views[0] = views[0][other.send(views[0]) :]
     with contextlib.suppress(BlockingIOError):
         if may_receive and views[1]:
-            views[1] = views[1][other.recv_into(views[1]) :]
+            received = other.recv_into(views[1])
+            if not received:
+                raise SystemExit("a rank of the other host has ended")
+            views[1] = views[1][received:]
     return len(views[0]) + len(views[1]) < before
 
 

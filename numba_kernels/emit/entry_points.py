@@ -6,16 +6,15 @@ of the time of a call in which little happens. This one stands beside it in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cpu, types
 from numba.core.callwrapper import PyCallWrapper
-from numba.core.compiler_lock import global_compiler_lock
 
 from numba_kernels.emit.calls import address_of_symbol
+from numba_kernels.emit.replaced import replaced
 
 SUFFIX = ".row"
 """What the name of this wrapper has behind that of Numba's."""
@@ -51,13 +50,6 @@ class _Wrapper(PyCallWrapper):  # type: ignore[misc]
         return made
 
 
-@contextmanager
-def called_with_a_row(is_entry: bool) -> Iterator[None]:
-    """Have Numba make this wrapper, too, of what is compiled meanwhile, or not; no other thread compiles."""
-    with global_compiler_lock:
-        before = cpu.PyCallWrapper
-        cpu.PyCallWrapper = _Wrapper if is_entry else PyCallWrapper
-        try:
-            yield
-        finally:
-            cpu.PyCallWrapper = before
+def called_with_a_row(is_entry: bool) -> AbstractContextManager[None]:
+    """Have Numba make this wrapper, too, of what is compiled meanwhile, or not."""
+    return replaced(cpu, "PyCallWrapper", _Wrapper if is_entry else PyCallWrapper)

@@ -1,17 +1,17 @@
 """Kernels that only other kernels call: kept as LLVM's bitcode, which becomes a part of its callers' machine code.
 
 Numba would make machine code of each for itself as well, and a wrapper by which Python could call it: together
-a third of the time in which a cold cache is filled.
+a fifth of the time in which a cold cache is filled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
-from numba.core.compiler_lock import global_compiler_lock
+
+from numba_kernels.emit.replaced import replaced
 
 
 class _Inlined(JITCodeLibrary):  # type: ignore[misc]
@@ -49,13 +49,6 @@ class _WithoutEnvironments:
         """There is no machine code that would look for it."""
 
 
-@contextmanager
-def inlined(is_inlined: bool) -> Iterator[None]:
-    """Have what is compiled or loaded meanwhile be for other kernels only, or not; no other thread compiles."""
-    with global_compiler_lock:
-        before = JITCPUCodegen._library_class
-        JITCPUCodegen._library_class = _Inlined if is_inlined else JITCodeLibrary
-        try:
-            yield
-        finally:
-            JITCPUCodegen._library_class = before
+def inlined(is_inlined: bool) -> AbstractContextManager[None]:
+    """Have what is compiled or loaded meanwhile be for other kernels only, or not."""
+    return replaced(JITCPUCodegen, "_library_class", _Inlined if is_inlined else JITCodeLibrary)
