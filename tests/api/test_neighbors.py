@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,26 @@ def grid(comm: Any, dims: list[int], periods: list[bool]) -> Any:
 
 def blocking(comm: Any, name: str, sent: Any, received: Any) -> None:
     getattr(comm, f"Neighbor_{name}")(sent, received)
+
+
+@contextmanager
+def once_it_waits(act: Callable[[], None]) -> Iterator[None]:
+    """Have another thread act while a call within waits: it gets the interpreter only where that gives it up by itself."""
+    begun = threading.Event()
+
+    def later() -> None:
+        begun.wait()
+        act()
+
+    other, interval = threading.Thread(target=later), sys.getswitchinterval()
+    other.start()
+    sys.setswitchinterval(60)
+    try:
+        begun.set()
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        other.join()
 
 
 def non_blocking(comm: Any, name: str, sent: Any, received: Any) -> None:
@@ -354,9 +376,11 @@ def test_a_list_that_changes_while_the_call_waits(comm: Any) -> None:
     comm.Barrier()
     if late:
         time.sleep(0.2)
+        made.Neighbor_alltoall(sent, spec)
     else:
-        threading.Timer(0.05, spec.clear).start()
-    made.Neighbor_alltoall(sent, spec)
+        with once_it_waits(spec.clear):
+            made.Neighbor_alltoall(sent, spec)
+    assert late or not spec
     np.testing.assert_array_equal(received, wanted)
 
 
@@ -437,16 +461,18 @@ def test_a_type_that_is_freed_while_the_call_waits(comm: Any) -> None:
         made.Neighbor_alltoallw([mine, *halves[0]], [received, *halves[1]])
         received[:] = 0
         comm.Barrier()
+
+        def end(column: Any = column, types: list[Any] = types) -> None:
+            column.Free()
+            types.clear()
+
+        del column
         if comm.rank:
             time.sleep(0.1)
+            made.Neighbor_alltoallw([mine, *halves[0]], [received, *halves[1]])
         else:
-
-            def end(column: Any = column, types: list[Any] = types) -> None:
-                column.Free()
-                types.clear()
-
-            threading.Timer(0.03, end).start()
-        del column
-        made.Neighbor_alltoallw([mine, *halves[0]], [received, *halves[1]])
+            with once_it_waits(end):
+                made.Neighbor_alltoallw([mine, *halves[0]], [received, *halves[1]])
+            assert not types
         assert received.sum() == rows * (width // 4) * (2 - comm.rank)
         comm.Barrier()
