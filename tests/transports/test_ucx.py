@@ -16,21 +16,10 @@ from transports.base import Transport
 from transports.messages import CREDIT, EAGER, GOODBYE, RTS
 from transports.ucx import channel, transfers, transport
 from transports.ucx.layout import EAGERLY, HEADER, LINK, MAX_EAGER_BY_SOCKETS, OK, PIECE_BY_SOCKETS, ROUTE, STATE, TRANSFER, WINDOW
-from transports.ucx.library import Library, LibraryError, find, settings
-from transports.ucx.transport import Ucx
+from transports.ucx.library import Library, settings
+from transports.ucx.transport import Lanes, Share, Ucx
 
 Bytes = npt.NDArray[np.uint8]
-
-
-@pytest.fixture(scope="module")
-def library() -> Library:
-    try:
-        found = find()
-    except LibraryError as error:
-        pytest.skip(str(error))
-    if found.version[:2] == (1, 20):
-        pytest.skip("UCX 1.20 finds no way to this host by the loopback interface")
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +29,10 @@ def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_FLUSH_SECONDS", 0.0)
 
 
-def pair_of(library: Library) -> tuple[Transport, Transport]:
-    """Memory of peers is reached by sockets, too: the target's progress does what a device does where there is one."""
-    return Ucx(library, 0, 2, {0, 1}, windows="direct"), Ucx(library, 1, 2, {0, 1}, windows="direct")
+def pair_of(library: Library, count: int = 1) -> tuple[Transport, Transport]:
+    """Memory of peers is reached by sockets, too: the target's progress does what a device does. Of several lanes each has few, short segments."""
+    lanes = Lanes(["lo"] * count, dict.fromkeys(range(2), Share(segment=64 << 10, limit=2)))
+    return Ucx(library, 0, 2, {0, 1}, windows="direct", lanes=lanes), Ucx(library, 1, 2, {0, 1}, windows="direct", lanes=lanes)
 
 
 def set_route(ucx: Ucx, place: int, **words: int) -> None:
@@ -51,13 +41,16 @@ def set_route(ucx: Ucx, place: int, **words: int) -> None:
         ctypes.c_int64.from_address(ucx._route(place) + getattr(ROUTE, field)).value = value
 
 
+by_one_lane = pytest.mark.parametrize("pair", [1], indirect=True)
+
+
 class TestUcx(TransportTests):
     turns: ClassVar[int] = 200
     much: ClassVar[int] = 40_000_000
 
-    @pytest.fixture
-    def pair(self, library: Library) -> tuple[Transport, Transport]:
-        return pair_of(library)
+    @pytest.fixture(params=[1, 3], ids=["1lane", "3lanes"])
+    def pair(self, library: Library, request: pytest.FixtureRequest) -> tuple[Transport, Transport]:
+        return pair_of(library, request.param)
 
     def credited(self, end: End, peer: int) -> int:
         """It waits for a message to ride on, but not for long."""
@@ -84,6 +77,7 @@ class TestUcx(TransportTests):
     def test_without_rdma_more_goes_out_unasked(self, pair: tuple[Transport, Transport]) -> None:
         assert [end.caps.max_eager for end in pair] == [MAX_EAGER_BY_SOCKETS] * 2
 
+    @by_one_lane
     def test_through_sockets_pieces_and_eager_messages_fit_a_segment_of_ucx(self, ends: tuple[End, End]) -> None:
         zero, one = ends
         data = np.zeros(3 * PIECE_BY_SOCKETS, np.uint8)
@@ -103,6 +97,7 @@ class TestUcx(TransportTests):
         segment = int(settings()["UCX_TCP_RX_SEG_SIZE"].removesuffix("K")) << 10
         assert segment >= max(PIECE_BY_SOCKETS, MAX_EAGER_BY_SOCKETS) + HEADER.total + 1024, "UCX puts some words in front, too"
 
+    @by_one_lane
     def test_who_was_away_takes_little_at_once_while_it_has_large_messages_to_send(self, ends: tuple[End, End]) -> None:
         """Or the other direction would stand still, and then be sent in one go."""
         state = ctypes.c_int64.from_address(ends[0].peers[1] + LINK.state).value

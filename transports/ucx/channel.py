@@ -19,6 +19,10 @@ uses. While a link is down none can be made: what there is to say waits for as l
 (:mod:`transports.ucx.routes`). One that fails is never used again; whoever waits for the peer is told of its death. Only where nothing was
 ever heard of the peer, it may have left without a word to this rank: that is believed when the hosts have had time to tell each other of it.
 
+Where there are several lanes to a peer (:mod:`transports.ucx.lanes`), messages go by the first one that lives, and each is kept until the
+peer has taken it: when that lane breaks, those that are not known to have arrived are sent by the next one. What comes twice is dropped by
+its number.
+
 Cost: alpha a message, one copy into a frame and one out of UCX's memory.
 """
 
@@ -30,7 +34,10 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import allocate, allocate_or_end, copy, fill, make_stack, release
 from transports.messages import CREDIT, EAGER, GOODBYE
+from transports.ucx.lanes import hear_said, lane_of, place_of_frame
 from transports.ucx.layout import (
+    BROKEN,
+    BY_SHIFT,
     DATA_MAY_BE_HELD,
     EAGERLY,
     ENDPOINT,
@@ -39,15 +46,21 @@ from transports.ucx.layout import (
     GONE,
     HEADER,
     IN_PROGRESS,
+    IS_ANSWER,
+    IS_QUESTION,
     KEPT,
+    LANE,
+    LANES,
     LINK,
     MESSAGES,
+    MOST_LANES,
     NO_WAY,
     NOTE,
     NOTED,
     OK,
     PARAMS,
     PEER_ERRORS,
+    SAID,
     STATE,
     UNREACHED,
     WINDOW,
@@ -72,7 +85,6 @@ _LOWER_HALF = 0xFFFFFFFF
 
 _params = make_stack(PARAMS.total // WORD)
 _endpoint_params = make_stack(ENDPOINT.total // WORD)
-_word = make_stack(1)
 
 
 @kernel("void(int64, int64)")
@@ -99,6 +111,48 @@ def on_failed(link, endpoint, status):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
+def lanes_of(state, link):  # type: ignore[no-untyped-def]
+    """The LANES to a peer; 0 if there is one way to it."""
+    table = load64(state + STATE.lanes)
+    return load64(table + WORD * load64(link + LINK.rank)) if table != 0 else 0
+
+
+@kernel("void(int64, int64)")
+def enlist_lanes(state, lanes):  # type: ignore[no-untyped-def]
+    """Have the next poll look after the lanes to a peer."""
+    if load64(lanes + LANES.following) == 0:
+        first = load64(state + STATE.lanes_first)
+        store64(lanes + LANES.following, first if first != 0 else lanes)
+        store64(state + STATE.lanes_first, lanes)
+
+
+@kernel("void(int64, int64, int64)")
+def break_lane(state, lanes, number):  # type: ignore[no-untyped-def]
+    """A lane is broken for good: the next poll has others take over."""
+    lane = lane_of(lanes, number)
+    store64(lane + LANE.flags, load64(lane + LANE.flags) | BROKEN)
+    enlist_lanes(state, lanes)
+
+
+@kernel("int64(int64, int64, int64)", is_entry=True)
+def on_lane_failed(lane, endpoint, status):  # type: ignore[no-untyped-def]
+    """UCX has given the endpoint of a lane up: ``ucp_err_handler_cb_t``."""
+    lanes = load64(lane + LANE.lanes)
+    break_lane(load64(load64(lanes + LANES.link) + LINK.state), lanes, load64(lane + LANE.number))
+    return 0
+
+
+@kernel("void(int64, int64)")
+def lose_way(state, link):  # type: ignore[no-untyped-def]
+    """Messages cannot go the way that they went."""
+    lanes = lanes_of(state, link)
+    if lanes != 0:
+        break_lane(state, lanes, load64(lanes + LANES.main))
+    else:
+        fail(link)
+
+
+@kernel("int64(int64, int64)")
 def endpoint_of(state, link):  # type: ignore[no-untyped-def]
     """The endpoint of a peer, made on first use; 0 if there is none any more (``FAILED``), or none yet."""
     found = load64(link + LINK.endpoint)
@@ -107,30 +161,52 @@ def endpoint_of(state, link):  # type: ignore[no-untyped-def]
     way, status = look_for_route(state, load64(link + LINK.rank)), NO_WAY
     if way == WAIT:
         return 0
-    if way == ROUTED:
-        status = _make_endpoint(state, link)
+    lanes = lanes_of(state, link)
+    if way == ROUTED and lanes != 0:
+        number = load64(lanes + LANES.main)
+        store64(link + LINK.endpoint, endpoint_of_lane(state, lane_of(lanes, number)))
+        status = OK
+    elif way == ROUTED:
+        status = _make_endpoint(state, 0, load64(link + LINK.address), load64(state + STATE.on_failed), link, link + LINK.endpoint)
     if status != OK:
-        if load64(link + LINK.next) == 0:
+        if load64(link + LINK.next) == 0 and lanes == 0:
             store64(link + LINK.address, status)
             store64(link + LINK.flags, load64(link + LINK.flags) | UNREACHED)
-        fail(link)
+        lose_way(state, link)
     return load64(link + LINK.endpoint)
 
 
 @kernel("int64(int64, int64)")
-def _make_endpoint(state, link):  # type: ignore[no-untyped-def]
-    """Have UCX connect with a peer; its status."""
-    params, made = _endpoint_params(), _word()
+def endpoint_of_lane(state, lane):  # type: ignore[no-untyped-def]
+    """The endpoint of a lane, made on first use; 0 if there is none any more."""
+    if load64(lane + LANE.endpoint) != 0 or load64(lane + LANE.flags) != 0:
+        return load64(lane + LANE.endpoint)
+    number, address = load64(lane + LANE.number), load64(lane + LANE.address)
+    status = _make_endpoint(state, number, address, load64(state + STATE.on_lane_failed), lane, lane + LANE.endpoint)
+    if status != OK:
+        break_lane(state, load64(lane + LANE.lanes), number)
+    return load64(lane + LANE.endpoint)
+
+
+@kernel("int64(int64, int64)")
+def worker_of(state, number):  # type: ignore[no-untyped-def]
+    """The worker of a lane."""
+    return load64(load64(state + STATE.workers) + WORD * number) if number != 0 else load64(state + STATE.worker)
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64)")
+def _make_endpoint(state, number, address, on_failure, argument, made):  # type: ignore[no-untyped-def]
+    """Have the worker of a lane connect with a peer's; its status. The endpoint is written to `made`."""
+    params = _endpoint_params()
     fill(params, 0, ENDPOINT.total)
     store64(params + ENDPOINT.mask, WITH_ADDRESS_AND_ERRORS)
-    store64(params + ENDPOINT.address, load64(link + LINK.address))
+    store64(params + ENDPOINT.address, address)
     store64(params + ENDPOINT.error_mode, PEER_ERRORS)
-    store64(params + ENDPOINT.call, load64(state + STATE.on_failed))
-    store64(params + ENDPOINT.argument, link)
-    store64(made, 0)
-    status = status_of(call_three(load64(state + STATE.create_endpoint), load64(state + STATE.worker), params, made))
-    if status == OK:
-        store64(link + LINK.endpoint, load64(made))
+    store64(params + ENDPOINT.call, on_failure)
+    store64(params + ENDPOINT.argument, argument)
+    status = status_of(call_three(load64(state + STATE.create_endpoint), worker_of(state, number), params, made))
+    if status != OK:
+        store64(made, 0)
     return status
 
 
@@ -140,8 +216,47 @@ def on_sent(request, status, frame):  # type: ignore[no-untyped-def]
     state = load64(frame + FRAME.state)
     store64(state + STATE.sending, load64(state + STATE.sending) - 1)
     call_one(load64(state + STATE.free_request), request)
-    release(frame)
+    _let_go(frame)
     return 0
+
+
+@kernel("void(int64)")
+def _let_go(frame):  # type: ignore[no-untyped-def]
+    """UCX is done with a message, once: nobody needs it any more if it is not under way otherwise, nor kept until it has come."""
+    holds = load64(frame + FRAME.holds) - 1
+    store64(frame + FRAME.holds, holds)
+    if holds == 0 and load64(frame + FRAME.is_kept) == 0:
+        release(frame)
+
+
+@kernel("void(int64, int64, int64)")
+def _keep_until_taken(lanes, sequence, frame):  # type: ignore[no-untyped-def]
+    """A message may have to be sent by another lane."""
+    link = load64(lanes + LANES.link)
+    if load64(link + LINK.acknowledged) == sequence:
+        store64(lanes + LANES.said, ticks())
+    store64(frame + FRAME.is_kept, 1)
+    store64(place_of_frame(lanes, sequence), frame)
+
+
+@kernel("void(int64, int64, int64)")
+def _forget_taken(lanes, first, end):  # type: ignore[no-untyped-def]
+    """The peer has taken these messages."""
+    for sequence in range(first, end):
+        frame = load64(place_of_frame(lanes, sequence))
+        store64(frame + FRAME.is_kept, 0)
+        if load64(frame + FRAME.holds) == 0:
+            release(frame)
+    store64(lanes + LANES.said, ticks())
+
+
+@kernel("void(int64, int64, int64)")
+def post_again(lanes, first, end):  # type: ignore[no-untyped-def]
+    """Send messages that may have been lost with a lane."""
+    for sequence in range(first, end):
+        frame = load64(place_of_frame(lanes, sequence))
+        post(frame, _length_of(frame + FRAME.message))
+    store64(lanes + LANES.said, ticks())
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -152,6 +267,8 @@ def make_frame(state, link, kind, nbytes):  # type: ignore[no-untyped-def]
         message = frame + FRAME.message
         store64(frame + FRAME.state, state)
         store64(frame + FRAME.link, link)
+        store64(frame + FRAME.holds, 0)
+        store64(frame + FRAME.is_kept, 0)
         store64(message + HEADER.kind, kind)
         store64(message + HEADER.sender, load64(state + STATE.rank))
     return frame
@@ -160,6 +277,14 @@ def make_frame(state, link, kind, nbytes):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def post(frame, nbytes):  # type: ignore[no-untyped-def]
     """Give a message, with so many bytes behind the header, to UCX; there is an endpoint."""
+    link = load64(frame + FRAME.link)
+    if post_by(frame, nbytes, load64(link + LINK.endpoint)) == 0:
+        lose_way(load64(link + LINK.state), link)
+
+
+@kernel("int64(int64, int64, int64)")
+def post_by(frame, nbytes, endpoint):  # type: ignore[no-untyped-def]
+    """The same by one of the endpoints to a peer: 0 if that is broken."""
     state, link, message = load64(frame + FRAME.state), load64(frame + FRAME.link), frame + FRAME.message
     taken, released = load64(link + LINK.next), load64(link + LINK.released)
     store64(message + HEADER.taken, taken)
@@ -168,26 +293,31 @@ def post(frame, nbytes):  # type: ignore[no-untyped-def]
     store64(link + LINK.announced, released)
     store64(link + LINK.patience, 0)
     store64(state + STATE.used, ticks())
-    endpoint, params = load64(link + LINK.endpoint), _params()
+    params = _params()
     store64(params + PARAMS.mask_and_flags, WITH_CALL_USER_DATA_AND_FLAGS | EAGERLY)
     store64(params + PARAMS.call, load64(state + STATE.on_sent))
     store64(params + PARAMS.user_data, frame)
+    store64(frame + FRAME.holds, load64(frame + FRAME.holds) + 1)
     function, length = load64(state + STATE.send), HEADER.total + nbytes
     request = call_seven(function, endpoint, MESSAGES, 0, 0, message, length, params)
-    if request == 0:
-        release(frame)
-    elif is_error(request) != 0:
-        release(frame)
-        fail(link)
+    if request == 0 or is_error(request) != 0:
+        _let_go(frame)
     else:
         store64(state + STATE.sending, load64(state + STATE.sending) + 1)
+    return 1 - is_error(request)
 
 
 @kernel("void(int64, int64)")
 def make_progress(state, most):  # type: ignore[no-untyped-def]
     """Have UCX deliver what has come and send what waits: `most` times at most, as it is a system call to find out that there is no more."""
+    make_progress_of(state, load64(state + STATE.worker), most)
+
+
+@kernel("void(int64, int64, int64)")
+def make_progress_of(state, worker, most):  # type: ignore[no-untyped-def]
+    """The same of the worker of a lane."""
     for _ in range(most):
-        if call_one(load64(state + STATE.progress), load64(state + STATE.worker)) & _LOWER_HALF == 0:
+        if call_one(load64(state + STATE.progress), worker) & _LOWER_HALF == 0:
             return
 
 
@@ -229,6 +359,9 @@ def send(engine, link, kind, context, tag, nbytes, first, second, third):  # typ
     elif nbytes > 0:
         copy(payload, first, nbytes)
     store64(link + LINK.sent, sent + 1)
+    lanes = lanes_of(state, link)
+    if lanes != 0:
+        _keep_until_taken(lanes, sent, frame)
     post(frame, length)
     return 1
 
@@ -298,6 +431,8 @@ def keep(link, sequence, message, nbytes, is_held):  # type: ignore[no-untyped-d
         fill(places, 0, WINDOW * KEPT.total)
         store64(link + LINK.kept, places)
     place, address = place_of(link, sequence), message
+    if load64(place + KEPT.address) != 0:
+        return OK  # it came before, by a lane that broke
     if is_held == 0:
         address = allocate_or_end(nbytes)
         copy(address, message, nbytes)
@@ -325,24 +460,47 @@ def take_kept(state, link):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, int64)")
 def hear(state, link, message):  # type: ignore[no-untyped-def]
     """Take what a message says of the other way."""
-    taken, released = load64(message + HEADER.taken), load64(message + HEADER.released)
-    store64(link + LINK.acknowledged, max(load64(link + LINK.acknowledged), taken))
+    taken, released, known = load64(message + HEADER.taken), load64(message + HEADER.released), load64(link + LINK.acknowledged)
+    if known < taken <= load64(link + LINK.sent):
+        store64(link + LINK.acknowledged, taken)
+        lanes = lanes_of(state, link)
+        if lanes != 0:
+            _forget_taken(lanes, known, taken)
     if released > load64(link + LINK.heard):
         store64(link + LINK.heard, released)
         enlist(state, link)
 
 
+@kernel("void(int64, int64, int64)")
+def _hear_of_segments(state, link, words):  # type: ignore[no-untyped-def]
+    """Take what a SAID says of segments and lanes."""
+    lanes, expected, third = lanes_of(state, link), load64(words), load64(words + 2 * WORD)
+    if lanes == 0 or expected > load64(lanes + LANES.next):
+        return
+    hear_said(lanes, expected, load64(words + WORD))
+    for number in range(load64(lanes + LANES.count)):
+        if third >> number & 1 != 0 and load64(lane_of(lanes, number) + LANE.flags) == 0:
+            break_lane(state, lanes, number)
+    if third & IS_QUESTION != 0:
+        store64(lanes + LANES.answer_by, 1 + (third >> BY_SHIFT & (MOST_LANES - 1)) % load64(lanes + LANES.count))
+    if third & IS_ANSWER != 0:
+        store64(lanes + LANES.answered, ticks())
+    enlist_lanes(state, lanes)
+
+
+@kernel("int64(int64)")
+def _length_of(message):  # type: ignore[no-untyped-def]
+    """The bytes behind the header of a message."""
+    kind = load64(message + HEADER.kind)
+    if kind == EAGER:
+        return load64(message + HEADER.nbytes)
+    return _THREE_WORDS if kind != NOTE else 0
+
+
 @kernel("int64(int64, int64)")
 def _is_whole(message, nbytes):  # type: ignore[no-untyped-def]
     """Whether a message has the bytes that it says it has."""
-    if nbytes < HEADER.total:
-        return 0
-    kind, expected = load64(message + HEADER.kind), _THREE_WORDS
-    if kind == EAGER:
-        expected = load64(message + HEADER.nbytes)
-    elif kind == NOTE:
-        expected = 0
-    return 1 if nbytes - HEADER.total == expected else 0
+    return 1 if nbytes >= HEADER.total and nbytes - HEADER.total == _length_of(message) else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -355,7 +513,9 @@ def on_message(state, header, header_bytes, message, nbytes, how):  # type: igno
         return OK
     store64(state + STATE.used, ticks())
     hear(state, link, message)
-    if load64(message + HEADER.kind) == NOTE:
+    if load64(message + HEADER.kind) == SAID:
+        _hear_of_segments(state, link, message + HEADER.total)
+    if load64(message + HEADER.kind) >= NOTE:
         return OK
     sequence, expected = load64(message + HEADER.sequence), load64(link + LINK.next)
     if not expected <= sequence < expected + WINDOW:

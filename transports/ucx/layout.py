@@ -34,7 +34,12 @@ STATE = words(
     # bytes of a piece, where no window asks for fewer, and the flags with which such pieces are sent
     "piece piece_flags "
     # ROUTE of each world rank; for how long there may be none, in ticks
-    "routes patience",
+    "routes patience "
+    # where there are several lanes (0: there are not): the LANES of each world rank; how many workers, and which; LANES that something is to
+    # be done for; when anything went by those workers but the first, and when they were looked at; when it was looked whether a lane stands
+    # still; endpoints that are being closed
+    "lanes worker_count workers lanes_first lanes_used lanes_polled watched closing close_endpoint "
+    "on_segment_sent on_lane_failed on_closed",
 )
 LINK = words(
     "Link",
@@ -65,28 +70,62 @@ KEPT = words("Kept", "address is_held")
 HEADER = words("Header", "kind sender sequence taken released context tag nbytes")
 """Begins every message; the payload follows, or the three words of a message without one. ``taken``, ``released``: for messages the
 other way, ``LINK.next`` and ``LINK.released`` of the sender."""
-FRAME = words("Frame", f"state link | message*{HEADER.total // WORD}")
-"""A message as long as UCX has not sent it."""
+FRAME = words("Frame", f"state link holds is_kept | message*{HEADER.total // WORD}")
+"""A message as long as UCX has not sent it, which it may have been given more than once, or as long as it may have to be sent by another
+lane."""
 MAX_EAGER, MAX_EAGER_BY_SOCKETS = 32 << 10, 128 << 10
 """Through sockets all is copied anyway, and each message of a handshake is some system calls: up to the second, to ask first takes longer."""
 
-TRANSFER = words("Transfer", "link remote wanted begun flying piece early next flags")
+TRANSFER = words("Transfer", "link remote wanted begun flying piece early next flags booked")
 """Of a large message, at the beginning of its request. ``begun``: bytes that have been given to UCX; ``flying``: pieces that are under way;
 ``piece``: bytes of each but the last; ``early``: a bit for each piece that has passed before one in front of it;
-``flags``: those with which pieces are sent. A receive has no ``remote``, and a ``piece`` only if it is a window."""
+``flags``: those with which pieces are sent; ``booked``: segments that are not known to have arrived. A receive has no ``remote``, and a
+``piece`` only if it is a window."""
 assert TRANSFER.total <= REQUEST_WORDS * WORD
-PIECE = words("Piece", "state request offset length description next | receive receive_offset")
-"""A part of a large message that is under way, or waits for room. Its last two words are the header of its message."""
-PIECE_HEADER_BYTES = 2 * WORD
+PIECE = words(
+    "Piece", "state request offset length description next lanes lane holds is_booked | receive receive_offset sequence way"
+)
+"""A part of a large message that is under way, or waits for room. Its last words are the header of its message: two of a piece, four of a
+segment, which goes by one of several lanes: ``way`` is the sender's rank, and the lane above :data:`WAY_SHIFT`."""
+PIECE_HEADER_BYTES, SEGMENT_HEADER_BYTES = 2 * WORD, 4 * WORD
+WAY_SHIFT = 32
 LARGEST_PIECE, PIECE_BY_SOCKETS = 1 << 20, 256 << 10
 """Bytes of a piece. Through sockets one comes whole, and unasked, in the segment into which UCX reads (:mod:`transports.ucx.library`)."""
 MOST_FLYING, MOST_FLYING_BY_SOCKETS = 8, 2
 """Pieces of a message that UCX has at once; the second, of those that go unasked through sockets, which hold some megabytes themselves."""
 
+LANES = words(
+    "Lanes",
+    # of this rank: the transport's block of the peer; how many there are, and which of them messages go by; what a segment has at most, and
+    # how many of them a lane
+    "link count main segment limit "
+    # sent: the number of the next segment; all before `settled` have arrived; of those behind it (bits) the ones to be sent again; which
+    # lane is asked first
+    "next settled lost turn "
+    # received: all before `expected` are here; of those behind it the ones that are, and the ones that are being written; 1: say so
+    "expected early coming is_owed "
+    # what the peer has said of that, of what was sent; when messages last became known to have arrived, or there were none of them
+    "heard_expected heard_early said "
+    # when the peer was last asked whether a lane stands still, and when it answered; 1 + the lane by which an answer is owed; the LANES
+    # behind these in the list, itself in the last
+    "asked answered answer_by following",
+)
+"""The ways to a peer, where there are several. Behind it a LANE each, then where segments (PIECE) are that are not known to have arrived, and
+where messages (FRAME), each at its number % :data:`RING`."""
+LANE = words("Lane", "lanes number address endpoint flags flying since")
+"""One of them: ``flags``: :data:`BROKEN` when it is known to be, :data:`GIVEN_UP` when others have taken over; ``flying``: segments that are
+not known to have arrived, ``since``: when that last changed for the better, or began."""
+BROKEN, GIVEN_UP = 1, 2
+RING, AHEAD = 64, 63
+"""Places for segments, and how many may be under way to a peer, behind the first one that has not arrived: a bit each."""
+MOST_LANES = 16
+
 MESSAGES, PIECES = 1, 2
 """Numbers of active messages."""
-NOTE = 32
-"""Kind of a message that is this transport's own: a header only, for what it says of the other way."""
+NOTE, SAID = 32, 33
+"""Kinds of messages that are this transport's own: a header only, for what it says of the other way, and the same of segments."""
+IS_QUESTION, IS_ANSWER, BY_SHIFT = 1 << MOST_LANES, 2 << MOST_LANES, 32
+"""In the third word of a SAID, above a bit for each lane that the sender has given up: an answer is wanted, this is one; by which lane."""
 
 # of ucp_request_param_t
 PARAMS = words("Params", "mask_and_flags request call datatype user_data reply rest*6")
@@ -97,6 +136,8 @@ ONE_WORD = WORD << 3
 """A datatype: so many bytes in one piece."""
 EAGERLY, BY_RENDEZVOUS = 2 << 32, 4 << 32
 """Flags of ``ucp_am_send_nbx``, in the upper half of the word with the mask."""
+BY_FORCE = 1 << 32
+"""One of ``ucp_ep_close_nbx``."""
 # of ucp_ep_params_t
 ENDPOINT = words("Endpoint", "mask address error_mode call argument rest*16")
 WITH_ADDRESS_AND_ERRORS = 1 | 2 | 4

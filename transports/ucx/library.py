@@ -15,8 +15,7 @@ import ctypes
 import importlib.util
 import os
 import re
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ AGREED = ("UCX_TCP_RX_SEG_SIZE",)
 """Settings that must be the same on all hosts: a sender cuts what it sends by its own segment, for which a smaller one has no room."""
 _UNITS = {"": 0, "B": 0, "K": 10, "KB": 10, "M": 20, "MB": 20, "G": 30, "GB": 30}
 _FUNCTIONS = (
-    "ucp_config_read", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
+    "ucp_config_read", "ucp_config_modify", "ucp_config_release", "ucp_init_version", "ucp_cleanup", "ucp_context_print_info",
     "ucp_worker_create", "ucp_worker_destroy", "ucp_worker_query", "ucp_worker_release_address", "ucp_worker_progress",
     "ucp_worker_get_efd", "ucp_worker_arm", "ucp_worker_set_am_recv_handler", "ucp_am_send_nbx", "ucp_am_recv_data_nbx",
     "ucp_am_data_release", "ucp_ep_create", "ucp_ep_flush_nbx", "ucp_ep_close_nbx", "ucp_ep_print_info",
@@ -286,6 +285,8 @@ class Worker:
         The UCX.
     is_remote
         Whether memory of peers is accessed.
+    device
+        The one that it goes by, as UCX names it: ``eth1``, ``mlx5_0:1``; empty: those that UCX finds, or that ``UCX_NET_DEVICES`` names.
 
     Attributes
     ----------
@@ -300,8 +301,9 @@ class Worker:
         UCX cannot be started.
     """
 
-    def __init__(self, library: Library, is_remote: bool = False) -> None:
+    def __init__(self, library: Library, is_remote: bool = False, device: str = "") -> None:
         self._library = library
+        self._device = device
         self._ucp = library.handle
         self._context = ctypes.c_void_p()
         worker = ctypes.c_void_p()
@@ -316,11 +318,13 @@ class Worker:
     def _start(self, features: int) -> None:
         config = ctypes.c_void_p()
         self._check(self._ucp.ucp_config_read(None, None, ctypes.byref(config)), "read its settings")
+        if self._device:
+            self._check(self._ucp.ucp_config_modify(config, b"NET_DEVICES", self._device.encode()), f"use {self._device}")
         params = _Params(mask=1, features=features)
         major, minor, _ = self._library.version
         status = self._ucp.ucp_init_version(major, minor, ctypes.byref(params), config, ctypes.byref(self._context))
         self._ucp.ucp_config_release(config)
-        self._check(status, "start")
+        self._check(status, f"start with the device {self._device}" if self._device else "start")
 
     @property
     def context(self) -> int:
@@ -373,14 +377,6 @@ class Worker:
             return False
         self._ucp.ucp_request_free(ctypes.c_void_p(request))
         return True
-
-    def finish(self, requests: Iterable[int], seconds: float) -> list[int]:
-        """Make progress until what was begun is over, or so much time. Returns what is not."""
-        end, left = time.monotonic() + seconds, [request for request in requests if not self.is_over(request)]
-        while left and time.monotonic() < end:
-            self.progress()
-            left = [request for request in left if not self.is_over(request)]
-        return left
 
     def describe(self) -> list[str]:
         """What UCX says of its context: devices and transports, one in a line."""

@@ -12,7 +12,8 @@
 A piece is an active message whose payload is the sender's buffer itself. Each look gives UCX one of each message: so a rank sends as much as
 it takes in, and what it has to say to its peer is never behind much. Through sockets a piece comes whole; elsewhere UCX chooses, by its size
 and by what the network can. The receiver of a window (of an array on a GPU) wants descriptions only, and leaves those where they are that
-there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window.
+there is no room for yet; so no more than :data:`MOST_FLYING` pieces are ahead of the window. Where there are several lanes to a peer, pieces
+are segments, which are numbered and sent again if a lane breaks (:mod:`transports.ucx.segments`).
 
 :data:`TRANSFER` is the beginning of a request (:data:`transports.messages.REQUEST`). A receive that is given up waits for pieces that UCX
 is writing to its buffer, as it cannot be told to stop; those that come later are dropped. Where their sender makes no progress, the buffer is
@@ -26,10 +27,11 @@ from __future__ import annotations
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.calls import call_five, call_one, call_seven, call_three, call_two
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate, allocate_or_end, copy, make_stack, release
+from numba_kernels.memory import allocate_or_end, copy, make_stack, release
 from transports.base import ARMED, COME, UNARMED
 from transports.messages import REQUEST
-from transports.ucx.channel import MOST_PROGRESS, endpoint_of, fail, make_progress, settle
+from transports.ucx.channel import MOST_PROGRESS, endpoint_of, fail, lanes_of, make_progress, settle, worker_of
+from transports.ucx.lanes import is_here
 from transports.ucx.layout import (
     BUSY,
     BY_RENDEZVOUS,
@@ -37,6 +39,7 @@ from transports.ucx.layout import (
     FAILED,
     IN_PROGRESS,
     IS_DESCRIPTION,
+    LANES,
     LARGEST_PIECE,
     LINK,
     MOST_FLYING,
@@ -46,18 +49,29 @@ from transports.ucx.layout import (
     PIECE,
     PIECE_HEADER_BYTES,
     PIECES,
+    SEGMENT_HEADER_BYTES,
     STATE,
     TRANSFER,
     WITH_CALL_USER_DATA_AND_FLAGS,
     is_error,
     status_of,
 )
+from transports.ucx.pieces import is_next_there, let_pass, make_piece, note_done, source_of, target_of
+from transports.ucx.segments import (
+    can_give_segment,
+    end_of_received_segment,
+    is_left_unseen,
+    is_over,
+    progress_lanes,
+    receive_segment,
+    send_segments,
+    settle_lanes,
+    take_segment,
+)
 
 _PIECE_SHIFT = 56
 """In the third word of a CTS, above the bytes wanted: 1 + the binary logarithm of the bytes of a piece of a window; 0: no window."""
 _WANTED = (1 << _PIECE_SHIFT) - 1
-_MOST_AHEAD = 63
-"""Pieces behind one that has not passed: a bit each."""
 _BUSY_US, _QUIET_SHARE, _MOST_QUIET_US = 1000, 50, 100
 """A network that nothing has come from or gone to for the first is looked at once in a share of that time only, and in the last at most:
 a look is a system call, and ranks of one node wait by the same loop."""
@@ -125,6 +139,7 @@ def _begin(link, request, remote, wanted, piece):  # type: ignore[no-untyped-def
     store64(request + TRANSFER.early, 0)
     store64(request + TRANSFER.next, 0)
     store64(request + TRANSFER.flags, 0)
+    store64(request + TRANSFER.booked, 0)
     store64(request + REQUEST.passed, 0)
 
 
@@ -133,7 +148,9 @@ def serve(engine, link, request):  # type: ignore[no-untyped-def]
     """The receiver has sent a CTS: from now on its bytes are sent."""
     state, third, window = load64(link + LINK.state), load64(request + REQUEST.third), load64(request + REQUEST.window)
     wanted, bits = third & _WANTED, third >> _PIECE_SHIFT
-    piece = 1 << (bits - 1) if bits != 0 else load64(state + STATE.piece)
+    piece, lanes = 1 << (bits - 1) if bits != 0 else load64(state + STATE.piece), lanes_of(state, link)
+    if lanes != 0 and bits == 0:
+        piece = load64(lanes + LANES.segment)
     if 0 < window < wanted:
         piece = min(piece, piece_of_a_window(window))
     _begin(link, request, load64(request + REQUEST.second), wanted, piece)
@@ -161,25 +178,16 @@ def revoke(engine, link, receive):  # type: ignore[no-untyped-def]
             store64(state + STATE.in_vain, ticks())
             return 0
         make_progress(state, 1)
+        if load64(state + STATE.lanes) != 0:
+            progress_lanes(state, ticks(), 1)
     return 1
 
 
 @kernel("void(int64, int64, int64, int64)")
 def _pass(state, request, offset, length):  # type: ignore[no-untyped-def]
-    """A piece has been sent, or has come. Only of what has no window, pieces are just counted: they may come in any order."""
-    passed, piece, wanted = load64(request + REQUEST.passed), load64(request + TRANSFER.piece), load64(request + TRANSFER.wanted)
-    if piece == 0:
-        passed += length
-    else:
-        early = load64(request + TRANSFER.early) | 1 << (offset - passed) // piece
-        while early & 1 != 0:
-            early >>= 1
-            passed = min(passed + piece, wanted)
-        store64(request + TRANSFER.early, early)
-    store64(request + REQUEST.passed, passed)
-    if passed == wanted:
-        store64(request + TRANSFER.next, load64(state + STATE.done_first))
-        store64(state + STATE.done_first, request)
+    """A piece has been sent, or has come."""
+    if let_pass(request, offset, length) != 0:
+        note_done(state, request)
 
 
 @kernel("void(int64, int64, int64, int64, int64)")
@@ -206,18 +214,6 @@ def on_piece_sent(request, status, part):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel("int64(int64, int64, int64, int64)")
-def _make_piece(state, request, offset, length):  # type: ignore[no-untyped-def]
-    """What is known of a piece; 0 if there is no memory for it."""
-    part = allocate(PIECE.total)
-    if part != 0:
-        store64(part + PIECE.state, state)
-        store64(part + PIECE.request, request)
-        store64(part + PIECE.offset, offset)
-        store64(part + PIECE.length, length)
-    return part
-
-
 @kernel("void(int64, int64, int64)")
 def _send_piece(endpoint, part, address):  # type: ignore[no-untyped-def]
     """Give a piece to UCX."""
@@ -236,53 +232,42 @@ def _send_piece(endpoint, part, address):  # type: ignore[no-untyped-def]
         _end_of_sent_piece(state, request, offset, length, sent)
 
 
-@kernel("int64(int64)")
-def _can_give(request):  # type: ignore[no-untyped-def]
-    """Whether UCX takes the next piece of a message now: there is one, its window has it, and few enough are under way."""
-    offset, wanted, piece = load64(request + TRANSFER.begun), load64(request + TRANSFER.wanted), load64(request + TRANSFER.piece)
+@kernel("int64(int64, int64)")
+def _can_give(state, request):  # type: ignore[no-untyped-def]
+    """Whether UCX takes the next piece of a message now: there is one, and few enough are under way."""
+    lanes = lanes_of(state, load64(request + TRANSFER.link))
+    if lanes != 0:
+        return can_give_segment(request, lanes)
     most = MOST_FLYING_BY_SOCKETS if load64(request + TRANSFER.flags) == EAGERLY else MOST_FLYING
-    if offset >= wanted or load64(request + TRANSFER.flying) >= most:
-        return 0
-    if offset - load64(request + REQUEST.passed) >= _MOST_AHEAD * piece:
-        return 0
-    is_there = load64(request + REQUEST.window) == 0 or min(offset + piece, wanted) <= load64(request + REQUEST.moved)
-    return 1 if is_there else 0
+    return is_next_there(request) if load64(request + TRANSFER.flying) < most else 0
 
 
 @kernel("int64(int64, int64)")
 def _feed(state, request):  # type: ignore[no-untyped-def]
     """Send a piece of a message, if one can be sent; 1 when all are under way, or the peer has failed."""
     link, offset, wanted = load64(request + TRANSFER.link), load64(request + TRANSFER.begun), load64(request + TRANSFER.wanted)
-    endpoint, window = endpoint_of(state, link), load64(request + REQUEST.window)
+    endpoint, lanes = endpoint_of(state, link), lanes_of(state, link)
     if load64(link + LINK.flags) & FAILED != 0:
         store64(request + TRANSFER.begun, wanted)
-        is_lost = 1 if load64(request + TRANSFER.flying) == 0 else 0
-        store64(state + STATE.active_count, load64(state + STATE.active_count) - is_lost)
+        store64(state + STATE.active_count, load64(state + STATE.active_count) - is_over(request))
         return 1
-    if endpoint != 0 and _can_give(request) != 0:
-        part = _make_piece(state, request, offset, min(load64(request + TRANSFER.piece), wanted - offset))
+    if endpoint != 0 and lanes != 0:
+        send_segments(state, request, lanes)
+    elif endpoint != 0 and _can_give(state, request) != 0:
+        part = make_piece(state, request, offset, min(load64(request + TRANSFER.piece), wanted - offset))
         if part != 0:
-            _send_piece(endpoint, part, load64(request + REQUEST.address) + (offset if window == 0 else offset % window))
+            _send_piece(endpoint, part, source_of(request, offset))
     return 1 if load64(request + TRANSFER.begun) == wanted else 0
-
-
-@kernel("int64(int64, int64, int64)")
-def _target(receive, offset, length):  # type: ignore[no-untyped-def]
-    """Where a piece goes; 0 if its owner has not made room yet, -1 if the receive was given up."""
-    if load64(receive + REQUEST.nbytes) == 0:
-        return -1
-    address, window = load64(receive + REQUEST.address), load64(receive + REQUEST.window)
-    if window == 0:
-        return address + offset
-    return address + offset % window if offset + length <= load64(receive + REQUEST.moved) + window else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)", is_entry=True)
 def on_piece(state, header, header_bytes, data, nbytes, how):  # type: ignore[no-untyped-def]
     """A piece has come, or its description: ``ucp_am_recv_callback_t``."""
     store64(state + STATE.used, ticks())
+    if header_bytes == SEGMENT_HEADER_BYTES:
+        return take_segment(state, header, data, nbytes, load64(how))
     receive, offset = load64(header), load64(header + 8)
-    target = _target(receive, offset, nbytes)
+    target = target_of(receive, offset, nbytes)
     if load64(how) & IS_DESCRIPTION == 0 and target == 0:
         fail(load64(receive + TRANSFER.link))  # the sender was asked for descriptions
         return OK
@@ -297,6 +282,7 @@ def on_piece(state, header, header_bytes, data, nbytes, how):  # type: ignore[no
     store64(part + PIECE.offset, offset)
     store64(part + PIECE.length, nbytes)
     store64(part + PIECE.description, data)
+    store64(part + PIECE.lanes, 0)
     if target == 0:
         store64(part + PIECE.next, load64(state + STATE.waiting_first))
         store64(state + STATE.waiting_first, part)
@@ -334,7 +320,10 @@ def _end_of_received_piece(part, status):  # type: ignore[no-untyped-def]
 def on_piece_received(request, status, nbytes, part):  # type: ignore[no-untyped-def]
     """UCX has got a piece: ``ucp_am_recv_data_nbx_callback_t``."""
     call_one(load64(load64(part + PIECE.state) + STATE.free_request), request)
-    _end_of_received_piece(part, status_of(status))
+    if load64(part + PIECE.lanes) != 0:
+        end_of_received_segment(part, status_of(status))
+    else:
+        _end_of_received_piece(part, status_of(status))
     return 0
 
 
@@ -344,19 +333,29 @@ def _retry_waiting(state):  # type: ignore[no-untyped-def]
     part = load64(state + STATE.waiting_first)
     store64(state + STATE.waiting_first, 0)
     while part != 0:
-        after, receive = load64(part + PIECE.next), load64(part + PIECE.request)
-        offset, length = load64(part + PIECE.offset), load64(part + PIECE.length)
-        target = _target(receive, offset, length)
-        if target == 0:
+        after = load64(part + PIECE.next)
+        if _retry(state, part) == 0:
             store64(part + PIECE.next, load64(state + STATE.waiting_first))
             store64(state + STATE.waiting_first, part)
-        elif target == -1:
-            call_two(load64(state + STATE.release_data), load64(state + STATE.worker), load64(part + PIECE.description))
-            release(part)
-            _pass(state, receive, offset, length)
-        else:
-            _receive_piece(part, target)
         part = after
+
+
+@kernel("int64(int64, int64)")
+def _retry(state, part):  # type: ignore[no-untyped-def]
+    """Take a piece if there is room for it by now; whether it need not wait any more. Of a segment that is here the receive may be gone."""
+    receive, lanes = load64(part + PIECE.request), load64(part + PIECE.lanes)
+    offset, length = load64(part + PIECE.offset), load64(part + PIECE.length)
+    if lanes != 0:
+        is_double = is_here(lanes, load64(part + PIECE.sequence))
+        return receive_segment(part, 0 if is_double != 0 else target_of(receive, offset, length))
+    target = target_of(receive, offset, length)
+    if target == -1:
+        call_two(load64(state + STATE.release_data), load64(state + STATE.worker), load64(part + PIECE.description))
+        release(part)
+        _pass(state, receive, offset, length)
+    elif target != 0:
+        _receive_piece(part, target)
+    return 1 if target != 0 else 0
 
 
 @kernel("void(int64)")
@@ -412,8 +411,13 @@ def poll(state):  # type: ignore[no-untyped-def]
         return
     store64(state + STATE.polled, now)
     store64(state + STATE.is_open, 1)
-    make_progress(state, _most_at_once(state, unseen))
+    most, lanes = _most_at_once(state, unseen), load64(state + STATE.lanes)
+    make_progress(state, most)
+    if lanes != 0:
+        progress_lanes(state, now, most)
     store64(state + STATE.is_open, 0)
+    if lanes != 0:
+        settle_lanes(state, now)
     if load64(state + STATE.listed_first) != 0:
         settle(state)
     if load64(state + STATE.active_first) | load64(state + STATE.waiting_first) | load64(state + STATE.done_first) != 0:
@@ -427,11 +431,11 @@ def _left_unseen(state):  # type: ignore[no-untyped-def]
     COME: another piece to give; UNARMED: something that time or a window brings; ARMED: nothing.
     """
     is_kept = load64(state + STATE.listed_first) | load64(state + STATE.waiting_first) | load64(state + STATE.done_first)
-    found, request = UNARMED if is_kept != 0 else ARMED, load64(state + STATE.active_first)
+    found, request = UNARMED if is_kept | is_left_unseen(state) != 0 else ARMED, load64(state + STATE.active_first)
     while request != 0:
-        if load64(load64(request + TRANSFER.link) + LINK.endpoint) != 0 and _can_give(request) != 0:
+        if load64(load64(request + TRANSFER.link) + LINK.endpoint) != 0 and _can_give(state, request) != 0:
             return COME
-        if load64(request + TRANSFER.flying) == 0:
+        if load64(request + TRANSFER.flying) | load64(request + TRANSFER.booked) == 0:
             found = UNARMED
         request = load64(request + TRANSFER.next)
     return found
@@ -444,7 +448,10 @@ def arm(state):  # type: ignore[no-untyped-def]
     left = _left_unseen(state)
     if left != ARMED:
         return left
-    status = status_of(call_one(load64(state + STATE.arm), load64(state + STATE.worker)))
+    status = OK
+    for number in range(max(1, load64(state + STATE.worker_count))):
+        if status == OK:
+            status = status_of(call_one(load64(state + STATE.arm), worker_of(state, number)))
     unarmed = load64(state + STATE.unarmed) + 1 if status == BUSY else 0
     store64(state + STATE.unarmed, unarmed)
     if status == OK:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import select
 import struct
+import time
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from numba_kernels.clock import ticks_per_us
 from numba_kernels.jit import c_address
-from numba_kernels.layout import LINE, zeroed
+from numba_kernels.layout import LINE, WORD, zeroed
 from transports.base import Calls, Capabilities, DeathNotice, Functions, RemoteMemory, Transport
-from transports.ucx import channel, remote, transfers
+from transports.ucx import channel, remote, segments, transfers
 from transports.ucx.layout import (
     EAGERLY,
     FAILED,
     GONE,
+    LANE,
+    LANES,
     LARGEST_PIECE,
     LINK,
     MAX_EAGER,
@@ -27,6 +31,7 @@ from transports.ucx.layout import (
     NOTED,
     PIECE_BY_SOCKETS,
     PIECES,
+    RING,
     ROUTE,
     STATE,
     UNREACHED,
@@ -54,11 +59,45 @@ _CALLED = (
     ("get", "ucp_get_nbx"),
     ("combine", "ucp_atomic_op_nbx"),
     ("flush", "ucp_ep_flush_nbx"),
+    ("close_endpoint", "ucp_ep_close_nbx"),
 )
 """Words of ``STATE``, and the functions of UCX whose addresses are there."""
 _DEVICES = Path("/sys/class/infiniband")
 _BY_RDMA = ("rc", "dc", "gga")
 """How the names of UCX's transports begin that reach memory without a processor there."""
+
+
+class Share(NamedTuple):
+    """What of a large message a lane to a peer has at once.
+
+    Attributes
+    ----------
+    segment
+        Bytes of each part; 0, or more than a network has in one piece: as many as that.
+    limit
+        Parts that are not known to have arrived, at most.
+    """
+
+    segment: int
+    limit: int
+
+
+class Lanes(NamedTuple):
+    """Several ways to each peer, which large messages share.
+
+    Attributes
+    ----------
+    devices
+        What each goes by, as UCX names it, on this host; one may be named more than once. Messages go by the first one that lives.
+    shares
+        Of each peer, by its rank.
+    """
+
+    devices: Sequence[str] = ("",)
+    shares: Mapping[int, Share] = {}
+
+
+_USUAL = Share(0, 4)
 
 
 class Ucx(Transport):
@@ -81,6 +120,8 @@ class Ucx(Transport):
     windows
         How memory of peers is reached: ``"direct"``: by UCX itself, for which, over sockets, the target's progress does it; ``"messages"``:
         not at all; ``"auto"``: by UCX where it has RDMA.
+    lanes
+        Where there is more than one way to each peer. As many are used as both have, the first with the first.
 
     Raises
     ------
@@ -99,6 +140,7 @@ class Ucx(Transport):
         on_death: DeathNotice | None = None,
         patience: float = 0.0,
         windows: str = "auto",
+        lanes: Lanes = Lanes(),  # noqa: B008 - it is immutable
     ) -> None:
         self.library = library
         self._rank = rank
@@ -109,7 +151,10 @@ class Ucx(Transport):
         self._patience = patience
         self._is_direct = windows == "direct"
         self._has_remote = self._is_direct or (windows == "auto" and _DEVICES.is_dir() and any(_DEVICES.iterdir()))
-        self._worker = Worker(library, self._has_remote)
+        self._shares = lanes.shares
+        self._workers = [Worker(library, self._has_remote and not number, device) for number, device in enumerate(lanes.devices)]
+        self._worker = self._workers[0]
+        self._worker_words = array("q", [worker.address for worker in self._workers])
         self._block, block_at = zeroed(STATE.total + LINE)
         self._state = -(-block_at // LINE) * LINE
         self._nobody, nobody_at = zeroed(LINK.total)
@@ -117,7 +162,9 @@ class Ucx(Transport):
         self._own_link, self._own = zeroed(LINK.total)
         self._routes, self._routes_at = zeroed(size * ROUTE.total)
         self._targets: dict[bytes, tuple[array[int], int]] = {}
-        self._addresses: dict[int, Any] = {}
+        self._addresses: dict[int, list[Any]] = {}
+        self._lanes = array("q", [0]) * size
+        self._lane_blocks: dict[int, Any] = {}
 
     def meet(self, places: Mapping[int, int]) -> None:
         """Reach peers of other jobs, by the rank that each has here; before it is attached."""
@@ -130,7 +177,7 @@ class Ucx(Transport):
 
     @functools.cached_property
     def _ways(self) -> list[tuple[str, str]]:
-        return list(self._worker.resources())
+        return [way for worker in self._workers for way in worker.resources()]
 
     @property
     def _has_only_sockets(self) -> bool:
@@ -140,9 +187,19 @@ class Ucx(Transport):
     def functions(self) -> Functions:
         return Functions.of(channel, transfers, transfers.poll, transfers.arm)
 
+    @functools.cached_property
+    def _events(self) -> select.epoll:
+        """Those of all workers, as one."""
+        events = select.epoll()
+        for worker in self._workers:
+            events.register(worker.event, select.EPOLLIN)
+        return events
+
     @property
     def event(self) -> int:
-        return self._worker.event
+        if len(self._workers) == 1:
+            return self._worker.event
+        return self._events.fileno() if all(worker.event >= 0 for worker in self._workers) else -1
 
     @functools.cached_property
     def remote_memory(self) -> RemoteMemory | None:
@@ -171,9 +228,13 @@ class Ucx(Transport):
 
     def why(self, peer: int) -> str:
         found = f"they are on different hosts: UCX {self.library.name} of {self.library.path}, as {self.library.reason}"
-        endpoint = _word_at(self._link(peer) + LINK.endpoint).value
         windows = "; it reads and writes windows by itself" if self.remote_memory is not None else ""
-        return f"{found}; it goes by {self._worker.ways_of(endpoint)}{windows}" if endpoint else found + windows
+        ways = "; lane ".join(
+            f"{number}: {worker.ways_of(endpoint)}" if peer in self._lane_blocks else worker.ways_of(endpoint)
+            for number, (worker, endpoint) in enumerate(zip(self._workers, self._endpoints_to(peer), strict=False))
+            if endpoint
+        )
+        return f"{found}; it goes by {'lane ' if peer in self._lane_blocks else ''}{ways}{windows}" if ways else found + windows
 
     def why_lost(self, peer: int) -> str:
         if peer not in self._addresses or not _word_at(self._link(peer) + LINK.flags).value & UNREACHED:
@@ -182,9 +243,16 @@ class Ucx(Transport):
         return f"UCX {self.library.name} finds no way to rank {peer}: {status}; UCX_LOG_LEVEL=warn lets it say more"
 
     def endpoint(self) -> bytes:
-        """The addresses of this rank's interfaces, if UCX goes by sockets, and that of its worker."""
-        found = addresses_of(device for _, device in self._ways) if self._has_only_sockets else []
-        return struct.pack("!H", len(found)) + b"".join(found) + self._worker.endpoint()
+        """The addresses of this rank's interfaces, if UCX goes by sockets, and those of its workers."""
+        found = addresses_of(device for _, device in self._worker.resources()) if self._has_only_sockets else []
+        workers = [worker.endpoint() for worker in self._workers]
+        return b"".join(
+            (
+                struct.pack("!HH", len(found), len(workers)),
+                *found,
+                *(struct.pack("!H", len(worker)) + worker for worker in workers),
+            )
+        )
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
         for peer, place in self._places.items():
@@ -203,10 +271,16 @@ class Ucx(Transport):
             ("on_piece_sent", c_address(transfers.on_piece_sent)),
             ("on_piece_received", c_address(transfers.on_piece_received)),
             ("on_access", c_address(remote.on_access)),
+            ("on_segment_sent", c_address(segments.on_segment_sent)),
+            ("on_lane_failed", c_address(channel.on_lane_failed)),
+            ("on_closed", c_address(segments.on_closed)),
+            ("worker_count", len(self._workers)),
+            ("workers", self._worker_words.buffer_info()[0]),
+            ("lanes", self._lanes.buffer_info()[0] if len(self._workers) > 1 else 0),
             ("ticks_per_us", int(ticks_per_us())),
             ("routes", self._routes_at),
             ("patience", int(self._patience * 1e6 * ticks_per_us())),
-            ("piece", PIECE_BY_SOCKETS if self._has_only_sockets else LARGEST_PIECE),
+            ("piece", self._piece),
             ("piece_flags", EAGERLY if self._has_only_sockets else 0),
         ):
             _word_at(self._state + getattr(STATE, field)).value = value
@@ -215,9 +289,14 @@ class Ucx(Transport):
                 _word_at(self._state + getattr(STATE, field)).value = value
         if self._has_remote:
             self._connect_own(self._worker.endpoint())
-        self._worker.handle(MESSAGES, c_address(channel.on_message), self._state)
-        self._worker.handle(PIECES, c_address(transfers.on_piece), self._state)
+        for worker in self._workers:
+            worker.handle(MESSAGES, c_address(channel.on_message), self._state)
+            worker.handle(PIECES, c_address(transfers.on_piece), self._state)
         return self._state
+
+    @property
+    def _piece(self) -> int:
+        return PIECE_BY_SOCKETS if self._has_only_sockets else LARGEST_PIECE
 
     def _connect_own(self, worker: bytes) -> None:
         """Let this rank's own memory be reached by the network; where there is no way to it, nobody is taken for dead."""
@@ -236,17 +315,34 @@ class Ucx(Transport):
             raise ConnectionError(f"ucx: {reason}")
         if not endpoint:
             raise ConnectionError(f"ucx: rank {peer} has not said where its worker is")
-        (count,) = struct.unpack_from("!H", endpoint)
-        ours = 2 + 4 * count
-        hosts, worker = endpoint[2:ours], endpoint[ours:]
+        hosts, workers = _parts_of(endpoint)
         if hosts not in self._targets:
             self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
         (targets, count), place = self._targets[hosts], self._places[peer]
         for field, value in (("targets", targets.buffer_info()[0]), ("count", count)):
             _word_at(self._route(place) + getattr(ROUTE, field)).value = value
-        self._addresses[peer] = address = ctypes.create_string_buffer(worker, len(worker))
-        for field, value in (("address", ctypes.addressof(address)), ("rank", place), ("state", self._state)):
+        addresses = [ctypes.create_string_buffer(worker, len(worker)) for worker in workers[: len(self._workers)]]
+        self._addresses[peer] = addresses
+        for field, value in (("address", ctypes.addressof(addresses[0])), ("rank", place), ("state", self._state)):
             _word_at(self._link(peer) + getattr(LINK, field)).value = value
+        if len(addresses) > 1:
+            self._make_lanes(peer, [ctypes.addressof(address) for address in addresses])
+
+    def _make_lanes(self, peer: int, addresses: Sequence[int]) -> None:
+        """Reach a peer by as many lanes as there are addresses of its workers."""
+        self._lane_blocks[peer], lanes = zeroed(LANES.total + len(addresses) * LANE.total + 2 * RING * WORD)
+        share = self._shares.get(peer, _USUAL)
+        for field, value in (
+            ("link", self._link(peer)),
+            ("count", len(addresses)),
+            ("segment", min(share.segment or self._piece, self._piece)),
+            ("limit", share.limit),
+        ):
+            _word_at(lanes + getattr(LANES, field)).value = value
+        for number, address in enumerate(addresses):
+            for field, value in (("lanes", lanes), ("number", number), ("address", address)):
+                _word_at(lanes + LANES.total + number * LANE.total + getattr(LANE, field)).value = value
+        self._lanes[self._places[peer]] = lanes
 
     def greeting(self, peer: int) -> tuple[int, int, int]:
         """A function by C address, and its two arguments: sends a message that says nothing, after which UCX notices when the peer ends."""
@@ -261,12 +357,22 @@ class Ucx(Transport):
         if not self._worker.address:
             return
         endpoints = self._endpoints()
-        flushes = self._worker.finish(
-            [self._worker.begin_flush(each) for each, has_failed in endpoints if not has_failed], _FLUSH_SECONDS
-        )
-        closings = [self._worker.begin_closing(each) for each, _ in endpoints]
-        self._worker.finish([*closings, *flushes], _CLOSING_SECONDS)
-        self._worker.close()
+        flushes = [(worker, worker.begin_flush(each)) for worker, each, has_failed in endpoints if not has_failed]
+        flushes = _finish(flushes, _FLUSH_SECONDS)
+        closings = [(worker, worker.begin_closing(each)) for worker, each, _ in endpoints]
+        _finish([*closings, *flushes], _CLOSING_SECONDS)
+        self._await_closed_lanes()
+        for worker in self._workers:
+            worker.close()
+        if "_events" in vars(self):
+            self._events.close()
+
+    def _await_closed_lanes(self) -> None:
+        """Endpoints of lanes that were given up may be being closed as well."""
+        end, closing = time.monotonic() + _CLOSING_SECONDS, _word_at(self._state + STATE.closing)
+        while closing.value and time.monotonic() < end:
+            for worker in self._workers:
+                worker.progress()
 
     def _link(self, peer: int) -> int:
         address: int = self._links[self._places[peer]]
@@ -276,11 +382,44 @@ class Ucx(Transport):
         """Address of the :data:`ROUTE` of a rank."""
         return int(self._routes_at + place * ROUTE.total)
 
-    def _endpoints(self) -> list[tuple[int, bool]]:
-        """Endpoints that were made, and whether each has failed."""
-        links = [*(self._link(peer) for peer in self._addresses), self._own]
-        found = [(_word_at(link + LINK.endpoint).value, _word_at(link + LINK.flags).value) for link in links]
-        return [(endpoint, bool(flags & FAILED)) for endpoint, flags in found if endpoint]
+    def _endpoints(self) -> list[tuple[Worker, int, bool]]:
+        """The worker of each endpoint that was made, and whether that has failed."""
+        found = []
+        for peer in self._addresses:
+            has_failed = bool(_word_at(self._link(peer) + LINK.flags).value & FAILED)
+            found += [(worker, each, has_failed) for worker, each in zip(self._workers, self._endpoints_to(peer), strict=False)]
+        own, flags = (_word_at(self._own + word).value for word in (LINK.endpoint, LINK.flags))
+        return [
+            (worker, each, has_failed) for worker, each, has_failed in (*found, (self._worker, own, flags & FAILED != 0)) if each
+        ]
+
+    def _endpoints_to(self, peer: int) -> list[int]:
+        """The endpoint of each lane to a peer, 0 of one without."""
+        if peer not in self._lane_blocks:
+            return [_word_at(self._link(peer) + LINK.endpoint).value]
+        first = self._lanes[self._places[peer]] + LANES.total
+        return [_word_at(first + number * LANE.total + LANE.endpoint).value for number in range(len(self._addresses[peer]))]
+
+
+def _parts_of(endpoint: bytes) -> tuple[bytes, list[bytes]]:
+    """The addresses of the interfaces of a peer, one behind the other, and those of its workers."""
+    hosts, count = struct.unpack_from("!HH", endpoint)
+    at, workers = 4 + 4 * hosts, []
+    for _ in range(count):
+        (length,) = struct.unpack_from("!H", endpoint, at)
+        workers.append(endpoint[at + 2 : at + 2 + length])
+        at += 2 + length
+    return endpoint[4 : 4 + 4 * hosts], workers
+
+
+def _finish(begun: Sequence[tuple[Worker, int]], seconds: float) -> list[tuple[Worker, int]]:
+    """Have workers make progress until what was begun is over, or for so long. Returns what is not."""
+    end, left = time.monotonic() + seconds, [(worker, each) for worker, each in begun if not worker.is_over(each)]
+    while left and time.monotonic() < end:
+        for worker in {worker for worker, _ in left}:
+            worker.progress()
+        left = [(worker, each) for worker, each in left if not worker.is_over(each)]
+    return left
 
 
 def _word_at(address: int) -> Any:
