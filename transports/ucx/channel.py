@@ -75,6 +75,8 @@ CREDIT_BYTES = 1 << 20
 """Eager bytes of a peer that found their receive, from which it is told at once; fewer wait for a message to ride on."""
 UNHEARD_US = 1_000_000
 """For how long a peer that failed, and of which nothing was heard, may turn out to have left in order."""
+MOST_MISSED = 2
+"""Answers by another lane that said what the peer must have said by that of messages before: nothing comes by that one any more."""
 CREDIT_PATIENCE = 64
 """Looks at the network that fewer wait."""
 _THREE_WORDS = 3 * WORD
@@ -477,14 +479,20 @@ def _hear_of_segments(state, link, words):  # type: ignore[no-untyped-def]
     lanes, expected, third = lanes_of(state, link), load64(words), load64(words + 2 * WORD)
     if lanes == 0 or expected > load64(lanes + LANES.next):
         return
-    hear_said(lanes, expected, load64(words + WORD))
-    for number in range(load64(lanes + LANES.count)):
-        if third >> number & 1 != 0 and load64(lane_of(lanes, number) + LANE.flags) == 0:
-            break_lane(state, lanes, number)
+    by, missed, main = (third >> BY_SHIFT & (MOST_LANES - 1)) % load64(lanes + LANES.count), 0, load64(lanes + LANES.main)
     if third & IS_QUESTION != 0:
-        store64(lanes + LANES.answer_by, 1 + (third >> BY_SHIFT & (MOST_LANES - 1)) % load64(lanes + LANES.count))
+        store64(lanes + LANES.answer_by, 1 + by)
     if third & IS_ANSWER != 0:
         store64(lanes + LANES.answered, ticks())
+    if by != main:
+        is_news = 1 if third & IS_ANSWER != 0 and expected > load64(lanes + LANES.heard_expected) else 0
+        missed = load64(lanes + LANES.missed) + is_news
+    store64(lanes + LANES.missed, missed)
+    hear_said(lanes, expected, load64(words + WORD))
+    for number in range(load64(lanes + LANES.count)):
+        is_broken = 1 if third >> number & 1 != 0 or (number == main and missed >= MOST_MISSED) else 0
+        if is_broken != 0 and load64(lane_of(lanes, number) + LANE.flags) == 0:
+            break_lane(state, lanes, number)
     enlist_lanes(state, lanes)
 
 

@@ -106,9 +106,9 @@ LANES = words(
     "expected early coming is_owed "
     # what the peer has said of that, of what was sent; when messages last became known to have arrived, or there were none of them
     "heard_expected heard_early said "
-    # when the peer was last asked whether a lane stands still, and when it answered; 1 + the lane by which an answer is owed; the LANES
-    # behind these in the list, itself in the last
-    "asked answered answer_by following",
+    # when the peer was last asked whether a lane stands still, and when it answered; 1 + the lane by which an answer is owed; how many
+    # answers in a row said what the lane of messages should have; the LANES behind these in the list, itself in the last
+    "asked answered answer_by missed following",
 )
 """The ways to a peer, where there are several. Behind it a LANE each, then where segments (PIECE) are that are not known to have arrived, and
 where messages (FRAME), each at its number % :data:`RING`."""

@@ -8,8 +8,8 @@
       all have passed, and UCX holds none: finish                all are here, and UCX writes none: finish
 
     a lane stands still for a second
-      SAID {ASK} -------------- another lane ----------------->  has taken in what came by all of them
-                 <-------------- the same lane --- SAID {ANSWER}
+      SAID {question} --------- another lane ----------------->  has taken in what came by all of them
+                 <-------------- the same lane --- SAID {answer}
       answered, and it stood still for two: given up, its endpoint closed by force; its segments go again, by others
 
 A segment of a message that has but one goes by the lane of messages, if that has room, and leaves the turn as it is. The buffer of a send is

@@ -1,0 +1,214 @@
+"""A lane that breaks, or falls silent, loses nothing: what went by it goes by others."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ncclx_mpi.testing.transport import End, Half
+from numba_kernels.jit import c_address
+from transports.messages import EAGER, RTS
+from transports.ucx import channel, transport
+from transports.ucx.layout import BROKEN, FAILED, GIVEN_UP, LANE, LANES, LINK, PIECES, STATE, TRANSFER
+from transports.ucx.library import Library
+from transports.ucx.transport import Lanes, Share, Ucx
+
+Words = npt.NDArray[np.uint8]
+SEGMENT = 64 << 10
+_SEND = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 7)
+
+
+@pytest.fixture(autouse=True)
+def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_NET_DEVICES", "lo")
+    monkeypatch.setattr(transport, "_FLUSH_SECONDS", 0.0)
+
+
+class Cut:
+    """One end, with lanes that can be cut: what is sent by them is gone, and UCX says that it was sent.
+
+    Parameters
+    ----------
+    haste
+        How many times faster the clock runs by which it is found that a lane stands still.
+    """
+
+    def __init__(self, ucx: Ucx, endpoints: list[bytes], haste: int = 10) -> None:
+        self.ucx, self.end, self.peer = ucx, End(ucx, endpoints), 1 - ucx._rank
+        self.cut: set[int] = set()
+        self.sent: dict[int, int] = {}
+        self._words = {name: ctypes.c_int64.from_address(ucx._state + getattr(STATE, name)) for name in ("send", "ticks_per_us")}
+        self._true = _SEND(self._words["send"].value)
+        self._false = _SEND(self._send)
+        self._words["send"].value = ctypes.cast(self._false, ctypes.c_void_p).value or 0
+        self._words["ticks_per_us"].value //= haste
+
+    def _send(self, endpoint: int, number: int, *rest: int) -> int:
+        lane = self.ucx._endpoints_to(self.peer).index(endpoint)
+        if lane in self.cut:
+            return 0
+        if number == PIECES:
+            self.sent[lane] = self.sent.get(lane, 0) + 1
+        return self._true(endpoint, number, *rest)
+
+    def break_lane(self, lane: int) -> None:
+        """As UCX says that it is broken."""
+        failed = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(c_address(channel.on_lane_failed))
+        failed(self._lane(lane), 0, -80)
+
+    def flags(self) -> list[int]:
+        """Of each lane."""
+        return [ctypes.c_int64.from_address(self._lane(number) + LANE.flags).value for number in range(len(self.ucx._workers))]
+
+    def word(self, field: str) -> int:
+        return ctypes.c_int64.from_address(self._lanes + getattr(LANES, field)).value
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(ctypes.c_int64.from_address(self.end.peers[self.peer] + LINK.flags).value & FAILED)
+
+    @property
+    def _lanes(self) -> int:
+        return int(self.ucx._lanes[self.peer])
+
+    def _lane(self, number: int) -> int:
+        return self._lanes + LANES.total + number * LANE.total
+
+
+@pytest.fixture
+def ends(library: Library, request: pytest.FixtureRequest) -> Iterator[tuple[Cut, Cut]]:
+    """Two, with three lanes between them."""
+    lanes = Lanes(["lo"] * 3, dict.fromkeys(range(2), Share(SEGMENT, 4)))
+    pair = [Ucx(library, rank, 2, {0, 1}, lanes=lanes) for rank in range(2)]
+    endpoints = [each.endpoint() for each in pair]
+    yield Cut(pair[0], endpoints), Cut(pair[1], endpoints)
+    for each in pair:
+        each.close()
+    assert not any(ctypes.c_int64.from_address(each._state + STATE.closing).value for each in pair)
+
+
+def pattern(nbytes: int) -> Words:
+    return (np.arange(nbytes) * 7 % 251).astype(np.uint8)
+
+
+def transfer(ends: tuple[Cut, Cut], nbytes: int, happens: Callable[[Half], Any], most: int = 400_000) -> tuple[Half, Half]:
+    """A large message, in whose course something happens."""
+    zero, one = (each.end for each in ends)
+    data, room = pattern(nbytes), np.zeros(nbytes, np.uint8)
+    sent, fetched = Half(data.ctypes.data, nbytes, nbytes), Half(room.ctypes.data, nbytes, nbytes)
+    assert zero.tell(1, RTS, nbytes, sent.at, 0, 0)
+    seen: list[Any] = []
+    while not seen:
+        zero.go_on(sent)
+        seen = one.received(1)
+    one.fetch_as(seen[0], fetched)
+    has_happened = False
+    for _ in range(most):
+        zero.go_on(sent)
+        one.go_on(fetched)
+        if not has_happened and fetched["passed"] > nbytes // 4:
+            has_happened = True
+            happens(fetched)
+        if (sent["finished"] and fetched["finished"]) or ends[0].is_lost:
+            break
+    assert has_happened
+    if not ends[0].is_lost:
+        assert fetched["finished"] and (room == data).all()
+    return sent, fetched
+
+
+def test_all_lanes_share_a_message_and_those_of_one_segment_leave_the_turn(ends: tuple[Cut, Cut]) -> None:
+    sent, fetched = transfer(ends, 300 * SEGMENT + 1, lambda _: None)
+    assert sent["finished"] and fetched["finished"]
+    assert sum(ends[0].sent.values()) == 301 and min(ends[0].sent.values()) > 30
+    turn, before = ends[0].word("turn"), dict(ends[0].sent)
+    for _ in range(3):
+        transfer(ends, SEGMENT, lambda _: None)
+    assert ends[0].word("turn") == turn and ends[0].sent == {**before, 0: before[0] + 3}
+
+
+@pytest.mark.parametrize("lane", range(3))
+@pytest.mark.parametrize("how", ["silent", "broken", "broken_there", "deaf"])
+def test_a_lane_that_breaks_in_the_middle_loses_nothing(ends: tuple[Cut, Cut], lane: int, how: str) -> None:
+    """It takes what is given to it and loses it; or UCX finds it broken, here or there; or what comes back by it is lost only."""
+    zero, one = ends
+
+    def happens(fetched: Half) -> None:
+        if how == "silent":
+            zero.cut.add(lane)
+        if how in ("silent", "deaf"):
+            one.cut.add(lane)
+        else:
+            (zero if how == "broken" else one).break_lane(lane)
+
+    sent, _ = transfer(ends, 400 * SEGMENT + 777, happens)
+    is_used = how != "deaf" or lane == 0
+    if not is_used:
+        return
+    transfer(ends, 100 * SEGMENT, lambda _: None)
+    assert sent["finished"]
+    given_up = [BROKEN | GIVEN_UP if number == lane else 0 for number in range(3)]
+    assert zero.flags() == one.flags() == given_up
+    assert [each.word("main") for each in ends] == [int(lane == 0)] * 2
+
+
+def test_with_the_last_lane_the_peer_is_lost_and_nothing_is_left_under_way(ends: tuple[Cut, Cut]) -> None:
+    def happens(fetched: Half) -> None:
+        for lane in range(3):
+            ends[0].break_lane(lane)
+
+    sent, _ = transfer(ends, 400 * SEGMENT, happens)
+    assert ends[0].is_lost
+    for _ in range(1000):
+        ends[0].end.go_on(sent)
+    words = [ctypes.c_int64.from_address(sent.at + getattr(TRANSFER, name)).value for name in ("flying", "booked")]
+    assert words == [0, 0] and not ends[0].ucx.is_busy and not sent["finished"]
+
+
+@pytest.mark.parametrize("how", ["silent", "broken"])
+def test_messages_that_were_lost_with_their_lane_come_by_another_in_order_and_once(ends: tuple[Cut, Cut], how: str) -> None:
+    zero, one = ends
+    expected = list(range(200))
+    sent, seen = 0, []
+    for turn in range(400_000):
+        if turn == 20:
+            for each in ends:
+                each.cut.add(0) if how == "silent" else each.break_lane(0)
+        if sent < len(expected) and zero.end.send(1, bytes(sent % 7), tag=sent):
+            sent += 1
+        zero.end.received(1)
+        seen += [message.tag for message in one.end.received(1) if message.kind == EAGER]
+        if len(seen) == len(expected):
+            break
+    assert seen == expected
+    assert one.end.send(0, b"back") and [each.word("main") for each in ends] == [1, 1]
+    answer: list[Any] = []
+    while not answer:
+        one.end.received(1)
+        answer = zero.end.received(1)
+    assert answer[0].payload == b"back"
+
+
+def test_a_peer_that_takes_nothing_for_long_keeps_its_lanes(ends: tuple[Cut, Cut]) -> None:
+    """It computes, say: nobody answers, so nothing is known to stand still."""
+    zero, one = ends
+    data, room = pattern(100 * SEGMENT), np.zeros(100 * SEGMENT, np.uint8)
+    sent, fetched = Half(data.ctypes.data, data.size, data.size), Half(room.ctypes.data, room.size, room.size)
+    assert zero.end.tell(1, RTS, data.size, sent.at, 0, 0)
+    seen: list[Any] = []
+    while not seen:
+        zero.end.go_on(sent)
+        seen = one.end.received(1)
+    one.end.fetch_as(seen[0], fetched)
+    for _ in range(100_000):
+        zero.end.go_on(sent)
+    assert zero.word("asked") != 0 and zero.word("answered") == 0
+    while not (sent["finished"] and fetched["finished"]):
+        zero.end.go_on(sent)
+        one.end.go_on(fetched)
+    assert zero.flags() == [0, 0, 0] and (room == data).all()
