@@ -155,6 +155,20 @@ SETTINGS: dict[str, Setting] = dict(
             "path of the libucp.so by which ranks of other hosts are reached; empty: the first that is found",
         ),
         _ours(
+            "lanes",
+            "",
+            str,
+            (),
+            "devices that large messages to other hosts share, as in eth1,eth2, or twice the same; small ones go by the first that lives",
+        ),
+        _ours(
+            "lane_limits",
+            "",
+            str,
+            (),
+            "segments that a lane has at once, and their bytes, by how far the peer is, as in rack=4,zone=8,dc=16,world=32x256K",
+        ),
+        _ours(
             "progress_thread",
             "off",
             str,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ncclx_mpi.p2p.progress_thread import ProgressThread
     from ncclx_mpi.tuning import Table
     from transports.base import Transport
+    from transports.ucx.transport import Lanes
     from transports.virtual.network import Network
 
 
@@ -166,18 +167,26 @@ def _to_other_nodes(membership: Membership) -> list[Transport]:
         from ncclx_mpi import rc
         from ncclx_mpi.bootstrap.heartbeat import heartbeat
         from transports.ucx import library
-        from transports.ucx.transport import Ucx
+        from transports.ucx.transport import ONE, Ucx
 
         size, arena = membership.size, membership.arena
         far = [rank for rank in range(size) if rank not in arena.near]
         found = library.find(getattr(rc, "ucx_library", ""))
         windows = str(getattr(rc, "far_windows", "auto"))
-        return [Ucx(found, membership.rank, size, far, arena.death_notice, heartbeat().limit, windows)]
+        lanes = _lanes(membership) if getattr(rc, "lanes", "") else ONE
+        return [Ucx(found, membership.rank, size, far, arena.death_notice, heartbeat().limit, windows, lanes)]
     if membership.network is None:
         return []
     from transports.virtual.transport import VirtualNetwork
 
     return [VirtualNetwork(membership.network, membership.rank)]
+
+
+def _lanes(membership: Membership) -> Lanes:
+    """The lanes to ranks of other hosts that settings name."""
+    from ncclx_mpi.locality import own, shares, whereabouts
+
+    return shares.lanes(own.in_network(whereabouts.find(membership.arena.near[0])))
 
 
 def _endpoints(membership: Membership, transports: Sequence[Transport]) -> dict[str, list[bytes]]:

@@ -46,9 +46,16 @@ def find(job: int, first_rank: int, system: Path = machine.SYSTEM) -> Locality:
     cache = machine.last_cache(min(cpus), system)
     if cache in numbers:
         numbers["cache"] = numbers[cache]
+    numbers.update(zip(NETWORK, in_network(host), strict=True))
+    return Locality(host, cpus, parts, tuple(numbers.get(level, NOWHERE) for level in LEVELS))
+
+
+def in_network(host: Whereabouts) -> tuple[int, ...]:
+    """The numbers of ``levels.NETWORK`` that a host is in."""
+    found: list[int] = []
     above: tuple[str, ...] = ()
     for level in NETWORK:  # racks of two zones may have the same name
-        if level in host.names:
-            above = (*above, host.names[level])
-            numbers[level] = number(level, *above)
-    return Locality(host, cpus, parts, tuple(numbers.get(level, NOWHERE) for level in LEVELS))
+        is_known = level in host.names
+        above = (*above, host.names[level]) if is_known else above
+        found.append(number(level, *above) if is_known else NOWHERE)
+    return tuple(found)

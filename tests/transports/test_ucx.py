@@ -30,8 +30,8 @@ def only_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pair_of(library: Library, count: int = 1) -> tuple[Transport, Transport]:
-    """Memory of peers is reached by sockets, too: the target's progress does what a device does. Of several lanes each has few, short segments."""
-    lanes = Lanes(["lo"] * count, dict.fromkeys(range(2), Share(segment=64 << 10, limit=2)))
+    """Memory of peers is reached by sockets, too: the target's progress does what a device does. Lanes have few and short segments."""
+    lanes = Lanes(["lo"] * count, share=lambda where: Share(segment=64 << 10, limit=2))
     return Ucx(library, 0, 2, {0, 1}, windows="direct", lanes=lanes), Ucx(library, 1, 2, {0, 1}, windows="direct", lanes=lanes)
 
 

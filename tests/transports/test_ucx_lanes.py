@@ -83,7 +83,7 @@ class Cut:
 @pytest.fixture
 def ends(library: Library, request: pytest.FixtureRequest) -> Iterator[tuple[Cut, Cut]]:
     """Two, with three lanes between them."""
-    lanes = Lanes(["lo"] * 3, dict.fromkeys(range(2), Share(SEGMENT, 4)))
+    lanes = Lanes(["lo"] * 3, share=lambda where: Share(SEGMENT, 4))
     pair = [Ucx(library, rank, 2, {0, 1}, lanes=lanes) for rank in range(2)]
     endpoints = [each.endpoint() for each in pair]
     yield Cut(pair[0], endpoints), Cut(pair[1], endpoints)

@@ -8,7 +8,7 @@ import select
 import struct
 import time
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -62,6 +62,7 @@ _CALLED = (
     ("close_endpoint", "ucp_ep_close_nbx"),
 )
 """Words of ``STATE``, and the functions of UCX whose addresses are there."""
+_HEAD = struct.Struct("!HHH")
 _DEVICES = Path("/sys/class/infiniband")
 _BY_RDMA = ("rc", "dc", "gga")
 """How the names of UCX's transports begin that reach memory without a processor there."""
@@ -89,15 +90,19 @@ class Lanes(NamedTuple):
     ----------
     devices
         What each goes by, as UCX names it, on this host; one may be named more than once. Messages go by the first one that lives.
-    shares
-        Of each peer, by its rank.
+    where
+        Numbers that peers are told, of the place of this rank.
+    share
+        By a peer's numbers, what the lanes to it have.
     """
 
     devices: Sequence[str] = ("",)
-    shares: Mapping[int, Share] = {}
+    where: tuple[int, ...] = ()
+    share: Callable[[tuple[int, ...]], Share] = lambda where: Share(0, 4)
 
 
-_USUAL = Share(0, 4)
+ONE = Lanes()
+"""One lane, by the devices that UCX finds."""
 
 
 class Ucx(Transport):
@@ -140,7 +145,7 @@ class Ucx(Transport):
         on_death: DeathNotice | None = None,
         patience: float = 0.0,
         windows: str = "auto",
-        lanes: Lanes = Lanes(),  # noqa: B008 - it is immutable
+        lanes: Lanes = ONE,
     ) -> None:
         self.library = library
         self._rank = rank
@@ -151,7 +156,8 @@ class Ucx(Transport):
         self._patience = patience
         self._is_direct = windows == "direct"
         self._has_remote = self._is_direct or (windows == "auto" and _DEVICES.is_dir() and any(_DEVICES.iterdir()))
-        self._shares = lanes.shares
+        self._where = lanes.where
+        self._share = lanes.share
         self._workers = [Worker(library, self._has_remote and not number, device) for number, device in enumerate(lanes.devices)]
         self._worker = self._workers[0]
         self._worker_words = array("q", [worker.address for worker in self._workers])
@@ -243,13 +249,14 @@ class Ucx(Transport):
         return f"UCX {self.library.name} finds no way to rank {peer}: {status}; UCX_LOG_LEVEL=warn lets it say more"
 
     def endpoint(self) -> bytes:
-        """The addresses of this rank's interfaces, if UCX goes by sockets, and those of its workers."""
+        """The addresses of this rank's interfaces, if UCX goes by sockets, where it is, and the addresses of its workers."""
         found = addresses_of(device for _, device in self._worker.resources()) if self._has_only_sockets else []
         workers = [worker.endpoint() for worker in self._workers]
         return b"".join(
             (
-                struct.pack("!HH", len(found), len(workers)),
+                _HEAD.pack(len(found), len(self._where), len(workers)),
                 *found,
+                struct.pack(f"!{len(self._where)}q", *self._where),
                 *(struct.pack("!H", len(worker)) + worker for worker in workers),
             )
         )
@@ -315,7 +322,7 @@ class Ucx(Transport):
             raise ConnectionError(f"ucx: {reason}")
         if not endpoint:
             raise ConnectionError(f"ucx: rank {peer} has not said where its worker is")
-        hosts, workers = _parts_of(endpoint)
+        hosts, where, workers = _parts_of(endpoint)
         if hosts not in self._targets:
             self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
         (targets, count), place = self._targets[hosts], self._places[peer]
@@ -326,12 +333,11 @@ class Ucx(Transport):
         for field, value in (("address", ctypes.addressof(addresses[0])), ("rank", place), ("state", self._state)):
             _word_at(self._link(peer) + getattr(LINK, field)).value = value
         if len(addresses) > 1:
-            self._make_lanes(peer, [ctypes.addressof(address) for address in addresses])
+            self._make_lanes(peer, [ctypes.addressof(address) for address in addresses], self._share(where))
 
-    def _make_lanes(self, peer: int, addresses: Sequence[int]) -> None:
+    def _make_lanes(self, peer: int, addresses: Sequence[int], share: Share) -> None:
         """Reach a peer by as many lanes as there are addresses of its workers."""
         self._lane_blocks[peer], lanes = zeroed(LANES.total + len(addresses) * LANE.total + 2 * RING * WORD)
-        share = self._shares.get(peer, _USUAL)
         for field, value in (
             ("link", self._link(peer)),
             ("count", len(addresses)),
@@ -401,15 +407,16 @@ class Ucx(Transport):
         return [_word_at(first + number * LANE.total + LANE.endpoint).value for number in range(len(self._addresses[peer]))]
 
 
-def _parts_of(endpoint: bytes) -> tuple[bytes, list[bytes]]:
-    """The addresses of the interfaces of a peer, one behind the other, and those of its workers."""
-    hosts, count = struct.unpack_from("!HH", endpoint)
-    at, workers = 4 + 4 * hosts, []
+def _parts_of(endpoint: bytes) -> tuple[bytes, tuple[int, ...], list[bytes]]:
+    """The addresses of the interfaces of a peer, one behind the other, where it is, and the addresses of its workers."""
+    hosts, numbers, count = _HEAD.unpack_from(endpoint)
+    ways, places = _HEAD.size, _HEAD.size + 4 * hosts
+    at, workers = places + 8 * numbers, []
     for _ in range(count):
         (length,) = struct.unpack_from("!H", endpoint, at)
         workers.append(endpoint[at + 2 : at + 2 + length])
         at += 2 + length
-    return endpoint[4 : 4 + 4 * hosts], workers
+    return endpoint[ways:places], struct.unpack_from(f"!{numbers}q", endpoint, places), workers
 
 
 def _finish(begun: Sequence[tuple[Worker, int]], seconds: float) -> list[tuple[Worker, int]]:
