@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from namespaces import ip, namespaces
+from namespaces import await_links, ip, namespaces
 
 HERE = Path(__file__).resolve()
 HOME = HERE.parents[1]
@@ -183,12 +183,7 @@ def hosts(congestion: str = _LIKE_MOST_KERNELS) -> Iterator[None]:
             ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
             for each in ("lo", link):
                 ip("-n", name, "link", "set", each, "up")
-        for _ in range(100):  # the system says a moment later that they run, and UCX opens no link before
-            if all("state UP" in ip("-n", name, "link", "show", link) for name, link in zip(_HOSTS, links, strict=True)):
-                break
-            time.sleep(0.05)
-        else:
-            raise SystemExit("the link between the namespaces does not come up within 5 s")
+        await_links(zip(_HOSTS, links, strict=True))
         yield
 
 

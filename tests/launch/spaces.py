@@ -115,17 +115,29 @@ def two_spaces() -> Iterator[tuple[Space, Space]]:
     try:
         for space in both:
             _ip("netns", "add", space.name)
-        _ip("link", "add", first.link, "netns", first.name, "type", "veth", "peer", "name", second.link, "netns", second.name)
         for space in both:
-            _ip("-n", space.name, "addr", "add", f"{space.address}/24", "dev", space.link)
             _ip("-n", space.name, "link", "set", "lo", "up")
-            space.set_link("up")
-        for space in both:
-            _wait_until_up(space)
+        _join(first, second)
         yield both
     finally:
         for space in both:
             subprocess.run(["ip", "netns", "del", space.name], capture_output=True, check=False)
+
+
+def add_link(spaces: tuple[Space, Space], name: str, number: int) -> tuple[Space, Space]:
+    """Join two hosts by one more link, which has the same name on both: each of them by that one."""
+    first, second = (Space(space.name, name, f"10.93.{number}.{host}") for host, space in enumerate(spaces, 1))
+    _join(first, second)
+    return first, second
+
+
+def _join(first: Space, second: Space) -> None:
+    _ip("link", "add", first.link, "netns", first.name, "type", "veth", "peer", "name", second.link, "netns", second.name)
+    for space in (first, second):
+        _ip("-n", space.name, "addr", "add", f"{space.address}/24", "dev", space.link)
+        space.set_link("up")
+    for space in (first, second):
+        _wait_until_up(space)
 
 
 def _wait_until_up(space: Space) -> None:

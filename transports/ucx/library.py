@@ -290,6 +290,8 @@ class Worker:
 
     Attributes
     ----------
+    device : str
+        As given.
     address : int
         The ``ucp_worker_h``.
     event : int
@@ -303,7 +305,7 @@ class Worker:
 
     def __init__(self, library: Library, is_remote: bool = False, device: str = "") -> None:
         self._library = library
-        self._device = device
+        self.device = device
         self._ucp = library.handle
         self._context = ctypes.c_void_p()
         worker = ctypes.c_void_p()
@@ -318,13 +320,14 @@ class Worker:
     def _start(self, features: int) -> None:
         config = ctypes.c_void_p()
         self._check(self._ucp.ucp_config_read(None, None, ctypes.byref(config)), "read its settings")
-        if self._device:
-            self._check(self._ucp.ucp_config_modify(config, b"NET_DEVICES", self._device.encode()), f"use {self._device}")
+        if self.device:
+            self._check(self._ucp.ucp_config_modify(config, b"NET_DEVICES", self.device.encode()), f"use {self.device}")
         params = _Params(mask=1, features=features)
         major, minor, _ = self._library.version
         status = self._ucp.ucp_init_version(major, minor, ctypes.byref(params), config, ctypes.byref(self._context))
         self._ucp.ucp_config_release(config)
-        self._check(status, f"start with the device {self._device}" if self._device else "start")
+        of = f"start with the device {self.device} (`ncclx info --ucx` names those that there are)"
+        self._check(status, of if self.device else "start")
 
     @property
     def context(self) -> int:

@@ -8,7 +8,7 @@ import select
 import struct
 import time
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -235,12 +235,17 @@ class Ucx(Transport):
     def why(self, peer: int) -> str:
         found = f"they are on different hosts: UCX {self.library.name} of {self.library.path}, as {self.library.reason}"
         windows = "; it reads and writes windows by itself" if self.remote_memory is not None else ""
-        ways = "; lane ".join(
-            f"{number}: {worker.ways_of(endpoint)}" if peer in self._lane_blocks else worker.ways_of(endpoint)
-            for number, (worker, endpoint) in enumerate(zip(self._workers, self._endpoints_to(peer), strict=False))
-            if endpoint
-        )
-        return f"{found}; it goes by {'lane ' if peer in self._lane_blocks else ''}{ways}{windows}" if ways else found + windows
+        ways = "; ".join(self._ways_to(peer))
+        return f"{found}; it goes by {ways}{windows}" if ways else found + windows
+
+    def _ways_to(self, peer: int) -> Iterator[str]:
+        """By what a peer is reached, lane by lane, if there are several; nothing if there is no connection yet."""
+        endpoints = self._endpoints_to(peer)
+        for number, (worker, endpoint) in enumerate(zip(self._workers, endpoints, strict=False)):
+            if len(endpoints) > 1:
+                yield f"lane {number}: {worker.ways_of(endpoint) if endpoint else f'{worker.device}, not used yet'}"
+            elif endpoint:
+                yield worker.ways_of(endpoint)
 
     def why_lost(self, peer: int) -> str:
         if peer not in self._addresses or not _word_at(self._link(peer) + LINK.flags).value & UNREACHED:
