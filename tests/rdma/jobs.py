@@ -36,10 +36,10 @@ def counters(folder: Path) -> dict[str, int]:
     return {name: int((folder / name).read_text()) for name in _COUNTED} if folder.is_dir() else dict.fromkeys(_COUNTED, 0)
 
 
-def run(ranks_a_node: int, folder: Path, *words: str) -> None:
+def run(ranks_a_node: int, folder: Path, *words: str, lanes: str = "") -> None:
     """One job, to its end."""
     before, begun = counters(folder), time.monotonic()
-    env = {**os.environ, "NCCLX_MPI_TOKEN": secrets.token_hex(16), "PYTHONPATH": str(HOME)}
+    env = {**os.environ, "NCCLX_MPI_TOKEN": secrets.token_hex(16), "PYTHONPATH": str(HOME), "NCCLX_MPI_LANES": lanes}
     program = [
         sys.executable,
         "-m",
@@ -128,6 +128,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     run(1, folder, *(["stop"] if folder.is_dir() else []))
     run(2, folder, "kill")
+    run(1, folder, "lanes", lanes=",".join([os.environ["UCX_NET_DEVICES"]] * 2))
     lose_a_peer()
     lose_a_target()
 

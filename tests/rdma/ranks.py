@@ -1,6 +1,7 @@
 """What the ranks of a test job do: messages, a collective of each kind, a window; with the argument ``kill``, the last one then dies.
 
-With ``stop``, for which the network has to be one with RDMA, a rank is stopped, and its window accessed all the same.
+With ``stop``, for which the network has to be one with RDMA, a rank is stopped, and its window accessed all the same. With ``lanes`` there
+are messages only.
 """
 
 from __future__ import annotations
@@ -217,6 +218,9 @@ def lose_the_last() -> None:
 
 
 talk()
+if sys.argv[1:] == ["lanes"]:
+    print(f"rank {rank} has talked by lanes", flush=True)
+    sys.exit()
 collect()
 access()
 combine()

@@ -111,6 +111,13 @@ def test_jobs_do_all_by_rdma(said: str, nranks: int) -> None:
     assert min(check(said, nranks)) > MOVED[nranks] / 1024
 
 
+@pytest.mark.parametrize("where", ["said", "said_here"])
+def test_lanes_share_messages_out(request: pytest.FixtureRequest, where: str) -> None:
+    """Over verbs the receiver's UCX gets each segment into the buffer."""
+    found = re.findall(r"rank (\d) has talked by lanes", request.getfixturevalue(where))
+    assert sorted(found) == ["0", "1"]
+
+
 def test_survivors_learn_of_a_killed_rank(said: str) -> None:
     assert sorted(re.findall(r"rank (\d) knows", said)) == ["0", "1", "2"]
 
