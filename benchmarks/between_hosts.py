@@ -1,6 +1,7 @@
 """What ranks of two hosts reach by UCX, beside UCX's own benchmark with the same library: ``python benchmarks/between_hosts.py``, as root.
 
-The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces, so UCX goes by TCP. Its congestion control is
+The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces (``--hosts 4``: so many, each joined with a
+bridge), so UCX goes by TCP. Its congestion control is
 cubic for all, which a kernel has if nobody chooses another, or reno where namespaces may not have that one; ``--congestion system``: the
 machine's own. In each of ``--rounds`` rounds all are run in turn, and the best of each counts, since what disturbs a measurement only ever
 makes it longer.
@@ -37,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,9 @@ _COLLECTIVES = (
 )
 """Name, bytes, and the flat algorithm that ran before plans knew of hosts."""
 _LIKE_MOST_KERNELS = "cubic,reno"
-_HOSTS = tuple(f"nm{os.getpid()}{end}" for end in "ab")
-_ADDRESSES = ("10.94.0.1", "10.94.0.2")
+_HOSTS = tuple(f"nm{os.getpid()}{end}" for end in "abcdefgh")
+_SWITCH = f"nm{os.getpid()}s"
+_ADDRESSES = tuple(f"10.94.0.{number}" for number, _ in enumerate(_HOSTS, 1))
 
 
 def main() -> None:
@@ -92,6 +94,7 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
     parser.add_argument("--only", choices=("am", "idle", "mpi"), help="one part; bw belongs to am")
     parser.add_argument("--ranks", type=int, default=2, help="of each host, in the part mpi")
+    parser.add_argument("--hosts", type=int, default=2, choices=range(2, 1 + len(_HOSTS)), help="in the part mpi")
     parser.add_argument("--calls", default="", help="collectives of the part mpi, and ping-pong; all if not given: bcast,gather")
     parser.add_argument("--congestion", default=_LIKE_MOST_KERNELS, help="control of TCP, the first that may be had; or system")
     parser.add_argument("--free", action="store_true", help="do not bind the ranks of the part mpi to cores")
@@ -106,7 +109,7 @@ def main() -> None:
         idle_rank() if options.rank == "idle" else mpi_rank(options)
     else:
         peers = dict(peer.split("=", 1) for peer in options.peer)
-        with hosts(options.congestion):
+        with hosts(options.congestion, options.hosts):
             rows = measure(options, peers)
         report(rows)
         if options.json:
@@ -123,7 +126,7 @@ def measure(options: argparse.Namespace, peers: dict[str, str]) -> Rows:
     parts = {
         "am": lambda: [ends_of_ours(), perftests()],
         "idle": lambda: [job("ours", ours(2, "--rank", "idle"))],
-        "mpi": lambda: [*mpi(peers, options.ranks, options.calls, options.free)],
+        "mpi": lambda: [*mpi(peers, options)],
     }
     for number in range(options.rounds):
         for part, run in parts.items():
@@ -153,7 +156,7 @@ def report(rows: Rows) -> None:
 
 def write(rows: Rows, options: argparse.Namespace) -> None:
     """Write the best of each and all rounds as JSON, with what was asked for."""
-    words = {name: getattr(options, name) for name in ("rounds", "ranks", "free", "congestion")}
+    words = {name: getattr(options, name) for name in ("rounds", "hosts", "ranks", "free", "congestion")}
     listed = [{"what": row, "best": best_of(row, columns), "rounds": columns} for row, columns in rows.items()]
     about = {"date": time.strftime("%Y-%m-%d"), "unit": "us; of bw, MB/s", "options": words, "rows": listed}
     Path(options.json).write_text(json.dumps(about, indent=1) + "\n")
@@ -172,18 +175,27 @@ def fastest_peer(row: str, found: dict[str, float]) -> str:
 
 
 @contextlib.contextmanager
-def hosts(congestion: str = _LIKE_MOST_KERNELS) -> Iterator[None]:
-    """Make two namespaces, and remove them. `congestion`: what TCP is controlled by there, the first that may be had; or ``system``."""
-    links = [f"v{name}" for name in _HOSTS]
-    with namespaces(*_HOSTS):
-        ip("link", "add", links[0], "netns", _HOSTS[0], "type", "veth", "peer", "name", links[1], "netns", _HOSTS[1])
-        for name, link, address in zip(_HOSTS, links, _ADDRESSES, strict=True):
+def hosts(congestion: str = _LIKE_MOST_KERNELS, count: int = 2) -> Iterator[None]:
+    """Make namespaces, and remove them. `congestion`: what TCP is controlled by there, the first that may be had; or ``system``."""
+    names = _HOSTS[:count]
+    links = [f"v{name}" for name in names]
+    with namespaces(*names, *([_SWITCH] if count > 2 else [])):
+        if count > 2:
+            ip("-n", _SWITCH, "link", "add", "bridge", "type", "bridge")
+            ip("-n", _SWITCH, "link", "set", "bridge", "up")
+            for name, link in zip(names, links, strict=True):
+                port = f"p{link}"
+                ip("link", "add", link, "netns", name, "type", "veth", "peer", "name", port, "netns", _SWITCH)
+                ip("-n", _SWITCH, "link", "set", port, "master", "bridge", "up")
+        else:
+            ip("link", "add", links[0], "netns", names[0], "type", "veth", "peer", "name", links[1], "netns", names[1])
+        for name, link, address in zip(names, links, _ADDRESSES, strict=False):
             if congestion != "system":
                 control_congestion(name, congestion.split(","))
             ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
             for each in ("lo", link):
                 ip("-n", name, "link", "set", each, "up")
-        await_links(zip(_HOSTS, links, strict=True))
+        await_links(zip(names, links, strict=True))
         yield
 
 
@@ -313,12 +325,12 @@ def perftest(test: str, nbytes: int, loops: int, column: int) -> float:
 # Ranks --------------------------------------------------------------------------------------------------------------------
 
 
-def ours(ranks: int, *words: str) -> list[list[str]]:
-    """Commands that start ranks of this library on each host."""
+def ours(ranks: int, *words: str, count: int = 2) -> list[list[str]]:
+    """Commands that start ranks of this library on each of so many hosts."""
     port = 29_000 + secrets.randbelow(500)
-    own = ["--nnodes", "2", "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", str(ranks)]
+    own = ["--nnodes", str(count), "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", str(ranks)]
     line = [sys.executable, "-m", "ncclx_mpi", "run", *own]
-    return [on_host(node, *line, "--node-rank", str(node), str(HERE), *words) for node in range(2)]
+    return [on_host(node, *line, "--node-rank", str(node), str(HERE), *words) for node in range(count)]
 
 
 def job(name: str, commands: list[list[str]], **variables: str) -> dict[str, dict[str, float]]:
@@ -381,10 +393,19 @@ def idle_rank() -> None:
     comm.Barrier()
 
 
-def mpi(peers: dict[str, str], ranks: int, calls: str, is_free: bool = False) -> Iterator[dict[str, dict[str, float]]]:
+def mpi(peers: dict[str, str], options: argparse.Namespace) -> Iterator[dict[str, dict[str, float]]]:
     """The program of :func:`mpi_rank` by this library and by each peer."""
-    words = ["--rank", "mpi", "--ranks", str(ranks), "--calls", calls, *(["--free"] if is_free else [])]
-    yield job("ours", ours(ranks, *words))
+    own = [
+        "--ranks",
+        str(options.ranks),
+        "--hosts",
+        str(options.hosts),
+        "--calls",
+        options.calls,
+        *(["--free"] if options.free else []),
+    ]
+    words = ["--rank", "mpi", *own]
+    yield job("ours", ours(options.ranks, *words, count=options.hosts))
     with tempfile.TemporaryDirectory() as folder:
         rsh = Path(folder) / "rsh"  # a remote shell whose hosts are namespaces, which say their own name
         rsh.write_text(
@@ -393,17 +414,18 @@ def mpi(peers: dict[str, str], ranks: int, calls: str, is_free: bool = False) ->
         )
         rsh.chmod(0o755)
         for name, python in peers.items():
-            started = [str(Path(python).parent / "mpiexec"), *_options_of(name, str(rsh), ranks), python, str(HERE), *words]
+            its = _options_of(name, str(rsh), options.ranks, _HOSTS[: options.hosts])
+            started = [str(Path(python).parent / "mpiexec"), *its, python, str(HERE), *words]
             yield job(name, [on_host(0, *started)], UCX_TLS="tcp")  # else by shared memory, across namespaces
 
 
-def _options_of(name: str, rsh: str, ranks: int) -> list[str]:
+def _options_of(name: str, rsh: str, ranks: int, names: Sequence[str]) -> list[str]:
     """What an MPI's ``mpiexec`` is told to start `ranks` ranks on each host by a remote shell."""
     if name == "openmpi":
-        hosts = ",".join(f"{host}:{ranks}" for host in _HOSTS)
-        return ["--allow-run-as-root", "--mca", "plm_ssh_agent", rsh, "--host", hosts, "-n", str(2 * ranks)]
-    by_host = ["-hosts", ",".join(_HOSTS), "-n", str(2 * ranks), "-ppn", str(ranks)]
-    return ["-launcher", "ssh", "-launcher-exec", rsh, "-iface", f"v{_HOSTS[0]}", *by_host]
+        by_name = ",".join(f"{host}:{ranks}" for host in names)
+        return ["--allow-run-as-root", "--mca", "plm_ssh_agent", rsh, "--host", by_name, "-n", str(len(names) * ranks)]
+    by_host = ["-hosts", ",".join(names), "-n", str(len(names) * ranks), "-ppn", str(ranks)]
+    return ["-launcher", "ssh", "-launcher-exec", rsh, "-iface", f"v{names[0]}", *by_host]
 
 
 def mpi_rank(options: argparse.Namespace) -> None:
@@ -452,7 +474,7 @@ def is_wanted(name: str, only: str) -> bool:
 
 
 def half_round_trip_of_arrays(comm: Any, nbytes: int) -> float:
-    """Microseconds between rank 0 and the first one of the other host; 0 on other ranks."""
+    """Microseconds between rank 0 and one of another host; 0 on other ranks."""
     data, times, far = np.zeros(nbytes, np.uint8), [], comm.size // 2
     comm.Barrier()
     for _ in range(max(8, min(2000, (64 << 20) // nbytes)) if comm.rank in (0, far) else 0):

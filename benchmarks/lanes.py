@@ -146,7 +146,12 @@ def job(rank: str, options: argparse.Namespace, cut: int = 0, **variables: list[
     token, port = secrets.token_hex(16), _PORT + secrets.randbelow(500)
     started = []
     for host in range(2):
-        env = {**os.environ, "PYTHONPATH": str(HOME), "NCCLX_MPI_TOKEN": token, **{name: values[host] for name, values in variables.items()}}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(HOME),
+            "NCCLX_MPI_TOKEN": token,
+            **{name: values[host] for name, values in variables.items()},
+        }
         own = ["--nnodes", "2", "--rendezvous", f"{_NETWORKS[0]}.1:{port}", "-n", "1", "--node-rank", str(host)]
         words = [str(HERE), "--rank", rank, "--bytes", str(options.bytes)]
         line = on_host(host, sys.executable, "-m", "ncclx_mpi", "run", *own, *words)
