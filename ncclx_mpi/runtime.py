@@ -183,10 +183,19 @@ def _to_other_nodes(membership: Membership) -> list[Transport]:
 
 
 def _lanes(membership: Membership) -> Lanes:
-    """The lanes to ranks of other hosts that settings name."""
+    """The lanes to ranks of other hosts that settings name.
+
+    Raises
+    ------
+    Exception
+        ERR_OTHER: the settings, or what is said of where hosts are, cannot be understood.
+    """
     from ncclx_mpi.locality import own, shares, whereabouts
 
-    return shares.lanes(own.in_network(whereabouts.find(membership.arena.near[0])))
+    try:
+        return shares.lanes(own.in_network(whereabouts.find(membership.arena.near[0])))
+    except (OSError, ValueError) as error:
+        raise errors.error(errors.ERR_OTHER, f"rank {membership.rank}: {error}") from None
 
 
 def _endpoints(membership: Membership, transports: Sequence[Transport]) -> dict[str, list[bytes]]:

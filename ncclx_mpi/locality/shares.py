@@ -14,6 +14,7 @@ WORLD = "world"
 USUAL = {"rack": Share(0, 4), "zone": Share(0, 8), "dc": Share(0, 16), WORLD: Share(0, 32)}
 """The farther a peer is, the more has to be under way for a lane to be full; the more of it there is, the longer the tail of a slow lane."""
 _SHARE = re.compile(r"(\d+)(?:x(\d+)([KM]?))?")
+_LEAST = 4 << 10
 _UNITS = {"": 0, "K": 10, "M": 20}
 
 
@@ -49,10 +50,15 @@ def _shares(text: str) -> Mapping[str, Share]:
         level, _, said = each.strip().partition("=")
         parts = _SHARE.fullmatch(said)
         share = Share(int(parts[2] or 0) << _UNITS[parts[3] or ""], int(parts[1])) if parts else None
-        if level not in found or share is None or not 1 <= share.limit <= AHEAD:
+        if level not in found or share is None or not 1 <= share.limit <= AHEAD or not _is_segment(share.segment):
             raise ValueError(
                 f"NCCLX_MPI_LANE_LIMITS={text!r}: {each!r} is not one of {', '.join(found)} with the segments of a lane, 1 to {AHEAD}, "
-                "and their bytes perhaps, as in rack=4,world=16x256K"
+                "and their bytes perhaps, a power of two from 4K on, as in rack=4,world=16x256K"
             )
         found[level] = share
     return found
+
+
+def _is_segment(nbytes: int) -> bool:
+    """Whether segments may have so many bytes: windows of arrays on devices have powers of two, across whose end none may go."""
+    return nbytes == 0 or (nbytes >= _LEAST and nbytes & (nbytes - 1) == 0)

@@ -57,8 +57,9 @@ class Simulation:
         self.parts: dict[int, tuple[Any, int]] = {}
         self.on_lane: list[list[int]] = [[] for _ in range(count)]
         self.alive = set(range(count))
-        self.said: list[tuple[int, int]] = []
+        self.said: list[tuple[int, int, int]] = []
         self.taken: set[int] = set()
+        self.held: list[int] = []
         self.now = 0
 
     def send(self) -> bool:
@@ -87,11 +88,23 @@ class Simulation:
         assert self.sender["next"] - self.sender["settled"] <= AHEAD
         self.on_lane[number].append(sequence)
 
-    def deliver(self, lane: int, place: int) -> None:
-        """One of the segments that go by a lane comes, in whatever order."""
+    def deliver(self, lane: int, place: int, is_held: bool = False) -> None:
+        """One of the segments that go by a lane comes, in whatever order; it may have to wait."""
         if not self.on_lane[lane]:
             return
         sequence = self.on_lane[lane].pop(place % len(self.on_lane[lane]))
+        if is_held and not lanes.is_here(self.receiver.at, sequence):
+            self.held.append(sequence)
+            lanes.hold(self.receiver.at, sequence)
+        else:
+            self._take(sequence)
+
+    def let_in(self) -> None:
+        """There is room for one that waits."""
+        if self.held:
+            self._take(self.held.pop())
+
+    def _take(self, sequence: int) -> None:
         if lanes.is_here(self.receiver.at, sequence):
             assert sequence in self.taken, "what is dropped has come before"
             return
@@ -104,7 +117,7 @@ class Simulation:
 
     def say(self) -> None:
         """The receiver says what it has."""
-        self.said.append((self.receiver["expected"], self.receiver["early"]))
+        self.said.append((self.receiver["expected"], self.receiver["early"], self.receiver["held"]))
 
     def hear(self, place: int) -> None:
         """The sender hears one of these, perhaps behind a later one."""
@@ -116,6 +129,8 @@ class Simulation:
             assert sequence in self.taken, "only what has arrived is settled"
             del self.parts[sequence]
             self.unsettled[self.of_segment[sequence]] -= 1
+        lanes.settle_held(self.sender.at, self.now)
+        assert all(0 <= self.sender.flying(each) <= self.limit for each in range(len(self.on_lane)))
 
     def break_lane(self, lane: int, is_swallowed: bool) -> None:
         """A lane breaks: what goes by it never comes, or comes late, in the end."""
@@ -130,7 +145,8 @@ class Simulation:
 
 ACTIONS = st.one_of(
     st.tuples(st.just("send")),
-    st.tuples(st.just("deliver"), st.integers(0, 3), st.integers(0, 70)),
+    st.tuples(st.just("deliver"), st.integers(0, 3), st.integers(0, 70), st.booleans()),
+    st.tuples(st.just("let_in")),
     st.tuples(st.just("say")),
     st.tuples(st.just("hear"), st.integers(0, 9)),
     st.tuples(st.just("break_lane"), st.integers(0, 3), st.booleans()),
@@ -157,12 +173,15 @@ def test_nothing_is_lost_or_taken_twice(count: int, limit: int, start: int, size
         for lane in range(count):
             while simulation.on_lane[lane]:
                 simulation.deliver(lane, 0)
+        simulation.let_in()
         simulation.say()
         simulation.hear(-1)
     assert simulation.left == simulation.unsettled == [0] * len(sizes)
     sender, receiver = simulation.sender, simulation.receiver
     assert sender["next"] == sender["settled"] == receiver["expected"] == start + sum(sizes)
-    assert sender["lost"] == receiver["early"] == receiver["coming"] == 0 and not any(map(sender.flying, simulation.alive))
+    assert sender["lost"] == receiver["early"] == receiver["held"] == receiver["coming"] == 0 and not any(
+        map(sender.flying, simulation.alive)
+    )
 
 
 def test_a_lane_that_is_twice_as_fast_is_given_twice_as_many() -> None:
@@ -201,10 +220,28 @@ def test_a_segment_that_no_peer_may_send_is_taken_for_one_that_came() -> None:
 
 def test_what_is_being_written_is_known_at_its_place_when_others_come() -> None:
     end = End(2, 4, 0)
-    lanes.set_coming(end.at, 3, 1)
+    for sequence in (3, 5):
+        lanes.hold(end.at, sequence)
+    lanes.begin_writing(end.at, 3)
     for sequence in (1, 0):
         lanes.take_in(end.at, sequence)
     assert [lanes.is_coming(end.at, sequence) for sequence in range(2, 6)] == [0, 1, 0, 0]
-    lanes.set_coming(end.at, 3, 0)
     lanes.take_in(end.at, 3)
-    assert (end["expected"], end["early"], end["coming"], end["is_owed"]) == (2, 2, 0, 1)
+    assert [end[word] for word in ("expected", "early", "held", "coming", "is_owed")] == [2, 2, 8, 0, 1]
+    lanes.let_go(end.at, 5)
+    assert end["held"] == 0
+
+
+def test_a_lane_whose_segments_wait_takes_others_and_those_that_were_lost_with_another_go_by_it() -> None:
+    """Room for what waits may be made only when a segment has come that was lost."""
+    simulation = Simulation(2, 2, 0, [40])
+    while simulation.send():
+        pass
+    assert simulation.on_lane == [[0, 2], [1, 3]]
+    for _ in range(2):
+        simulation.deliver(1, 0, is_held=True)
+    simulation.break_lane(0, is_swallowed=True)
+    assert not simulation.send()
+    simulation.say()
+    simulation.hear(0)
+    assert simulation.send() and simulation.send() and not simulation.send() and simulation.on_lane == [[], [0, 2]]

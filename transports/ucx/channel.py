@@ -61,6 +61,7 @@ from transports.ucx.layout import (
     PARAMS,
     PEER_ERRORS,
     SAID,
+    SAYING,
     STATE,
     UNREACHED,
     WINDOW,
@@ -114,9 +115,10 @@ def on_failed(link, endpoint, status):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def lanes_of(state, link):  # type: ignore[no-untyped-def]
-    """The LANES to a peer; 0 if there is one way to it."""
+    """The LANES to a peer; 0 if there is one way to it, as by the block through which a rank reaches its own memory."""
     table = load64(state + STATE.lanes)
-    return load64(table + WORD * load64(link + LINK.rank)) if table != 0 else 0
+    lanes = load64(table + WORD * load64(link + LINK.rank)) if table != 0 else 0
+    return lanes if lanes != 0 and load64(lanes + LANES.link) == link else 0
 
 
 @kernel("void(int64, int64)")
@@ -160,33 +162,49 @@ def endpoint_of(state, link):  # type: ignore[no-untyped-def]
     found = load64(link + LINK.endpoint)
     if found != 0 or load64(link + LINK.flags) & FAILED != 0:
         return found
-    way, status = look_for_route(state, load64(link + LINK.rank)), NO_WAY
+    lanes = lanes_of(state, link)
+    if lanes != 0:
+        _choose_main(state, lanes)
+        return load64(link + LINK.endpoint)
+    way, status = look_for_route(state, load64(link + LINK.rank), 0), NO_WAY
     if way == WAIT:
         return 0
-    lanes = lanes_of(state, link)
-    if way == ROUTED and lanes != 0:
-        number = load64(lanes + LANES.main)
-        store64(link + LINK.endpoint, endpoint_of_lane(state, lane_of(lanes, number)))
-        status = OK
-    elif way == ROUTED:
+    if way == ROUTED:
         status = _make_endpoint(state, 0, load64(link + LINK.address), load64(state + STATE.on_failed), link, link + LINK.endpoint)
     if status != OK:
-        if load64(link + LINK.next) == 0 and lanes == 0:
+        if load64(link + LINK.next) == 0:
             store64(link + LINK.address, status)
             store64(link + LINK.flags, load64(link + LINK.flags) | UNREACHED)
-        lose_way(state, link)
+        fail(link)
     return load64(link + LINK.endpoint)
+
+
+@kernel("void(int64, int64)")
+def _choose_main(state, lanes):  # type: ignore[no-untyped-def]
+    """Messages go by the first lane that has an endpoint, from now on; as long as there is none, they wait."""
+    link = load64(lanes + LANES.link)
+    for number in range(load64(lanes + LANES.count)):
+        endpoint = endpoint_of_lane(state, lane_of(lanes, number))
+        if endpoint != 0 and load64(lane_of(lanes, number) + LANE.flags) == 0:
+            store64(lanes + LANES.main, number)
+            store64(link + LINK.endpoint, endpoint)
+            return
 
 
 @kernel("int64(int64, int64)")
 def endpoint_of_lane(state, lane):  # type: ignore[no-untyped-def]
-    """The endpoint of a lane, made on first use; 0 if there is none any more."""
+    """The endpoint of a lane, made on first use; 0 if there is none any more, or none yet."""
     if load64(lane + LANE.endpoint) != 0 or load64(lane + LANE.flags) != 0:
         return load64(lane + LANE.endpoint)
-    number, address = load64(lane + LANE.number), load64(lane + LANE.address)
-    status = _make_endpoint(state, number, address, load64(state + STATE.on_lane_failed), lane, lane + LANE.endpoint)
+    lanes, number, status = load64(lane + LANE.lanes), load64(lane + LANE.number), NO_WAY
+    way = look_for_route(state, load64(load64(lanes + LANES.link) + LINK.rank), number)
+    if way == WAIT:
+        return 0
+    if way == ROUTED:
+        call, address = load64(state + STATE.on_lane_failed), load64(lane + LANE.address)
+        status = _make_endpoint(state, number, address, call, lane, lane + LANE.endpoint)
     if status != OK:
-        break_lane(state, load64(lane + LANE.lanes), number)
+        break_lane(state, lanes, number)
     return load64(lane + LANE.endpoint)
 
 
@@ -242,7 +260,7 @@ def _keep_until_taken(lanes, sequence, frame):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64)")
-def _forget_taken(lanes, first, end):  # type: ignore[no-untyped-def]
+def forget_taken(lanes, first, end):  # type: ignore[no-untyped-def]
     """The peer has taken these messages."""
     for sequence in range(first, end):
         frame = load64(place_of_frame(lanes, sequence))
@@ -254,10 +272,11 @@ def _forget_taken(lanes, first, end):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64)")
 def post_again(lanes, first, end):  # type: ignore[no-untyped-def]
-    """Send messages that may have been lost with a lane."""
+    """Send messages that may have been lost with a lane. Where this rank reaches itself, the first may be taken before the next is sent."""
     for sequence in range(first, end):
-        frame = load64(place_of_frame(lanes, sequence))
-        post(frame, _length_of(frame + FRAME.message))
+        if sequence >= load64(load64(lanes + LANES.link) + LINK.acknowledged):
+            frame = load64(place_of_frame(lanes, sequence))
+            post(frame, _length_of(frame + FRAME.message))
     store64(lanes + LANES.said, ticks())
 
 
@@ -315,12 +334,22 @@ def make_progress(state, most):  # type: ignore[no-untyped-def]
     make_progress_of(state, load64(state + STATE.worker), most)
 
 
-@kernel("void(int64, int64, int64)")
+@kernel("int64(int64, int64, int64)")
 def make_progress_of(state, worker, most):  # type: ignore[no-untyped-def]
-    """The same of the worker of a lane."""
-    for _ in range(most):
+    """The same of the worker of a lane; whether there was any."""
+    for turn in range(most):
         if call_one(load64(state + STATE.progress), worker) & _LOWER_HALF == 0:
-            return
+            return 1 if turn > 0 else 0
+    return 1
+
+
+@kernel("int64(int64, int64)")
+def make_progress_by_lanes(state, most):  # type: ignore[no-untyped-def]
+    """The same of all workers but the first."""
+    found = 0
+    for number in range(1, load64(state + STATE.worker_count)):
+        found |= make_progress_of(state, worker_of(state, number), most)
+    return found
 
 
 @kernel("int64(int64)")
@@ -330,13 +359,14 @@ def _is_unheard(link):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
-def send(engine, link, kind, context, tag, nbytes, first, second, third):  # type: ignore[no-untyped-def]
+def send(engine, link, kind, context, tag, nbytes, first, second, rest):  # type: ignore[no-untyped-def]
     """Send a message (:mod:`transports.messages`); 1, or 0 if there is no way to the peer now, or it has not taken enough of those before.
 
     Farewells are read before one is sent: who has left closes its end, and the failure to send to it would be taken for its death.
     """
     if kind == GOODBYE:
         make_progress(load64(link + LINK.state), MOST_PROGRESS)
+        make_progress_by_lanes(load64(link + LINK.state), MOST_PROGRESS)
         if load64(link + LINK.endpoint) == 0 and _is_unheard(link) != 0:
             return 1
     flags, sent = load64(link + LINK.flags), load64(link + LINK.sent)
@@ -357,7 +387,7 @@ def send(engine, link, kind, context, tag, nbytes, first, second, third):  # typ
     if kind != EAGER:
         store64(payload, first)
         store64(payload + WORD, second)
-        store64(payload + 2 * WORD, third)
+        store64(payload + 2 * WORD, rest)
     elif nbytes > 0:
         copy(payload, first, nbytes)
     store64(link + LINK.sent, sent + 1)
@@ -396,12 +426,12 @@ def credit(engine, link, released):  # type: ignore[no-untyped-def]
 def hand_up(state, link, message):  # type: ignore[no-untyped-def]
     """Hand a message up; whether it was taken."""
     kind, nbytes, payload = load64(message + HEADER.kind), load64(message + HEADER.nbytes), message + HEADER.total
-    first, second, third = payload, nbytes, 0
+    first, second, rest = payload, nbytes, 0
     if kind != EAGER:
-        first, second, third = load64(payload), load64(payload + WORD), load64(payload + 2 * WORD)
+        first, second, rest = load64(payload), load64(payload + WORD), load64(payload + 2 * WORD)
     function, engine = load64(state + STATE.arrive), load64(state + STATE.engine)
     context, tag = load64(message + HEADER.context), load64(message + HEADER.tag)
-    if call_message(function, engine, link, kind, context, tag, nbytes, first, second, third) == 0:
+    if call_message(function, engine, link, kind, context, tag, nbytes, first, second, rest) == 0:
         return 0
     if kind == GOODBYE:
         store64(link + LINK.flags, load64(link + LINK.flags) | GONE)
@@ -421,7 +451,7 @@ def go_on(state, link):  # type: ignore[no-untyped-def]
     store64(link + LINK.next, following)
     is_owed = 1 if following - load64(link + LINK.told) >= WINDOW // 2 and send_note(state, link) == 0 else 0
     is_kept = 1 if load64(link + LINK.kept) != 0 and load64(place_of(link, following) + KEPT.address) != 0 else 0
-    if is_owed != 0 or is_kept != 0:
+    if is_owed != 0 or is_kept != 0 or lanes_of(state, link) != 0:
         enlist(state, link)
 
 
@@ -467,7 +497,7 @@ def hear(state, link, message):  # type: ignore[no-untyped-def]
         store64(link + LINK.acknowledged, taken)
         lanes = lanes_of(state, link)
         if lanes != 0:
-            _forget_taken(lanes, known, taken)
+            forget_taken(lanes, known, taken)
     if released > load64(link + LINK.heard):
         store64(link + LINK.heard, released)
         enlist(state, link)
@@ -476,21 +506,21 @@ def hear(state, link, message):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, int64)")
 def _hear_of_segments(state, link, words):  # type: ignore[no-untyped-def]
     """Take what a SAID says of segments and lanes."""
-    lanes, expected, third = lanes_of(state, link), load64(words), load64(words + 2 * WORD)
+    lanes, expected, rest = lanes_of(state, link), load64(words + SAYING.expected), load64(words + SAYING.rest)
     if lanes == 0 or expected > load64(lanes + LANES.next):
         return
-    by, missed, main = (third >> BY_SHIFT & (MOST_LANES - 1)) % load64(lanes + LANES.count), 0, load64(lanes + LANES.main)
-    if third & IS_QUESTION != 0:
+    by, missed, main = (rest >> BY_SHIFT & (MOST_LANES - 1)) % load64(lanes + LANES.count), 0, load64(lanes + LANES.main)
+    if rest & IS_QUESTION != 0:
         store64(lanes + LANES.answer_by, 1 + by)
-    if third & IS_ANSWER != 0:
+    if rest & IS_ANSWER != 0:
         store64(lanes + LANES.answered, ticks())
     if by != main:
-        is_news = 1 if third & IS_ANSWER != 0 and expected > load64(lanes + LANES.heard_expected) else 0
+        is_news = 1 if rest & IS_ANSWER != 0 and expected > load64(lanes + LANES.heard_expected) else 0
         missed = load64(lanes + LANES.missed) + is_news
     store64(lanes + LANES.missed, missed)
-    hear_said(lanes, expected, load64(words + WORD))
+    hear_said(lanes, expected, load64(words + SAYING.early), load64(words + SAYING.held))
     for number in range(load64(lanes + LANES.count)):
-        is_broken = 1 if third >> number & 1 != 0 or (number == main and missed >= MOST_MISSED) else 0
+        is_broken = 1 if rest >> number & 1 != 0 or (number == main and missed >= MOST_MISSED) else 0
         if is_broken != 0 and load64(lane_of(lanes, number) + LANE.flags) == 0:
             break_lane(state, lanes, number)
     enlist_lanes(state, lanes)
@@ -502,6 +532,8 @@ def _length_of(message):  # type: ignore[no-untyped-def]
     kind = load64(message + HEADER.kind)
     if kind == EAGER:
         return load64(message + HEADER.nbytes)
+    if kind == SAID:
+        return SAYING.total
     return _THREE_WORDS if kind != NOTE else 0
 
 
@@ -536,7 +568,10 @@ def on_message(state, header, header_bytes, message, nbytes, how):  # type: igno
             go_on(state, link)
             return OK
     enlist(state, link)
-    return keep(link, sequence, message, nbytes, 1 if load64(how) & DATA_MAY_BE_HELD != 0 else 0)
+    may_be_held = (
+        1 if load64(how) & DATA_MAY_BE_HELD != 0 and lanes_of(state, link) == 0 else 0
+    )  # it would be given back to its worker
+    return keep(link, sequence, message, nbytes, may_be_held)
 
 
 @kernel("int64(int64, int64)")
@@ -572,10 +607,17 @@ def _report(state, link):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64)")
+def _is_kept_there(link):  # type: ignore[no-untyped-def]
+    """Whether a peer keeps messages until it is told that they were taken."""
+    is_untold = 1 if load64(link + LINK.next) > load64(link + LINK.told) else 0
+    return is_untold if lanes_of(load64(link + LINK.state), link) != 0 else 0
+
+
+@kernel("int64(int64)")
 def _is_overdue(link):  # type: ignore[no-untyped-def]
     """Whether a peer has to be told now what was taken of it."""
     owed_bytes = load64(link + LINK.released) - load64(link + LINK.announced)
-    if owed_bytes > 0:
+    if owed_bytes > 0 or _is_kept_there(link) != 0:
         store64(link + LINK.patience, load64(link + LINK.patience) + 1)
     is_late = 1 if load64(link + LINK.patience) > CREDIT_PATIENCE or owed_bytes >= CREDIT_BYTES else 0
     return 1 if is_late != 0 or load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2 else 0
@@ -587,7 +629,8 @@ def _is_left(link):  # type: ignore[no-untyped-def]
     is_failed = load64(link + LINK.flags) & FAILED
     if load64(link + LINK.flags) & (FAILED | NOTED | GONE) == FAILED and load64(load64(link + LINK.state) + STATE.note_death) != 0:
         return 1
-    if is_failed == 0 and load64(link + LINK.released) > load64(link + LINK.announced):
+    is_untold = 1 if load64(link + LINK.released) > load64(link + LINK.announced) or _is_kept_there(link) != 0 else 0
+    if is_failed == 0 and is_untold != 0:
         return 1
     if is_failed == 0 and load64(link + LINK.next) - load64(link + LINK.told) >= WINDOW // 2:
         return 1

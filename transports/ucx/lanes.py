@@ -6,7 +6,7 @@
       segment s, next = s + 1 --- lane 0 (0 of 4 under way) --->    s = expected: expected + 1, and past those that came early
       segment s + 1           --- lane 1 (4 of 4: skipped)          later: its bit in `early`
       segment s + 1           --- lane 2 ---------------------->    before, or its bit is set: it came before, and is dropped
-      settled, booked  <------------------ SAID {expected, early}
+      settled, booked  <------------------ SAID {expected, early, held}
 
     a lane breaks: its segments that are not known to have arrived are `lost`, and go by others, with the numbers that they had
 
@@ -97,6 +97,15 @@ def given_up(lanes):  # type: ignore[no-untyped-def]
     return bits
 
 
+@kernel("int64(int64)")
+def is_any_broken(lanes):  # type: ignore[no-untyped-def]
+    """Whether there is a broken lane that others have not taken over from."""
+    for number in range(load64(lanes + LANES.count)):
+        if load64(lane_of(lanes, number) + LANE.flags) == BROKEN:
+            return 1
+    return 0
+
+
 @kernel("void(int64, int64, int64, int64)")
 def _set_out(lanes, number, part, now):  # type: ignore[no-untyped-def]
     """A segment goes by a lane."""
@@ -106,6 +115,17 @@ def _set_out(lanes, number, part, now):  # type: ignore[no-untyped-def]
         store64(lane + LANE.since, now)
     store64(lane + LANE.flying, flying + 1)
     store64(part + PIECE.lane, number)
+    store64(part + PIECE.is_flying, 1)
+
+
+@kernel("void(int64, int64, int64)")
+def _come(lanes, part, now):  # type: ignore[no-untyped-def]
+    """A segment has come by its lane, for which another one may go."""
+    lane = lane_of(lanes, load64(part + PIECE.lane))
+    if load64(part + PIECE.is_flying) != 0:
+        store64(part + PIECE.is_flying, 0)
+        store64(lane + LANE.flying, load64(lane + LANE.flying) - 1)
+        store64(lane + LANE.since, now)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -166,15 +186,21 @@ def next_arrived(lanes, now):  # type: ignore[no-untyped-def]
             continue
         store64(place_of_segment(lanes, sequence), 0)
         store64(part + PIECE.is_booked, 0)
-        if _bit(load64(lanes + LANES.lost), sequence - settled) != 0:
-            store64(lanes + LANES.lost, load64(lanes + LANES.lost) & ~(1 << (sequence - settled)))
-        else:
-            lane = lane_of(lanes, load64(part + PIECE.lane))
-            store64(lane + LANE.flying, load64(lane + LANE.flying) - 1)
-            store64(lane + LANE.since, now)
+        store64(lanes + LANES.lost, load64(lanes + LANES.lost) & ~(1 << (sequence - settled)))
+        _come(lanes, part, now)
         _advance(lanes)
         return part
     return 0
+
+
+@kernel("void(int64, int64)")
+def settle_held(lanes, now):  # type: ignore[no-untyped-def]
+    """Let others go for segments that have come, though there is no room for them yet, or they are being written."""
+    expected, held = load64(lanes + LANES.heard_expected), load64(lanes + LANES.heard_held)
+    for sequence in range(load64(lanes + LANES.settled), load64(lanes + LANES.next) if held != 0 else 0):
+        part = load64(place_of_segment(lanes, sequence))
+        if part != 0 and _bit(held, sequence - expected) != 0:
+            _come(lanes, part, now)
 
 
 @kernel("int64(int64)")
@@ -200,19 +226,22 @@ def give_up(lanes, number):  # type: ignore[no-untyped-def]
     for sequence in range(settled, load64(lanes + LANES.next)):
         part = load64(place_of_segment(lanes, sequence))
         if part != 0 and load64(part + PIECE.lane) == number:
+            store64(part + PIECE.is_flying, 0)
             lost |= 1 << (sequence - settled)
     store64(lanes + LANES.lost, lost)
 
 
-@kernel("void(int64, int64, int64)")
-def hear_said(lanes, expected, early):  # type: ignore[no-untyped-def]
+@kernel("void(int64, int64, int64, int64)")
+def hear_said(lanes, expected, early, held):  # type: ignore[no-untyped-def]
     """The peer has said what it has; of two that overtook each other, what both know."""
     known = load64(lanes + LANES.heard_expected)
-    if expected > known:
+    if expected == known:
+        early |= load64(lanes + LANES.heard_early)
+        held |= load64(lanes + LANES.heard_held)
+    if expected >= known:
         store64(lanes + LANES.heard_expected, expected)
         store64(lanes + LANES.heard_early, early)
-    elif expected == known:
-        store64(lanes + LANES.heard_early, load64(lanes + LANES.heard_early) | early)
+        store64(lanes + LANES.heard_held, held)
 
 
 @kernel("int64(int64, int64)")
@@ -228,22 +257,41 @@ def is_coming(lanes, sequence):  # type: ignore[no-untyped-def]
     return _bit(load64(lanes + LANES.coming), sequence - load64(lanes + LANES.expected))
 
 
-@kernel("void(int64, int64, int64)")
-def set_coming(lanes, sequence, is_so):  # type: ignore[no-untyped-def]
-    """A segment that is not here is being written, or not any more."""
-    bit, coming = 1 << (sequence - load64(lanes + LANES.expected)), load64(lanes + LANES.coming)
-    store64(lanes + LANES.coming, coming | bit if is_so != 0 else coming & ~bit)
+@kernel("void(int64, int64)")
+def hold(lanes, sequence):  # type: ignore[no-untyped-def]
+    """A segment has come, and waits; the peer is to be told, as its lane has room again."""
+    bit = 1 << (sequence - load64(lanes + LANES.expected))
+    store64(lanes + LANES.held, load64(lanes + LANES.held) | bit)
+    store64(lanes + LANES.is_owed, 1)
+
+
+@kernel("void(int64, int64)")
+def begin_writing(lanes, sequence):  # type: ignore[no-untyped-def]
+    """A segment that has waited is being written to where it belongs."""
+    bit = 1 << (sequence - load64(lanes + LANES.expected))
+    store64(lanes + LANES.coming, load64(lanes + LANES.coming) | bit)
+
+
+@kernel("void(int64, int64)")
+def let_go(lanes, sequence):  # type: ignore[no-untyped-def]
+    """A segment is not being written any more, and has to come again unless it is taken in now."""
+    bit = 1 << (sequence - load64(lanes + LANES.expected))
+    for word in (lanes + LANES.held, lanes + LANES.coming):
+        store64(word, load64(word) & ~bit)
 
 
 @kernel("void(int64, int64)")
 def take_in(lanes, sequence):  # type: ignore[no-untyped-def]
     """A segment is here, for the first time; the peer is to be told."""
+    let_go(lanes, sequence)
     expected, early = load64(lanes + LANES.expected), load64(lanes + LANES.early)
-    coming = load64(lanes + LANES.coming)
     early |= 1 << (sequence - expected)
+    passed = 0
     while early & 1 != 0:
-        expected, early, coming = expected + 1, early >> 1, coming >> 1
-    store64(lanes + LANES.expected, expected)
+        early >>= 1
+        passed += 1
+    store64(lanes + LANES.expected, expected + passed)
     store64(lanes + LANES.early, early)
-    store64(lanes + LANES.coming, coming)
+    for word in (lanes + LANES.held, lanes + LANES.coming):
+        store64(word, load64(word) >> passed)
     store64(lanes + LANES.is_owed, 1)

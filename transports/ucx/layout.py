@@ -33,7 +33,7 @@ STATE = words(
     "accessing "
     # bytes of a piece, where no window asks for fewer, and the flags with which such pieces are sent
     "piece piece_flags "
-    # ROUTE of each world rank; for how long there may be none, in ticks
+    # ROUTE of each world rank, lane by lane; for how long there may be none, in ticks
     "routes patience "
     # where there are several lanes (0: there are not): the LANES of each world rank; how many workers, and which; LANES that something is to
     # be done for; when anything went by those workers but the first, and when they were looked at; when it was looked whether a lane stands
@@ -59,8 +59,8 @@ LINK = words(
 assert LINK.total <= PEER_WORDS * WORD
 FAILED, NOTED, GONE, UNREACHED = 1, 2, 4, 8
 ROUTE = words("Route", "targets count first last")
-"""To a peer: its addresses (:mod:`transports.ucx.routes`), and how many; when one of them had no route, for the first time and for the last
-one of a series of looks; 0: each always had one."""
+"""To a peer, of each lane: its addresses (:mod:`transports.ucx.routes`), and how many; when one of them had no route, for the first time and
+for the last one of a series of looks; 0: each always had one."""
 
 WINDOW = 64
 """Messages that may be under way to a peer, or kept by it, before it has taken them."""
@@ -83,10 +83,12 @@ TRANSFER = words("Transfer", "link remote wanted begun flying piece early next f
 ``piece`` only if it is a window."""
 assert TRANSFER.total <= REQUEST_WORDS * WORD
 PIECE = words(
-    "Piece", "state request offset length description next lanes lane holds is_booked | receive receive_offset sequence way"
+    "Piece",
+    "state request offset length description next lanes lane holds is_booked is_flying is_whole | receive receive_offset sequence way",
 )
 """A part of a large message that is under way, or waits for room. Its last words are the header of its message: two of a piece, four of a
-segment, which goes by one of several lanes: ``way`` is the sender's rank, and the lane above :data:`WAY_SHIFT`."""
+segment, which goes by one of several lanes: ``way`` is the sender's rank, and the lane above :data:`WAY_SHIFT`. ``is_whole``: of a segment
+that waits, the description is a copy of its bytes."""
 PIECE_HEADER_BYTES, SEGMENT_HEADER_BYTES = 2 * WORD, 4 * WORD
 WAY_SHIFT = 32
 LARGEST_PIECE, PIECE_BY_SOCKETS = 1 << 20, 256 << 10
@@ -102,19 +104,21 @@ LANES = words(
     # sent: the number of the next segment; all before `settled` have arrived; of those behind it (bits) the ones to be sent again; which
     # lane is asked first
     "next settled lost turn "
-    # received: all before `expected` are here; of those behind it the ones that are, and the ones that are being written; 1: say so
-    "expected early coming is_owed "
+    # received: all before `expected` are here; of those behind it the ones that are, those that have come but wait, for room or to be
+    # written, and of these the ones that are being written; 1: say so
+    "expected early held coming is_owed "
     # what the peer has said of that, of what was sent; when messages last became known to have arrived, or there were none of them
-    "heard_expected heard_early said "
+    "heard_expected heard_early heard_held said "
     # when the peer was last asked whether a lane stands still, and when it answered; 1 + the lane by which an answer is owed; how many
-    # answers in a row said what the lane of messages should have; the LANES behind these in the list, itself in the last
-    "asked answered answer_by missed following",
+    # answers in a row said what the lane of messages should have; 1: messages are to be posted again, by the new lane of messages; the LANES
+    # behind these in the list, itself in the last
+    "asked answered answer_by missed is_unposted following",
 )
 """The ways to a peer, where there are several. Behind it a LANE each, then where segments (PIECE) are that are not known to have arrived, and
 where messages (FRAME), each at its number % :data:`RING`."""
 LANE = words("Lane", "lanes number address endpoint flags flying since")
 """One of them: ``flags``: :data:`BROKEN` when it is known to be, :data:`GIVEN_UP` when others have taken over; ``flying``: segments that are
-not known to have arrived, ``since``: when that last changed for the better, or began."""
+not known to have come, ``since``: when that last changed for the better, or began."""
 BROKEN, GIVEN_UP = 1, 2
 RING, AHEAD = 64, 63
 """Places for segments, and how many may be under way to a peer, behind the first one that has not arrived: a bit each."""
@@ -124,8 +128,10 @@ MESSAGES, PIECES = 1, 2
 """Numbers of active messages."""
 NOTE, SAID = 32, 33
 """Kinds of messages that are this transport's own: a header only, for what it says of the other way, and the same of segments."""
+SAYING = words("Saying", "expected early held rest")
+"""What is behind the header of a SAID."""
 IS_QUESTION, IS_ANSWER, BY_SHIFT = 1 << MOST_LANES, 2 << MOST_LANES, 32
-"""In the third word of a SAID, above a bit for each lane that the sender has given up: an answer is wanted, this is one; by which lane."""
+"""In the rest, above a bit for each lane that the sender has given up: an answer is wanted, this is one; by which lane it goes."""
 
 # of ucp_request_param_t
 PARAMS = words("Params", "mask_and_flags request call datatype user_data reply rest*6")

@@ -29,9 +29,11 @@ from numba_kernels.calls import call_four, call_one, call_seven, call_six, call_
 from numba_kernels.jit import kernel
 from numba_kernels.memory import fill, make_stack
 from transports.messages import ERR_OTHER, REMOTE, REQUEST
-from transports.ucx.channel import endpoint_of, fail
+from transports.ucx.channel import break_lane, endpoint_of, endpoint_of_lane, fail, lanes_of
+from transports.ucx.lanes import lane_of
 from transports.ucx.layout import (
     FAILED,
+    LANE,
     LINK,
     MEMORY,
     NO_WAY,
@@ -76,10 +78,19 @@ def conceal(state, remote):  # type: ignore[no-untyped-def]
     return 1
 
 
+@kernel("int64(int64, int64)")
+def _endpoint_of(state, link):  # type: ignore[no-untyped-def]
+    """The endpoint of the worker that memory is exposed by: where there are several lanes, of the first, whichever messages go by."""
+    lanes = lanes_of(state, link)
+    if lanes == 0:
+        return endpoint_of(state, link)
+    return endpoint_of_lane(state, lane_of(lanes, 0)) if load64(lane_of(lanes, 0) + LANE.flags) == 0 else 0
+
+
 @kernel("int64(int64, int64)", is_entry=True)
 def open_key(state, remote):  # type: ignore[no-untyped-def]
     """Unpack the key of a peer's memory: 1, or 0 if there is no endpoint, or no transport of it that the key is for."""
-    endpoint = endpoint_of(state, load64(remote + REMOTE.peer))
+    endpoint = _endpoint_of(state, load64(remote + REMOTE.peer))
     if endpoint == 0:
         return 0
     unpack, key = load64(state + STATE.unpack_key), load64(remote + REMOTE.key)
@@ -99,8 +110,13 @@ def shut_key(state, remote):  # type: ignore[no-untyped-def]
 def _end(state, request, status):  # type: ignore[no-untyped-def]
     """An access has ended: the engine is told when it is polled the next time."""
     if status != OK:
+        link = load64(request + TRANSFER.link)
+        lanes = lanes_of(state, link)
         store64(request + REQUEST.error, ERR_OTHER)
-        fail(load64(request + TRANSFER.link))
+        if lanes != 0:
+            break_lane(state, lanes, 0)
+        else:
+            fail(link)
     store64(request + TRANSFER.next, load64(state + STATE.done_first))
     store64(state + STATE.done_first, request)
 
@@ -130,7 +146,7 @@ def _begin(link, access):  # type: ignore[no-untyped-def]
     store64(state + STATE.used, ticks())
     store64(access + TRANSFER.link, link)
     store64(access + TRANSFER.remote, 0)
-    return 0 if load64(link + LINK.flags) & FAILED != 0 else endpoint_of(state, link)
+    return 0 if load64(link + LINK.flags) & FAILED != 0 else _endpoint_of(state, link)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -167,7 +183,8 @@ def put(engine, link, access):  # type: ignore[no-untyped-def]
     if moving != 0:
         call_one(load64(state + STATE.free_request), moving)
     _fill(params, access, load64(state + STATE.on_access))
-    return _settle(state, access, call_two(load64(state + STATE.flush), load64(link + LINK.endpoint), params))
+    endpoint = _endpoint_of(state, link)
+    return _settle(state, access, call_two(load64(state + STATE.flush), endpoint, params) if endpoint != 0 else NO_WAY)
 
 
 @kernel("int64(int64, int64, int64)", is_entry=True)

@@ -79,13 +79,13 @@ def _count_routed(route):  # type: ignore[no-untyped-def]
 NO_ROUTE, WAIT, ROUTED = 0, 1, 2
 
 
-@kernel("int64(int64, int64)")
-def look_for_route(state, rank):  # type: ignore[no-untyped-def]
-    """Whether there is a way to a peer: ``ROUTED``; ``WAIT``: perhaps later; ``NO_ROUTE``: that was waited for in vain.
+@kernel("int64(int64, int64, int64)")
+def look_for_route(state, rank, lane):  # type: ignore[no-untyped-def]
+    """Whether there is a way to a peer, by a lane: ``ROUTED``; ``WAIT``: perhaps later; ``NO_ROUTE``: that was waited for in vain.
 
     Looks with a longer pause between them than what is waited for are no series: a link may have been up meanwhile.
     """
-    route = load64(state + STATE.routes) + rank * ROUTE.total
+    route = load64(state + STATE.routes) + (lane * load64(state + STATE.count) + rank) * ROUTE.total
     count, last, now = load64(route + ROUTE.count), load64(route + ROUTE.last), ticks()
     if count == 0:
         return ROUTED

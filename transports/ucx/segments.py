@@ -34,37 +34,44 @@ from transports.ucx.channel import (
     endpoint_of_lane,
     enlist_lanes,
     fail,
+    forget_taken,
     lanes_of,
     make_frame,
-    make_progress_of,
+    make_progress_by_lanes,
     post_again,
     post_by,
     worker_of,
 )
 from transports.ucx.lanes import (
+    begin_writing,
     book,
     choose,
     give_up,
     given_up,
     has_room,
+    hold,
+    is_any_broken,
     is_coming,
     is_free,
     is_here,
     lane_of,
+    let_go,
     living,
     next_arrived,
     next_dropped,
     pass_turn,
     rebook_lost,
-    set_coming,
+    settle_held,
     take_in,
 )
 from transports.ucx.layout import (
     BROKEN,
     BY_FORCE,
+    BY_RENDEZVOUS,
     BY_SHIFT,
     FAILED,
     FRAME,
+    GONE,
     IN_PROGRESS,
     IS_ANSWER,
     IS_DESCRIPTION,
@@ -72,11 +79,13 @@ from transports.ucx.layout import (
     LANE,
     LANES,
     LINK,
+    MOST_FLYING,
     OK,
     PARAMS,
     PIECE,
     PIECES,
     SAID,
+    SAYING,
     SEGMENT_HEADER_BYTES,
     STATE,
     TRANSFER,
@@ -93,7 +102,6 @@ STILL_US, ANSWER_US = 2_000_000, 1_000_000
 """A lane that stands still for the first is given up, if the peer has answered by another one since it had stood still for the second."""
 _USED_US, _UNUSED_LOOK_US = 1000, 50
 """Workers of lanes, but for the first, that nothing came by for so long are looked at no more often than this: each look is a system call."""
-_THREE_WORDS = 3 * WORD
 _RANK = (1 << WAY_SHIFT) - 1
 
 _params = make_stack(PARAMS.total // WORD)
@@ -120,7 +128,9 @@ def _lane_for(request, lanes):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def can_give_segment(request, lanes):  # type: ignore[no-untyped-def]
-    """Whether a segment of a message can be sent now."""
+    """Whether a segment of a message can be sent now; few may wait for room in a window, as they take places of others."""
+    if load64(request + TRANSFER.flags) == BY_RENDEZVOUS and load64(request + TRANSFER.booked) >= MOST_FLYING:
+        return 0
     return 1 if is_next_there(request) != 0 and _lane_for(request, lanes) >= 0 else 0
 
 
@@ -132,8 +142,11 @@ def send_segments(state, request, lanes):  # type: ignore[no-untyped-def]
             return
         number, offset = _lane_for(request, lanes), load64(request + TRANSFER.begun)
         endpoint = _endpoint_by(state, lanes, number)
+        if endpoint == 0:  # another one may have a way to the peer
+            pass_turn(lanes, number)
+            continue
         length = min(load64(request + TRANSFER.piece), load64(request + TRANSFER.wanted) - offset)
-        part = make_piece(state, request, offset, length) if endpoint != 0 else 0
+        part = make_piece(state, request, offset, length)
         if part == 0:
             return
         store64(part + PIECE.lanes, lanes)
@@ -229,12 +242,9 @@ def take_segment(state, header, data, nbytes, how):  # type: ignore[no-untyped-d
     if is_here(lanes, sequence) != 0:
         store64(lanes + LANES.is_owed, 1)
         return OK
-    receive, offset = load64(header), load64(header + WORD)
-    target = target_of(receive, offset, nbytes)
-    if how & IS_DESCRIPTION == 0 and target == 0:
-        fail(load64(lanes + LANES.link))  # the sender was asked for descriptions
-        return OK
-    if how & IS_DESCRIPTION == 0 or target == -1:
+    receive, offset, is_whole = load64(header), load64(header + WORD), 1 if how & IS_DESCRIPTION == 0 else 0
+    target, is_twice = target_of(receive, offset, nbytes), is_coming(lanes, sequence)
+    if is_twice == 0 and (target == -1 or (target > 0 and is_whole != 0)):
         if target > 0:
             copy(target, data, nbytes)
         _take(state, lanes, receive, offset, nbytes, sequence)
@@ -244,14 +254,32 @@ def take_segment(state, header, data, nbytes, how):  # type: ignore[no-untyped-d
     store64(part + PIECE.request, receive)
     store64(part + PIECE.offset, offset)
     store64(part + PIECE.length, nbytes)
-    store64(part + PIECE.description, data)
+    store64(part + PIECE.description, _copy_of(data, nbytes) if is_whole != 0 else data)
+    store64(part + PIECE.is_whole, is_whole)
     store64(part + PIECE.lanes, lanes)
     store64(part + PIECE.lane, load64(header + 3 * WORD) >> WAY_SHIFT)
     store64(part + PIECE.sequence, sequence)
+    hold(lanes, sequence)
     if receive_segment(part, target) == 0:
         store64(part + PIECE.next, load64(state + STATE.waiting_first))
         store64(state + STATE.waiting_first, part)
-    return IN_PROGRESS
+    return OK if is_whole != 0 else IN_PROGRESS
+
+
+@kernel("int64(int64, int64)")
+def _copy_of(data, nbytes):  # type: ignore[no-untyped-def]
+    """What has to wait in memory that is not UCX's."""
+    found = allocate_or_end(nbytes)
+    copy(found, data, nbytes)
+    return found
+
+
+@kernel("void(int64)")
+def _let_go_of_waiting(part):  # type: ignore[no-untyped-def]
+    """A segment waits no longer."""
+    if load64(part + PIECE.is_whole) != 0:
+        release(load64(part + PIECE.description))
+    release(part)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64)")
@@ -270,18 +298,23 @@ def receive_segment(part, target):  # type: ignore[no-untyped-def]
     if is_here(lanes, sequence) == 0 and (target == 0 or is_coming(lanes, sequence) != 0):
         return 0
     worker, description, length = worker_of(state, number), load64(part + PIECE.description), load64(part + PIECE.length)
-    if is_here(lanes, sequence) != 0 or target == -1:
-        call_two(load64(state + STATE.release_data), worker, description)
-        if is_here(lanes, sequence) == 0:
+    is_wanted, is_whole = 1 if is_here(lanes, sequence) == 0 else 0, load64(part + PIECE.is_whole)
+    if is_wanted == 0 or target == -1 or is_whole != 0:
+        if is_whole == 0:
+            call_two(load64(state + STATE.release_data), worker, description)
+        elif is_wanted != 0 and target > 0:
+            copy(target, description, length)
+        if is_wanted != 0:
             _take(state, lanes, receive, load64(part + PIECE.offset), length, sequence)
-        release(part)
+        _let_go_of_waiting(part)
         return 1
     params = _params()
     store64(params + PARAMS.mask_and_flags, WITH_CALL_USER_DATA_AND_FLAGS)
     store64(params + PARAMS.call, load64(state + STATE.on_piece_received))
     store64(params + PARAMS.user_data, part)
     store64(receive + TRANSFER.flying, load64(receive + TRANSFER.flying) + 1)
-    set_coming(lanes, sequence, 1)
+    hold(lanes, sequence)
+    begin_writing(lanes, sequence)
     received = call_five(load64(state + STATE.receive), worker, description, target, length, params)
     if received == 0 or is_error(received) != 0:
         end_of_received_segment(part, status_of(received))
@@ -294,13 +327,13 @@ def end_of_received_segment(part, status):  # type: ignore[no-untyped-def]
     state, receive, lanes = load64(part + PIECE.state), load64(part + PIECE.request), load64(part + PIECE.lanes)
     sequence = load64(part + PIECE.sequence)
     store64(receive + TRANSFER.flying, load64(receive + TRANSFER.flying) - 1)
-    set_coming(lanes, sequence, 0)
+    let_go(lanes, sequence)
     if status == OK:
         _take(state, lanes, receive, load64(part + PIECE.offset), load64(part + PIECE.length), sequence)
     else:
         break_lane(state, lanes, load64(part + PIECE.lane))
     enlist_lanes(state, lanes)
-    release(part)
+    _let_go_of_waiting(part)
 
 
 @kernel("void(int64, int64, int64)")
@@ -311,8 +344,8 @@ def progress_lanes(state, now, most):  # type: ignore[no-untyped-def]
     if is_used == 0 and now - load64(state + STATE.lanes_polled) < _UNUSED_LOOK_US * rate:
         return
     store64(state + STATE.lanes_polled, now)
-    for number in range(1, load64(state + STATE.worker_count)):
-        make_progress_of(state, worker_of(state, number), most)
+    if make_progress_by_lanes(state, most) != 0:
+        store64(state + STATE.lanes_used, now)
 
 
 @kernel("void(int64, int64)")
@@ -341,19 +374,33 @@ def _look_after(state, lanes, now):  # type: ignore[no-untyped-def]
         let_pass(request, load64(part + PIECE.offset), load64(part + PIECE.length))
         _end_of_segment(state, part)
         part = next_arrived(lanes, now)
+    settle_held(lanes, now)
     for number in range(load64(lanes + LANES.count)):
         if load64(lane_of(lanes, number) + LANE.flags) == BROKEN:
             _give_up(state, lanes, number)
     if load64(load64(lanes + LANES.link) + LINK.flags) & FAILED != 0:
         _drop_all(state, lanes)
         return 0
+    _post_again(state, lanes)
     _send_lost(state, lanes, now)
-    if load64(lanes + LANES.answer_by) != 0 and _say(state, lanes, load64(lanes + LANES.answer_by) - 1, IS_ANSWER) != 0:
-        store64(lanes + LANES.answer_by, 0)
+    _answer(state, lanes)
     if load64(lanes + LANES.is_owed) != 0:
         _say(state, lanes, load64(lanes + LANES.main), 0)
-    is_left = load64(lanes + LANES.is_owed) | load64(lanes + LANES.answer_by)
+    is_left = load64(lanes + LANES.is_owed) | load64(lanes + LANES.answer_by) | load64(lanes + LANES.is_unposted)
     return is_left | load64(lanes + LANES.next) - load64(lanes + LANES.settled)
+
+
+@kernel("void(int64, int64)")
+def _answer(state, lanes):  # type: ignore[no-untyped-def]
+    """Answer a question by the lane that it came by, unless that has been given up."""
+    number = load64(lanes + LANES.answer_by) - 1
+    if number < 0:
+        return
+    if load64(lane_of(lanes, number) + LANE.flags) != 0:
+        store64(lanes + LANES.is_owed, 1)
+        store64(lanes + LANES.answer_by, 0)
+    elif _say(state, lanes, number, IS_ANSWER) != 0:
+        store64(lanes + LANES.answer_by, 0)
 
 
 @kernel("void(int64, int64)")
@@ -365,18 +412,25 @@ def _drop_all(state, lanes):  # type: ignore[no-untyped-def]
         store64(request + TRANSFER.booked, load64(request + TRANSFER.booked) - 1)
         _end_of_segment(state, part)
         part = next_dropped(lanes)
+    link = load64(lanes + LANES.link)
+    forget_taken(lanes, load64(link + LINK.acknowledged), load64(link + LINK.sent))
+    store64(link + LINK.acknowledged, load64(link + LINK.sent))
+    store64(lanes + LANES.is_unposted, 0)
 
 
 @kernel("void(int64, int64, int64)")
 def _send_lost(state, lanes, now):  # type: ignore[no-untyped-def]
     """Send segments again that a broken lane had."""
-    while load64(lanes + LANES.lost) != 0:
+    tried = 0
+    while load64(lanes + LANES.lost) != 0 and tried < load64(lanes + LANES.count):
         number = choose(lanes)
-        endpoint = _endpoint_by(state, lanes, number) if number >= 0 else 0
-        if endpoint == 0:
+        if number < 0:
             return
+        endpoint = _endpoint_by(state, lanes, number)
         pass_turn(lanes, number)
-        _give(state, lanes, rebook_lost(lanes, number, now), endpoint)
+        tried = tried + 1 if endpoint == 0 else 0
+        if endpoint != 0:
+            _give(state, lanes, rebook_lost(lanes, number, now), endpoint)
 
 
 @kernel("int64(int64, int64, int64, int64)")
@@ -384,14 +438,15 @@ def _say(state, lanes, number, what):  # type: ignore[no-untyped-def]
     """Say by a lane what has arrived, and which lanes were given up; 1, or 0 if that lane has no endpoint, or there is no memory."""
     link = load64(lanes + LANES.link)
     endpoint = _endpoint_by(state, lanes, number)
-    frame = make_frame(state, link, SAID, _THREE_WORDS) if endpoint != 0 else 0
+    frame = make_frame(state, link, SAID, SAYING.total) if endpoint != 0 else 0
     if frame == 0:
         return 0
     words = frame + FRAME.total
-    store64(words, load64(lanes + LANES.expected))
-    store64(words + WORD, load64(lanes + LANES.early))
-    store64(words + 2 * WORD, given_up(lanes) | what | number << BY_SHIFT)
-    if post_by(frame, _THREE_WORDS, endpoint) == 0:
+    store64(words + SAYING.expected, load64(lanes + LANES.expected))
+    store64(words + SAYING.early, load64(lanes + LANES.early))
+    store64(words + SAYING.held, load64(lanes + LANES.held))
+    store64(words + SAYING.rest, given_up(lanes) | what | number << BY_SHIFT)
+    if post_by(frame, SAYING.total, endpoint) == 0:
         break_lane(state, lanes, number)
         return 0
     store64(lanes + LANES.is_owed, 0)
@@ -409,7 +464,7 @@ def _give_up(state, lanes, number):  # type: ignore[no-untyped-def]
     if endpoint != 0:
         _close(state, endpoint)
     if number == load64(lanes + LANES.main):
-        _go_by_another(state, lanes, link)
+        _go_by_another(lanes, link)
 
 
 @kernel("void(int64, int64)")
@@ -432,20 +487,25 @@ def on_closed(request, status, state):  # type: ignore[no-untyped-def]
     return 0
 
 
-@kernel("void(int64, int64, int64)")
-def _go_by_another(state, lanes, link):  # type: ignore[no-untyped-def]
-    """Messages go by the next lane from now on, also those that may not have arrived; without one, the peer is lost."""
+@kernel("void(int64, int64)")
+def _go_by_another(lanes, link):  # type: ignore[no-untyped-def]
+    """Messages go by the next lane from now on, also those that may not have arrived; without one, or from a peer that has left, none do."""
     store64(link + LINK.endpoint, 0)
     number = living(lanes)
-    while number >= 0:
-        endpoint = endpoint_of_lane(state, lane_of(lanes, number))
-        if endpoint != 0:
-            store64(lanes + LANES.main, number)
-            store64(link + LINK.endpoint, endpoint)
-            post_again(lanes, load64(link + LINK.acknowledged), load64(link + LINK.sent))
-            return
-        number = living(lanes)
-    fail(link)
+    if number < 0 or load64(link + LINK.flags) & GONE != 0:
+        fail(link)
+    else:
+        store64(lanes + LANES.main, number)
+        store64(lanes + LANES.is_unposted, 1)
+
+
+@kernel("void(int64, int64)")
+def _post_again(state, lanes):  # type: ignore[no-untyped-def]
+    """Messages that may not have arrived go again, once there is a new way."""
+    link = load64(lanes + LANES.link)
+    if load64(lanes + LANES.is_unposted) != 0 and endpoint_of(state, link) != 0:
+        store64(lanes + LANES.is_unposted, 0)
+        post_again(lanes, load64(link + LINK.acknowledged), load64(link + LINK.sent))
 
 
 @kernel("void(int64, int64)")
@@ -454,19 +514,19 @@ def _watch_all(state, now):  # type: ignore[no-untyped-def]
     for place in range(load64(state + STATE.count)):
         link = load64(load64(state + STATE.peers) + WORD * place)
         lanes = lanes_of(state, link) if load64(link + LINK.state) == state else 0
-        if lanes != 0 and load64(link + LINK.flags) & FAILED == 0:
+        if lanes != 0 and load64(link + LINK.flags) & (FAILED | GONE) == 0:
             _watch(state, lanes, now)
 
 
 @kernel("int64(int64, int64, int64)")
 def _still(lanes, number, now):  # type: ignore[no-untyped-def]
-    """For how long what goes by a lane has not been heard of, in ticks."""
-    lane, link, still = lane_of(lanes, number), load64(lanes + LANES.link), 0
+    """For how long what goes by a lane has not been heard of, in ticks: of that of messages, neither these nor segments."""
+    lane, link, since = lane_of(lanes, number), load64(lanes + LANES.link), load64(lane_of(lanes, number) + LANE.since)
     if load64(lane + LANE.flying) != 0:
-        still = now - load64(lane + LANE.since)
+        return now - since
     if number == load64(lanes + LANES.main) and load64(link + LINK.sent) != load64(link + LINK.acknowledged):
-        still = max(still, now - load64(lanes + LANES.said))
-    return still
+        return now - max(since, load64(lanes + LANES.said))
+    return 0
 
 
 @kernel("void(int64, int64, int64)")
@@ -476,13 +536,17 @@ def _watch(state, lanes, now):  # type: ignore[no-untyped-def]
     for number in range(load64(lanes + LANES.count)):
         if load64(lane_of(lanes, number) + LANE.flags) != 0:
             continue
-        still = _still(lanes, number, now)
-        if still > STILL_US * rate and answered > now - still + ANSWER_US * rate:
+        still, other = _still(lanes, number, now), _another(lanes, number)
+        is_answered = 1 if now - still + ANSWER_US * rate < answered < now - _WATCH_US * rate else 0
+        if other < 0:
+            return
+        if still > STILL_US * rate and is_answered != 0:
+            store64(lanes + LANES.answered, 0)  # what the others have lost by it, they have a time to hear of
             break_lane(state, lanes, number)
-        elif still > ANSWER_US * rate and now - asked > ANSWER_US * rate:
-            other = _another(lanes, number)
-            if other >= 0 and _say(state, lanes, other, IS_QUESTION) != 0:
-                store64(lanes + LANES.asked, now)
+            return
+        if still > ANSWER_US * rate and now - asked > ANSWER_US * rate and _say(state, lanes, other, IS_QUESTION) != 0:
+            store64(lanes + LANES.asked, now)
+            return
 
 
 @kernel("int64(int64, int64)")
@@ -499,7 +563,8 @@ def is_left_unseen(state):  # type: ignore[no-untyped-def]
     """Whether there is something to do of which UCX tells nothing: to be said, or to be sent again."""
     lanes = load64(state + STATE.lanes_first)
     while lanes != 0:
-        if load64(lanes + LANES.is_owed) | load64(lanes + LANES.answer_by) | load64(lanes + LANES.lost) != 0:
+        is_left = load64(lanes + LANES.is_owed) | load64(lanes + LANES.answer_by) | load64(lanes + LANES.lost)
+        if is_left | load64(lanes + LANES.is_unposted) | is_any_broken(lanes) != 0:
             return 1
         after = load64(lanes + LANES.following)
         lanes = 0 if after == lanes else after

@@ -62,7 +62,7 @@ _CALLED = (
     ("close_endpoint", "ucp_ep_close_nbx"),
 )
 """Words of ``STATE``, and the functions of UCX whose addresses are there."""
-_HEAD = struct.Struct("!HHH")
+_HEAD = struct.Struct("!HH")
 _DEVICES = Path("/sys/class/infiniband")
 _BY_RDMA = ("rc", "dc", "gga")
 """How the names of UCX's transports begin that reach memory without a processor there."""
@@ -74,7 +74,7 @@ class Share(NamedTuple):
     Attributes
     ----------
     segment
-        Bytes of each part; 0, or more than a network has in one piece: as many as that.
+        Bytes of each part, a power of two; 0, or more than a network has in one piece: as many as that.
     limit
         Parts that are not known to have arrived, at most.
     """
@@ -166,7 +166,7 @@ class Ucx(Transport):
         self._nobody, nobody_at = zeroed(LINK.total)
         self._links = array("q", [nobody_at]) * size
         self._own_link, self._own = zeroed(LINK.total)
-        self._routes, self._routes_at = zeroed(size * ROUTE.total)
+        self._routes, self._routes_at = zeroed(len(lanes.devices) * size * ROUTE.total)
         self._targets: dict[bytes, tuple[array[int], int]] = {}
         self._addresses: dict[int, list[Any]] = {}
         self._lanes = array("q", [0]) * size
@@ -225,7 +225,14 @@ class Ucx(Transport):
 
     @property
     def is_busy(self) -> bool:
-        return any(_word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending))
+        return any(_word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending)) or any(
+            map(self._keeps, self._lane_blocks)
+        )
+
+    def _keeps(self, peer: int) -> bool:
+        """Whether there are messages that a peer, to which there are lanes, may not have: they can be lost with the lane by which they go."""
+        sent, taken, flags = (_word_at(self._link(peer) + word).value for word in (LINK.sent, LINK.acknowledged, LINK.flags))
+        return bool(sent != taken and not flags & (FAILED | GONE))
 
     def why_not(self, peer: int) -> str:
         if peer not in self._places:
@@ -254,17 +261,13 @@ class Ucx(Transport):
         return f"UCX {self.library.name} finds no way to rank {peer}: {status}; UCX_LOG_LEVEL=warn lets it say more"
 
     def endpoint(self) -> bytes:
-        """The addresses of this rank's interfaces, if UCX goes by sockets, where it is, and the addresses of its workers."""
-        found = addresses_of(device for _, device in self._worker.resources()) if self._has_only_sockets else []
-        workers = [worker.endpoint() for worker in self._workers]
-        return b"".join(
-            (
-                _HEAD.pack(len(found), len(self._where), len(workers)),
-                *found,
-                struct.pack(f"!{len(self._where)}q", *self._where),
-                *(struct.pack("!H", len(worker)) + worker for worker in workers),
-            )
-        )
+        """Where this rank is; of each worker the addresses of its interfaces, if UCX goes by sockets, and that of the worker."""
+        parts = [_HEAD.pack(len(self._where), len(self._workers)), struct.pack(f"!{len(self._where)}q", *self._where)]
+        for worker in self._workers:
+            found = addresses_of(device for _, device in worker.resources()) if self._has_only_sockets else []
+            address = worker.endpoint()
+            parts += [_HEAD.pack(len(found), len(address)), *found, address]
+        return b"".join(parts)
 
     def attach(self, engine: int, peers: Sequence[int], calls: Calls) -> int:
         for peer, place in self._places.items():
@@ -327,13 +330,15 @@ class Ucx(Transport):
             raise ConnectionError(f"ucx: {reason}")
         if not endpoint:
             raise ConnectionError(f"ucx: rank {peer} has not said where its worker is")
-        hosts, where, workers = _parts_of(endpoint)
-        if hosts not in self._targets:
-            self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
-        (targets, count), place = self._targets[hosts], self._places[peer]
-        for field, value in (("targets", targets.buffer_info()[0]), ("count", count)):
-            _word_at(self._route(place) + getattr(ROUTE, field)).value = value
-        addresses = [ctypes.create_string_buffer(worker, len(worker)) for worker in workers[: len(self._workers)]]
+        place, (where, workers) = self._places[peer], _parts_of(endpoint)
+        addresses = []
+        for lane, (hosts, worker) in enumerate(workers[: len(self._workers)]):
+            if hosts not in self._targets:
+                self._targets[hosts] = targets_of(hosts[at : at + 4] for at in range(0, len(hosts), 4))
+            targets, count = self._targets[hosts]
+            for field, value in (("targets", targets.buffer_info()[0]), ("count", count)):
+                _word_at(self._route(place, lane) + getattr(ROUTE, field)).value = value
+            addresses.append(ctypes.create_string_buffer(worker, len(worker)))
         self._addresses[peer] = addresses
         for field, value in (("address", ctypes.addressof(addresses[0])), ("rank", place), ("state", self._state)):
             _word_at(self._link(peer) + getattr(LINK, field)).value = value
@@ -389,9 +394,9 @@ class Ucx(Transport):
         address: int = self._links[self._places[peer]]
         return address
 
-    def _route(self, place: int) -> int:
-        """Address of the :data:`ROUTE` of a rank."""
-        return int(self._routes_at + place * ROUTE.total)
+    def _route(self, place: int, lane: int = 0) -> int:
+        """Address of the :data:`ROUTE` of a rank, by a lane."""
+        return int(self._routes_at + (lane * len(self._links) + place) * ROUTE.total)
 
     def _endpoints(self) -> list[tuple[Worker, int, bool]]:
         """The worker of each endpoint that was made, and whether that has failed."""
@@ -412,16 +417,16 @@ class Ucx(Transport):
         return [_word_at(first + number * LANE.total + LANE.endpoint).value for number in range(len(self._addresses[peer]))]
 
 
-def _parts_of(endpoint: bytes) -> tuple[bytes, tuple[int, ...], list[bytes]]:
-    """The addresses of the interfaces of a peer, one behind the other, where it is, and the addresses of its workers."""
-    hosts, numbers, count = _HEAD.unpack_from(endpoint)
-    ways, places = _HEAD.size, _HEAD.size + 4 * hosts
-    at, workers = places + 8 * numbers, []
+def _parts_of(endpoint: bytes) -> tuple[tuple[int, ...], list[tuple[bytes, bytes]]]:
+    """Where a peer is; of each of its workers the addresses of the interfaces, one behind the other, and that of the worker."""
+    numbers, count = _HEAD.unpack_from(endpoint)
+    at, workers = _HEAD.size + 8 * numbers, []
     for _ in range(count):
-        (length,) = struct.unpack_from("!H", endpoint, at)
-        workers.append(endpoint[at + 2 : at + 2 + length])
-        at += 2 + length
-    return endpoint[ways:places], struct.unpack_from(f"!{numbers}q", endpoint, places), workers
+        hosts, length = _HEAD.unpack_from(endpoint, at)
+        first = at + _HEAD.size
+        at = first + 4 * hosts + length
+        workers.append((endpoint[first : first + 4 * hosts], endpoint[at - length : at]))
+    return struct.unpack_from(f"!{numbers}q", endpoint, _HEAD.size), workers
 
 
 def _finish(begun: Sequence[tuple[Worker, int]], seconds: float) -> list[tuple[Worker, int]]:
