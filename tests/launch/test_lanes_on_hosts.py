@@ -80,6 +80,7 @@ def test_the_matrix_of_transports_names_them(on_hosts, lanes):
     [
         ("NCCLX_MPI_LANES", "lane1,none9", "cannot start with the device none9 (`ncclx info --ucx` names those that there are)"),
         ("NCCLX_MPI_LANES", "lane1,,lane2", "NCCLX_MPI_LANES='lane1,,lane2' is no list of 1 to 16 devices"),
+        ("NCCLX_MPI_LANE_LIMITS", "rack=4x100K", "'rack=4x100K' is not one of rack, zone, dc, world"),
         ("NCCLX_MPI_LANE_LIMITS", "rack=0", "'rack=0' is not one of rack, zone, dc, world with the segments of a lane, 1 to 63"),
     ],
 )
