@@ -12,8 +12,8 @@
                  <-------------- the same lane --- SAID {answer}
       answered, and it stood still for two: given up, its endpoint closed by force; its segments go again, by others
 
-What has come for a window (of an array on a GPU) without room waits, and takes no lane's place, but one of :data:`transports.ucx.layout.AHEAD` numbers: so few of a
-message do, and others wait behind them in the end, until whoever owns the window looks after it, which any wait of that rank does.
+What has come for a window (of an array on a GPU) without room waits. It takes no lane's place, but a number, of which there are 63: so few of
+a message do that, and others wait behind them in the end, until whoever owns the window looks after it, as any wait of that rank does.
 
 A segment of a message that has but one goes by the lane of messages, if that has room, and leaves the turn as it is. The buffer of a send is
 the sender's again when all of it has arrived, as any of it may have to be sent again. A lane that UCX finds broken is given up at once, by
