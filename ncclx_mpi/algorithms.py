@@ -113,12 +113,15 @@ class Figures(NamedTuple):
         Bytes that it reduces.
     memory
         Bytes of temporary memory; blocks there begin at multiples of 64.
+    copied
+        Bytes that it copies there, or from there.
     """
 
     steps: int
     moved: int = 0
     reduced: int = 0
     memory: int = 0
+    copied: int = 0
 
 
 class Crossing(NamedTuple):
@@ -129,7 +132,7 @@ class Crossing(NamedTuple):
     near_messages, far_messages
         Of the rank that sends, or receives, most, to ranks of its node, and to others.
     near, far
-        Bytes that a rank sends, or that it receives, on its node; that leave a node, or come to it, of all its ranks.
+        Bytes that a rank sends, or that it receives, on its node, and copies; that leave a node, or come to it, of all its ranks.
     reduced
         Bytes that a rank reduces.
     """
@@ -185,15 +188,18 @@ class Algorithm(NamedTuple):
 
     def crossing(self, nodes: NodeMap, nbytes: int) -> Crossing:
         """What a plan needs on several nodes; if it knows nothing of them, as if a rank had to do with all others alike, or in a ring."""
-        if self.by_node is not None:
-            return self.by_node(nodes, nbytes)
         size = nodes.size
         needs = self.figures(size, nbytes)
+        if self.by_node is not None:
+            found = self.by_node(nodes, nbytes)
+            return found._replace(near=found.near + needs.copied)
         far = (size - nodes.fewest) / (size - 1)
         leaving = max(len(ranks) * (size - len(ranks)) for ranks in nodes.ranks) / (size - 1)
         if self.is_ring:
-            return Crossing(0, needs.steps, needs.moved, needs.moved * nodes.in_turn, needs.reduced)
-        return Crossing(needs.steps * (1 - far), needs.steps * far, needs.moved * (1 - far), leaving * needs.moved, needs.reduced)
+            has_mates = nodes.most > 1
+            return Crossing(0, needs.steps, needs.moved * has_mates + needs.copied, needs.moved * nodes.in_turn, needs.reduced)
+        near = needs.moved * (1 - far) + needs.copied
+        return Crossing(needs.steps * (1 - far), needs.steps * far, near, leaving * needs.moved, needs.reduced)
 
     def why_not(self, case: Case) -> str:
         """Why a call cannot go by it; empty if it can."""
@@ -254,7 +260,8 @@ def _hops(n: int) -> int:
 
 def _shared(n: int, m: int, rounds: int) -> Figures:
     """Every rank reduces its block of what all give, in `rounds` of exchanges with all others."""
-    return Figures(rounds * (n - 1), rounds * (n - 1) * m // n, (n - 1) * m // n, (n + 1) * m // n)
+    copied = m // n * (1 + (n == 1))
+    return Figures(rounds * (n - 1), rounds * (n - 1) * m // n, (n - 1) * m // n, (n + 1) * m // n, copied)
 
 
 def _lanes_reduced(nodes: NodeMap, m: int) -> Crossing:
@@ -412,21 +419,21 @@ ROWS: tuple[Algorithm, ...] = (
         "allreduce", "full_lane", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         order=ANY,
-        figures=lambda n, m: _shared(n, m, 2)._replace(memory=(n - 1 + (n > 2)) * m // n),
+        figures=lambda n, m: _shared(n, m, 2)._replace(memory=(n - 1 + (n > 2)) * m // n, copied=0),
         by_node=lambda nodes, m: _both(_lanes_reduced(nodes, m), _lanes_shared(nodes, m)),
     ),
     Algorithm(
         "allreduce", "ring", PLAN,
         lambda n, m, link: 2 * (n - 1) * link.message + (n - 1) / n * m * (2 * link.byte + link.reduced),
         order=ANY,
-        figures=lambda n, m: _shared(n, m, 2)._replace(memory=2 * m // n * (n > 1)),
+        figures=lambda n, m: _shared(n, m, 2)._replace(memory=2 * m // n * (n > 1), copied=0),
         is_ring=True,
     ),
     Algorithm(
         "allreduce", "leaders", PLAN,
         lambda n, m, link: 2 * _rounds(n) * (link.message + m * link.byte) + _rounds(n) * m * link.reduced,
         order=ANY,
-        figures=lambda n, m: Figures(2 * _rounds(n), _rounds(n) * m, _rounds(n) * m, (_rounds(n) + 1) * m * (n > 1)),
+        figures=lambda n, m: Figures(2 * _rounds(n), _rounds(n) * m, _rounds(n) * m, (_rounds(n) + 1) * m * (n > 1), m * (n > 1)),
         by_node=lambda nodes, m: _both(_tree(nodes, m, reduces=True), _tree(nodes, m), _doubled(nodes, m)),
     ),
     *_on_slot("gather", ONESHOT_UPTO, _from_others, _from_others),
@@ -439,7 +446,7 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("allgather", "ring", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte), chosen=_always, is_ring=True,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m)),
     Algorithm("allgather", "bruck", PLAN, lambda n, m, link: _rounds(n) * link.message + (n - 1) * m * link.byte,
-              figures=lambda n, m: Figures(_rounds(n), (n - 1) * m, memory=n * m)),
+              figures=lambda n, m: Figures(_rounds(n), (n - 1) * m, memory=n * m, copied=(n + 1) * m)),
     Algorithm("allgather", "full_lane", PLAN, lambda n, m, link: (n - 1) * (link.message + m * link.byte),
               figures=lambda n, m: Figures(n - 1, (n - 1) * m),
               by_node=lambda nodes, m: _blocks_spread(nodes, m)),
@@ -447,7 +454,9 @@ ROWS: tuple[Algorithm, ...] = (
     Algorithm("alltoall", "pairwise", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), chosen=_always,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n)),
     Algorithm("alltoall", "bruck", PLAN, lambda n, m, link: _rounds(n) * (link.message + m / 2 * link.byte), equal_blocks=True,
-              figures=lambda n, m: Figures(_rounds(n), _hops(n) * m // n, memory=2 * _hops(n) * m // n)),
+              figures=lambda n, m: Figures(
+                  _rounds(n), _hops(n) * m // n, memory=2 * _hops(n) * m // n, copied=(_hops(n) + n - 1) * m // n
+              )),
     Algorithm("alltoall", "full_lane", PLAN, lambda n, m, link: (n - 1) * (link.message + m / n * link.byte), equal_blocks=True,
               figures=lambda n, m: Figures(n - 1, (n - 1) * m // n),
               by_node=lambda nodes, m: _blocks_exchanged(nodes, m)),
@@ -462,7 +471,7 @@ ROWS: tuple[Algorithm, ...] = (
         "reduce_scatter", "full_lane", PLAN,
         lambda n, m, link: (n - 1) * link.message + (n - 1) / n * m * (link.byte + link.reduced),
         order=ANY,
-        figures=lambda n, m: _shared(n, m, 1)._replace(memory=(n - 1) * m // n),
+        figures=lambda n, m: _shared(n, m, 1)._replace(memory=(n - 1) * m // n, copied=m // n * (n > 1)),
         by_node=lambda nodes, m: _blocks_reduced(nodes, m),
     ),
     *_on_slot("scan", ONESHOT_UPTO, _from_others, _once, reduces=True, has_cma=False),

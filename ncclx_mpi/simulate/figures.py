@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from ncclx_mpi.algorithms import Figures
-from ncclx_mpi.collectives.plan import RECV, REDUCE, SEND, Plan
+from ncclx_mpi.collectives.plan import COPY, RECV, REDUCE, SEND, TEMP, Plan
 from ncclx_mpi.simulate.program import Program, Waiting
 
 
@@ -14,12 +14,21 @@ def count(plans: Sequence[Plan]) -> Figures:
     """Return what the rank that needs most needs, of plans that are proved."""
     moved = [max(_bytes_of(plan, SEND), _bytes_of(plan, RECV)) for plan in plans]
     return Figures(
-        rounds(Program(plans)), max(moved), max(_bytes_of(plan, REDUCE) for plan in plans), max(plan.temp for plan in plans)
+        rounds(Program(plans)),
+        max(moved),
+        max(_bytes_of(plan, REDUCE) for plan in plans),
+        max(plan.temp for plan in plans),
+        max(_copied(plan) for plan in plans),
     )
 
 
 def _bytes_of(plan: Plan, kind: int) -> int:
     return int(plan.steps["nbytes"][plan.steps["kind"] == kind].sum())
+
+
+def _copied(plan: Plan) -> int:
+    steps = plan.steps[plan.steps["kind"] == COPY]
+    return int(steps["nbytes"][(steps["buffer"] == TEMP) | (steps["low_buffer"] == TEMP)].sum())
 
 
 def rounds(program: Program) -> int:
