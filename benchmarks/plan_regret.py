@@ -1,7 +1,7 @@
 """What the automatic choice of a plan between hosts costs beside the best one: ``python benchmarks/plan_regret.py``, as root.
 
 Hosts are namespaces, as in ``between_hosts.py``, with as many ranks on each as ``--layouts`` says: ``2x4`` is two hosts of four. Five
-collectives of 8 B to 16 MiB go by the automatic choice, and by each plan that is forced, in turn, call by call. Of each call the time of the
+collectives of 8 B to 16 MiB go by the automatic choice, and by each plan that is forced, call by call in random order. Of each call the time of the
 slowest rank counts, of these the mean, and of the rounds the least. The regret is the automatic one's over the best one's; what is forced and
 is what was chosen anyway says how far two runs of one plan are apart.
 """
@@ -84,20 +84,21 @@ def be_rank(ranks: int, only: list[str]) -> None:
     from ncclx_mpi.algorithms import PLAN, Case, choose, rows_of
     from ncclx_mpi.nodes import NodeMap
 
-    comm, found = MPI.COMM_WORLD, {}
+    comm, found, dice = MPI.COMM_WORLD, {}, np.random.default_rng(1)
     between_hosts.bind(comm.rank // ranks + comm.rank)
     nodes = NodeMap(tuple(rank // ranks for rank in range(comm.size)))
     for name in only:
         names = [row.name for row in rows_of(name) if row.kind == PLAN]
         comms = {AUTO: comm, **{each: between_hosts.flat_twin(comm, name, each)[between_hosts.FLAT] for each in names}}
-        for nbytes in SIZES:
+        for size in SIZES:
+            nbytes = max(size, 4 * comm.size) if name == "reduce_scatter" else size  # an element for each rank
             calls = {each: between_hosts.call_of(name, comms[each], nbytes) for each in comms}
             times = {each: np.zeros(max(_FEWEST, min(_MOST, _BYTES // nbytes)) + 1) for each in comms}
             for number in range(len(times[AUTO])):
-                for each, call in calls.items():
+                for each in dice.permutation(list(calls)):  # whether ranks that share a core sleep depends on what was before
                     comm.Barrier()
                     begun = time.perf_counter()
-                    call()
+                    calls[each]()
                     times[each][number] = (time.perf_counter() - begun) * 1e6
             us = {}
             for each, own in times.items():
