@@ -1,9 +1,9 @@
 """What the automatic choice of a plan between hosts costs beside the best one: ``python benchmarks/plan_regret.py``, as root.
 
 Hosts are namespaces, as in ``between_hosts.py``, with as many ranks on each as ``--layouts`` says: ``2x4`` is two hosts of four. Five
-collectives of 8 B to 16 MiB go by the automatic choice, and by each plan that is forced, call by call in random order. Of each call the time of the
-slowest rank counts, of these the mean, and of the rounds the least. The regret is the automatic one's over the best one's; what is forced and
-is what was chosen anyway says how far two runs of one plan are apart.
+collectives of 8 B to 16 MiB go by the automatic choice, and by each plan that is forced, call by call in random order. Of each call the time
+of the slowest rank counts, of these the mean, and of the rounds the least. The regret is the automatic one's over the best one's; what is
+forced and is what was chosen anyway says how far two runs of one plan are apart.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ def main() -> None:
             for number in range(options.rounds):
                 print(f"{layout}: round {number + 1} of {options.rounds}", file=sys.stderr)
                 words = [str(HERE), "--rank", str(ranks), "--only", options.only]
-                lines = [
-                    [*line[: line.index(str(between_hosts.HERE))], *words] for line in between_hosts.ours(ranks, count=hosts)
-                ]
+                lines = [[*line[: line.index(str(between_hosts.HERE))], *words] for line in between_hosts.ours(ranks, count=hosts)]
                 (said,) = between_hosts.said_by_all(lines)
                 for point, found in said.items():
                     for name, us in found["us"].items():
