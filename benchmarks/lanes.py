@@ -156,16 +156,19 @@ def job(rank: str, options: argparse.Namespace, cut: int = 0, **variables: list[
         words = [str(HERE), "--rank", rank, "--bytes", str(options.bytes)]
         line = on_host(host, sys.executable, "-m", "ncclx_mpi", "run", *own, *words)
         started.append(subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
+    watch = threading.Timer(_LIMIT, lambda: [each.kill() for each in started])
+    watch.start()
     stdout = started[0].stdout
     assert stdout is not None
     found: dict[str, Any] = {}
     for line in stdout:
         if line.startswith("begun") and cut:
-            time.sleep(0.5 * options.bytes * 8 / 1e6 / sum(options.rates))
+            time.sleep(0.5 * options.bytes * 8 / 1e6 / sum(options.rates))  # until the middle
             swallow(cut)
         elif line.startswith("{"):
             found = json.loads(line)
-    statuses = [each.wait(timeout=_LIMIT) for each in started]
+    statuses = [each.wait() for each in started]
+    watch.cancel()
     if any(statuses) or not found:
         raise SystemExit(f"{rank} {variables} ended with {statuses}")
     return float(found["seconds"])

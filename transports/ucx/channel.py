@@ -93,10 +93,15 @@ _endpoint_params = make_stack(ENDPOINT.total // WORD)
 @kernel("void(int64, int64)")
 def enlist(state, link):  # type: ignore[no-untyped-def]
     """Have the next poll look after a peer."""
-    if load64(link + LINK.listed) == 0:
-        first = load64(state + STATE.listed_first)
-        store64(link + LINK.listed, first if first != 0 else link)
-        store64(state + STATE.listed_first, link)
+    _put_first(state + STATE.listed_first, link + LINK.listed, link)
+
+
+@kernel("void(int64, int64, int64)")
+def _put_first(first, following, block):  # type: ignore[no-untyped-def]
+    """Put a block on a list, unless it is there: in its word ``following`` it has the next one, itself if it is the last."""
+    if load64(following) == 0:
+        store64(following, load64(first) if load64(first) != 0 else block)
+        store64(first, block)
 
 
 @kernel("void(int64)")
@@ -124,10 +129,7 @@ def lanes_of(state, link):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)")
 def enlist_lanes(state, lanes):  # type: ignore[no-untyped-def]
     """Have the next poll look after the lanes to a peer."""
-    if load64(lanes + LANES.following) == 0:
-        first = load64(state + STATE.lanes_first)
-        store64(lanes + LANES.following, first if first != 0 else lanes)
-        store64(state + STATE.lanes_first, lanes)
+    _put_first(state + STATE.lanes_first, lanes + LANES.following, lanes)
 
 
 @kernel("void(int64, int64, int64)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate
+from numba_kernels.memory import allocate, allocate_or_end, fill
 from transports.messages import REQUEST
 from transports.ucx.layout import PIECE, STATE, TRANSFER
 
@@ -17,14 +17,33 @@ def make_piece(state, request, offset, length):  # type: ignore[no-untyped-def]
     """What is known of a piece; 0 if there is no memory for it."""
     part = allocate(PIECE.total)
     if part != 0:
-        store64(part + PIECE.state, state)
-        store64(part + PIECE.request, request)
-        store64(part + PIECE.offset, offset)
-        store64(part + PIECE.length, length)
-        store64(part + PIECE.lanes, 0)
-        store64(part + PIECE.holds, 0)
-        store64(part + PIECE.is_booked, 0)
+        _fill_in(part, state, request, offset, length)
     return part
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def make_described(state, receive, offset, length, description):  # type: ignore[no-untyped-def]
+    """The same of a piece whose description has come: it is promised to the sender already."""
+    part = allocate_or_end(PIECE.total)
+    _fill_in(part, state, receive, offset, length)
+    store64(part + PIECE.description, description)
+    return part
+
+
+@kernel("void(int64, int64, int64, int64, int64)")
+def _fill_in(part, state, request, offset, length):  # type: ignore[no-untyped-def]
+    fill(part, 0, PIECE.total)
+    store64(part + PIECE.state, state)
+    store64(part + PIECE.request, request)
+    store64(part + PIECE.offset, offset)
+    store64(part + PIECE.length, length)
+
+
+@kernel("void(int64, int64)")
+def let_wait(state, part):  # type: ignore[no-untyped-def]
+    """A piece has no room yet: it is tried again in the next step."""
+    store64(part + PIECE.next, load64(state + STATE.waiting_first))
+    store64(state + STATE.waiting_first, part)
 
 
 @kernel("int64(int64)")

@@ -97,7 +97,7 @@ from transports.ucx.layout import (
     is_error,
     status_of,
 )
-from transports.ucx.pieces import is_next_there, let_pass, make_piece, note_done, source_of, target_of
+from transports.ucx.pieces import is_next_there, let_pass, let_wait, make_described, make_piece, note_done, source_of, target_of
 
 _WATCH_US = 100_000
 """How often it is looked whether a lane stands still."""
@@ -108,14 +108,6 @@ _USED_US, _UNUSED_LOOK_US = 1000, 50
 _RANK = (1 << WAY_SHIFT) - 1
 
 _params = make_stack(PARAMS.total // WORD)
-
-
-@kernel("int64(int64, int64, int64)")
-def _endpoint_by(state, lanes, number):  # type: ignore[no-untyped-def]
-    """The endpoint of a lane, made on first use; 0 if there is none, or none yet."""
-    if number == load64(lanes + LANES.main):
-        return endpoint_of(state, load64(lanes + LANES.link))
-    return endpoint_of_lane(state, lane_of(lanes, number))
 
 
 @kernel("int64(int64, int64)")
@@ -144,7 +136,7 @@ def send_segments(state, request, lanes):  # type: ignore[no-untyped-def]
         if can_give_segment(request, lanes) == 0:
             return
         number, offset = _lane_for(request, lanes), load64(request + TRANSFER.begun)
-        endpoint = _endpoint_by(state, lanes, number)
+        endpoint = endpoint_of_lane(state, lane_of(lanes, number))
         if endpoint == 0:  # another one may have a way to the peer
             pass_turn(lanes, number)
             continue
@@ -252,20 +244,14 @@ def take_segment(state, header, data, nbytes, how):  # type: ignore[no-untyped-d
             copy(target, data, nbytes)
         _take(state, lanes, receive, offset, nbytes, sequence)
         return OK
-    part = allocate_or_end(PIECE.total)
-    store64(part + PIECE.state, state)
-    store64(part + PIECE.request, receive)
-    store64(part + PIECE.offset, offset)
-    store64(part + PIECE.length, nbytes)
-    store64(part + PIECE.description, _copy_of(data, nbytes) if is_whole != 0 else data)
+    part = make_described(state, receive, offset, nbytes, _copy_of(data, nbytes) if is_whole != 0 else data)
     store64(part + PIECE.is_whole, is_whole)
     store64(part + PIECE.lanes, lanes)
     store64(part + PIECE.lane, load64(header + 3 * WORD) >> WAY_SHIFT)
     store64(part + PIECE.sequence, sequence)
     hold(lanes, sequence)
     if receive_segment(part, target) == 0:
-        store64(part + PIECE.next, load64(state + STATE.waiting_first))
-        store64(state + STATE.waiting_first, part)
+        let_wait(state, part)
     return OK if is_whole != 0 else IN_PROGRESS
 
 
@@ -429,7 +415,7 @@ def _send_lost(state, lanes, now):  # type: ignore[no-untyped-def]
         number = choose(lanes)
         if number < 0:
             return
-        endpoint = _endpoint_by(state, lanes, number)
+        endpoint = endpoint_of_lane(state, lane_of(lanes, number))
         pass_turn(lanes, number)
         tried = tried + 1 if endpoint == 0 else 0
         if endpoint != 0:
@@ -440,7 +426,7 @@ def _send_lost(state, lanes, now):  # type: ignore[no-untyped-def]
 def _say(state, lanes, number, what):  # type: ignore[no-untyped-def]
     """Say by a lane what has arrived, and which lanes were given up; 1, or 0 if that lane has no endpoint, or there is no memory."""
     link = load64(lanes + LANES.link)
-    endpoint = _endpoint_by(state, lanes, number)
+    endpoint = endpoint_of_lane(state, lane_of(lanes, number))
     frame = make_frame(state, link, SAID, SAYING.total) if endpoint != 0 else 0
     if frame == 0:
         return 0

@@ -27,7 +27,7 @@ from __future__ import annotations
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.calls import call_five, call_one, call_seven, call_three, call_two
 from numba_kernels.jit import kernel
-from numba_kernels.memory import allocate_or_end, copy, make_stack, release
+from numba_kernels.memory import copy, make_stack, release
 from transports.base import ARMED, COME, UNARMED
 from transports.messages import REQUEST
 from transports.ucx.channel import MOST_PROGRESS, endpoint_of, fail, lanes_of, make_progress, settle, worker_of
@@ -56,7 +56,7 @@ from transports.ucx.layout import (
     is_error,
     status_of,
 )
-from transports.ucx.pieces import is_next_there, let_pass, make_piece, note_done, source_of, target_of
+from transports.ucx.pieces import is_next_there, let_pass, let_wait, make_described, make_piece, note_done, source_of, target_of
 from transports.ucx.segments import (
     can_give_segment,
     end_of_received_segment,
@@ -276,16 +276,9 @@ def on_piece(state, header, header_bytes, data, nbytes, how):  # type: ignore[no
             copy(target, data, nbytes)
         _pass(state, receive, offset, nbytes)
         return OK
-    part = allocate_or_end(PIECE.total)
-    store64(part + PIECE.state, state)
-    store64(part + PIECE.request, receive)
-    store64(part + PIECE.offset, offset)
-    store64(part + PIECE.length, nbytes)
-    store64(part + PIECE.description, data)
-    store64(part + PIECE.lanes, 0)
+    part = make_described(state, receive, offset, nbytes, data)
     if target == 0:
-        store64(part + PIECE.next, load64(state + STATE.waiting_first))
-        store64(state + STATE.waiting_first, part)
+        let_wait(state, part)
     else:
         _receive_piece(part, target)
     return IN_PROGRESS
@@ -335,8 +328,7 @@ def _retry_waiting(state):  # type: ignore[no-untyped-def]
     while part != 0:
         after = load64(part + PIECE.next)
         if _retry(state, part) == 0:
-            store64(part + PIECE.next, load64(state + STATE.waiting_first))
-            store64(state + STATE.waiting_first, part)
+            let_wait(state, part)
         part = after
 
 

@@ -225,9 +225,8 @@ class Ucx(Transport):
 
     @property
     def is_busy(self) -> bool:
-        return any(_word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending)) or any(
-            map(self._keeps, self._lane_blocks)
-        )
+        is_sending = any(_word_at(self._state + owed).value for owed in (STATE.active_count, STATE.sending))
+        return is_sending or any(map(self._keeps, self._lane_blocks))
 
     def _keeps(self, peer: int) -> bool:
         """Whether there are messages that a peer, to which there are lanes, may not have: they can be lost with the lane by which they go."""
