@@ -31,8 +31,8 @@ both of them          watch of the       stream that waits               :data:`
 The watch is a thread in compiled code: it never needs the GIL, whatever the program waits in.
 
 A rank that has left the job in order had waited for its calls, in which all ranks take part. So what others still wait for then either
-is there, if not yet in their words, or never comes: their waits are ended, and that is an error for those only who make a call
-afterwards.
+is there, if not yet in their words, or never comes: their waits are ended, and that is an error for those only who have made a call that
+it has not, or make one afterwards.
 """
 
 from __future__ import annotations
@@ -163,6 +163,15 @@ def _compare(watch, other):  # type: ignore[no-untyped-def]
     store64(place, number - 1)
 
 
+@kernel("void(int64, int64)")
+def _note_left(watch, other):  # type: ignore[no-untyped-def]
+    """Note that rank `other` has left the job. What it has not called before, this rank waits for in vain: that is an error."""
+    store_release(watch + WATCH.left, 1 + other)
+    last = load_acquire(watch + WATCH.number)
+    if last > 0 and load_acquire(_call_at(watch, other, last) + CALL.number) < last:
+        _fail(watch, LEFT, other, last)
+
+
 @kernel("int64(int64)", is_entry=True, nogil=False)
 def look(watch):  # type: ignore[no-untyped-def]
     """Look for what is wrong: 0, or the first thing that was, for :func:`read_error`."""
@@ -172,12 +181,12 @@ def look(watch):  # type: ignore[no-untyped-def]
         state = load_acquire(load64(watch + WATCH.control + other * WORD))
         if state == DEAD:
             _fail(watch, DIED, other, 0)
-        if state == FINALIZED:
-            store_release(watch + WATCH.left, 1 + other)
         if load_acquire(load64(watch + WATCH.failed + other * WORD)) != 0:
             _fail(watch, GAVE_UP, other, 0)
         if other != load64(watch + WATCH.rank):
             _compare(watch, other)
+        if state == FINALIZED:
+            _note_left(watch, other)
     return load_acquire(watch + WATCH.error)
 
 

@@ -572,9 +572,19 @@ def test_a_peer_dies_while_streams_wait_for_it(victim: int, tmp_path: Path) -> N
 
 
 PEER_LEAVES = """
+import os
 import time
 from mpi4py import MPI
 from ncclx_mpi.testing.driver_double import Double
+
+
+def is_there(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
 
 comm = MPI.COMM_WORLD
 with Double(comm.rank, patience=60) as driver:
@@ -584,21 +594,37 @@ with Double(comm.rank, patience=60) as driver:
     comm.in_stream(stream).Barrier()
     driver.synchronize(stream)
     comm.check()
-    if comm.rank == 0:
-        comm.in_stream(stream).Barrier()
-        driver.synchronize(stream)
-        comm.check()
-        try:
-            comm.in_stream(stream).Barrier()
-        except MPI.Exception as error:
-            print(error.Get_error_class() == MPI.ERR_PROC_FAILED, error)
+    if comm.rank == 1:
+        comm.send(os.getpid(), 0)
+        if WAITED_FOR:
+            comm.recv(source=0)
+    else:
+        process = comm.recv(source=1)
+        while not WAITED_FOR and is_there(process):
+            time.sleep(0.01)
+        for moment in ("first", "again"):
+            try:
+                comm.in_stream(stream).Barrier()
+                if moment == "first":
+                    comm.send(None, 1)
+                driver.synchronize(stream)
+                moment += ", waited"
+                comm.check()
+            except MPI.Exception as error:
+                print(moment, error.Get_error_class() == MPI.ERR_PROC_FAILED, error)
 """
 
 
-def test_a_peer_that_has_left_is_not_waited_for() -> None:
-    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "60", "-c", PEER_LEAVES]
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_a_peer_that_has_left_is_not_waited_for(is_waited_for: bool) -> None:
+    """A call that has waited in vain is an error, as is one that would: neither brings anything valid."""
+    program = PEER_LEAVES.replace("WAITED_FOR", str(is_waited_for))
+    command = [sys.executable, "-m", "ncclx_mpi", "run", "-n", "2", "--timeout", "60", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.stdout.startswith("True") and "rank 1 has left the job" in done.stdout, done.stdout + done.stderr
+    moments = ["first, waited" if is_waited_for else "first", "again"]
+    said = [f"{moment} True rank 0: rank 1 has left the job" for moment in moments]
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and all(map(str.startswith, lines, said)), done.stdout + done.stderr
     assert done.returncode == 0
 
 
