@@ -4,6 +4,9 @@ Each plan is forced on a duplicate of COMM_WORLD, and in each round every one ha
 them alike. A choice is judged by rounds that had no say in it: what would be chosen by the even rounds by its times in the odd ones, and the
 other way round. So regret is not 1 by definition, and noise that a table would follow shows. A time is the least of its rounds: what disturbs
 a round only adds to it. Plans that are far behind after two rounds are not measured again.
+
+Each call begins when all ranks have come. In a loop of calls ranks run ahead into the next ones, which programs that compute in between do
+not, and a tree of few messages then looks better than it is: 114 us where it takes 215 (allreduce of 16 KiB, two hosts of four ranks).
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ def _near_the_best(us: Mapping[str, Sequence[float]]) -> list[str]:
 def _timed(comm: Any, point: Point, effort: Effort) -> dict[str, Any]:
     from ncclx_mpi.bench import worker  # imports mpi4py.MPI, which has to be ours by then
 
-    return worker.measure(comm, point.case, point.nbytes, effort.seconds, effort.blocks)
+    return worker.measure(comm, point.case, point.nbytes, effort.seconds, effort.blocks, is_apart=True)
 
 
 def _forced_duplicate(comm: Any, row: Algorithm) -> Any:
