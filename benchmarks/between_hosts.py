@@ -60,6 +60,8 @@ _MPI_BYTES = (8, 64 << 10, 16 << 20)
 _SMALL, _LARGE = 64 << 10, 16 << 20
 FLAT = "flat"
 """The column of this library by an algorithm that knows nothing of hosts."""
+_LIMIT_S = "1800"
+"""Of a job: it takes some minutes, and one that hangs is to end."""
 _COLLECTIVES = (
     ("barrier", 0, "dissemination"),
     ("allreduce", 8, "allgather_reduce"),
@@ -328,7 +330,7 @@ def perftest(test: str, nbytes: int, loops: int, column: int) -> float:
 def ours(ranks: int, *words: str, count: int = 2) -> list[list[str]]:
     """Commands that start ranks of this library on each of so many hosts."""
     port = 29_000 + secrets.randbelow(500)
-    own = ["--nnodes", str(count), "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", str(ranks)]
+    own = ["--nnodes", str(count), "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", str(ranks), "--timeout", _LIMIT_S]
     line = [sys.executable, "-m", "ncclx_mpi", "run", *own]
     return [on_host(node, *line, "--node-rank", str(node), str(HERE), *words) for node in range(count)]
 
