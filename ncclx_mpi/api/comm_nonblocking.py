@@ -10,6 +10,8 @@ from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.op import SUM, Op
 from ncclx_mpi.api.request import Request
 from ncclx_mpi.buffers.sentinels import IN_PLACE
+from ncclx_mpi.collectives.fast_vector import TYPED
+from ncclx_mpi.collectives.shm_oneshot import ALLTOALL, GATHER, SCATTER
 from ncclx_mpi.typing import BufSpec, BufSpecB, BufSpecV, BufSpecW, InPlace
 
 
@@ -39,7 +41,9 @@ class NonBlockingCollectives:
 
     def Igatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV | None, root: int = 0) -> Request:
         """Nonblocking: gather vector data to one member of a group."""
-        return start(self._state, collective_arguments.gatherv, sendbuf, recvbuf, root)
+        state = self._state
+        request: Request | None = fast.iexchange_vectors(state.address, GATHER, sendbuf, recvbuf, root)
+        return start(state, collective_arguments.gatherv, sendbuf, recvbuf, root) if request is None else request
 
     def Iscatter(self, sendbuf: BufSpecB | None, recvbuf: BufSpec | InPlace, root: int = 0) -> Request:
         """Nonblocking: scatter data from one member to all members of a group."""
@@ -49,7 +53,9 @@ class NonBlockingCollectives:
 
     def Iscatterv(self, sendbuf: BufSpecV | None, recvbuf: BufSpec | InPlace, root: int = 0) -> Request:
         """Nonblocking: scatter vector data from one member to all members of a group."""
-        return start(self._state, collective_arguments.scatterv, sendbuf, recvbuf, root)
+        state = self._state
+        request: Request | None = fast.iexchange_vectors(state.address, SCATTER, sendbuf, recvbuf, root)
+        return start(state, collective_arguments.scatterv, sendbuf, recvbuf, root) if request is None else request
 
     def Iallgather(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecB) -> Request:
         """Nonblocking: gather data to all members of a group."""
@@ -59,7 +65,9 @@ class NonBlockingCollectives:
 
     def Iallgatherv(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpecV) -> Request:
         """Nonblocking: gather vector data to all members of a group."""
-        return start(self._state, collective_arguments.allgatherv, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iallgatherv_arrays(state.address, sendbuf, recvbuf)
+        return start(state, collective_arguments.allgatherv, sendbuf, recvbuf) if request is None else request
 
     def Ialltoall(self, sendbuf: BufSpecB | InPlace, recvbuf: BufSpecB) -> Request:
         """Nonblocking: exchange a block of data between all members of a group."""
@@ -69,11 +77,19 @@ class NonBlockingCollectives:
 
     def Ialltoallv(self, sendbuf: BufSpecV | InPlace, recvbuf: BufSpecV) -> Request:
         """Nonblocking: exchange vector data between all members of a group."""
-        return start(self._state, collective_arguments.alltoallv, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iexchange_vectors(
+            state.address, ALLTOALL, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0
+        )
+        return start(state, collective_arguments.alltoallv, sendbuf, recvbuf) if request is None else request
 
     def Ialltoallw(self, sendbuf: BufSpecW | InPlace, recvbuf: BufSpecW) -> Request:
         """Nonblocking: exchange data of different types between all members of a group."""
-        return start(self._state, collective_arguments.alltoallw, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iexchange_vectors(
+            state.address, TYPED, recvbuf if sendbuf is IN_PLACE else sendbuf, recvbuf, 0
+        )
+        return start(state, collective_arguments.alltoallw, sendbuf, recvbuf) if request is None else request
 
     def Ireduce(self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec | None, op: Op = SUM, root: int = 0) -> Request:
         """Nonblocking: reduce to one member of a group."""
@@ -99,7 +115,9 @@ class NonBlockingCollectives:
         self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, recvcounts: Sequence[int] | None = None, op: Op = SUM
     ) -> Request:
         """Nonblocking: reduce and scatter the result."""
-        return start(self._state, collective_arguments.reduce_scatter, sendbuf, recvbuf, recvcounts, op)
+        state = self._state
+        request: Request | None = fast.ireduce_scatter_arrays(state.address, sendbuf, recvbuf, recvcounts, fast.table_of(op))
+        return start(state, collective_arguments.reduce_scatter, sendbuf, recvbuf, recvcounts, op) if request is None else request
 
 
 class NonBlockingScans:

@@ -23,6 +23,7 @@ from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_neighbor as neighbors
 from ncclx_mpi.collectives import fast_nonblocking as starts
+from ncclx_mpi.collectives import fast_nonblocking_vector as vector_starts
 from ncclx_mpi.collectives import fast_vector as vectors
 from ncclx_mpi.collectives.allgather import shm_object as allgather_blob
 from ncclx_mpi.collectives.alltoall import shm_object as alltoall_blob
@@ -197,6 +198,9 @@ iallgather_arrays = _at_first_call(starts.iallgather_arrays, _nothing)
 ialltoall_arrays = _at_first_call(starts.ialltoall_arrays, _nothing)
 igather_arrays = _at_first_call(starts.igather_arrays, _nothing)
 iscatter_arrays = _at_first_call(starts.iscatter_arrays, _nothing)
+iexchange_vectors = _at_first_call(vector_starts.iexchange_vectors, _nothing)
+iallgatherv_arrays = _at_first_call(vector_starts.iallgatherv_arrays, _nothing)
+ireduce_scatter_arrays = _at_first_call(vector_starts.ireduce_scatter_arrays, _nothing)
 put = _at_first_call(windows.put)
 get = _at_first_call(windows.get)
 accumulate = _at_first_call(windows.accumulate)

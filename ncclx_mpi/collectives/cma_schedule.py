@@ -34,7 +34,6 @@ from ncclx_mpi.collectives.cma_tuning import control_at, peer_at
 from ncclx_mpi.collectives.reduce_scatter.cma import MOST_CHUNK, chunk_items, reduce_pulled
 from ncclx_mpi.collectives.shm_oneshot import (
     AGREED,
-    AHEAD,
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
@@ -46,7 +45,7 @@ from ncclx_mpi.collectives.shm_oneshot import (
     SCRATCH,
     UNREACHED,
     arrive,
-    kind_of,
+    plain_kind,
     root_of,
 )
 from ncclx_mpi.collectives.shm_pipelined import land
@@ -88,7 +87,7 @@ def _is_root(comm, entry):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64)")
 def _pieces(comm, entry):  # type: ignore[no-untyped-def]
     """How many pieces this rank copies."""
-    kind, size, nbytes = kind_of(load64(entry + ENTRY.signature)) & ~AHEAD, load64(comm + COMM.size), load64(entry + ENTRY.nbytes)
+    kind, size, nbytes = plain_kind(load64(entry + ENTRY.signature)), load64(comm + COMM.size), load64(entry + ENTRY.nbytes)
     if kind == BCAST:
         if size == 2:
             half = nbytes // 2 // _LINE * _LINE
@@ -136,7 +135,7 @@ def _copy_bcast(comm, entry, index):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _copy_blocks(comm, entry, index):  # type: ignore[no-untyped-def]
     """A piece of a gather, scatter, allgather or alltoall."""
-    kind, rank, size = kind_of(load64(entry + ENTRY.signature)) & ~AHEAD, load64(comm + COMM.rank), load64(comm + COMM.size)
+    kind, rank, size = plain_kind(load64(entry + ENTRY.signature)), load64(comm + COMM.rank), load64(comm + COMM.size)
     send, recv, nbytes = load64(entry + ENTRY.send_at), load64(entry + ENTRY.recv_at), load64(entry + ENTRY.nbytes)
     root, step, at, source = root_of(load64(entry + ENTRY.signature)), 0, index * PIECE, send
     if kind == SCATTER:
@@ -162,10 +161,11 @@ def _copy_blocks(comm, entry, index):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64)")
 def _reduce_chunk(comm, entry, index):  # type: ignore[no-untyped-def]
     """A piece of a reduction: pulled, reduced in rank order, and pushed to whoever gets it."""
-    kind, rank, size = kind_of(load64(entry + ENTRY.signature)) & ~AHEAD, load64(comm + COMM.rank), load64(comm + COMM.size)
+    kind, rank, size = plain_kind(load64(entry + ENTRY.signature)), load64(comm + COMM.rank), load64(comm + COMM.size)
     send, recv, itemsize = load64(entry + ENTRY.send_at), load64(entry + ENTRY.recv_at), load64(entry + ENTRY.itemsize)
     count, room = load64(entry + ENTRY.nbytes) // itemsize, load64(comm + SCRATCH.chunks)
-    first, last, out = rank * count, (rank + 1) * count, recv - rank * count * itemsize
+    first, last = load64(entry + ENTRY.offset), load64(entry + ENTRY.offset) + count
+    out = recv - first * itemsize
     if kind in (ALLREDUCE, REDUCE):
         first, last, out = _block_of(comm, count), _block_end(comm, count), recv
     most = chunk_items(comm, last - first, itemsize)
@@ -203,7 +203,7 @@ def _open(comm, entry):  # type: ignore[no-untyped-def]
 def _copy(comm, entry, index):  # type: ignore[no-untyped-def]
     """Copy piece `index`. 0, or why that was given up."""
     note_look(comm)  # signals are not looked at here: a handler in Python must not run under the engine's lock
-    kind = kind_of(load64(entry + ENTRY.signature)) & ~AHEAD
+    kind = plain_kind(load64(entry + ENTRY.signature))
     if kind == BCAST:
         return _copy_bcast(comm, entry, index)
     if load64(entry + ENTRY.fn) != 0:

@@ -35,7 +35,7 @@ from numba_kernels.pyslots import decrease, keeper_of, object_result, result
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def _fits(comm, kind, published, send, recv):  # type: ignore[no-untyped-def]
+def fits(comm, kind, published, send, recv):  # type: ignore[no-untyped-def]
     """Whether a collective goes by lines, each rank giving `published` bytes, or by direct copies for which all is ready.
 
     `send`, `recv`: addresses of this rank's buffers, 0 for one that does not matter.
@@ -50,7 +50,7 @@ def _fits(comm, kind, published, send, recv):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
+def handle_of(comm, first, second):  # type: ignore[no-untyped-def]
     """The handle of a collective that is about to start, and keeps its arrays alive; 0 if it cannot."""
     engine, keeper = load64(comm + COMM.engine), load64(comm + SCRATCH.keeper)
     if load64(comm + COMM.broken) != 0 or shm_schedule.has_room(comm) == 0:
@@ -66,7 +66,7 @@ def _new_handle(comm, first, second):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _entry_of(comm, handle):  # type: ignore[no-untyped-def]
+def entry_of(comm, handle):  # type: ignore[no-untyped-def]
     """Where what a new handle stands for is described; 0 if there is no handle, or no room: a finalizer that ran may have done anything."""
     entry = shm_schedule.new_entry(comm, request_of(handle)) if handle != 0 else 0
     if entry < 0:
@@ -77,8 +77,8 @@ def _entry_of(comm, handle):  # type: ignore[no-untyped-def]
 @kernel(object_result(types.int64), is_entry=True, nogil=False)
 def ibarrier(comm):  # type: ignore[no-untyped-def]
     """Start a barrier."""
-    handle = _new_handle(comm, 0, 0) if is_planned(comm, BARRIER) == 0 else 0
-    entry = _entry_of(comm, handle)
+    handle = handle_of(comm, 0, 0) if is_planned(comm, BARRIER) == 0 else 0
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     shm_schedule.describe_barrier(comm, entry)
@@ -91,9 +91,9 @@ def ibcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
     """Start a bcast of a plain array."""
     root, nbytes = index_of(root_rank), nbytes_of(argument)
     handle = 0
-    if operands.of_bcast(comm, argument, root) != 0 and _fits(comm, BCAST, nbytes, address_of(argument), 0) != 0:
-        handle = _new_handle(comm, array_of(argument), 0)
-    entry = _entry_of(comm, handle)
+    if operands.of_bcast(comm, argument, root) != 0 and fits(comm, BCAST, nbytes, address_of(argument), 0) != 0:
+        handle = handle_of(comm, array_of(argument), 0)
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     shm_schedule.describe_bcast(comm, entry, address_of(argument), nbytes, root)
@@ -106,9 +106,9 @@ def iallreduce_arrays(comm, send, recv, functions):  # type: ignore[no-untyped-d
     """Start an allreduce of plain arrays, perhaps the same."""
     function, nbytes = operands.of_reduction(comm, ALLREDUCE, send, recv, functions), nbytes_of(recv)
     handle = 0
-    if function != 0 and _fits(comm, ALLREDUCE, nbytes, address_of(send), address_of(recv)) != 0:
-        handle = _new_handle(comm, array_of(send), array_of(recv))
-    entry = _entry_of(comm, handle)
+    if function != 0 and fits(comm, ALLREDUCE, nbytes, address_of(send), address_of(recv)) != 0:
+        handle = handle_of(comm, array_of(send), array_of(recv))
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(recv)
@@ -122,9 +122,9 @@ def iscan_arrays(comm, send, recv, functions, exclusive):  # type: ignore[no-unt
     """Start a scan, or exscan, of plain arrays, perhaps the same."""
     function, nbytes = operands.of_reduction(comm, SCAN, send, recv, functions), nbytes_of(recv)
     handle = 0
-    if function != 0 and _fits(comm, SCAN, nbytes, 0, 0) != 0:
-        handle = _new_handle(comm, array_of(send), array_of(recv))
-    entry = _entry_of(comm, handle)
+    if function != 0 and fits(comm, SCAN, nbytes, 0, 0) != 0:
+        handle = handle_of(comm, array_of(send), array_of(recv))
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(recv)
@@ -140,9 +140,9 @@ def ireduce_arrays(comm, send, recv, functions, root_rank):  # type: ignore[no-u
     function = operands.of_reduce(comm, send, recv, functions, root)
     target = operands.at_root(comm, root, recv)
     handle = 0
-    if function != 0 and _fits(comm, REDUCE, nbytes, address_of(send), target) != 0:
-        handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
-    entry = _entry_of(comm, handle)
+    if function != 0 and fits(comm, REDUCE, nbytes, address_of(send), target) != 0:
+        handle = handle_of(comm, array_of(send), array_of(recv) if target != 0 else 0)
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(send)
@@ -156,9 +156,9 @@ def ireduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[n
     """Start a reduce_scatter_block of plain arrays."""
     function = operands.of_reduce_scatter_block(comm, send, recv, functions)
     handle = 0
-    if function != 0 and _fits(comm, REDUCE_SCATTER, operands.all_blocks(comm, send), address_of(send), address_of(recv)) != 0:
-        handle = _new_handle(comm, array_of(send), array_of(recv))
-    entry = _entry_of(comm, handle)
+    if function != 0 and fits(comm, REDUCE_SCATTER, operands.all_blocks(comm, send), address_of(send), address_of(recv)) != 0:
+        handle = handle_of(comm, array_of(send), array_of(recv))
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     itemsize = itemsize_of(recv)
@@ -173,9 +173,9 @@ def iallgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Start an allgather of plain arrays."""
     nbytes = nbytes_of(send)
     handle, source, target = 0, address_of(send), address_of(recv)
-    if operands.of_allgather(comm, send, recv) != 0 and _fits(comm, ALLGATHER, nbytes, source, target) != 0:
-        handle = _new_handle(comm, array_of(send), array_of(recv))
-    entry = _entry_of(comm, handle)
+    if operands.of_allgather(comm, send, recv) != 0 and fits(comm, ALLGATHER, nbytes, source, target) != 0:
+        handle = handle_of(comm, array_of(send), array_of(recv))
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     shm_schedule.describe_allgather(comm, entry, source, nbytes, target)
@@ -188,9 +188,9 @@ def ialltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Start an alltoall of plain arrays, perhaps the same."""
     total = operands.all_blocks(comm, recv)
     handle, source, target = 0, address_of(send), address_of(recv)
-    if operands.of_alltoall(comm, send, recv) != 0 and _fits(comm, ALLTOALL, total, source, target) != 0:
-        handle = _new_handle(comm, array_of(send), array_of(recv))
-    entry = _entry_of(comm, handle)
+    if operands.of_alltoall(comm, send, recv) != 0 and fits(comm, ALLTOALL, total, source, target) != 0:
+        handle = handle_of(comm, array_of(send), array_of(recv))
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     shm_schedule.describe_alltoall(comm, entry, source, target, total // load64(comm + COMM.size))
@@ -204,9 +204,9 @@ def igather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
     root, nbytes = index_of(root_rank), nbytes_of(send)
     target = operands.at_root(comm, root, recv)
     handle = 0
-    if operands.of_gather(comm, send, recv, root) != 0 and _fits(comm, GATHER, nbytes, address_of(send), target) != 0:
-        handle = _new_handle(comm, array_of(send), array_of(recv) if target != 0 else 0)
-    entry = _entry_of(comm, handle)
+    if operands.of_gather(comm, send, recv, root) != 0 and fits(comm, GATHER, nbytes, address_of(send), target) != 0:
+        handle = handle_of(comm, array_of(send), array_of(recv) if target != 0 else 0)
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     shm_schedule.describe_gather(comm, entry, address_of(send), nbytes, target, root)
@@ -220,9 +220,9 @@ def iscatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def
     root, nbytes = index_of(root_rank), nbytes_of(recv)
     source, target = operands.at_root(comm, root, send), address_of(recv)
     handle, total = 0, nbytes * load64(comm + COMM.size)
-    if operands.of_scatter(comm, send, recv, root) != 0 and _fits(comm, SCATTER, total, source, target) != 0:
-        handle = _new_handle(comm, array_of(recv), array_of(send) if source != 0 else 0)
-    entry = _entry_of(comm, handle)
+    if operands.of_scatter(comm, send, recv, root) != 0 and fits(comm, SCATTER, total, source, target) != 0:
+        handle = handle_of(comm, array_of(recv), array_of(send) if source != 0 else 0)
+    entry = entry_of(comm, handle)
     if entry == 0:
         return result(0)
     shm_schedule.describe_scatter(comm, entry, source, target, nbytes, root)

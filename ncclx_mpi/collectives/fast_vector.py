@@ -89,7 +89,7 @@ def _place_side(rows, column, is_vector, size, root, vector):  # type: ignore[no
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64, int64, int64)")
-def _lay_out(comm, kind, send, recv, root, rows, sent, received):  # type: ignore[no-untyped-def]
+def lay_out(comm, kind, send, recv, root, rows, sent, received):  # type: ignore[no-untyped-def]
     """Write the rows of an exchange, with `sent` and `received` to work in: 0 or SLOW."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     fill(rows, 0, size * ROW.total)
@@ -128,7 +128,7 @@ def exchange_vectors(comm, kind, send, recv, root_rank):  # type: ignore[no-unty
     received = sent + vector_bytes
     store64(sent + VECTOR.array, 0)
     store64(received + VECTOR.array, 0)
-    code = _lay_out(comm, kind, object_of(send), object_of(recv), root, rows, sent, received)
+    code = lay_out(comm, kind, object_of(send), object_of(recv), root, rows, sent, received)
     if code == 0:
         code = exchange(comm, ALLTOALL if kind == TYPED else kind, root, rows)
     let_go(sent)
@@ -175,6 +175,24 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     return code
 
 
+COUNTS_BYTES = VECTOR.total
+"""What :func:`lay_out_counts` works in, beside the words that it writes."""
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument, object_argument, types.int64))
+def lay_out_counts(comm, send, recv, counts, firsts):  # type: ignore[no-untyped-def]
+    """Write the first element of each rank's block, and how many there are, to `firsts`: 0; SLOW if they do not fit the arrays."""
+    size, rank, itemsize, first = load64(comm + COMM.size), load64(comm + COMM.rank), itemsize_of(recv), 0
+    if read_integers(object_of(counts), size, firsts, firsts + 8 * (size + 1)) == 0:
+        return SLOW
+    for other in range(size + 1):
+        count = load64(firsts + 8 * other)
+        store64(firsts + 8 * other, first)
+        first += count
+    total, count = load64(firsts + 8 * size), load64(firsts + 8 * rank + 8) - load64(firsts + 8 * rank)
+    return 0 if total * itemsize == nbytes_of(send) and count * itemsize == nbytes_of(recv) else SLOW
+
+
 @kernel(types.int64(types.int64, array_argument, array_argument, object_argument, types.int64), is_entry=True, nogil=False)
 def reduce_scatter_arrays(comm, send, recv, counts, functions):  # type: ignore[no-untyped-def]
     """Reduce_scatter of plain arrays: 0, SLOW, or the code of a failure."""
@@ -184,20 +202,13 @@ def reduce_scatter_arrays(comm, send, recv, counts, functions):  # type: ignore[
     function, itemsize = load64(functions + 8 * element), itemsize_of(recv)
     if function == 0:
         return SLOW
-    firsts = working_memory(comm, 8 * (size + 1) + VECTOR.total)
+    firsts = working_memory(comm, 8 * (size + 1) + COUNTS_BYTES)
     if firsts == 0:
         return NO_MEMORY
-    code = read_integers(object_of(counts), size, firsts, firsts + 8 * (size + 1)) - 1
-    first = 0
-    for other in range(size + 1):
-        count = load64(firsts + 8 * other)
-        store64(firsts + 8 * other, first)
-        first += count
-    total, first = load64(firsts + 8 * size), load64(firsts + 8 * rank)
-    count = load64(firsts + 8 * rank + 8) - first
-    if code != 0 or total * itemsize != nbytes_of(send) or count * itemsize != nbytes_of(recv):
-        code = SLOW
-    else:
+    code = lay_out_counts(comm, send, recv, counts, firsts)
+    if code == 0:
+        total, first = load64(firsts + 8 * size), load64(firsts + 8 * rank)
+        count = load64(firsts + 8 * rank + 8) - first
         source, target = address_of(send), address_of(recv)
         state = give_gil(total * itemsize)
         if on_lines(comm, REDUCE_SCATTER, total * itemsize) != 0:

@@ -2,11 +2,13 @@
 
 Small collectives go by lines (:mod:`ncclx_mpi.collectives.shm_schedule`), by the same table as blocking ones, if what they reduce with is
 compiled: whoever makes progress carries a reduction out, with the engine's lock in hand, where a function in Python may not run.
-Larger ones go by direct copies (:mod:`ncclx_mpi.collectives.cma_schedule`) where all ranks let the kernel copy. All others are plans
-(:mod:`ncclx_mpi.collectives.prepare`), as are those with counts, and large scans. All of it is a function of what all ranks know; but
+Larger ones go by direct copies (:mod:`ncclx_mpi.collectives.cma_schedule`) where all ranks let the kernel copy. There, those with counts
+go block by block, whatever their size (:mod:`ncclx_mpi.collectives.vector_schedule`): nobody knows all counts. All others are plans
+(:mod:`ncclx_mpi.collectives.prepare`), as are large scans. All of it is a function of what all ranks know; but
 whether the kernel lets every rank reach every other one each finds out for itself, once all have said that they may be reached. They all
 find the same unless something forbids it to some of them only: these go by plans and publish that they do, which
-ends the collective on the others with an error that names the setting to use.
+ends the collective on the others with an error that names the setting to use. (With counts they go block by block all the same, since all
+that is small needs no copy by the kernel; a copy that is refused ends the collective, with that error.)
 """
 
 from __future__ import annotations
@@ -16,15 +18,16 @@ import ctypes
 import functools
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import ONESHOT_UPTO
-from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_oneshot, shm_schedule
+from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_oneshot, shm_schedule, vector_schedule
+from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.executor import entry
-from ncclx_mpi.collectives.select import LARGE, SMALL
+from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.p2p.blocks import untouched_block
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
@@ -63,12 +66,31 @@ class Described:
     def show(self, comm: NativeComm, name: str, arguments: tuple[Any, ...]) -> list[Any]:
         """Return the arguments for direct copies: what the kernel does not copy from or to, or must not, has a copy of its own."""
         shown = list(arguments)
+        parts = _PARTS[name](comm, *arguments)
         if name in _COPIED_IN_PLACE and not arguments[0]:
-            shown[0] = self._copy(arguments[1], arguments[2] * comm.size * (arguments[3] if len(arguments) > 3 else 1), False)
-        for index, nbytes, is_written in _PARTS[name](comm, *arguments):
+            shown[0] = self._copy(arguments[1], parts[0][1], False)
+        for index, nbytes, is_written in parts:
             if arguments[index] and not entry(cma.is_shown)(comm.address, arguments[index]):
                 shown[index] = self._copy(arguments[index], nbytes, is_written)
         return shown
+
+    def show_rows(self, comm: NativeComm, kind: int, root: int, rows: list[_Row]) -> int:
+        """Return the address of a table of `rows`, in which what the others must not copy from, or into, has a copy of its own."""
+        table = self._table(rows)
+        if entry(vector_schedule.is_fit)(comm.address, kind, root, table):
+            return table
+        if kind in (shm_oneshot.GATHER, shm_oneshot.SCATTER) and (kind == shm_oneshot.GATHER) == (comm.rank == root):
+            return self._table([(send, given, self._copy(recv, size, True), size) for send, given, recv, size in rows])
+        if kind == shm_oneshot.ALLGATHER:
+            send, given, recv, size = rows[comm.rank]
+            rows[comm.rank] = self._copy(send, given, False), given, recv, size
+            return self._table(rows)
+        return self._table([(self._copy(send, given, False), given, recv, size) for send, given, recv, size in rows])
+
+    def _table(self, rows: list[_Row]) -> int:
+        table = array("q", (word for row in rows for word in row))
+        self._memory.append(table)
+        return table.buffer_info()[0]
 
     def _copy(self, address: int, nbytes: int, is_written: bool) -> int:
         memory = np.empty(nbytes, dtype=np.uint8)
@@ -78,6 +100,11 @@ class Described:
         if is_written:
             self.after.append(functools.partial(ctypes.memmove, address, at, nbytes))
         return at
+
+
+_Row = tuple[int, int, int, int]
+"""Address and bytes of what goes to a rank, and of what comes from it."""
+assert ROW.total == 4 * WORD
 
 
 _NOTHING = array("q")
@@ -145,13 +172,14 @@ class Pending:
         """Return what a collective is, to be started any number of times; None if it is left to a plan."""
         comm, resolve = self.comm, _COLLECTIVES.get(name)
         if resolve is None:
-            return None
+            return self._describe_rows(*_VECTORS[name](comm, *arguments)) if name in _VECTORS else None
         kind, published, kernel, operands = resolve(comm, *arguments)
         algorithm, described = select.algorithm(comm, kind, published), Described()
         if algorithm == LARGE:
             ahead = self._look_ahead(kind) if name in _PARTS and _is_cut(name, arguments) else shm_oneshot.PLANNED
             if ahead == shm_oneshot.PLANNED:
                 return None
+            self._make_chunks()
             described.is_refusal = ahead == shm_oneshot.UNREACHED
             operands = resolve(comm, *described.show(comm, name, arguments))[-1]
         elif algorithm != SMALL or published > ONESHOT_UPTO:
@@ -159,6 +187,18 @@ class Pending:
         entry(kernel)(comm.address, described.address, *operands)
         if described.is_refusal:
             entry(shm_schedule.refuse)(described.address)
+        return described
+
+    def _describe_rows(self, kind: int, root: int, rows: list[_Row]) -> Described | None:
+        """As :meth:`describe`, a collective with counts."""
+        comm, described = self.comm, Described()
+        if select.algorithm(comm, kind, 0) == PLAN:
+            return None
+        if comm.size > 1 and self._look_ahead(kind) == shm_oneshot.PLANNED:
+            return None
+        _word(comm.address + shm_oneshot.SCRATCH.by_blocks).value = c_address(vector_schedule.step)
+        table = described.show_rows(comm, kind, root, rows)
+        entry(vector_schedule.describe)(comm.address, described.address, kind, root, table, 0)
         return described
 
     def begin(self, described: Described, name: str, owner: Any) -> int:
@@ -181,20 +221,25 @@ class Pending:
         return number
 
     def _look_ahead(self, kind: int) -> int:
-        """How large collectives go: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.shm_oneshot`)."""
+        """How what is large goes: AGREED, PLANNED or UNREACHED (:mod:`ncclx_mpi.collectives.shm_oneshot`)."""
         comm, ahead = self.comm, shm_oneshot.SCRATCH.ahead
         if comm.size == 1 or not entry(cma_tuning.may_be_direct)(comm.address, kind):
             return shm_oneshot.PLANNED
-        if not len(self._chunks):
-            self._chunks, address = untouched_block(cma_schedule.CHUNKS_BYTES + LINE)
-            _word(comm.address + shm_oneshot.SCRATCH.chunks).value = address + -address % LINE
-            _word(comm.address + shm_oneshot.SCRATCH.one_sided).value = c_address(cma_schedule.step)
         if entry(cma_tuning.is_one_sided)(comm.address, kind):
             return shm_oneshot.AGREED
         if _word(comm.address + ahead).value == shm_oneshot.UNASKED:
-            comm.engine.idle_wait(self._have_all_joined, "first large non-blocking collective, while a rank starts")
+            comm.engine.idle_wait(
+                self._have_all_joined, "first non-blocking collective that is large or has counts, while a rank starts"
+            )
             entry(cma_schedule.look_ahead)(comm.address)
         return _word(comm.address + ahead).value
+
+    def _make_chunks(self) -> None:
+        """Have memory for large reductions to work in, and say who carries out what is large."""
+        if not len(self._chunks):
+            self._chunks, address = untouched_block(cma_schedule.CHUNKS_BYTES + LINE)
+            _word(self.comm.address + shm_oneshot.SCRATCH.chunks).value = address + -address % LINE
+            _word(self.comm.address + shm_oneshot.SCRATCH.one_sided).value = c_address(cma_schedule.step)
 
     def _have_all_joined(self) -> bool:
         engine = self.comm.engine
@@ -359,6 +404,7 @@ _COLLECTIVES: dict[str, Callable[..., _Resolved]] = {
     "reduce_scatter_block": lambda comm, *call: _reduction(
         shm_oneshot.REDUCE_SCATTER, shm_schedule.describe_reduce_scatter_block, *call, blocks=comm.size
     ),
+    "reduce_scatter": lambda comm, *call: _reduce_scatter(comm, *call),
     "scan": lambda comm, *call: _reduction(shm_oneshot.SCAN, shm_schedule.describe_scan, *call, 0),
     "exscan": lambda comm, *call: _reduction(shm_oneshot.EXSCAN, shm_schedule.describe_scan, *call, 1),
 }  # fmt: skip
@@ -368,6 +414,70 @@ def _reduction(
     kind: int, kernel: Any, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, *rest: int, blocks: int = 1
 ) -> _Resolved:
     return kind, blocks * count * itemsize, kernel, (send or recv, recv, count, itemsize, fn, *rest)
+
+
+def _reduce_scatter(
+    comm: NativeComm, send: int, recv: int, counts: Sequence[int], itemsize: int, fn: int, commutative: bool
+) -> _Resolved:
+    own, total = int(counts[comm.rank]), int(sum(counts))
+    operands = send or recv, recv, total, int(sum(counts[: comm.rank])), own, itemsize, fn
+    return shm_oneshot.REDUCE_SCATTER, total * itemsize, shm_schedule.describe_reduce_scatter, operands
+
+
+# Those with counts: kind, root, and what goes to, and comes from, each rank -----------------------------------------
+
+_Vector = tuple[int, int, list[_Row]]
+
+
+def _gatherv(
+    comm: NativeComm, send: int, nbytes: int, recv: int, counts: Sequence[int], offsets: Sequence[int], root: int
+) -> _Vector:
+    if comm.rank != root:
+        return shm_oneshot.GATHER, root, [(send, nbytes, 0, 0) if rank == root else _NO_BLOCKS for rank in range(comm.size)]
+    rows = [(0, 0, recv + offset, count) for count, offset in zip(counts, offsets, strict=True)]
+    own = rows[root][2]
+    rows[root] = (send or own, nbytes, own, nbytes)
+    return shm_oneshot.GATHER, root, rows
+
+
+def _scatterv(
+    comm: NativeComm, send: int, counts: Sequence[int], offsets: Sequence[int], recv: int, nbytes: int, root: int
+) -> _Vector:
+    if comm.rank != root:
+        return shm_oneshot.SCATTER, root, [(0, 0, recv, nbytes) if rank == root else _NO_BLOCKS for rank in range(comm.size)]
+    rows = [(send + offset, count, 0, 0) for count, offset in zip(counts, offsets, strict=True)]
+    own = rows[root][0]
+    rows[root] = (own, nbytes, recv or own, nbytes)
+    return shm_oneshot.SCATTER, root, rows
+
+
+def _allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Sequence[int], offsets: Sequence[int]) -> _Vector:
+    rows = [(0, 0, recv + offset, count) for count, offset in zip(counts, offsets, strict=True)]
+    own = rows[comm.rank][2]
+    rows[comm.rank] = (send or own, nbytes, own, nbytes)
+    return shm_oneshot.ALLGATHER, 0, rows
+
+
+def _alltoallv(
+    comm: NativeComm,
+    send: int,
+    given: Sequence[int],
+    given_at: Sequence[int],
+    recv: int,
+    counts: Sequence[int],
+    offsets: Sequence[int],
+) -> _Vector:
+    blocks = zip(given, given_at, counts, offsets, strict=True)
+    return shm_oneshot.ALLTOALL, 0, [((send or recv) + at, size, recv + offset, count) for size, at, count, offset in blocks]
+
+
+_NO_BLOCKS = (0, 0, 0, 0)
+_VECTORS: dict[str, Callable[..., _Vector]] = {
+    "gatherv": _gatherv,
+    "scatterv": _scatterv,
+    "allgatherv": _allgatherv,
+    "alltoallv": _alltoallv,
+}
 
 
 # What of the arguments is memory, by direct copies: index, bytes, and whether it is written --------------------------
@@ -384,14 +494,19 @@ _PARTS: dict[str, Callable[..., _Parts]] = {
     "reduce": lambda comm, *call: _parts_of_reduction(*call),
     "allreduce": lambda comm, *call: _parts_of_reduction(*call),
     "reduce_scatter_block": lambda comm, *call: _parts_of_reduction(*call, blocks=comm.size),
+    "reduce_scatter": lambda comm, *call: _parts_of_reduce_scatter(comm, *call),
 }
+
+
+def _parts_of_reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Sequence[int], itemsize: int, *_: Any) -> _Parts:
+    return (0, int(sum(counts)) * itemsize, False), (1, int(counts[comm.rank]) * itemsize, True)
 
 
 def _parts_of_reduction(send: int, recv: int, count: int, itemsize: int, *_: Any, blocks: int = 1) -> _Parts:
     return (0, blocks * count * itemsize, False), (1, count * itemsize, True)
 
 
-_COPIED_IN_PLACE = ("alltoall", "reduce_scatter_block")
+_COPIED_IN_PLACE = ("alltoall", "reduce_scatter_block", "reduce_scatter")
 _ITEMSIZE = 3
 """Which argument of a reduction is the bytes of an element."""
 

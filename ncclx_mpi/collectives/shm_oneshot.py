@@ -44,14 +44,14 @@ SCRATCH = words(
     "Scratch",
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (shm_schedule.py)
-    "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided",
+    "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
 is written, ``passed`` the signature of the last one that was passed by; the three from ``offender`` tell Python what a mismatch was
 about. ``started`` and ``collected`` are the last non-blocking collectives that were started, and completed; the words after
-them are those of :mod:`ncclx_mpi.collectives.shm_schedule`, the last three those of :mod:`ncclx_mpi.collectives.cma_schedule`: see below; the
-address of the chunks in which it reduces, and of its step."""
+them are those of :mod:`ncclx_mpi.collectives.shm_schedule`, the last four those of :mod:`ncclx_mpi.collectives.cma_schedule`: see below; the
+address of the chunks in which it reduces, and of its step; and the address of the step of :mod:`ncclx_mpi.collectives.vector_schedule`."""
 
 UNASKED, AGREED, PLANNED, UNREACHED = range(4)
 """``SCRATCH.ahead``: nobody has looked yet; all ranks go directly; some rank said that it does not take part; all would, but the kernel
@@ -70,7 +70,10 @@ AHEAD = 1 << 7
 """Flag of a kind: the non-blocking collective by direct copies, which does not meet the blocking one."""
 OBJECTS = 1 << 6
 """Flag of a kind: the collective of objects, which does not meet that of arrays: ranks that mix them find out, whatever the bytes are."""
-_FLAGS = AHEAD | OBJECTS
+VECTORS = 1 << 5
+"""Flag of a kind: the non-blocking collective with counts, which meets neither the blocking one nor the one without."""
+_FLAGS = AHEAD | OBJECTS | VECTORS
+assert EXSCAN < VECTORS
 _TABLE = 4096
 """Bytes of working memory from which elements are in it, which are to be aligned."""
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1
@@ -92,6 +95,12 @@ def sign(kind, root, nbytes):  # type: ignore[no-untyped-def]
 def kind_of(signature):  # type: ignore[no-untyped-def]
     """Collective of a signature."""
     return signature & _KIND_MASK
+
+
+@kernel("int64(int64)")
+def plain_kind(signature):  # type: ignore[no-untyped-def]
+    """Collective of a signature, without its flags."""
+    return signature & _KIND_MASK & ~_FLAGS
 
 
 @kernel("int64(int64)")
@@ -217,7 +226,7 @@ def whole_lines(nbytes):  # type: ignore[no-untyped-def]
 def open_record(comm, signature):  # type: ignore[no-untyped-def]
     """Open the trace record of a collective; returns its address."""
     engine, context = load64(comm + COMM.engine), load64(comm + COMM.context)
-    return trace_begin(engine, kind_of(signature) & ~_FLAGS, context, root_of(signature), 0, bytes_of(signature))
+    return trace_begin(engine, plain_kind(signature), context, root_of(signature), 0, bytes_of(signature))
 
 
 @kernel("int64(int64, int64)")

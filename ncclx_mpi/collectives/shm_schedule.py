@@ -6,7 +6,8 @@
     publish:    own line number q  <-  what it gives               as soon as the line is free, in order
     collect:    recv  <-  lines q of the ranks that it needs       as soon as they are published, in order
 
-Large ones publish where their buffers are, and "collect" is to copy between them, piece by piece (:mod:`ncclx_mpi.collectives.cma_schedule`).
+Large ones publish where their buffers are, and "collect" is to copy between them, piece by piece (:mod:`ncclx_mpi.collectives.cma_schedule`);
+those with counts publish and collect block by block (:mod:`ncclx_mpi.collectives.vector_schedule`).
 
 A collective takes the communicator's next line number, blocking or not, since all ranks call them in one order. ``start`` does not
 block: where the ring of lines, or of payloads, is full, the entry waits and is published later. Whoever makes progress
@@ -56,10 +57,11 @@ from ncclx_mpi.collectives.shm_oneshot import (
     SCRATCH,
     arrive,
     give_up,
-    kind_of,
     note_known,
     open_record,
     payload,
+    plain_kind,
+    publish,
     publish_passed,
     publish_payload,
     reduce_upto,
@@ -76,13 +78,13 @@ from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, sto
 from numba_kernels.calls import call_step
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
-from numba_kernels.memory import copy, move
+from numba_kernels.memory import copy, move, release
 from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_back, line_of
 
 ENTRY = words(
     "Entry",
     "number past seen request signature given published first stop theirs offset recv stride size fn kept_from kept_to kept_bytes | "
-    "way shown send_at recv_at nbytes itemsize comm moved closed outcome | ",
+    "way shown send_at recv_at nbytes itemsize comm moved closed outcome table owned part | ",
 )
 """``given``, ``published``: address and bytes of what this rank gives. ``first``, ``stop``: the ranks that it needs, itself aside; it
 has seen those before ``seen``. Each of them publishes ``theirs`` bytes, and ``size`` bytes at ``offset`` of rank r are copied to
@@ -91,8 +93,9 @@ to ``recv``. ``kept_bytes`` of its own this rank copies from ``kept_from`` to ``
 complete with it, if anything. The words from ``signature`` on are the same each time that a persistent collective starts.
 
 ``way`` is ON_LINES; or DIRECTLY: three words are published, from ``shown`` on (1, and where the buffers are), and what follows is
-:mod:`ncclx_mpi.collectives.cma_schedule`'s; or REFUSING: this rank cannot go directly, and tells the others."""
-ON_LINES, DIRECTLY, REFUSING = 0, 1, 2
+:mod:`ncclx_mpi.collectives.cma_schedule`'s; or REFUSING: this rank cannot go directly, and tells the others; or BY_BLOCKS: what follows is
+:mod:`ncclx_mpi.collectives.vector_schedule`'s, and ``owned`` is memory to give back once it is complete."""
+ON_LINES, DIRECTLY, REFUSING, BY_BLOCKS = range(4)
 DIRECT_WORDS = 3
 
 NO_ROOM = -100
@@ -123,7 +126,7 @@ def _give(entry, address, nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64, int64)")
-def _keep(entry, target, source, nbytes):  # type: ignore[no-untyped-def]
+def keep_block(entry, target, source, nbytes):  # type: ignore[no-untyped-def]
     """What this rank keeps: `nbytes` from `source` to `target`, unless either is 0 or both are the same."""
     store64(entry + ENTRY.kept_to, target)
     store64(entry + ENTRY.kept_from, source)
@@ -139,7 +142,7 @@ def _need(entry, first, stop):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64)")
-def _sign(entry, signature):  # type: ignore[no-untyped-def]
+def sign_entry(entry, signature):  # type: ignore[no-untyped-def]
     """Make it the entry of a collective that gives and needs nothing yet."""
     store64(entry + ENTRY.signature, signature)
     store64(entry + ENTRY.published, 0)
@@ -152,7 +155,7 @@ def _sign(entry, signature):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)")
 def _go_directly(comm, entry, signature, send, recv, nbytes, itemsize, fn):  # type: ignore[no-untyped-def]
     """Make it the entry of a collective by direct copies."""
-    _sign(entry, signature | AHEAD)
+    sign_entry(entry, signature | AHEAD)
     _give(entry, 0, 8 * DIRECT_WORDS)
     _need(entry, 0, load64(comm + COMM.size))
     store64(entry + ENTRY.way, DIRECTLY)
@@ -212,7 +215,7 @@ def commit(comm, entry):  # type: ignore[no-untyped-def]
     request = load64(entry + ENTRY.request)
     if request != 0:
         store64(request + REQUEST.kind, COLLECTIVE)
-        store64(request + REQUEST.tag, kind_of(load64(entry + ENTRY.signature)) & ~AHEAD)
+        store64(request + REQUEST.tag, plain_kind(load64(entry + ENTRY.signature)))
         store64(request + REQUEST.context, load64(comm + COMM.context))
         store64(request + REQUEST.sequence, number)
     remember(comm, load64(entry + ENTRY.signature))
@@ -255,7 +258,7 @@ def start_again(request):  # type: ignore[no-untyped-def]
 @kernel("void(int64, int64)", is_entry=True)
 def describe_barrier(comm, entry):  # type: ignore[no-untyped-def]
     """A barrier."""
-    _sign(entry, sign(BARRIER, 0, 0))
+    sign_entry(entry, sign(BARRIER, 0, 0))
     _need(entry, 0, load64(comm + COMM.size))
 
 
@@ -264,7 +267,7 @@ def describe_bcast(comm, entry, address, nbytes, root):  # type: ignore[no-untyp
     """A bcast."""
     if on_lines(comm, BCAST, nbytes) == 0:
         return _go_directly(comm, entry, sign(BCAST, root, nbytes), address, address, nbytes, 1, 0)
-    _sign(entry, sign(BCAST, root, nbytes))
+    sign_entry(entry, sign(BCAST, root, nbytes))
     if load64(comm + COMM.rank) == root:
         _give(entry, address, nbytes)
     elif nbytes > 0:
@@ -278,11 +281,11 @@ def describe_gather(comm, entry, send, nbytes, recv, root):  # type: ignore[no-u
     if on_lines(comm, GATHER, nbytes) == 0:
         return _go_directly(comm, entry, sign(GATHER, root, nbytes), send, recv, nbytes, 1, 0)
     rank = load64(comm + COMM.rank)
-    _sign(entry, sign(GATHER, root, nbytes))
+    sign_entry(entry, sign(GATHER, root, nbytes))
     if rank != root:
         _give(entry, send, nbytes)
     elif nbytes > 0:
-        _keep(entry, recv + rank * nbytes, send, nbytes)
+        keep_block(entry, recv + rank * nbytes, send, nbytes)
         _need(entry, 0, load64(comm + COMM.size))
         _take(entry, nbytes, 0, recv, nbytes, nbytes)
 
@@ -293,10 +296,10 @@ def describe_scatter(comm, entry, send, recv, nbytes, root):  # type: ignore[no-
     rank, total = load64(comm + COMM.rank), nbytes * load64(comm + COMM.size)
     if on_lines(comm, SCATTER, total) == 0:
         return _go_directly(comm, entry, sign(SCATTER, root, nbytes), send, recv, nbytes, 1, 0)
-    _sign(entry, sign(SCATTER, root, nbytes))
+    sign_entry(entry, sign(SCATTER, root, nbytes))
     if rank == root:
         _give(entry, send, total)
-        _keep(entry, recv, send + rank * nbytes, nbytes)
+        keep_block(entry, recv, send + rank * nbytes, nbytes)
     elif nbytes > 0:
         _need(entry, root, root + 1)
         _take(entry, total, rank * nbytes, recv, 0, nbytes)
@@ -308,10 +311,10 @@ def describe_allgather(comm, entry, send, nbytes, recv):  # type: ignore[no-unty
     own = recv + load64(comm + COMM.rank) * nbytes
     if on_lines(comm, ALLGATHER, nbytes) == 0:
         return _go_directly(comm, entry, sign(ALLGATHER, 0, nbytes), own if send == 0 else send, recv, nbytes, 1, 0)
-    _sign(entry, sign(ALLGATHER, 0, nbytes))
+    sign_entry(entry, sign(ALLGATHER, 0, nbytes))
     if nbytes > 0:
         _give(entry, own if send == 0 else send, nbytes)
-        _keep(entry, own, send, nbytes)
+        keep_block(entry, own, send, nbytes)
         _need(entry, 0, load64(comm + COMM.size))
         _take(entry, nbytes, 0, recv, nbytes, nbytes)
 
@@ -322,10 +325,10 @@ def describe_alltoall(comm, entry, send, recv, nbytes):  # type: ignore[no-untyp
     mine, total = load64(comm + COMM.rank) * nbytes, nbytes * load64(comm + COMM.size)
     if on_lines(comm, ALLTOALL, total) == 0:
         return _go_directly(comm, entry, sign(ALLTOALL, 0, nbytes), send, recv, nbytes, 1, 0)
-    _sign(entry, sign(ALLTOALL, 0, nbytes))
+    sign_entry(entry, sign(ALLTOALL, 0, nbytes))
     if nbytes > 0:
         _give(entry, send, total)
-        _keep(entry, recv + mine, send + mine, nbytes)
+        keep_block(entry, recv + mine, send + mine, nbytes)
         _need(entry, 0, load64(comm + COMM.size))
         _take(entry, total, mine, recv, nbytes, nbytes)
 
@@ -333,7 +336,7 @@ def describe_alltoall(comm, entry, send, recv, nbytes):  # type: ignore[no-untyp
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def _describe_reduction(entry, signature, send, total, stop, first, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
     """A reduction of `count` elements from `first` of the `total` of each rank before `stop`; 0: this rank gets nothing."""
-    _sign(entry, signature)
+    sign_entry(entry, signature)
     if total > 0:
         _give(entry, send, total * itemsize)
         _need(entry, 0, stop)
@@ -361,14 +364,25 @@ def describe_allreduce(comm, entry, send, recv, count, itemsize, fn):  # type: i
     _describe_reduction(entry, sign(ALLREDUCE, 0, count * itemsize), send, count, stop, 0, recv, count, itemsize, fn)
 
 
+@kernel("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
+def describe_reduce_scatter(comm, entry, send, recv, total, first, count, itemsize, fn):  # type: ignore[no-untyped-def]
+    """A reduce_scatter by a compiled function, in which this rank gets `count` elements from `first` of `total`.
+
+    `send` == `recv` means in place, on lines only. By direct copies, `first` stands in ``offset``.
+    """
+    signature = sign(REDUCE_SCATTER, 0, total * itemsize)
+    if on_lines(comm, REDUCE_SCATTER, total * itemsize) == 0:
+        _go_directly(comm, entry, signature, send, recv, count * itemsize, itemsize, fn)
+        store64(entry + ENTRY.offset, first)
+        return
+    _describe_reduction(entry, signature, send, total, load64(comm + COMM.size), first, recv, count, itemsize, fn)
+
+
 @kernel("void(int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
 def describe_reduce_scatter_block(comm, entry, send, recv, count, itemsize, fn):  # type: ignore[no-untyped-def]
-    """A reduce_scatter of `count` elements for each rank by a compiled function; `send` == `recv` means in place, on lines only."""
-    size, first = load64(comm + COMM.size), count * load64(comm + COMM.rank)
-    signature = sign(REDUCE_SCATTER, 0, count * size * itemsize)
-    if on_lines(comm, REDUCE_SCATTER, count * size * itemsize) == 0:
-        return _go_directly(comm, entry, signature, send, recv, count * itemsize, itemsize, fn)
-    _describe_reduction(entry, signature, send, count * size, size, first, recv, count, itemsize, fn)
+    """As describe_reduce_scatter, with `count` elements for each rank."""
+    first, total = count * load64(comm + COMM.rank), count * load64(comm + COMM.size)
+    describe_reduce_scatter(comm, entry, send, recv, total, first, count, itemsize, fn)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -393,11 +407,14 @@ def _publish(comm, entry):  # type: ignore[no-untyped-def]
         if load64(comm + SCRATCH.known) < needed:
             return 0
     publish_passed(comm, number)
+    way = load64(entry + ENTRY.way)
     line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
     store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))
-    publish_payload(
-        comm, number, entry + ENTRY.shown if load64(entry + ENTRY.way) != ON_LINES else load64(entry + ENTRY.given), nbytes
-    )
+    if way == BY_BLOCKS:
+        call_step(load64(comm + SCRATCH.by_blocks), entry)
+        publish(comm, number)
+    else:
+        publish_payload(comm, number, entry + ENTRY.shown if way != ON_LINES else load64(entry + ENTRY.given), nbytes)
     return 1
 
 
@@ -463,8 +480,9 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
         entry = _entry(comm, index)
         if _is_ready(comm, entry) == 0:
             break
-        if load64(entry + ENTRY.way) == DIRECTLY:
-            call_step(load64(comm + SCRATCH.one_sided), entry)
+        way = load64(entry + ENTRY.way)
+        if way in (DIRECTLY, BY_BLOCKS):
+            call_step(load64(comm + (SCRATCH.one_sided if way == DIRECTLY else SCRATCH.by_blocks)), entry)
             code = -load64(entry + ENTRY.outcome)
             if code == 0:
                 break
@@ -475,6 +493,7 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
             _fail(comm, code)
             return
         number, request = load64(entry + ENTRY.number), load64(entry + ENTRY.request)
+        _let_go(entry)
         index += 1
         store_release(done, number)
         store_release(comm + SCRATCH.first, index)
@@ -486,6 +505,14 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
         _publish_all(comm)
     elif index == end and load64(comm + SCRATCH.leaving) != 0:
         _return_slot(comm)
+
+
+@kernel("void(int64)")
+def _let_go(entry):  # type: ignore[no-untyped-def]
+    """Give the memory of an entry back that nobody needs any more."""
+    if load64(entry + ENTRY.way) == BY_BLOCKS and load64(entry + ENTRY.owned) != 0:
+        release(load64(entry + ENTRY.owned))
+        store64(entry + ENTRY.owned, 0)
 
 
 @kernel("void(int64)")
@@ -505,6 +532,8 @@ def _fail(comm, code):  # type: ignore[no-untyped-def]
 def _drop_all(comm):  # type: ignore[no-untyped-def]
     """Nothing is pending any more, and the communicator is broken: no buffer is touched from now on."""
     end = load64(comm + SCRATCH.end)
+    for index in range(load64(comm + SCRATCH.first), end):
+        _let_go(_entry(comm, index))
     store64(comm + SCRATCH.announced, end)
     store_release(comm + SCRATCH.first, end)
     give_up(comm, load64(comm + SCRATCH.failure))

@@ -56,6 +56,9 @@ KERNELS = {
     "collectives.fast_nonblocking.iallreduce_arrays": "Iallreduce",
     "collectives.fast_nonblocking.ireduce_scatter_block_arrays": "Ireduce_scatter_block",
     "collectives.fast_nonblocking.iscan_arrays": "Iscan Iexscan",
+    "collectives.fast_nonblocking_vector.iexchange_vectors": "Igatherv Iscatterv Ialltoallv Ialltoallw",
+    "collectives.fast_nonblocking_vector.iallgatherv_arrays": "Iallgatherv",
+    "collectives.fast_nonblocking_vector.ireduce_scatter_arrays": "Ireduce_scatter",
 }
 """The first kernel that each method reaches, of those that have one of their own."""
 

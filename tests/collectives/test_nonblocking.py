@@ -28,6 +28,7 @@ from transports.shm.slots import BIG, DEPTH
 RANKS = (1, 2, 3, 5, 8)
 ON_LINES = (
     "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "reduce_scatter_block", "scan", "exscan",
+    "gatherv", "scatterv", "allgatherv", "alltoallv", "reduce_scatter",
 )  # fmt: skip
 LENGTHS = (0, 1, 2, 12, 13, 100, 512)
 

@@ -22,7 +22,8 @@ from tests.collectives.test_nonblocking import receive, send, start_allreduce, s
 from tests.secret import secret_memory
 from transports.shm.lane import LANE
 
-LARGE = {"bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "reduce_scatter_block"}
+VECTORS = {"gatherv", "scatterv", "allgatherv", "alltoallv"}
+LARGE = {"bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "reduce_scatter_block", "reduce_scatter"}
 LENGTHS = (20_000, 200_001, 600_001)
 """The first goes by lines in some collectives; the last is more than a piece of bytes, or than a chunk of elements."""
 
@@ -31,13 +32,14 @@ def run_cases(comm: NativeComm, way: int) -> None:
     """Every collective of plain operands in which bytes beyond lines move, polled a little and waited for; others as blocking ones."""
     without_plan: set[str] = set()
     start = started(comm, without_plan)
-    large = [case for case in CASES if case.__name__ in {*LARGE, "reduction"}]
+    large = [case for case in CASES if case.__name__ in {*LARGE, *VECTORS, "reduction"}]
     for length in LENGTHS:
         without_plan.clear()
         for case in large:
             case(comm, start, length)
     assert comm._words[shm_oneshot.SCRATCH.ahead // WORD] == (way if comm.size > 1 else shm_oneshot.UNASKED)
-    assert without_plan == (LARGE if way == shm_oneshot.AGREED and comm.size > 1 else set())
+    direct = LARGE | VECTORS if way == shm_oneshot.AGREED else set()
+    assert without_plan == (direct if comm.size > 1 else VECTORS | {"reduce_scatter"})  # which is empty there
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])

@@ -1,7 +1,8 @@
-"""Collectives with counts and scans through the MPI face: plain specifications, unusual ones, and wrong ones."""
+"""Collectives with counts, of all three flavours, and scans through the MPI face: plain specifications, unusual ones, and wrong ones."""
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,26 @@ def blocks(comm: Any) -> list[Any]:
     return [np.full(count, 10 * rank + 1, dtype="f4") for rank, count in enumerate(counts_of(comm))]
 
 
+def blocking(comm: Any, name: str, *arguments: Any, **named: Any) -> None:
+    getattr(comm, name)(*arguments, **named)
+
+
+def pending(comm: Any, name: str, *arguments: Any, **named: Any) -> None:
+    request = getattr(comm, f"I{name.lower()}")(*arguments, **named)
+    while not request.Test():
+        pass
+
+
+def persistent(comm: Any, name: str, *arguments: Any, **named: Any) -> None:
+    """Started twice, unless it changes what it is given."""
+    request = getattr(comm, f"{name}_init")(*arguments, **named)
+    for _ in range(1 if arguments[0] is MPI.IN_PLACE else 2):
+        request.Start()
+        request.Wait()
+    request.Free()
+
+
+FLAVOURS = (blocking, pending, persistent)
 SPECS = {
     "list": lambda array, counts, offsets: [array, counts],
     "tuple": lambda array, counts, offsets: (array, counts),
@@ -41,16 +62,16 @@ def test_vectors(comm: Any, name: str) -> None:
     counts, parts = counts_of(comm), blocks(comm)
     offsets = np.cumsum([0, *counts])[:-1].tolist()
     whole = np.concatenate(parts)
-    for _ in range(3):  # the second time counts are known
+    for do in 2 * FLAVOURS:  # the second time counts are known
         for root in range(comm.size):
             out = np.zeros(sum(counts), dtype="f4")
-            comm.Gatherv(parts[comm.rank], SPECS[name](out, counts, offsets) if comm.rank == root else None, root=root)
+            do(comm, "Gatherv", parts[comm.rank], SPECS[name](out, counts, offsets) if comm.rank == root else None, root=root)
             assert comm.rank != root or (out == whole).all()
             part = np.zeros(counts[comm.rank], dtype="f4")
-            comm.Scatterv(SPECS[name](whole, counts, offsets) if comm.rank == root else None, part, root=root)
+            do(comm, "Scatterv", SPECS[name](whole, counts, offsets) if comm.rank == root else None, part, root=root)
             assert (part == parts[comm.rank]).all()
         out = np.zeros(sum(counts), dtype="f4")
-        comm.Allgatherv(parts[comm.rank], SPECS[name](out, counts, offsets))
+        do(comm, "Allgatherv", parts[comm.rank], SPECS[name](out, counts, offsets))
         assert (out == whole).all()
 
 
@@ -59,13 +80,15 @@ def test_alltoallv_with_gaps(comm: Any) -> None:
     size, rank = comm.size, comm.rank
     sent = [(rank + other) % 3 for other in range(size)]  # symmetric
     offsets = [4 * other for other in range(size)]
-    send, recv = np.zeros(4 * size), np.full(4 * size, -1.0)
+    send = np.zeros(4 * size)
     for other in range(size):
         send[offsets[other] : offsets[other] + sent[other]] = 100 * rank + other
-    comm.Alltoallv([send, (sent, offsets)], [recv, (sent, offsets)])
-    for other in range(size):
-        block = recv[offsets[other] : offsets[other] + 4]
-        assert (block[: sent[other]] == 100 * other + rank).all() and (block[sent[other] :] == -1).all()
+    for do in 2 * FLAVOURS:
+        recv = np.full(4 * size, -1.0)
+        do(comm, "Alltoallv", [send, (sent, offsets)], [recv, (sent, offsets)])
+        for other in range(size):
+            block = recv[offsets[other] : offsets[other] + 4]
+            assert (block[: sent[other]] == 100 * other + rank).all() and (block[sent[other] :] == -1).all()
 
 
 @pytest.mark.ranks(*SIZES)
@@ -76,14 +99,14 @@ def test_blocks_of_all_sizes(comm: Any, base: int) -> None:
     sent, received = [base * rank + other for other in range(size)], [base * other + rank for other in range(size)]
     send = np.concatenate([np.full(count, 100 * rank + other, "f4") for other, count in enumerate(sent)])
     expected = np.concatenate([np.full(count, 100 * other + rank, "f4") for other, count in enumerate(received)])
-    for _ in range(3):
+    for do in 2 * FLAVOURS:
         recv = np.zeros(sum(received), "f4")
-        comm.Alltoallv([send, sent], [recv, received])
+        do(comm, "Alltoallv", [send, sent], [recv, received])
         assert (recv == expected).all()
         recv[:] = 0
         offsets = [np.cumsum([0, *(4 * count for count in counts)])[:-1].tolist() for counts in (sent, received)]
         types = [MPI.FLOAT] * size
-        comm.Alltoallw([send, (sent, offsets[0]), types], [recv, received, offsets[1], types])
+        do(comm, "Alltoallw", [send, (sent, offsets[0]), types], [recv, received, offsets[1], types])
         assert (recv == expected).all()
 
 
@@ -95,8 +118,10 @@ def test_alltoallv_in_place(comm: Any, base: int) -> None:
     counts = [base if rank + other == 1 else 3 for other in range(size)]
     data = np.concatenate([np.full(count, 100.0 * rank + other) for other, count in enumerate(counts)])
     expected = np.concatenate([np.full(count, 100.0 * other + rank) for other, count in enumerate(counts)])
-    comm.Alltoallv(MPI.IN_PLACE, [data, counts])
-    assert (data == expected).all()
+    for do in 2 * FLAVOURS:
+        both = data.copy()
+        do(comm, "Alltoallv", MPI.IN_PLACE, [both, counts])
+        assert (both == expected).all()
 
 
 @pytest.mark.ranks(*SIZES)
@@ -105,13 +130,15 @@ def test_alltoallw_with_a_type_for_each(comm: Any) -> None:
     kinds = [MPI.DOUBLE if (rank + other) % 2 else MPI.INT16_T for other in range(size)]
     spec = (list(range(1, size + 1)), [64 * other for other in range(size)])
     mine = ([rank + 1] * size, spec[1])
-    send, recv = np.arange(64 * size, dtype="u1") + np.uint8(rank), np.zeros(64 * size, "u1")
-    comm.Alltoallw([send, spec, kinds], [recv, mine, kinds])
-    for other in range(size):
-        nbytes = (rank + 1) * kinds[other].Get_size()
-        block = (np.arange(64 * rank, 64 * rank + nbytes) + other).astype("u1")
-        assert (recv[64 * other : 64 * other + nbytes] == block).all()
-        assert not recv[64 * other + nbytes : 64 * other + 64].any()
+    send = np.arange(64 * size, dtype="u1") + np.uint8(rank)
+    for do in 2 * FLAVOURS:
+        recv = np.zeros(64 * size, "u1")
+        do(comm, "Alltoallw", [send, spec, kinds], [recv, mine, kinds])
+        for other in range(size):
+            nbytes = (rank + 1) * kinds[other].Get_size()
+            block = (np.arange(64 * rank, 64 * rank + nbytes) + other).astype("u1")
+            assert (recv[64 * other : 64 * other + nbytes] == block).all()
+            assert not recv[64 * other + nbytes : 64 * other + 64].any()
 
 
 @pytest.mark.ranks(*SIZES)
@@ -122,10 +149,46 @@ def test_reduce_scatter_with_counts(comm: Any, base: int) -> None:
     firsts = np.cumsum([0, *counts])
     send = np.arange(firsts[-1], dtype="f8") + rank
     expected = size * np.arange(firsts[rank], firsts[rank + 1]) + size * (size - 1) / 2
-    for given in (counts, tuple(counts), np.array(counts), None):
-        recv = np.zeros(counts[rank])
-        comm.Reduce_scatter(send, recv, given)
-        assert (recv == expected).all()
+    for do in 2 * FLAVOURS:
+        for given in (counts, tuple(counts), np.array(counts), None):
+            recv = np.zeros(counts[rank])
+            do(comm, "Reduce_scatter", send, recv, given)
+            assert (recv == expected).all()
+        both = send.copy()
+        (do if do is not persistent else pending)(comm, "Reduce_scatter", MPI.IN_PLACE, both, counts)
+        assert (both[: counts[rank]] == expected).all()
+
+
+@pytest.mark.ranks(*SIZES)
+@pytest.mark.parametrize("base", [1, 700, 30_000])
+def test_allgatherv_in_place(comm: Any, base: int) -> None:
+    size, rank = comm.size, comm.rank
+    counts = [base + other for other in range(size)]
+    expected = np.concatenate([np.full(count, other + 1.0) for other, count in enumerate(counts)])
+    for do in 2 * FLAVOURS:
+        data = np.where(expected == rank + 1, expected, 0)
+        do(comm, "Allgatherv", MPI.IN_PLACE, [data, counts])
+        assert (data == expected).all()
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("count", [1, 700, 9000])
+def test_many_pending_whose_arrays_only_they_refer_to(comm: Any, count: int) -> None:
+    """Counts too may change, or go, once a call has returned; requests are forgotten, or completed in any order."""
+    size, rank, kept = comm.size, comm.rank, []
+    for turn in range(60):
+        counts = [count] * size
+        recv = np.zeros(count * size)
+        request = comm.Ialltoallv([np.repeat(100.0 * turn + 10 * rank + np.arange(size), count), counts], [recv, counts])
+        counts[0] = -1
+        if turn % 3 == 0:
+            del request
+        else:
+            kept.append((turn, request, recv))
+        gc.collect(0)
+    for turn, request, recv in reversed(kept):
+        request.Wait()
+        assert (recv == np.repeat(100.0 * turn + 10 * np.arange(size) + rank, count)).all()
 
 
 @pytest.mark.ranks(*SIZES)

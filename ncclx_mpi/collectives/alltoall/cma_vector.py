@@ -29,9 +29,8 @@ def notice_bytes(comm):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64, int64, int64)")
-def write_notice(comm, kind, way, table, target):  # type: ignore[no-untyped-def]
-    """Write the notice of a rank that sends, or of the root of a gather, to the payload of its line."""
-    column = ROW.recv if kind == GATHER else ROW.send
+def write_notice(comm, column, way, table, target):  # type: ignore[no-untyped-def]
+    """Write a notice to the payload of the own line, of the blocks in one `column` of the rows: ROW.send, or ROW.recv where others write."""
     store64(target, way)
     for other in range(load64(comm + COMM.size)):
         place, pair = table + other * ROW.total + column, target + 8 + other * _PAIR

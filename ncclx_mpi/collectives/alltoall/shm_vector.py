@@ -31,6 +31,7 @@ from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW, stream_rows
 from ncclx_mpi.collectives.cma import is_shown, note_look
 from ncclx_mpi.collectives.cma_tuning import ALLTOALLV, DISAGREED, agreed_way, choose_alone, is_piped, is_tried_alone, note_alone
 from ncclx_mpi.collectives.shm_oneshot import (
+    ALLGATHER,
     ALLTOALL,
     GATHER,
     NO_MEMORY,
@@ -61,8 +62,9 @@ assert BIG < 1 << _LENGTH_BITS
 
 
 @kernel("int64(int64, int64)")
-def _header_bytes(kind, size):  # type: ignore[no-untyped-def]
-    return 0 if kind == GATHER else (size + _LENGTHS_A_WORD - 1) // _LENGTHS_A_WORD * 8
+def header_bytes(kind, size):  # type: ignore[no-untyped-def]
+    """Bytes of the lengths before the blocks; of a gather or allgather the one block stands alone."""
+    return 0 if kind in (GATHER, ALLGATHER) else (size + _LENGTHS_A_WORD - 1) // _LENGTHS_A_WORD * 8
 
 
 @kernel("int64(int64, int64)")
@@ -72,7 +74,7 @@ def _length(header, index):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def _sum_of_others(comm, table, column):  # type: ignore[no-untyped-def]
+def sum_of_others(comm, table, column):  # type: ignore[no-untyped-def]
     """Bytes of the blocks for, or of, all other ranks: `column` is ROW.send_bytes or ROW.recv_bytes."""
     rank, total = load64(comm + COMM.rank), 0
     for other in range(load64(comm + COMM.size)):
@@ -82,10 +84,10 @@ def _sum_of_others(comm, table, column):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64, int64, int64)")
-def _write(comm, kind, table, target):  # type: ignore[no-untyped-def]
+def write_payload(comm, kind, table, target):  # type: ignore[no-untyped-def]
     """Write the payload of the own line."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    header = _header_bytes(kind, size)
+    header = header_bytes(kind, size)
     for word in range(header // 8):
         store64(target + 8 * word, 0)
     place = target + header
@@ -102,11 +104,11 @@ def _write(comm, kind, table, target):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
-def _receive(comm, kind, root, other, number, row):  # type: ignore[no-untyped-def]
+def receive_block(comm, kind, root, other, number, row):  # type: ignore[no-untyped-def]
     """Copy the block of rank `other` out of the payload of its line. 0 or the code of a failure."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     published, expected = signed_bytes(comm, other, number), load64(row + ROW.recv_bytes)
-    source, header = payload(comm, other, number, published), _header_bytes(kind, size)
+    source, header = payload(comm, other, number, published), header_bytes(kind, size)
     length, place = published, source
     if header > 0 and published > 0:
         length, place = _length(source, rank), source + header
@@ -182,23 +184,23 @@ def _receive_all(comm, kind, root, number, table, way):  # type: ignore[no-untyp
         if code == 0 and load64(row + ROW.recv_bytes) > 0:
             its_way = _way_in(comm, kind, other, number, way)
             if its_way == _INLINE:
-                code = _receive(comm, kind, root, other, number, row)
+                code = receive_block(comm, kind, root, other, number, row)
             elif its_way == DIRECT and kind != GATHER:
                 code = pull_block(comm, kind, root, other, number, row)
     return code
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _published(comm, kind, root, table):  # type: ignore[no-untyped-def]
+def bytes_to_sign(comm, kind, root, table):  # type: ignore[no-untyped-def]
     """Bytes that this rank signs: those that it sends; the root of a gather, if one of them is in bulk, those that it receives."""
-    outgoing = _sum_of_others(comm, table, ROW.send_bytes)
+    outgoing = sum_of_others(comm, table, ROW.send_bytes)
     if kind != GATHER or load64(comm + COMM.rank) != root:
-        return outgoing + _header_bytes(kind, load64(comm + COMM.size)) if outgoing > 0 else 0
+        return outgoing + header_bytes(kind, load64(comm + COMM.size)) if outgoing > 0 else 0
     longest = 0
     for other in range(load64(comm + COMM.size)):
         if other != root:
             longest = max(longest, load64(table + other * ROW.total + ROW.recv_bytes))
-    return _sum_of_others(comm, table, ROW.recv_bytes) if longest > BIG else 0
+    return sum_of_others(comm, table, ROW.recv_bytes) if longest > BIG else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
@@ -255,13 +257,13 @@ def exchange(comm, kind, root, table):  # type: ignore[no-untyped-def]
     if agreed < DISAGREED:
         return DISAGREED - agreed
     own = table + rank * ROW.total
-    total = _sum_of_others(comm, table, ROW.send_bytes) + _sum_of_others(comm, table, ROW.recv_bytes)
+    total = sum_of_others(comm, table, ROW.send_bytes) + sum_of_others(comm, table, ROW.recv_bytes)
     state = give_gil(max(total, load64(own + ROW.recv_bytes)))
     if total == 0:
         _keep_own(own, 0)
         enter_gil(state)
         return pass_by(comm, sign(kind, root, 0), 0, 0, 0)
-    published, way, chosen = _published(comm, kind, root, table), PIPED, PIPED
+    published, way, chosen = bytes_to_sign(comm, kind, root, table), PIPED, PIPED
     sort, is_trial = ALLTOALLV if kind == ALLTOALL else kind, 0
     if _is_choosing(comm, kind, root, table, published) != 0:
         chosen, is_trial = choose_alone(comm, agreed, sort, published), is_tried_alone(comm, sort, published)
@@ -287,8 +289,8 @@ def _publish(comm, kind, root, table, published, way):  # type: ignore[no-untype
         return number
     target = payload(comm, load64(comm + COMM.rank), number, given)
     if is_notice:
-        write_notice(comm, kind, way, table, target)
+        write_notice(comm, ROW.recv if kind == GATHER else ROW.send, way, table, target)
     elif given > 0:
-        _write(comm, kind, table, target)
+        write_payload(comm, kind, table, target)
     publish(comm, number)
     return number
