@@ -439,7 +439,7 @@ def mpi_rank(options: argparse.Namespace) -> None:
 
     comm, only = MPI.COMM_WORLD, options.calls
     if not options.free:
-        bind(comm.rank // options.ranks + comm.rank)
+        bind(comm.rank, options.ranks)
     found: dict[str, dict[str, float]] = {}
     for nbytes in _MPI_BYTES if is_wanted("ping-pong", only) else ():
         found[f"mpi ping-pong {nbytes}"] = {"": half_round_trip_of_arrays(comm, nbytes)}
@@ -464,10 +464,10 @@ def mpi_rank(options: argparse.Namespace) -> None:
         print(json.dumps(found), flush=True)
 
 
-def bind(number: int) -> None:
-    """Have this process stay on one core."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
+def bind(rank: int, ranks: int) -> None:
+    """Have this process, one of so many `ranks` of its host, stay on one core."""
+    cores, host = sorted(os.sched_getaffinity(0)), rank // ranks
+    os.sched_setaffinity(0, {cores[(host + rank % ranks) % len(cores)]})
 
 
 def is_wanted(name: str, only: str) -> bool:

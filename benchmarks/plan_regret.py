@@ -105,7 +105,7 @@ def bind(ranks: int) -> None:
     """To the core that this rank has, so that the hosts use all alike."""
     from mpi4py import MPI
 
-    between_hosts.bind(MPI.COMM_WORLD.rank // ranks + MPI.COMM_WORLD.rank)
+    between_hosts.bind(MPI.COMM_WORLD.rank, ranks)
 
 
 def tune(table: str, only: list[str]) -> None:

@@ -19,7 +19,7 @@ class Point(NamedTuple):
     @property
     def operation(self) -> str:
         """The case that a non-blocking or persistent one is a form of."""
-        return self.case.removesuffix("_init").removeprefix("i" if self.case in NONBLOCKING else "")
+        return self.case.removesuffix("_init").removeprefix("i" if self.case in (*NONBLOCKING, *VECTORS) else "")
 
     def __str__(self) -> str:
         return f"{self.case} {size_text(self.nbytes)}, {self.nranks} ranks"
@@ -75,11 +75,12 @@ GATHERED = ("allgather", "allgatherv", "gather", "gatherv")
 EXCHANGED = ("alltoall", "alltoallv", "alltoallw")
 COLLECTIVES = ("barrier", *ALIKE, *SCATTERED, *GATHERED, *EXCHANGED)
 NONBLOCKING = ("ibarrier", "ibcast", "iallreduce", "iallgather", "ialltoall")
+VECTORS = ("ialltoallv", "iallgatherv", "igatherv", "iscatterv", "ireduce_scatter")
 PERSISTENT = ("barrier_init", "bcast_init", "allreduce_init", "allgather_init", "alltoall_init", "ring_init")
 ON_DICTIONARIES = ("bcast_dict", "pingpong_dict", "sendrecv_dict", "ring_dict", "irecv_wait_dict", "mprobe_dict", "allgather_dict")
 ON_ARRAYS = ("bcast_array", "pingpong_array", "sendrecv_array", "ring_array", "mprobe_array")
 OBJECTS = (*ON_DICTIONARIES, *ON_ARRAYS, "allreduce_object", "pingpong_list")
-CASES = (*COLLECTIVES, "pingpong", "ring", *NONBLOCKING, *PERSISTENT, *OBJECTS, "startup")
+CASES = (*COLLECTIVES, "pingpong", "ring", *NONBLOCKING, *VECTORS, *PERSISTENT, *OBJECTS, "startup")
 
 
 def _forms(cases: Iterable[str]) -> Iterator[Point]:
@@ -101,6 +102,7 @@ LISTS: dict[str, Sequence[Point]] = {
         *(Point(case, 64, 4) for case in ("bcast_dict", "allgather_dict")),
     ),
     "nonblocking": tuple(_forms(("ring", *NONBLOCKING))),
+    "vectors": tuple(_forms(VECTORS)),
     "persistent": tuple(_forms(PERSISTENT)),
 }
 """What can be chosen by ``--list``; only the standard list has goals."""

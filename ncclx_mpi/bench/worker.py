@@ -235,6 +235,8 @@ CASES: dict[str, Build] = {
 for _case in ("barrier", "bcast", "allreduce", "allgather", "alltoall"):
     CASES[f"i{_case}"] = partial(_nonblocking, CASES[_case])
     CASES[f"{_case}_init"] = partial(_persistent, CASES[_case])
+for _case in ("alltoallv", "allgatherv", "gatherv", "scatterv", "reduce_scatter"):
+    CASES[f"i{_case}"] = partial(_nonblocking, CASES[_case])
 
 
 def _pace(comm: Any, timer: timeit.Timer, seconds: float, blocks: int) -> tuple[int, int]:

@@ -17,12 +17,13 @@ forced                cannot serve                                             t
 ``shm_pipelined``     elements over ``LARGEST_ITEM`` to reduce                 a plan
 ``cma``               buffers that the kernel does not copy                    ``shm_pipelined``
 any of the three      no slot in the arena; non-blocking and persistent calls  a plan
-                      with counts or operations in Python, large scans
+                      with operations in Python, large scans
 ====================  =======================================================  ==============================================
 
 What is empty, and a rank that is alone, passes by lines whatever is forced. Non-blocking and persistent calls go directly beyond lines,
-without trials, where all ranks let the kernel copy, and else as a plan. Alltoallv, alltoallw, gatherv and scatterv have one algorithm on
-the slot, ``shm_vector``, whichever of its algorithms is forced. Forced algorithms are the host's: arrays on devices are copied there.
+without trials, where all ranks let the kernel copy, and else as a plan; with counts, block by block where they let it, and else as a plan.
+Alltoallv, alltoallw, gatherv and scatterv have one algorithm on the slot, ``shm_vector``, whichever of its algorithms is forced. Forced
+algorithms are the host's: arrays on devices are copied there.
 """
 
 from __future__ import annotations

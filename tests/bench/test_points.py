@@ -131,7 +131,9 @@ def test_bench_measures_our_own_side() -> None:
     assert "# barrier, 2 ranks" in done.stdout
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("objects", "8,64,80"), ("nonblocking", "0,8"), ("persistent", "0,8")])
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("objects", "8,64,80"), ("nonblocking", "0,8"), ("vectors", "8"), ("persistent", "0,8")]
+)
 def test_bench_measures_every_case_of_a_list(name: str, sizes: str) -> None:
     words = ["bench", "--list", name, "-n", "2", "-b", sizes, "--rounds", "1", "--seconds", "0.002", "--blocks", "1"]
     done = subprocess.run([sys.executable, "-m", "ncclx_mpi", *words], capture_output=True, text=True, timeout=120)
