@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 
@@ -15,7 +16,10 @@ class _Late:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        found = sys.modules.get(self._name)
+        if found is None or getattr(found.__spec__, "_initializing", False):  # another thread imports it, whose end is waited for
+            found = importlib.import_module(self._name)
+        return getattr(found, attribute)
 
 
 def module(name: str) -> Any:

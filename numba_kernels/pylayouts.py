@@ -23,7 +23,18 @@ from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words, zeroed
 from numba_kernels.memory import copy
 from numba_kernels.pyobject import NONE, OB_SIZE, OB_TYPE
-from numba_kernels.pysequence import MOST, VECTOR, abandon, integer, items_of, open_memory, open_typed_vector
+from numba_kernels.pysequence import (
+    MOST,
+    VECTOR,
+    abandon,
+    integer,
+    items_of,
+    one_after_another,
+    open_memory,
+    open_typed_vector,
+    read_integers,
+    split_vector,
+)
 from numba_kernels.pyslots import decrease, increase, slot_offset
 
 LAYOUT = words("Layout", "key blocks nblocks size extent low high run step")
@@ -31,6 +42,8 @@ LAYOUT = words("Layout", "key blocks nblocks size extent low high run step")
 size and extent in bytes; where its first byte is, and the end of its last one; the bytes of its blocks and the distance between
 them if both are always the same, else 0."""
 
+_MOST_BYTES = 1 << 60
+"""No memory is so long: what reaches further is left to Python, before products of counts and extents leave their word."""
 _SETS, _WAYS = 64, 4
 _ADDRESS_SHIFT = 4
 _ROW = LAYOUT.total // WORD
@@ -113,6 +126,8 @@ def _find(handle):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64)")
 def _fits(row, count, offset, nbytes):  # type: ignore[no-untyped-def]
     """Whether `count` elements of a layout, the first one at `offset`, lie in so many bytes."""
+    if count > _MOST_BYTES // max(abs(load64(row + LAYOUT.extent)), load64(row + LAYOUT.size), 1):
+        return 0
     last = (count - 1) * load64(row + LAYOUT.extent)
     low, high = min(last, 0) + load64(row + LAYOUT.low), max(last, 0) + load64(row + LAYOUT.high)
     return 1 if count == 0 or (offset + low >= 0 and offset + high <= nbytes) else 0
@@ -125,11 +140,12 @@ def is_dense(row, count):  # type: ignore[no-untyped-def]
     return 1 if is_run and load64(row + LAYOUT.nblocks) == 1 else 0
 
 
-@kernel("int64(int64, int64, int64)")
-def read_laid_out_block(spec, vector, row):  # type: ignore[no-untyped-def]
+@kernel("int64(int64, int64, int64, int64)")
+def read_laid_out_blocks(spec, blocks, vector, row):  # type: ignore[no-untyped-def]
     """Read ``[array, type]`` or ``[array, count, type]`` into `vector`, a `VECTOR`, and a copy of the layout to a row of `LAYOUT`.
 
-    Returns the count, or NONE. Only what is valid is taken. With a count, the caller owns a reference to the layout, too.
+    Returns the elements of so many equal `blocks`, of which a count is that of one, or NONE. Only what is valid is taken; the caller owns a
+    reference to the layout then, too.
     """
     items = items_of(spec)
     given = load64(spec + OB_SIZE) if items != 0 else 0
@@ -147,7 +163,9 @@ def read_laid_out_block(spec, vector, row):  # type: ignore[no-untyped-def]
     if element != NONE:
         nbytes, extent = load64(vector + VECTOR.nbytes), load64(row + LAYOUT.extent)
         if given == 2:
-            count = nbytes // extent if extent > 0 and nbytes % extent == 0 else NONE
+            count = nbytes // extent if extent > 0 and nbytes % (extent * blocks) == 0 else NONE
+        elif count >= 0:
+            count *= blocks
         if count < 0 or count >= MOST or _fits(row, count, 0, nbytes) == 0:
             element = abandon(vector)
     if element == NONE:
@@ -167,6 +185,52 @@ def let_layouts_go(layouts, length):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)")
+def read_laid_out_vector(spec, length, vector, layouts):  # type: ignore[no-untyped-def]
+    """As :func:`read_laid_out`, `length` blocks of one derived datatype, with counts, and offsets in its extents."""
+    array, counts, offsets, kind = split_vector(spec)
+    places, row = vector + VECTOR.total, _find(kind) if kind != 0 else 0
+    store64(vector + VECTOR.array, 0)
+    if row == 0 or counts == 0 or read_integers(counts, length, places, vector) == 0:
+        return NONE
+    if offsets != 0 and read_integers(offsets, length, places + 8 * length, vector) == 0:
+        return NONE
+    if offsets == 0:
+        one_after_another(length, vector)
+    for index in range(length):
+        copy(layouts + index * LAYOUT.total, row, LAYOUT.total)
+        increase(load64(row + LAYOUT.key))
+    if open_memory(array, vector) == NONE:
+        let_layouts_go(layouts, length)
+        return NONE
+    extent, nbytes = load64(layouts + LAYOUT.extent), load64(vector + VECTOR.nbytes)
+    for index in range(length):
+        own, distance = layouts + index * LAYOUT.total, load64(places + 8 * (length + index))
+        offset = distance * extent if distance <= _MOST_BYTES // max(abs(extent), 1) else NONE
+        if _take_block(own, places, length, index, load64(places + 8 * index), offset, nbytes) == 0:
+            let_layouts_go(layouts, length)
+            return abandon(vector)
+    return 0
+
+
+@kernel("int64(int64, int64, int64, int64, int64, int64, int64)")
+def _take_block(own, places, length, index, count, offset, nbytes):  # type: ignore[no-untyped-def]
+    """Note bytes and offset of a block of `count` elements in memory of `nbytes`: 1, or 0 if it does not lie there.
+
+    One without gaps owns its layout no more.
+    """
+    if _fits(own, count, offset, nbytes) == 0:
+        return 0
+    store64(places + 8 * index, count * load64(own + LAYOUT.size))
+    store64(places + 8 * (length + index), offset)
+    if is_dense(own, count) != 0:
+        key = load64(own + LAYOUT.key)
+        store64(own + LAYOUT.key, 0)
+        store64(places + 8 * (length + index), offset + load64(own + LAYOUT.low))
+        decrease(key)
+    return 1
+
+
+@kernel("int64(int64, int64, int64, int64)")
 def read_laid_out(spec, length, vector, layouts):  # type: ignore[no-untyped-def]
     """Read `length` blocks with layouts of their own into `vector`, and a copy of each layout to a row of `LAYOUT`. Returns 0, or NONE.
 
@@ -179,15 +243,12 @@ def read_laid_out(spec, length, vector, layouts):  # type: ignore[no-untyped-def
         return NONE
     for index in range(length):
         row, own = _find(load64(named + 8 * index)), layouts + index * LAYOUT.total
-        count, offset = load64(places + 8 * index), load64(places + 8 * (length + index))
-        if row == 0 or _fits(row, count, offset, load64(vector + VECTOR.nbytes)) == 0:
-            let_layouts_go(layouts, index)
+        count, offset, is_taken = load64(places + 8 * index), load64(places + 8 * (length + index)), 0
+        if row != 0:
+            copy(own, row, LAYOUT.total)
+            increase(load64(own + LAYOUT.key))
+            is_taken = _take_block(own, places, length, index, count, offset, load64(vector + VECTOR.nbytes))
+        if is_taken == 0:
+            let_layouts_go(layouts, index + 1 if row != 0 else index)
             return abandon(vector)
-        copy(own, row, LAYOUT.total)
-        size = load64(own + LAYOUT.size)
-        if is_dense(own, count) != 0:
-            store64(own + LAYOUT.key, 0)
-            store64(places + 8 * (length + index), offset + load64(own + LAYOUT.low))
-        increase(load64(own + LAYOUT.key))
-        store64(places + 8 * index, count * size)
     return 0

@@ -161,7 +161,7 @@ def _even_counts(length, vector):  # type: ignore[no-untyped-def]
 
 
 @kernel("void(int64, int64)")
-def _one_after_another(length, vector):  # type: ignore[no-untyped-def]
+def one_after_another(length, vector):  # type: ignore[no-untyped-def]
     counts, offset = vector + VECTOR.total, 0
     for index in range(length):
         store64(counts + 8 * (length + index), offset)
@@ -211,32 +211,39 @@ def open_memory(obj, vector):  # type: ignore[no-untyped-def]
     return _open_as(obj, _OWN, vector)
 
 
+@kernel("UniTuple(int64, 4)(int64)")
+def split_vector(spec):  # type: ignore[no-untyped-def]
+    """The objects in a vector: array, counts, offsets and type. What is not given is 0; so is all of what is no vector."""
+    items = items_of(spec)
+    array, counts, offsets, kind = spec, 0, 0, 0
+    if items != 0:
+        given = load64(spec + OB_SIZE)
+        if given < 2 or given > 4:
+            return 0, 0, 0, 0
+        array, counts = load64(items), load64(items + 8)
+        if given == 2 and element_named(counts) != NONE:
+            kind, counts = counts, 0
+        elif given < 4 and load64(counts + OB_TYPE) == tuple_type():
+            if _is_pair(counts) == 0:
+                return 0, 0, 0, 0
+            offsets, counts = _item(counts, 1), _item(counts, 0)
+        if given == 4:
+            offsets = load64(items + 16)
+        if given > 2:
+            kind = load64(items + 8 * (given - 1))
+    return array, counts, 0 if offsets == none_object() else offsets, kind
+
+
 @kernel("int64(int64, int64, int64)")
 def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
     """Read `length` blocks of one array into `vector`, a `VECTOR` and two words a block.
 
     Returns the element type number, or NONE. Only what is valid is taken: every block lies in the array.
     """
-    items = items_of(spec)
-    array, counts, offsets, kind = spec, 0, 0, 0
+    array, counts, offsets, kind = split_vector(spec)
     store64(vector + VECTOR.array, 0)
-    if items != 0:
-        given = load64(spec + OB_SIZE)
-        if given < 2 or given > 4:
-            return NONE
-        array, counts = load64(items), load64(items + 8)
-        if given == 2 and element_named(counts) != NONE:
-            kind, counts = counts, 0
-        elif given < 4 and load64(counts + OB_TYPE) == tuple_type():
-            if _is_pair(counts) == 0:
-                return NONE
-            offsets, counts = _item(counts, 1), _item(counts, 0)
-        if given == 4:
-            offsets = load64(items + 16)
-        if given > 2:
-            kind = load64(items + 8 * (given - 1))
-    if offsets == none_object():
-        offsets = 0
+    if array == 0:
+        return NONE
     places = vector + VECTOR.total
     if counts != 0 and read_integers(counts, length, places, vector) == 0:
         return NONE
@@ -248,7 +255,7 @@ def read_vector(spec, length, vector):  # type: ignore[no-untyped-def]
     if counts == 0 and _even_counts(length, vector) == 0:
         return abandon(vector)
     if offsets == 0:
-        _one_after_another(length, vector)
+        one_after_another(length, vector)
     return element if _as_bytes(length, vector, load64(vector + VECTOR.itemsize)) != 0 else abandon(vector)
 
 

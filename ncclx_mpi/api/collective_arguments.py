@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncclx_mpi import arguments, collectives, errors
-from ncclx_mpi.api import collective_requests
+from ncclx_mpi.api import collective_requests, fast
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same, is_compiled, native
@@ -242,6 +242,11 @@ def run_on_host(state: CommState, call: Call, cut: Cut | None = None) -> None:
         return pieces.carry_out(
             state.native, _FLAVOURS[call.name].run, call.bind, (call.sent, call.received), call.counts, brought, cut
         )
+    for operand in (call.sent, call.received):
+        if isinstance(operand, WBuffer):
+            fast.meet_all(block.layout for block in operand.blocks)
+        elif operand is not None:
+            fast.meet(operand.layout)
     arguments = call.bind(call)
     for copy in call.before:
         copy()

@@ -111,9 +111,14 @@ class PointToPoint:
         status: Status | None = None,
     ) -> None:
         """Send and receive a message, in one buffer."""
-        check_status(status)
         state = self._state
-        fast.finish_waiting(lambda begun: _start_replace(state, buf, dest, sendtag, source, recvtag, begun), status)
+        said = NO_WORDS if status is None else fast.room_for(status)
+        code = fast.replace_array(state.address, buf, dest, sendtag, source, recvtag, said.address)
+        if code:
+            if fast.settle_exchange(state, code, buf, buf, source, recvtag, status):
+                fast.finish_waiting(lambda begun: _start_replace(state, buf, dest, sendtag, source, recvtag, begun), status)
+        elif status is not None:
+            fast.fill(status, said)
 
     # Non-blocking, buffers
 

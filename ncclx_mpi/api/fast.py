@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar, cast
 
 from ncclx_mpi import collectives, errors
@@ -21,6 +21,8 @@ from ncclx_mpi.api.status import Status, check_status
 from ncclx_mpi.buffers import known_layouts
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.collectives import fast as routes
+from ncclx_mpi.collectives import fast_derived as laid_out
+from ncclx_mpi.collectives import fast_derived_vector as laid_out_vectors
 from ncclx_mpi.collectives import fast_neighbor as neighbors
 from ncclx_mpi.collectives import fast_nonblocking as starts
 from ncclx_mpi.collectives import fast_nonblocking_vector as vector_starts
@@ -82,6 +84,13 @@ def meet(layout: Layout) -> None:
         if layout.is_met:
             known_layouts.learn((layout,))
         layout.is_met = True
+
+
+def meet_all(layouts: Iterable[Layout]) -> None:
+    """Let compiled code know layouts that are used together, plain ones too, if there are others among them."""
+    met = list(layouts)
+    if not all(layout.is_plain for layout in met) and can_know_layouts():
+        known_layouts.learn(met)
 
 
 def _fits(mismatch: str) -> bool:
@@ -158,6 +167,7 @@ complete_some = _at_first_call(completing.complete_some)
 start_one = _at_first_call(request_pool.start_one)
 start_all = _at_first_call(request_pool.start_all, _none)
 exchange_arrays = _at_first_call(messages.exchange_arrays)
+replace_array = _at_first_call(messages.replace_array)
 send_bytes = _at_first_call(objects.send_bytes)
 start_send_plain = _with_pickles(object_requests.start_send_plain, _nothing)
 start_receive_object = _at_first_call(object_requests.start_receive_object, _nothing)
@@ -183,6 +193,8 @@ allgather_arrays = _at_first_call(routes.allgather_arrays)
 alltoall_arrays = _at_first_call(routes.alltoall_arrays)
 gather_arrays = _at_first_call(routes.gather_arrays)
 scatter_arrays = _at_first_call(routes.scatter_arrays)
+exchange_laid_out = _at_first_call(laid_out.exchange_derived)
+exchange_laid_out_vectors = _at_first_call(laid_out_vectors.exchange_derived_vectors)
 scan_arrays = _at_first_call(vectors.scan_arrays)
 exchange_vectors = _at_first_call(vectors.exchange_vectors)
 allgatherv_arrays = _at_first_call(vectors.allgatherv_arrays)

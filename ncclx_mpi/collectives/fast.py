@@ -59,13 +59,9 @@ def barrier_now(comm):  # type: ignore[no-untyped-def]
     return fast_plans.barrier(comm) if is_planned(comm, BARRIER) != 0 else barrier(comm)
 
 
-@kernel(types.int64(types.int64, array_argument, index_argument), is_entry=True, nogil=False)
-def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
-    """Bcast of a plain array: 0, SLOW, or the code of a failure."""
-    root = index_of(root_rank)
-    if operands.of_bcast(comm, argument, root) == 0:
-        return fast_plans.bcast(comm, argument, root)
-    nbytes, address = nbytes_of(argument), address_of(argument)
+@kernel("int64(int64, int64, int64, int64)")
+def bcast_memory(comm, address, nbytes, root):  # type: ignore[no-untyped-def]
+    """Bcast of checked memory through the slot: 0, or the code of a failure."""
     state = give_gil(nbytes)
     if on_lines(comm, BCAST, nbytes) != 0:
         code = bcast_small.bcast(comm, address, nbytes, root)
@@ -73,6 +69,15 @@ def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
         code = bcast_large.bcast(comm, address, nbytes, root)
     enter_gil(state)
     return code
+
+
+@kernel(types.int64(types.int64, array_argument, index_argument), is_entry=True, nogil=False)
+def bcast_array(comm, argument, root_rank):  # type: ignore[no-untyped-def]
+    """Bcast of a plain array: 0, SLOW, or the code of a failure."""
+    root = index_of(root_rank)
+    if operands.of_bcast(comm, argument, root) == 0:
+        return fast_plans.bcast(comm, argument, root)
+    return bcast_memory(comm, address_of(argument), nbytes_of(argument), root)
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument, types.int64), is_entry=True, nogil=False)
@@ -128,14 +133,9 @@ def reduce_scatter_block_arrays(comm, send, recv, functions):  # type: ignore[no
     return code
 
 
-@kernel(types.int64(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
-def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
-    """Allgather of plain arrays, perhaps in place: 0, SLOW, or the code of a failure."""
-    source, target, nbytes = address_of(send), address_of(recv), nbytes_of(send)
-    if operands.of_allgather(comm, send, recv) == 0:
-        if writable_of(recv) == 0 or operands.of_in_place(comm, ALLGATHER, send, recv) == 0:
-            return fast_plans.allgather(comm, send, recv)
-        source, nbytes = 0, operands.own_block(comm, recv)
+@kernel("int64(int64, int64, int64, int64)")
+def allgather_memory(comm, source, nbytes, target):  # type: ignore[no-untyped-def]
+    """As above, an allgather; `source` = 0 means in place."""
     state = give_gil(nbytes)
     if on_lines(comm, ALLGATHER, nbytes) != 0:
         code = allgather_small.allgather(comm, source, nbytes, target)
@@ -146,17 +146,46 @@ def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
 
 
 @kernel(types.int64(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
-def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
-    """Alltoall of plain arrays of one type and size, perhaps the same: 0, SLOW, or the code of a failure."""
-    if operands.of_alltoall(comm, send, recv) == 0:
-        return fast_plans.alltoall(comm, send, recv)
-    total = operands.all_blocks(comm, recv)
-    source, target, nbytes = address_of(send), address_of(recv), total // load64(comm + COMM.size)
+def allgather_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
+    """Allgather of plain arrays, perhaps in place: 0, SLOW, or the code of a failure."""
+    source, target, nbytes = address_of(send), address_of(recv), nbytes_of(send)
+    if operands.of_allgather(comm, send, recv) == 0:
+        if writable_of(recv) == 0 or operands.of_in_place(comm, ALLGATHER, send, recv) == 0:
+            return fast_plans.allgather(comm, send, recv)
+        source, nbytes = 0, operands.own_block(comm, recv)
+    return allgather_memory(comm, source, nbytes, target)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def alltoall_memory(comm, source, target, nbytes):  # type: ignore[no-untyped-def]
+    """As above, an alltoall of blocks of `nbytes`."""
+    total = nbytes * load64(comm + COMM.size)
     state = give_gil(total)
     if on_lines(comm, ALLTOALL, total) != 0:
         code = alltoall_small.alltoall(comm, source, target, nbytes)
     else:
         code = alltoall_large.alltoall(comm, source, target, nbytes)
+    enter_gil(state)
+    return code
+
+
+@kernel(types.int64(types.int64, array_argument, array_argument), is_entry=True, nogil=False)
+def alltoall_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
+    """Alltoall of plain arrays of one type and size, perhaps the same: 0, SLOW, or the code of a failure."""
+    if operands.of_alltoall(comm, send, recv) == 0:
+        return fast_plans.alltoall(comm, send, recv)
+    source, target, nbytes = address_of(send), address_of(recv), operands.all_blocks(comm, recv) // load64(comm + COMM.size)
+    return alltoall_memory(comm, source, target, nbytes)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def gather_memory(comm, source, nbytes, target, root):  # type: ignore[no-untyped-def]
+    """As above, a gather; `source` = 0 at the root means in place."""
+    state = give_gil(nbytes)
+    if on_lines(comm, GATHER, nbytes) != 0:
+        code = gather_small.gather(comm, source, nbytes, target, root)
+    else:
+        code = gather_large.gather(comm, source, nbytes, target, root)
     enter_gil(state)
     return code
 
@@ -170,11 +199,18 @@ def gather_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
         if target == 0 or writable_of(recv) == 0 or operands.of_in_place(comm, GATHER, send, recv) == 0:
             return fast_plans.gather(comm, send, recv, root)
         source, nbytes = 0, operands.own_block(comm, recv)
-    state = give_gil(nbytes)
-    if on_lines(comm, GATHER, nbytes) != 0:
-        code = gather_small.gather(comm, source, nbytes, target, root)
+    return gather_memory(comm, source, nbytes, target, root)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)")
+def scatter_memory(comm, source, target, nbytes, root):  # type: ignore[no-untyped-def]
+    """As above, a scatter; `target` = 0 at the root means in place."""
+    total = nbytes * load64(comm + COMM.size)
+    state = give_gil(total)
+    if on_lines(comm, SCATTER, total) != 0:
+        code = scatter_small.scatter(comm, source, target, nbytes, root)
     else:
-        code = gather_large.gather(comm, source, nbytes, target, root)
+        code = scatter_large.scatter(comm, source, target, nbytes, root)
     enter_gil(state)
     return code
 
@@ -188,11 +224,4 @@ def scatter_arrays(comm, send, recv, root_rank):  # type: ignore[no-untyped-def]
         if source == 0 or operands.of_in_place(comm, SCATTER, recv, send) == 0:
             return fast_plans.scatter(comm, send, recv, root)
         target, nbytes = 0, operands.own_block(comm, send)
-    total = nbytes * load64(comm + COMM.size)
-    state = give_gil(total)
-    if on_lines(comm, SCATTER, total) != 0:
-        code = scatter_small.scatter(comm, source, target, nbytes, root)
-    else:
-        code = scatter_large.scatter(comm, source, target, nbytes, root)
-    enter_gil(state)
-    return code
+    return scatter_memory(comm, source, target, nbytes, root)

@@ -149,6 +149,14 @@ def _lay_out_blocks(vector, size, table):  # type: ignore[no-untyped-def]
     return longest
 
 
+@kernel("int64(int64, int64, int64, int64)")
+def allgather_blocks(comm, source, table, longest):  # type: ignore[no-untyped-def]
+    """Allgatherv of the blocks of a `table`, of which `longest` is the most bytes: 0, or the code of a failure."""
+    if on_lines(comm, ALLGATHER, longest) != 0:
+        return allgather_small.allgatherv(comm, source, table)
+    return allgather_large.spread(comm, source, table)
+
+
 @kernel(types.int64(types.int64, array_argument, object_argument), is_entry=True, nogil=False)
 def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     """Allgatherv of plain arrays, perhaps in place: 0, SLOW, or the code of a failure."""
@@ -166,10 +174,7 @@ def allgatherv_arrays(comm, send, recv):  # type: ignore[no-untyped-def]
     elif element == NONE or element != element_of(send) or nbytes != nbytes_of(send):
         source = 0
     if source != 0 and load64(vector + VECTOR.writable) != 0:
-        if on_lines(comm, ALLGATHER, _lay_out_blocks(vector, size, table)) != 0:
-            code = allgather_small.allgatherv(comm, source, table)
-        else:
-            code = allgather_large.spread(comm, source, table)
+        code = allgather_blocks(comm, source, table, _lay_out_blocks(vector, size, table))
     let_go(vector)
     release(table)
     return code

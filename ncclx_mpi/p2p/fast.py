@@ -42,6 +42,7 @@ from numba_kernels.pyobject import (
     nbytes_of,
     writable_of,
 )
+from numba_kernels.pyslots import BYTES, clear_error, decrease, new_bytes
 
 SLOW, GIVEN_UP = -1, -16
 """Instead of a request handle: take the slow path; GIVEN_UP less the code because of which a wait was given up."""
@@ -238,3 +239,29 @@ def exchange_arrays(comm, sent, dest_rank, send_tag, received, source_rank, rece
     if can_receive:
         return receive_memory(comm, landing, room, array_of(received), source, tag, status)
     return 0 if is_from_nobody(comm, source, tag, status) != 0 else SLOW
+
+
+@kernel(
+    types.int64(types.int64, array_argument, index_argument, index_argument, index_argument, index_argument, types.int64),
+    is_entry=True,
+    nogil=False,
+)
+def replace_array(comm, argument, dest_rank, send_tag, source_rank, receive_tag, status):  # type: ignore[no-untyped-def]
+    """Send a copy of a plain array, and receive into it, as :func:`exchange_arrays`."""
+    dest, its_tag, source, tag = index_of(dest_rank), index_of(send_tag), index_of(source_rank), index_of(receive_tag)
+    address, nbytes, owner = address_of(argument), nbytes_of(argument), array_of(argument)
+    if element_of(argument) == NONE or writable_of(argument) == 0:
+        return SLOW
+    if is_source(comm, source, tag) == 0:
+        if is_dest(comm, dest, its_tag) == 0 or is_from_nobody(comm, source, tag, status) == 0:
+            return SLOW
+        return send_memory(comm, address, nbytes, owner, dest, its_tag, STANDARD)
+    if is_dest(comm, dest, its_tag) == 0:
+        return receive_memory(comm, address, nbytes, owner, source, tag, status) if is_to_nobody(comm, dest, its_tag) != 0 else SLOW
+    sent = new_bytes(address, nbytes)  # an object, as a wait that is given up leaves it to its request
+    if sent == 0:
+        clear_error()
+        return SLOW
+    code = exchange_memory(comm, sent + BYTES, nbytes, sent, dest, its_tag, address, nbytes, owner, source, tag, status)
+    decrease(sent)
+    return code

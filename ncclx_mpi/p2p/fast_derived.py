@@ -32,7 +32,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, make_stack
-from numba_kernels.pylayouts import LAYOUT, is_dense, read_laid_out_block
+from numba_kernels.pylayouts import LAYOUT, is_dense, read_laid_out_blocks
 from numba_kernels.pyobject import (
     NONE,
     address_of,
@@ -78,7 +78,7 @@ def _open(side, argument, is_written):  # type: ignore[no-untyped-def]
         store64(side + SIDE.nbytes, nbytes_of(argument))
         increase(array_of(argument))
         return _own(side, array_of(argument), 0)
-    count = read_laid_out_block(array_of(argument), vector, row)
+    count = read_laid_out_blocks(array_of(argument), 1, vector, row)
     if count < 0:
         return 0
     key, size, origin = load64(row + LAYOUT.key), load64(row + LAYOUT.size), load64(vector + VECTOR.address)

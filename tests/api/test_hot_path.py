@@ -21,6 +21,7 @@ KERNELS = {
     "p2p.fast.send_array": "Send Ssend Rsend",
     "p2p.fast.receive_array": "Recv",
     "p2p.fast.exchange_arrays": "Sendrecv",
+    "p2p.fast.replace_array": "Sendrecv_replace",
     "p2p.request_pool.start_send_array": "Isend Issend Irsend",
     "p2p.request_pool.start_receive_array": "Irecv",
     "p2p.objects.match_message": "Probe",
