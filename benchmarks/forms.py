@@ -57,7 +57,9 @@ def messages(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
         "Sendrecv: memoryview": both(memoryview(raw), memoryview(into)),
         "Sendrecv: a column": both([grid, 1, column], [edge, 1, column]),
         "Sendrecv: PROC_NULL": lambda: comm.Sendrecv(a, mpi.PROC_NULL, 0, b, mpi.PROC_NULL, 0),
+        "Sendrecv_replace": lambda: comm.Sendrecv_replace(a, other, 0, other, 0),
         "Isend, Irecv: [a, n, type]": started([a, 16, kind], [b, 16, kind]),
+        "Isend, Irecv: a column": started([grid, 1, column], [edge, 1, column]),
     }
 
 
@@ -87,6 +89,34 @@ def collectives(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
         "Ibcast": lambda: comm.Ibcast(whole, 0).Wait(),
         "Iallreduce": lambda: comm.Iallreduce(whole, back).Wait(),
         "Iallgather": lambda: comm.Iallgather(block, blocks).Wait(),
+        "Igatherv": lambda: comm.Igatherv(block, vector if is_root else None).Wait(),
+        "Iscatterv": lambda: comm.Iscatterv([sent, (counts, firsts), kind] if is_root else None, [b, 2, kind]).Wait(),
+        "Iallgatherv": lambda: comm.Iallgatherv(block, vector).Wait(),
+        "Ialltoallv": lambda: comm.Ialltoallv([sent, (counts, firsts), kind], vector).Wait(),
+    }
+
+
+def columns(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
+    """Collectives of columns, as derived datatypes: one of 16 doubles, or one of two for each rank."""
+    import numpy as np
+
+    size, is_root = comm.size, comm.rank == 0
+    whole = mpi.DOUBLE.Create_vector(16, 1, 16).Commit()
+    column = mpi.DOUBLE.Create_vector(2, 1, 2 * size).Create_resized(0, 8).Commit()
+    grid, sent, received, own = np.arange(256.0), np.arange(4.0 * size), np.zeros(4 * size), np.zeros(4 * size)
+    counts, firsts, bytes_at, kinds = [1] * size, list(range(size)), [8 * at for at in range(size)], [column] * size
+    block, blocks, vector = [own, 1, column], [received, 1, column], [received, (counts, firsts), column]
+    return {
+        "Bcast: a column": lambda: comm.Bcast([grid, 1, whole], 0),
+        "Gather: columns": lambda: comm.Gather(block, blocks if is_root else None),
+        "Scatter: columns": lambda: comm.Scatter([sent, 1, column] if is_root else None, block),
+        "Allgather: columns": lambda: comm.Allgather(block, blocks),
+        "Alltoall: columns": lambda: comm.Alltoall([sent, 1, column], blocks),
+        "Gatherv: columns": lambda: comm.Gatherv(block, vector if is_root else None),
+        "Scatterv: columns": lambda: comm.Scatterv([sent, (counts, firsts), column] if is_root else None, block),
+        "Allgatherv: columns": lambda: comm.Allgatherv(block, vector),
+        "Alltoallv: columns": lambda: comm.Alltoallv([sent, (counts, firsts), column], vector),
+        "Alltoallw: columns": lambda: comm.Alltoallw([sent, (counts, bytes_at), kinds], [received, (counts, bytes_at), kinds]),
     }
 
 
@@ -95,7 +125,7 @@ def worker() -> None:
     from mpi4py import MPI
 
     comm, found = MPI.COMM_WORLD, {}
-    for case, call in {**messages(comm, MPI), **collectives(comm, MPI)}.items():
+    for case, call in {**messages(comm, MPI), **collectives(comm, MPI), **columns(comm, MPI)}.items():
         least = float("inf")
         for _ in range(BLOCKS):
             comm.Barrier()

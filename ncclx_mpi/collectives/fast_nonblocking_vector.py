@@ -6,14 +6,14 @@ ranks find out whether what is large can be copied directly (:mod:`ncclx_mpi.col
 
 from __future__ import annotations
 
-from ncclx_mpi.collectives import shm_schedule, vector_schedule
+from ncclx_mpi.collectives import shm_schedule, shm_vector_schedule
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
 from ncclx_mpi.collectives.cma_tuning import is_one_sided
 from ncclx_mpi.collectives.fast_nonblocking import entry_of, fits, handle_of
 from ncclx_mpi.collectives.fast_vector import COUNTS_BYTES, TYPED, lay_out, lay_out_counts
 from ncclx_mpi.collectives.select import is_planned
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, REDUCE_SCATTER, SCRATCH
-from ncclx_mpi.collectives.vector_schedule import row_of
+from ncclx_mpi.collectives.shm_vector_schedule import row_of
 from ncclx_mpi.p2p.layout import COMM
 from numba_kernels import types
 from numba_kernels.atomics import load64, store64
@@ -49,11 +49,11 @@ def _may_start(comm, kind):  # type: ignore[no-untyped-def]
 @kernel("int64(int64, int64, int64, int64, int64, int64)")
 def _start(comm, kind, root, rows, first, second):  # type: ignore[no-untyped-def]
     """Start a collective of `rows`, which it gives back, and of two objects that have the memory: its handle; 0 with nothing done."""
-    handle = handle_of(comm, first, second) if vector_schedule.is_fit(comm, kind, root, rows) != 0 else 0
+    handle = handle_of(comm, first, second) if shm_vector_schedule.is_fit(comm, kind, root, rows) != 0 else 0
     entry = entry_of(comm, handle)
     if entry == 0:
         return 0
-    vector_schedule.describe(comm, entry, kind, root, rows, rows)
+    shm_vector_schedule.describe(comm, entry, kind, root, rows, rows)
     shm_schedule.commit(comm, entry)
     return handle
 

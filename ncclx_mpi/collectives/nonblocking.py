@@ -3,7 +3,7 @@
 Small collectives go by lines (:mod:`ncclx_mpi.collectives.shm_schedule`), by the same table as blocking ones, if what they reduce with is
 compiled: whoever makes progress carries a reduction out, with the engine's lock in hand, where a function in Python may not run.
 Larger ones go by direct copies (:mod:`ncclx_mpi.collectives.cma_schedule`) where all ranks let the kernel copy. There, those with counts
-go block by block, whatever their size (:mod:`ncclx_mpi.collectives.vector_schedule`): nobody knows all counts. All others are plans
+go block by block, whatever their size (:mod:`ncclx_mpi.collectives.shm_vector_schedule`): nobody knows all counts. All others are plans
 (:mod:`ncclx_mpi.collectives.prepare`), as are large scans. All of it is a function of what all ranks know; but
 whether the kernel lets every rank reach every other one each finds out for itself, once all have said that they may be reached. They all
 find the same unless something forbids it to some of them only: these go by plans and publish that they do, which
@@ -23,7 +23,7 @@ from typing import Any
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import ONESHOT_UPTO
-from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_oneshot, shm_schedule, vector_schedule
+from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_oneshot, shm_schedule, shm_vector_schedule
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.executor import entry
@@ -77,7 +77,7 @@ class Described:
     def show_rows(self, comm: NativeComm, kind: int, root: int, rows: list[_Row]) -> int:
         """Return the address of a table of `rows`, in which what the others must not copy from, or into, has a copy of its own."""
         table = self._table(rows)
-        if entry(vector_schedule.is_fit)(comm.address, kind, root, table):
+        if entry(shm_vector_schedule.is_fit)(comm.address, kind, root, table):
             return table
         if kind in (shm_oneshot.GATHER, shm_oneshot.SCATTER) and (kind == shm_oneshot.GATHER) == (comm.rank == root):
             return self._table([(send, given, self._copy(recv, size, True), size) for send, given, recv, size in rows])
@@ -196,9 +196,9 @@ class Pending:
             return None
         if comm.size > 1 and self._look_ahead(kind) == shm_oneshot.PLANNED:
             return None
-        _word(comm.address + shm_oneshot.SCRATCH.by_blocks).value = c_address(vector_schedule.step)
+        _word(comm.address + shm_oneshot.SCRATCH.by_blocks).value = c_address(shm_vector_schedule.step)
         table = described.show_rows(comm, kind, root, rows)
-        entry(vector_schedule.describe)(comm.address, described.address, kind, root, table, 0)
+        entry(shm_vector_schedule.describe)(comm.address, described.address, kind, root, table, 0)
         return described
 
     def begin(self, described: Described, name: str, owner: Any) -> int:

@@ -50,8 +50,8 @@ SCRATCH = words(
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
 is written, ``passed`` the signature of the last one that was passed by; the three from ``offender`` tell Python what a mismatch was
 about. ``started`` and ``collected`` are the last non-blocking collectives that were started, and completed; the words after
-them are those of :mod:`ncclx_mpi.collectives.shm_schedule`, the last four those of :mod:`ncclx_mpi.collectives.cma_schedule`: see below; the
-address of the chunks in which it reduces, and of its step; and the address of the step of :mod:`ncclx_mpi.collectives.vector_schedule`."""
+them are those of :mod:`ncclx_mpi.collectives.shm_schedule`, the last ones those of :mod:`ncclx_mpi.collectives.cma_schedule`: see below; the
+address of the chunks in which it reduces, and of its step; and the one of the step of :mod:`ncclx_mpi.collectives.shm_vector_schedule`."""
 
 UNASKED, AGREED, PLANNED, UNREACHED = range(4)
 """``SCRATCH.ahead``: nobody has looked yet; all ranks go directly; some rank said that it does not take part; all would, but the kernel

@@ -7,7 +7,7 @@
     collect:    recv  <-  lines q of the ranks that it needs       as soon as they are published, in order
 
 Large ones publish where their buffers are, and "collect" is to copy between them, piece by piece (:mod:`ncclx_mpi.collectives.cma_schedule`);
-those with counts publish and collect block by block (:mod:`ncclx_mpi.collectives.vector_schedule`).
+those with counts publish and collect block by block (:mod:`ncclx_mpi.collectives.shm_vector_schedule`).
 
 A collective takes the communicator's next line number, blocking or not, since all ranks call them in one order. ``start`` does not
 block: where the ring of lines, or of payloads, is full, the entry waits and is published later. Whoever makes progress
@@ -94,7 +94,7 @@ complete with it, if anything. The words from ``signature`` on are the same each
 
 ``way`` is ON_LINES; or DIRECTLY: three words are published, from ``shown`` on (1, and where the buffers are), and what follows is
 :mod:`ncclx_mpi.collectives.cma_schedule`'s; or REFUSING: this rank cannot go directly, and tells the others; or BY_BLOCKS: what follows is
-:mod:`ncclx_mpi.collectives.vector_schedule`'s, and ``owned`` is memory to give back once it is complete."""
+:mod:`ncclx_mpi.collectives.shm_vector_schedule`'s, and ``owned`` is memory to give back once it is complete."""
 ON_LINES, DIRECTLY, REFUSING, BY_BLOCKS = range(4)
 DIRECT_WORDS = 3
 

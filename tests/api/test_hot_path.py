@@ -86,10 +86,9 @@ OF_WINDOWS = {
 """Likewise of windows. Their other methods go the general way at once, or call one of these."""
 
 WITHOUT = {
-    "Bsend", "Sendrecv_replace", "Ibsend", "Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init",
-    "Recv_init", "Mprobe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer", "Iflush_buffer", "Igatherv",
-    "Iscatterv", "Iallgatherv", "Ialltoallv", "Ialltoallw", "Ireduce_scatter", "Get_status", "Get_status_any", "Get_status_all",
-    "Get_status_some", "Cancel", "Free", "Complete", "Pready", "Pready_range", "Pready_list", "Parrived",
+    "Bsend", "Ibsend", "Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init",
+    "Recv_init", "Mprobe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer", "Iflush_buffer", "Get_status",
+    "Get_status_any", "Get_status_all", "Get_status_some", "Cancel", "Free", "Complete", "Pready", "Pready_range", "Pready_list", "Parrived",
     "Ineighbor_allgather", "Ineighbor_allgatherv", "Ineighbor_alltoall", "Ineighbor_alltoallv", "Ineighbor_alltoallw",
     "Neighbor_allgather_init", "Neighbor_allgatherv_init", "Neighbor_alltoall_init", "Neighbor_alltoallv_init", "Neighbor_alltoallw_init",
 }  # fmt: skip

@@ -42,6 +42,40 @@ def test_sendrecv_replace(comm: Any) -> None:
         assert (data == comm.rank).all()
 
 
+@pytest.mark.ranks(2)
+def test_sendrecv_replace_at_its_edges(comm: Any) -> None:
+    """Nobody at either end, a message that is longer or shorter, wrong ranks, and memory that must not be written."""
+    other, status = 1 - comm.rank, MPI.Status()
+    data = np.full(4, comm.rank + 1.0)
+    comm.Sendrecv_replace(data, MPI.PROC_NULL, 0, MPI.PROC_NULL, 0, status)
+    assert (data == comm.rank + 1).all() and status.source == MPI.PROC_NULL and status.Get_count(MPI.DOUBLE) == 0
+    if comm.rank == 0:
+        comm.Sendrecv_replace(data, 1, 3, MPI.PROC_NULL, 0, status)
+        assert (data == 1).all() and status.source == MPI.PROC_NULL
+    else:
+        comm.Sendrecv_replace(data, MPI.PROC_NULL, 0, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+        assert (data == 1).all() and (status.source, status.tag, status.Get_count(MPI.DOUBLE)) == (0, 3, 4)
+    for count in (3, 100_000):
+        data = np.full(count + comm.rank, comm.rank + 1.0)
+        if comm.rank == 1:
+            comm.Sendrecv_replace([data, count, MPI.DOUBLE], other, 0, other, 0, status)
+            assert (data[:count] == 1).all() and data[count] == 2 and status.Get_count(MPI.DOUBLE) == count
+            comm.Sendrecv_replace(data, other, 1, other, 1, status)
+            assert status.Get_count(MPI.DOUBLE) == count and data[count] == 2
+        else:
+            comm.Sendrecv_replace(data, other, 0, other, 0)
+            assert (data == 2).all()
+            with pytest.raises(MPI.Exception) as caught:
+                comm.Sendrecv_replace(data, other, 1, other, 1)
+            assert caught.value.Get_error_class() == MPI.ERR_TRUNCATE
+    with pytest.raises(MPI.Exception) as caught:
+        comm.Sendrecv_replace(data, 7, 0, other, 0)
+    assert caught.value.Get_error_class() == MPI.ERR_RANK
+    with pytest.raises((BufferError, ValueError)):
+        comm.Sendrecv_replace(b"12345678", other, 0, other, 0)
+    comm.Barrier()
+
+
 @pytest.mark.ranks(3)
 def test_wildcards_and_status(comm: Any) -> None:
     if comm.rank:
