@@ -40,7 +40,12 @@ _LONGEST = (
 """Files that take longest: a minute or two each, in one process."""
 
 
-_GUARDED_TOO = ("tests/api/", "tests/collectives/test_direct.py", "tests/collectives/test_vectors.py")
+_GUARDED_TOO = (
+    "tests/api/",
+    "tests/collectives/test_derived.py",
+    "tests/collectives/test_direct.py",
+    "tests/collectives/test_vectors.py",
+)
 """Tests that are called a second time, every array beside an unreadable page; those with ``once`` run again by ``--guard-arrays``."""
 _WITHOUT_ARRAYS = (
     "test_environment.py",

@@ -24,7 +24,7 @@ from typing import Any
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source, push_eager
 from ncclx_mpi.p2p.gaps import move
 from ncclx_mpi.p2p.layout import COLLECTIVE, COMM, COMPLETE, ENGINE, FREE, REQUEST, SEND
-from ncclx_mpi.p2p.matching import reset_request
+from ncclx_mpi.p2p.matching import reset_request, try_request
 from ncclx_mpi.p2p.progress import lock, progress_locked, unlock
 from ncclx_mpi.p2p.rendezvous import peer_of
 from ncclx_mpi.p2p.requests import begin_landing, begin_message
@@ -33,7 +33,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.calls import call_step, make_symbol
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words, zeroed
-from numba_kernels.memory import allocate
+from numba_kernels.memory import fill
 from numba_kernels.pyobject import (
     NONE,
     OB_SIZE,
@@ -123,13 +123,23 @@ def new_ticket(engine, ticket, home, address):  # type: ignore[no-untyped-def]
 
     `address`: the memory that a receive of objects has for life. Returns 0 if there is no memory for the request.
     """
-    request = allocate(REQUEST.total)
+    request = _take(engine)
     if request == 0:
         return 0
     store64(request + REQUEST.bound_address, address)
     store64(request + REQUEST.handle, ticket)
     store64(request + REQUEST.home, engine + home)
-    reset_request(engine, request)
+    return request
+
+
+@kernel("int64(int64)")
+def _take(engine):  # type: ignore[no-untyped-def]
+    """A request, perhaps that of a ticket which was forgotten, or of a persistent one which is gone; 0 if there is no memory for one."""
+    lock(engine)
+    request = try_request(engine)
+    unlock(engine)
+    if request != 0:
+        fill(request + REQUEST.handle, 0, REQUEST.serial - REQUEST.handle)
     return request
 
 
@@ -279,11 +289,9 @@ def new_bound(kind, comm, address, nbytes, peer, tag, mode, landing):  # type: i
     Of elements with gaps `landing` is the landing of the message, else 0. Also for a COLLECTIVE, with what it is at `address`. 0 if there
     is no memory for it.
     """
-    request = allocate(REQUEST.total)
+    request = _take(load64(comm + COMM.engine))
     if request == 0:
         return 0
-    store64(request + REQUEST.handle, 0)
-    reset_request(load64(comm + COMM.engine), request)
     store64(request + REQUEST.bound_kind, kind)
     store64(request + REQUEST.bound_comm, comm)
     store64(request + REQUEST.bound_address, address)

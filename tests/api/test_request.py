@@ -14,6 +14,7 @@ import pytest
 
 from ncclx_mpi import MPI
 from ncclx_mpi.api import fast
+from ncclx_mpi.operations.transfer import Compiled
 
 
 @pytest.mark.ranks(1, 2)
@@ -479,3 +480,23 @@ def test_what_is_no_status_is_refused_before_a_request_ends(comm: Any, kind: str
     request.Wait()
     assert (box[0] == 7) == (kind == "array") and comm.Iprobe(0, 1) == (kind == "null")
     assert MPI.Status().Get_error() == MPI.SUCCESS
+
+
+@pytest.mark.ranks(1, 2)
+def test_forgotten_and_freed_requests_are_used_again(comm: Any) -> None:
+    """Each of them kept its native request for good."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    data, room, seen = np.zeros(1), np.zeros(1), set()
+    for _ in range(200):
+        for start in (comm.Ibarrier, lambda: comm.Isend(data, right), lambda: comm.Irecv(room, left)):
+            request = start()
+            if isinstance(request._state, Compiled):  # else it was the first one, or is complete
+                seen.add(request._state.request)
+            del request
+        comm.Barrier()
+        for make in (lambda: comm.Send_init(data, right), lambda: comm.Barrier_init()):
+            persistent = make()
+            assert isinstance(persistent._state, Compiled)
+            seen.add(persistent._state.request)
+            persistent.Free()
+    assert len(seen) < 60
