@@ -124,13 +124,24 @@ def _find(handle):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _fits(row, count, offset, nbytes):  # type: ignore[no-untyped-def]
+def fits(row, count, offset, nbytes):  # type: ignore[no-untyped-def]
     """Whether `count` elements of a layout, the first one at `offset`, lie in so many bytes."""
     if count > _MOST_BYTES // max(abs(load64(row + LAYOUT.extent)), load64(row + LAYOUT.size), 1):
         return 0
     last = (count - 1) * load64(row + LAYOUT.extent)
     low, high = min(last, 0) + load64(row + LAYOUT.low), max(last, 0) + load64(row + LAYOUT.high)
     return 1 if count == 0 or (offset + low >= 0 and offset + high <= nbytes) else 0
+
+
+@kernel("int64(int64, int64)")
+def take_layout(handle, row):  # type: ignore[no-untyped-def]
+    """Copy the layout of a handle to a row of `LAYOUT`, which owns a reference to it from then on: 1, or 0 if it is not known."""
+    found = _find(handle)
+    if found == 0:
+        return 0
+    copy(row, found, LAYOUT.total)
+    increase(load64(row + LAYOUT.key))
+    return 1
 
 
 @kernel("int64(int64, int64)")
@@ -151,14 +162,10 @@ def read_laid_out_blocks(spec, blocks, vector, row):  # type: ignore[no-untyped-
     given = load64(spec + OB_SIZE) if items != 0 else 0
     if given != 2 and given != 3:
         return NONE
-    found, count = _find(load64(items + WORD * (given - 1))), 0
-    if found == 0:
+    count = integer(load64(items + WORD), vector) if given == 3 else 0
+    if take_layout(load64(items + WORD * (given - 1)), row) == 0:
         return NONE
-    if given == 3:
-        count = integer(load64(items + WORD), vector)
-    copy(row, found, LAYOUT.total)
     key = load64(row + LAYOUT.key)
-    increase(key)
     element = open_memory(load64(items), vector)
     if element != NONE:
         nbytes, extent = load64(vector + VECTOR.nbytes), load64(row + LAYOUT.extent)
@@ -166,7 +173,7 @@ def read_laid_out_blocks(spec, blocks, vector, row):  # type: ignore[no-untyped-
             count = nbytes // extent if extent > 0 and nbytes % (extent * blocks) == 0 else NONE
         elif count >= 0:
             count *= blocks
-        if count < 0 or count >= MOST or _fits(row, count, 0, nbytes) == 0:
+        if count < 0 or count >= MOST or fits(row, count, 0, nbytes) == 0:
             element = abandon(vector)
     if element == NONE:
         decrease(key)
@@ -218,7 +225,7 @@ def _take_block(own, places, length, index, count, offset, nbytes):  # type: ign
 
     One without gaps owns its layout no more.
     """
-    if _fits(own, count, offset, nbytes) == 0:
+    if fits(own, count, offset, nbytes) == 0:
         return 0
     store64(places + 8 * index, count * load64(own + LAYOUT.size))
     store64(places + 8 * (length + index), offset)
@@ -242,13 +249,9 @@ def read_laid_out(spec, length, vector, layouts):  # type: ignore[no-untyped-def
     if named == 0:
         return NONE
     for index in range(length):
-        row, own = _find(load64(named + 8 * index)), layouts + index * LAYOUT.total
-        count, offset, is_taken = load64(places + 8 * index), load64(places + 8 * (length + index)), 0
-        if row != 0:
-            copy(own, row, LAYOUT.total)
-            increase(load64(own + LAYOUT.key))
-            is_taken = _take_block(own, places, length, index, count, offset, load64(vector + VECTOR.nbytes))
-        if is_taken == 0:
-            let_layouts_go(layouts, index + 1 if row != 0 else index)
+        own, count, offset = layouts + index * LAYOUT.total, load64(places + 8 * index), load64(places + 8 * (length + index))
+        is_known = take_layout(load64(named + 8 * index), own) != 0
+        if not is_known or _take_block(own, places, length, index, count, offset, load64(vector + VECTOR.nbytes)) == 0:
+            let_layouts_go(layouts, index + 1 if is_known else index)
             return abandon(vector)
     return 0

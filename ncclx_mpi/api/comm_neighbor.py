@@ -1,6 +1,6 @@
 """Collectives of each rank with its neighbours: blocking, non-blocking, persistent, and on objects.
 
-A blocking one of plain arrays is one compiled call; the others are all the same plans.
+One of plain arrays is one compiled call, unless it is persistent; where messages have to go between nodes all are plans.
 Blocks of a buffer are in the order of the neighbours. In a grid these are, for each dimension, the one before and the one behind; what is
 sent to the one before comes from the one behind, also where both are the same rank. Blocks of neighbours that do not exist, beyond the end
 of a grid, are left as they are, and objects of them are None. How arguments are resolved is in :mod:`ncclx_mpi.api.neighbor_arguments`.
@@ -62,23 +62,33 @@ class NeighborCollectives:
 
     def Ineighbor_allgather(self, sendbuf: BufSpec, recvbuf: BufSpecB) -> Request:
         """Nonblocking: gather to all neighbors."""
-        return start(self._state, neighbor_arguments.allgather, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iexchange_neighbors(state.address, ALLGATHER, sendbuf, recvbuf)
+        return start(state, neighbor_arguments.allgather, sendbuf, recvbuf) if request is None else request
 
     def Ineighbor_allgatherv(self, sendbuf: BufSpec, recvbuf: BufSpecV) -> Request:
         """Nonblocking: gather vector data to all neighbors."""
-        return start(self._state, neighbor_arguments.allgatherv, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iexchange_neighbors(state.address, ALLGATHERV, sendbuf, recvbuf)
+        return start(state, neighbor_arguments.allgatherv, sendbuf, recvbuf) if request is None else request
 
     def Ineighbor_alltoall(self, sendbuf: BufSpecB, recvbuf: BufSpecB) -> Request:
         """Nonblocking: exchange a block of data with all neighbors."""
-        return start(self._state, neighbor_arguments.alltoall, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iexchange_neighbors(state.address, ALLTOALL, sendbuf, recvbuf)
+        return start(state, neighbor_arguments.alltoall, sendbuf, recvbuf) if request is None else request
 
     def Ineighbor_alltoallv(self, sendbuf: BufSpecV, recvbuf: BufSpecV) -> Request:
         """Nonblocking: exchange vector data with all neighbors."""
-        return start(self._state, neighbor_arguments.alltoallv, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iexchange_neighbors(state.address, ALLTOALLV, sendbuf, recvbuf)
+        return start(state, neighbor_arguments.alltoallv, sendbuf, recvbuf) if request is None else request
 
     def Ineighbor_alltoallw(self, sendbuf: BufSpecW, recvbuf: BufSpecW) -> Request:
         """Nonblocking: exchange data of different types with all neighbors."""
-        return start(self._state, neighbor_arguments.alltoallw, sendbuf, recvbuf)
+        state = self._state
+        request: Request | None = fast.iexchange_neighbors(state.address, ALLTOALLW, sendbuf, recvbuf)
+        return start(state, neighbor_arguments.alltoallw, sendbuf, recvbuf) if request is None else request
 
     def Neighbor_allgather_init(self, sendbuf: BufSpec, recvbuf: BufSpecB, info: Info = INFO_NULL) -> Prequest:
         """Persistent: gather to all neighbors."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ncclx_mpi import constants as mpi
+from ncclx_mpi import late
 from ncclx_mpi.api import attributes
 from ncclx_mpi.api.accessors import Attributed, Named
 from ncclx_mpi.api.handle import PUBLIC, Handle, instance, integer
@@ -16,6 +17,11 @@ from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
 from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
 from numba_kernels.late_numpy import is_any_array, np
 from numba_kernels.pyobject import register_element
+
+if TYPE_CHECKING:
+    from ncclx_mpi.api import fast
+else:
+    fast = late.module("ncclx_mpi.api.fast")  # which knows what a datatype is
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
 _names: dict[int, str] = {}
@@ -307,6 +313,10 @@ class Datatype(Named, Attributed, Handle):
         """Append the elements in `inbuf` to `outbuf` at byte `position`; return the position after them."""
         layout = self._need("Pack")
         _check_comm(comm, "Datatype.Pack")
+        end: int = fast.move_elements(self, inbuf, outbuf, position, 0)
+        if end >= 0:
+            return end
+        fast.meet(layout)
         with host_view.reading(inbuf) as given, host_view.writing(outbuf) as packed:
             return packing.append(layout, given, packed, integer(position, "position"))
 
@@ -314,6 +324,10 @@ class Datatype(Named, Attributed, Handle):
         """Fill `outbuf` with elements from byte `position` of `inbuf`; return the position after them."""
         layout = self._need("Unpack")
         _check_comm(comm, "Datatype.Unpack")
+        end: int = fast.move_elements(self, outbuf, inbuf, position, 1)
+        if end >= 0:
+            return end
+        fast.meet(layout)
         with host_view.reading(inbuf) as packed, host_view.writing(outbuf) as wanted:
             return packing.extract(layout, packed, integer(position, "position"), wanted)
 

@@ -18,13 +18,14 @@ from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.datatype import Datatype
 from ncclx_mpi.api.op import NO_TABLE, Op
 from ncclx_mpi.api.status import Status, check_status
-from ncclx_mpi.buffers import known_layouts
+from ncclx_mpi.buffers import fast_packing, known_layouts
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.collectives import fast as routes
 from ncclx_mpi.collectives import fast_derived as laid_out
 from ncclx_mpi.collectives import fast_derived_vector as laid_out_vectors
 from ncclx_mpi.collectives import fast_neighbor as neighbors
 from ncclx_mpi.collectives import fast_nonblocking as starts
+from ncclx_mpi.collectives import fast_nonblocking_neighbor as neighbor_starts
 from ncclx_mpi.collectives import fast_nonblocking_vector as vector_starts
 from ncclx_mpi.collectives import fast_vector as vectors
 from ncclx_mpi.collectives.allgather import shm_object as allgather_blob
@@ -193,6 +194,7 @@ allgather_arrays = _at_first_call(routes.allgather_arrays)
 alltoall_arrays = _at_first_call(routes.alltoall_arrays)
 gather_arrays = _at_first_call(routes.gather_arrays)
 scatter_arrays = _at_first_call(routes.scatter_arrays)
+move_elements = _at_first_call(fast_packing.move_elements)
 exchange_laid_out = _at_first_call(laid_out.exchange_derived)
 exchange_laid_out_vectors = _at_first_call(laid_out_vectors.exchange_derived_vectors)
 scan_arrays = _at_first_call(vectors.scan_arrays)
@@ -210,6 +212,7 @@ iallgather_arrays = _at_first_call(starts.iallgather_arrays, _nothing)
 ialltoall_arrays = _at_first_call(starts.ialltoall_arrays, _nothing)
 igather_arrays = _at_first_call(starts.igather_arrays, _nothing)
 iscatter_arrays = _at_first_call(starts.iscatter_arrays, _nothing)
+iexchange_neighbors = _at_first_call(neighbor_starts.iexchange_neighbors, _nothing)
 iexchange_vectors = _at_first_call(vector_starts.iexchange_vectors, _nothing)
 iallgatherv_arrays = _at_first_call(vector_starts.iallgatherv_arrays, _nothing)
 ireduce_scatter_arrays = _at_first_call(vector_starts.ireduce_scatter_arrays, _nothing)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import errors, late
@@ -126,7 +127,7 @@ class Cartesian:
         """The ranks before and behind this one along each dimension, in this order, whether they exist or not."""
         pairs = [self.shift(direction, 1) for direction in range(len(self.dims))]
         edges = tuple(rank for pair in pairs for rank in pair)
-        return Neighborhood(edges, edges, tuple(index ^ 1 for index in range(len(edges))))
+        return Neighborhood(edges, edges, tuple(index ^ 1 for index in range(len(edges))), len(edges))
 
 
 def cartesian(dims: Any, periods: Any, size: int, rank: int) -> Cartesian:
@@ -251,7 +252,8 @@ class Graph:
     def neighborhood(self) -> Neighborhood:
         """The neighbours of this rank."""
         edges = tuple(self.neighbors(self.rank))
-        return Neighborhood(edges, edges, tuple(range(len(edges))))
+        degree = max(map(sub, self.index, (0, *self.index)), default=0)
+        return Neighborhood(edges, edges, tuple(range(len(edges))), degree)
 
 
 def graph(index: Any, edges: Any, size: int, rank: int) -> Graph:

@@ -26,15 +26,15 @@ _ONE, _EQUAL, _ANY, _TYPED = range(4)
 
 
 @kernel("int64(int64)")
-def _given(which):  # type: ignore[no-untyped-def]
+def given_blocks(which):  # type: ignore[no-untyped-def]
     """What blocks are sent."""
     if which <= ALLGATHERV:
         return _ONE
-    return _taken(which)
+    return taken_blocks(which)
 
 
 @kernel("int64(int64)")
-def _taken(which):  # type: ignore[no-untyped-def]
+def taken_blocks(which):  # type: ignore[no-untyped-def]
     """What blocks are received."""
     if which == ALLTOALLW:
         return _TYPED
@@ -63,9 +63,9 @@ def _read_equal(spec, degree, vector, parts):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _read(blocks, spec, degree, side):  # type: ignore[no-untyped-def]
+def read_side(blocks, spec, degree, side):  # type: ignore[no-untyped-def]
     """Read what one side gives: 1, or 0 if it is not plain or not valid."""
-    vector, parts, layouts = side, _parts_of(side, degree), _layouts_of(side, degree)
+    vector, parts, layouts = side, parts_of(side, degree), _layouts_of(side, degree)
     if blocks <= _EQUAL:
         return _read_equal(spec, 1 if blocks == _ONE else degree, vector, parts)
     found = read_vector(spec, degree, vector) if blocks == _ANY else read_laid_out(spec, degree, vector, layouts)
@@ -81,31 +81,31 @@ def _read(blocks, spec, degree, side):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _parts_of(side, degree):  # type: ignore[no-untyped-def]
+def parts_of(side, degree):  # type: ignore[no-untyped-def]
     """Where the blocks of a side are, which begins with a vector."""
     return side + VECTOR.total + 16 * degree
 
 
 @kernel("int64(int64, int64)")
 def _layouts_of(side, degree):  # type: ignore[no-untyped-def]
-    return _parts_of(side, degree) + degree * PART.total
+    return parts_of(side, degree) + degree * PART.total
 
 
 @kernel("int64(int64)")
-def _side_bytes(degree):  # type: ignore[no-untyped-def]
+def side_bytes(degree):  # type: ignore[no-untyped-def]
     """Bytes to work in for one side."""
     return _layouts_of(0, degree) + degree * LAYOUT.total
 
 
 @kernel("void(int64, int64)")
-def _empty(side, degree):  # type: ignore[no-untyped-def]
+def empty_side(side, degree):  # type: ignore[no-untyped-def]
     """A side of which nothing has been read owns nothing."""
     store64(side + VECTOR.array, 0)
     fill(_layouts_of(side, degree), 0, degree * LAYOUT.total)
 
 
 @kernel("void(int64, int64)")
-def _let_go(side, degree):  # type: ignore[no-untyped-def]
+def let_side_go(side, degree):  # type: ignore[no-untyped-def]
     let_go(side)
     let_layouts_go(_layouts_of(side, degree), degree)
 
@@ -117,17 +117,17 @@ def exchange_neighbors(comm, which, send, recv):  # type: ignore[no-untyped-def]
     if edges == 0 or load64(edges + EDGES.indegree) == 0 or load64(edges + EDGES.outdegree) == 0:
         return SLOW
     indegree, outdegree, code = load64(edges + EDGES.indegree), load64(edges + EDGES.outdegree), SLOW
-    given = working_memory(comm, _side_bytes(indegree) + _side_bytes(outdegree))
+    given = working_memory(comm, side_bytes(indegree) + side_bytes(outdegree))
     if given == 0:
         return NO_MEMORY
-    taken = given + _side_bytes(outdegree)
-    _empty(given, outdegree)
-    _empty(taken, indegree)
-    is_read = _read(_given(which), object_of(send), outdegree, given) != 0
-    if is_read and _read(_taken(which), object_of(recv), indegree, taken) != 0 and load64(taken + VECTOR.writable) != 0:
+    taken = given + side_bytes(outdegree)
+    empty_side(given, outdegree)
+    empty_side(taken, indegree)
+    is_read = read_side(given_blocks(which), object_of(send), outdegree, given) != 0
+    if is_read and read_side(taken_blocks(which), object_of(recv), indegree, taken) != 0 and load64(taken + VECTOR.writable) != 0:
         kind = NEIGHBOR_ALLGATHER if which <= ALLGATHERV else NEIGHBOR_ALLTOALL
-        code = exchange(comm, kind, _parts_of(given, outdegree), _parts_of(taken, indegree))
-    _let_go(given, outdegree)
-    _let_go(taken, indegree)
+        code = exchange(comm, kind, parts_of(given, outdegree), parts_of(taken, indegree))
+    let_side_go(given, outdegree)
+    let_side_go(taken, indegree)
     release(given)
     return code

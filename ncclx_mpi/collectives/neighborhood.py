@@ -37,11 +37,14 @@ class Neighborhood(NamedTuple):
     arrivals
         Every index of `sources`, so ordered that what comes from a rank over several edges comes in the order in which that rank has them
         among its destinations. On a circle of two ranks both neighbours are the same one, and what it sends to its left comes from the right.
+    degree
+        The most edges that lead out of any rank, if all ranks know that; else 0.
     """
 
     sources: tuple[int, ...]
     destinations: tuple[int, ...]
     arrivals: tuple[int, ...]
+    degree: int = 0
 
     def to_itself(self, rank: int) -> list[tuple[int, int]]:
         """Return (index of the source, index of the destination) of each edge from `rank` to itself."""

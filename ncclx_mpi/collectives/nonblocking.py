@@ -7,8 +7,12 @@ go block by block, whatever their size (:mod:`ncclx_mpi.collectives.shm_vector_s
 (:mod:`ncclx_mpi.collectives.prepare`), as are large scans. All of it is a function of what all ranks know; but
 whether the kernel lets every rank reach every other one each finds out for itself, once all have said that they may be reached. They all
 find the same unless something forbids it to some of them only: these go by plans and publish that they do, which
-ends the collective on the others with an error that names the setting to use. (With counts they go block by block all the same, since all
-that is small needs no copy by the kernel; a copy that is refused ends the collective, with that error.)
+ends the collective on the others with an error that names the setting to use. (With counts, and between
+neighbours, they go block by block all the same, since all that is small needs no copy by the kernel; a copy that is refused ends the
+collective, with that error.)
+
+Between neighbours (:mod:`ncclx_mpi.collectives.neighbor_alltoall.shm_edge_schedule`) that is so if all ranks know that none has more of
+them than a notice holds.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_one
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
 from ncclx_mpi.collectives.blocking import check
 from ncclx_mpi.collectives.executor import entry
+from ncclx_mpi.collectives.neighbor_alltoall import shm_edge_schedule, shm_edges
+from ncclx_mpi.collectives.neighborhood import EDGES, NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL, PART, Neighborhood, introduce
 from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.p2p.blocks import untouched_block
 from ncclx_mpi.p2p.engine import NativeComm
@@ -87,7 +93,16 @@ class Described:
             return self._table(rows)
         return self._table([(self._copy(send, given, False), given, recv, size) for send, given, recv, size in rows])
 
-    def _table(self, rows: list[_Row]) -> int:
+    def show_edges(self, comm: NativeComm, kind: int, sent: list[_Block], received: list[_Block]) -> int:
+        """Likewise of what is sent along each edge, and received."""
+        parts = [(address, nbytes, 0) for address, nbytes in (*(sent or [_NOTHING_SENT]), *received)]
+        table = self._table(parts)
+        if entry(shm_edge_schedule.is_fit)(comm.address, kind, table):
+            return table
+        copies = [(self._copy(address, nbytes, False), nbytes, 0) for address, nbytes in sent]
+        return self._table([*copies, *parts[len(sent) :]])
+
+    def _table(self, rows: Sequence[tuple[int, ...]]) -> int:
         table = array("q", (word for row in rows for word in row))
         self._memory.append(table)
         return table.buffer_info()[0]
@@ -104,7 +119,10 @@ class Described:
 
 _Row = tuple[int, int, int, int]
 """Address and bytes of what goes to a rank, and of what comes from it."""
-assert ROW.total == 4 * WORD
+_Block = tuple[int, int]
+"""Address and bytes of what goes along an edge, or comes along it."""
+_NOTHING_SENT = (0, 0)
+assert (ROW.total, PART.total) == (4 * WORD, 3 * WORD)
 
 
 _NOTHING = array("q")
@@ -172,7 +190,9 @@ class Pending:
         """Return what a collective is, to be started any number of times; None if it is left to a plan."""
         comm, resolve = self.comm, _COLLECTIVES.get(name)
         if resolve is None:
-            return self._describe_rows(*_VECTORS[name](comm, *arguments)) if name in _VECTORS else None
+            if name in _VECTORS:
+                return self._describe_rows(*_VECTORS[name](comm, *arguments))
+            return self._describe_edges(*_NEIGHBORS[name](*arguments)) if name in _NEIGHBORS else None
         kind, published, kernel, operands = resolve(comm, *arguments)
         algorithm, described = select.algorithm(comm, kind, published), Described()
         if algorithm == LARGE:
@@ -199,6 +219,24 @@ class Pending:
         _word(comm.address + shm_oneshot.SCRATCH.by_blocks).value = c_address(shm_vector_schedule.step)
         table = described.show_rows(comm, kind, root, rows)
         entry(shm_vector_schedule.describe)(comm.address, described.address, kind, root, table, 0)
+        return described
+
+    def _describe_edges(
+        self, kind: int, neighborhood: Neighborhood, sent: list[_Block], received: list[_Block]
+    ) -> Described | None:
+        """As :meth:`describe`, a collective between neighbours."""
+        comm, described = self.comm, Described()
+        if comm.slot < 0:
+            return None
+        introduce(comm, neighborhood)
+        way = _word(comm.word("edges") + EDGES.way).value
+        if way == shm_edges.PLANNED or (way == shm_edges.UNKNOWN and not 0 < neighborhood.degree <= shm_edges.MOST_EDGES):
+            return None
+        if comm.size > 1 and self._look_ahead(kind) == shm_oneshot.PLANNED:
+            return None
+        _word(comm.address + shm_oneshot.SCRATCH.by_edges).value = c_address(shm_edge_schedule.step)
+        table = described.show_edges(comm, kind, sent, received)
+        entry(shm_edge_schedule.describe)(comm.address, described.address, kind, table, 0)
         return described
 
     def begin(self, described: Described, name: str, owner: Any) -> int:
@@ -477,6 +515,39 @@ _VECTORS: dict[str, Callable[..., _Vector]] = {
     "scatterv": _scatterv,
     "allgatherv": _allgatherv,
     "alltoallv": _alltoallv,
+}
+
+
+# Those between neighbours: kind, edges, and what is sent and received along each of them --------------------------
+
+_Edges = tuple[int, Neighborhood, list[_Block], list[_Block]]
+
+
+def _neighbor_allgather(
+    edges: Neighborhood, send: int, nbytes: int, recv: int, counts: Sequence[int], offsets: Sequence[int]
+) -> _Edges:
+    return NEIGHBOR_ALLGATHER, edges, [(send, nbytes)], _blocks_at(recv, counts, offsets)
+
+
+def _neighbor_alltoall(
+    edges: Neighborhood,
+    send: int,
+    given: Sequence[int],
+    given_at: Sequence[int],
+    recv: int,
+    counts: Sequence[int],
+    offsets: Sequence[int],
+) -> _Edges:
+    return NEIGHBOR_ALLTOALL, edges, _blocks_at(send, given, given_at), _blocks_at(recv, counts, offsets)
+
+
+def _blocks_at(address: int, counts: Sequence[int], offsets: Sequence[int]) -> list[_Block]:
+    return [(address + offset, count) for count, offset in zip(counts, offsets, strict=True)]
+
+
+_NEIGHBORS: dict[str, Callable[..., _Edges]] = {
+    "neighbor_allgather": _neighbor_allgather,
+    "neighbor_alltoall": _neighbor_alltoall,
 }
 
 

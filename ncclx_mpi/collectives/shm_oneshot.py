@@ -26,7 +26,7 @@ from __future__ import annotations
 from ncclx_mpi.algorithms import ONESHOT_UPTO
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import leave_gil
-from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, PEER, REFUSED
+from ncclx_mpi.p2p.layout import BROKEN, COMM, ENGINE, FAILED, OPERATIONS, PEER, REFUSED
 from ncclx_mpi.p2p.progress import trace_begin, trace_end
 from ncclx_mpi.p2p.waiting import wait_word
 from numba_kernels.atomics import full_fence, load64, load_acquire, load_relaxed, pause, store64, store_release
@@ -44,14 +44,15 @@ SCRATCH = words(
     "Scratch",
     "known published passed record streams past next_past offender own_signature its_signature "
     # non-blocking collectives (shm_schedule.py)
-    "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks",
+    "started collected entries room first announced end linked next leaving failure keeper ahead chunks one_sided by_blocks by_edges",
     start=COMM.scratch,
 )
 """Private words of a communicator: see the module's text for ``known`` and ``past``; ``published`` is the last collective whose line
 is written, ``passed`` the signature of the last one that was passed by; the three from ``offender`` tell Python what a mismatch was
 about. ``started`` and ``collected`` are the last non-blocking collectives that were started, and completed; the words after
 them are those of :mod:`ncclx_mpi.collectives.shm_schedule`, the last ones those of :mod:`ncclx_mpi.collectives.cma_schedule`: see below; the
-address of the chunks in which it reduces, and of its step; and the one of the step of :mod:`ncclx_mpi.collectives.shm_vector_schedule`."""
+address of the chunks in which it reduces, and of its step; and those of the steps of :mod:`ncclx_mpi.collectives.shm_vector_schedule`
+and of :mod:`ncclx_mpi.collectives.neighbor_alltoall.shm_edge_schedule`."""
 
 UNASKED, AGREED, PLANNED, UNREACHED = range(4)
 """``SCRATCH.ahead``: nobody has looked yet; all ranks go directly; some rank said that it does not take part; all would, but the kernel
@@ -71,9 +72,9 @@ AHEAD = 1 << 7
 OBJECTS = 1 << 6
 """Flag of a kind: the collective of objects, which does not meet that of arrays: ranks that mix them find out, whatever the bytes are."""
 VECTORS = 1 << 5
-"""Flag of a kind: the non-blocking collective with counts, which meets neither the blocking one nor the one without."""
+"""Flag of a kind: the non-blocking collective with counts, or between neighbours, which meets no blocking one, and none without."""
 _FLAGS = AHEAD | OBJECTS | VECTORS
-assert EXSCAN < VECTORS
+assert len(OPERATIONS) <= VECTORS
 _TABLE = 4096
 """Bytes of working memory from which elements are in it, which are to be aligned."""
 _ROOT_SHIFT, _ROOT_MASK = 8, (1 << 12) - 1

@@ -7,7 +7,8 @@
     collect:    recv  <-  lines q of the ranks that it needs       as soon as they are published, in order
 
 Large ones publish where their buffers are, and "collect" is to copy between them, piece by piece (:mod:`ncclx_mpi.collectives.cma_schedule`);
-those with counts publish and collect block by block (:mod:`ncclx_mpi.collectives.shm_vector_schedule`).
+those with counts, and those between neighbours, publish and collect block by block (:mod:`ncclx_mpi.collectives.shm_vector_schedule`,
+:mod:`ncclx_mpi.collectives.neighbor_alltoall.shm_edge_schedule`).
 
 A collective takes the communicator's next line number, blocking or not, since all ranks call them in one order. ``start`` does not
 block: where the ring of lines, or of payloads, is full, the entry waits and is published later. Whoever makes progress
@@ -84,7 +85,7 @@ from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_bac
 ENTRY = words(
     "Entry",
     "number past seen request signature given published first stop theirs offset recv stride size fn kept_from kept_to kept_bytes | "
-    "way shown send_at recv_at nbytes itemsize comm moved closed outcome table owned part | ",
+    "way shown send_at recv_at nbytes itemsize comm moved closed outcome table owned part steps | ",
 )
 """``given``, ``published``: address and bytes of what this rank gives. ``first``, ``stop``: the ranks that it needs, itself aside; it
 has seen those before ``seen``. Each of them publishes ``theirs`` bytes, and ``size`` bytes at ``offset`` of rank r are copied to
@@ -94,7 +95,7 @@ complete with it, if anything. The words from ``signature`` on are the same each
 
 ``way`` is ON_LINES; or DIRECTLY: three words are published, from ``shown`` on (1, and where the buffers are), and what follows is
 :mod:`ncclx_mpi.collectives.cma_schedule`'s; or REFUSING: this rank cannot go directly, and tells the others; or BY_BLOCKS: what follows is
-:mod:`ncclx_mpi.collectives.shm_vector_schedule`'s, and ``owned`` is memory to give back once it is complete."""
+another module's, ``steps`` is the address of its step, and ``owned`` is memory to give back once it is complete."""
 ON_LINES, DIRECTLY, REFUSING, BY_BLOCKS = range(4)
 DIRECT_WORDS = 3
 
@@ -411,7 +412,7 @@ def _publish(comm, entry):  # type: ignore[no-untyped-def]
     line = line_of(load64(comm + COMM.slot), load64(comm + COMM.rank), number)
     store64(line + LINE.signature, load64(entry + ENTRY.signature) | load64(entry + ENTRY.past))
     if way == BY_BLOCKS:
-        call_step(load64(comm + SCRATCH.by_blocks), entry)
+        call_step(load64(entry + ENTRY.steps), entry)
         publish(comm, number)
     else:
         publish_payload(comm, number, entry + ENTRY.shown if way != ON_LINES else load64(entry + ENTRY.given), nbytes)
@@ -482,7 +483,7 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
             break
         way = load64(entry + ENTRY.way)
         if way in (DIRECTLY, BY_BLOCKS):
-            call_step(load64(comm + (SCRATCH.one_sided if way == DIRECTLY else SCRATCH.by_blocks)), entry)
+            call_step(load64(comm + SCRATCH.one_sided) if way == DIRECTLY else load64(entry + ENTRY.steps), entry)
             code = -load64(entry + ENTRY.outcome)
             if code == 0:
                 break

@@ -66,7 +66,7 @@ from transports.shm.shared import DIRECT
 from transports.shm.slots import BIG, LINE, done_of, line_of
 
 _PAIR, _LINE = 16, 64
-_PENDING, _HERE = 0, 1
+PENDING, HERE = 0, 1
 """How a block is; minus the code of a failure otherwise."""
 
 
@@ -120,20 +120,28 @@ def is_fit(comm, kind, root, table):  # type: ignore[no-untyped-def]
     return 1
 
 
+@kernel("void(int64, int64, int64, int64, int64, int64)")
+def go_by_blocks(comm, entry, published, steps, table, owned):  # type: ignore[no-untyped-def]
+    """Make a signed entry one that another module carries out: see :data:`ENTRY`."""
+    store64(entry + ENTRY.published, published)
+    store64(entry + ENTRY.way, BY_BLOCKS)
+    store64(entry + ENTRY.comm, comm)
+    store64(entry + ENTRY.steps, steps)
+    store64(entry + ENTRY.table, table)
+    store64(entry + ENTRY.owned, owned)
+    store64(entry + ENTRY.moved, 0)
+    store64(entry + ENTRY.part, 0)
+    store64(entry + ENTRY.closed, 0)
+
+
 @kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)
 def describe(comm, entry, kind, root, table, owned):  # type: ignore[no-untyped-def]
     """Make it the entry of a collective of the rows of `table`; `owned` is memory to give back once it is complete, or 0."""
     signed, own = _signed(comm, kind, root, table), row_of(table, load64(comm + COMM.rank))
     sign_entry(entry, sign(kind | AHEAD | VECTORS, root, signed))
     keep_block(entry, load64(own + ROW.recv), load64(own + ROW.send), load64(own + ROW.recv_bytes))
-    store64(entry + ENTRY.published, signed if signed <= BIG else notice_bytes(comm))
-    store64(entry + ENTRY.way, BY_BLOCKS)
-    store64(entry + ENTRY.comm, comm)
-    store64(entry + ENTRY.table, table)
-    store64(entry + ENTRY.owned, owned)
-    store64(entry + ENTRY.moved, 0)
-    store64(entry + ENTRY.part, 0)
-    store64(entry + ENTRY.closed, 0)
+    published = signed if signed <= BIG else notice_bytes(comm)
+    go_by_blocks(comm, entry, published, load64(comm + SCRATCH.by_blocks), table, owned)
 
 
 # Its steps --------------------------------------------------------------------------------------------------------
@@ -145,12 +153,12 @@ def step(entry):  # type: ignore[no-untyped-def]
 
     ``outcome`` says how it is then: 1 if it is complete, 0 if it is not, or minus the code of a failure.
     """
-    comm, number, outcome = load64(entry + ENTRY.comm), load64(entry + ENTRY.number), _PENDING
+    comm, number, outcome = load64(entry + ENTRY.comm), load64(entry + ENTRY.number), PENDING
     if load64(comm + SCRATCH.published) < number:
         _write(comm, entry, number)
     else:
         outcome = _collect(comm, entry, number)
-        if outcome == _HERE:
+        if outcome == HERE:
             outcome = _await_others(comm, entry, number)
     store64(entry + ENTRY.outcome, outcome)
 
@@ -181,11 +189,11 @@ def _write(comm, entry, number):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)")
 def _collect(comm, entry, number):  # type: ignore[no-untyped-def]
-    """Move the blocks one after another: how the next one is that is not here, `_HERE` if all are."""
-    size, rank, index, outcome = load64(comm + COMM.size), load64(comm + COMM.rank), load64(entry + ENTRY.moved), _HERE
-    while index < size - 1 and outcome == _HERE:
+    """Move the blocks one after another: how the next one is that is not here, `HERE` if all are."""
+    size, rank, index, outcome = load64(comm + COMM.size), load64(comm + COMM.rank), load64(entry + ENTRY.moved), HERE
+    while index < size - 1 and outcome == HERE:
         outcome = _move(comm, entry, number, (rank + 1 + index) % size)
-        if outcome == _HERE:
+        if outcome == HERE:
             index += 1
             store64(entry + ENTRY.part, 0)
     store64(entry + ENTRY.moved, index)
@@ -206,9 +214,9 @@ def _move(comm, entry, number, other):  # type: ignore[no-untyped-def]
     kind, root = plain_kind(signature), root_of(signature)
     shared, expected = _shared_bytes(comm, kind, root, row), load64(row + ROW.recv_bytes)
     if shared == 0 and expected == 0:
-        return _HERE
+        return HERE
     if load_acquire(line_of(load64(comm + COMM.slot), other, number) + LINE.stamp) < number:
-        return _PENDING
+        return PENDING
     store64(comm + SCRATCH.past, load64(entry + ENTRY.past))
     code = arrive_with_any(comm, other, number, signature)
     if code != 0:
@@ -217,7 +225,7 @@ def _move(comm, entry, number, other):  # type: ignore[no-untyped-def]
         return _share(comm, entry, number, other, shared)
     if kind == GATHER or signed_bytes(comm, other, number) <= BIG:
         code = receive_block(comm, kind, root, other, number, row)
-        return -code if code != 0 else _HERE
+        return -code if code != 0 else HERE
     place = 0 if kind == ALLGATHER else load64(comm + COMM.rank) * _PAIR
     pair = _notice_of(comm, other, number) + 8 + place
     code = check_length(comm, other, kind, root, expected, abs(load64(pair + 8)))
@@ -240,7 +248,7 @@ def _share(comm, entry, number, other, nbytes):  # type: ignore[no-untyped-def]
     if rank != root:
         return _copy(comm, entry, other, own, load64(pair), 0, middle, is_pulled)
     outcome = _copy(comm, entry, other, own, load64(pair), middle, nbytes, is_pulled)
-    if outcome == _HERE:
+    if outcome == HERE:
         store_release(_notice_of(comm, rank, number) + 16 + other * _PAIR, -nbytes)
     return outcome
 
@@ -255,7 +263,7 @@ def _copy(comm, entry, other, own, its, start, stop, is_pulled):  # type: ignore
     store64(entry + ENTRY.part, at + piece - start)
     if code != 0:
         return -code
-    return _HERE if at + piece == stop else _PENDING
+    return HERE if at + piece == stop else PENDING
 
 
 @kernel("int64(int64, int64, int64)")
@@ -264,11 +272,11 @@ def _await_others(comm, entry, number):  # type: ignore[no-untyped-def]
     signature, slot, size = load64(entry + ENTRY.signature), load64(comm + COMM.slot), load64(comm + COMM.size)
     kind, root, rank, other = plain_kind(signature), root_of(signature), load64(comm + COMM.rank), load64(entry + ENTRY.closed)
     if bytes_of(signature) <= BIG:
-        return _HERE
+        return HERE
     if _is_leaf(comm, kind, root) != 0:
         note_copied(comm, number)
         taken = load_acquire(_notice_of(comm, root, number) + 16 + rank * _PAIR)
-        return _HERE if taken < 0 or load_acquire(done_of(slot, size, root)) >= number else _PENDING
+        return HERE if taken < 0 or load_acquire(done_of(slot, size, root)) >= number else PENDING
     if other == 0 and kind in (ALLGATHER, ALLTOALL):
         note_copied(comm, number)
     while other < size and (
@@ -276,7 +284,7 @@ def _await_others(comm, entry, number):  # type: ignore[no-untyped-def]
     ):
         other += 1
     store64(entry + ENTRY.closed, other)
-    return _HERE if other == size else _PENDING
+    return HERE if other == size else PENDING
 
 
 @kernel("int64(int64, int64, int64, int64)")

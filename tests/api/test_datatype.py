@@ -298,6 +298,29 @@ def test_darray_parts_are_disjoint_and_cover(distribution: int, order: int) -> N
     assert sorted(seen) == whole.tolist()
 
 
+def test_packing_again_and_again() -> None:
+    """Of a layout that compiled code knows by now: the same bytes, and the same errors."""
+    step, narrow = INT.Create_vector(3, 1, 4).Commit(), INT.Create_vector(3, 1, 4).Create_resized(0, 4).Commit()
+    grid, packed = np.arange(18, dtype="i4"), np.zeros(64, "u1")
+    for _ in range(4):
+        back = np.full(18, -1, "i4")
+        assert step.Pack(grid, packed, np.int64(4), COMM) == 28
+        assert packed[4:28].view("i4").tolist() == [0, 4, 8, 9, 13, 17]
+        assert step.Unpack(packed, 4, back, COMM) == 28
+        assert back.tolist() == [value if value in (0, 4, 8, 9, 13, 17) else -1 for value in range(18)]
+        for wrong in (-1, 41, 64, 1 << 40, 1 << 62):
+            with pytest.raises(errors.Exception):
+                step.Pack(grid, packed, wrong, COMM)
+            with pytest.raises(errors.Exception):
+                step.Unpack(packed, wrong, back, COMM)
+        with pytest.raises((BufferError, ValueError)):
+            step.Pack(grid, bytes(64), 0, COMM)
+        with pytest.raises((BufferError, ValueError)):
+            step.Unpack(packed, 0, bytes(72), COMM)
+        with pytest.raises(errors.Exception, match="not in buffer"):
+            narrow.Pack(grid, packed, 0, COMM)
+
+
 def test_pack_and_unpack_any_position() -> None:
     column = INT.Create_vector(3, 1, 4).Create_resized(0, 4).Commit()
     given_, packed, back = np.arange(12, dtype="i4"), np.zeros(64, "u1"), np.zeros(12, "i4")

@@ -57,6 +57,9 @@ KERNELS = {
     "collectives.fast_nonblocking.iallreduce_arrays": "Iallreduce",
     "collectives.fast_nonblocking.ireduce_scatter_block_arrays": "Ireduce_scatter_block",
     "collectives.fast_nonblocking.iscan_arrays": "Iscan Iexscan",
+    "collectives.fast_nonblocking_neighbor.iexchange_neighbors": (
+        "Ineighbor_allgather Ineighbor_allgatherv Ineighbor_alltoall Ineighbor_alltoallv Ineighbor_alltoallw"
+    ),
     "collectives.fast_nonblocking_vector.iexchange_vectors": "Igatherv Iscatterv Ialltoallv Ialltoallw",
     "collectives.fast_nonblocking_vector.iallgatherv_arrays": "Iallgatherv",
     "collectives.fast_nonblocking_vector.ireduce_scatter_arrays": "Ireduce_scatter",
@@ -89,7 +92,6 @@ WITHOUT = {
     "Bsend", "Ibsend", "Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init",
     "Recv_init", "Mprobe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer", "Iflush_buffer", "Get_status",
     "Get_status_any", "Get_status_all", "Get_status_some", "Cancel", "Free", "Complete", "Pready", "Pready_range", "Pready_list", "Parrived",
-    "Ineighbor_allgather", "Ineighbor_allgatherv", "Ineighbor_alltoall", "Ineighbor_alltoallv", "Ineighbor_alltoallw",
     "Neighbor_allgather_init", "Neighbor_allgatherv_init", "Neighbor_alltoall_init", "Neighbor_alltoallv_init", "Neighbor_alltoallw_init",
 }  # fmt: skip
 """Methods that go the general way at once."""

@@ -38,7 +38,7 @@ def plan(
 @functools.lru_cache(maxsize=64)
 def _shape(rank: int, neighborhood: Neighborhood) -> Shape:
     steps = Builder()
-    sources, destinations, arrivals = neighborhood
+    sources, destinations, arrivals = neighborhood.sources, neighborhood.destinations, neighborhood.arrivals
     indegree, outdegree = len(sources), len(destinations)
     send_counts, send_offsets, counts, offsets = columns(outdegree, outdegree, indegree, indegree)
     for index in arrivals:

@@ -50,12 +50,12 @@ from transports.shm.lane import SHM
 from transports.shm.shared import PIPED
 from transports.shm.slots import BIG
 
-_UNKNOWN, _PLANNED, _ON_LINES = range(3)
+UNKNOWN, PLANNED, ON_LINES = range(3)
 """``EDGES.way``: the ranks have not agreed yet; by plans; as here."""
-_NOTICE = words("Notice", "rank nbytes address run step")
-_MOST_EDGES = (BIG - WORD) // _NOTICE.total
-_RANK_BITS = 32
-_RANK_MASK = (1 << _RANK_BITS) - 1
+NOTICE = words("Notice", "rank nbytes address run step")
+MOST_EDGES = (BIG - WORD) // NOTICE.total
+RANK_BITS = 32
+_RANK_MASK = (1 << RANK_BITS) - 1
 _LEAST_RUN = 1024
 """Bytes of a run from which the kernel copies it where it is: shorter ones take less time to be packed."""
 _LENGTHS_DIFFER = FAILED + ERR_TRUNCATE
@@ -68,18 +68,18 @@ def _padded(nbytes):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _destination(edges, row):  # type: ignore[no-untyped-def]
+def destination(edges, row):  # type: ignore[no-untyped-def]
     return edges + EDGES.total + row * EDGE.total
 
 
 @kernel("int64(int64, int64)")
-def _source(edges, row):  # type: ignore[no-untyped-def]
-    return _destination(edges, load64(edges + EDGES.destinations) + row)
+def source_edge(edges, row):  # type: ignore[no-untyped-def]
+    return destination(edges, load64(edges + EDGES.destinations) + row)
 
 
 @kernel("int64(int64, int64)")
 def _own_edge(edges, row):  # type: ignore[no-untyped-def]
-    return _source(edges, load64(edges + EDGES.sources) + row)
+    return source_edge(edges, load64(edges + EDGES.sources) + row)
 
 
 @kernel("int64(int64, int64)")
@@ -96,16 +96,16 @@ def _sent_part(kind, sent, index):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64)")
 def _agree(comm, kind):  # type: ignore[no-untyped-def]
-    """Agree with all ranks on the way, the first time: `_PLANNED`, `_ON_LINES`, or minus the code of a failure."""
+    """Agree with all ranks on the way, the first time: `PLANNED`, `ON_LINES`, or minus the code of a failure."""
     edges, signature = load64(comm + COMM.edges), sign(kind, 0, 0)
     agreed = agreed_way(comm, signature)
     if agreed < DISAGREED:
         return agreed - DISAGREED
-    is_fit = agreed != PIPED and load64(edges + EDGES.destinations) <= _MOST_EDGES
-    number = meet(comm, signature, _ON_LINES if is_fit else _PLANNED)
+    is_fit = agreed != PIPED and load64(edges + EDGES.destinations) <= MOST_EDGES
+    number = meet(comm, signature, ON_LINES if is_fit else PLANNED)
     if number < 0:
         return number
-    way = _ON_LINES
+    way = ON_LINES
     for other in range(load64(comm + COMM.size)):
         way = min(way, word_of(comm, other, number))
     end(comm, number, 0)
@@ -114,7 +114,7 @@ def _agree(comm, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _own_fits(edges, kind, sent, received):  # type: ignore[no-untyped-def]
+def own_fits(edges, kind, sent, received):  # type: ignore[no-untyped-def]
     """Whether what this rank sends to itself is as long as what it expects there."""
     for row in range(load64(edges + EDGES.own)):
         edge = _own_edge(edges, row)
@@ -168,7 +168,7 @@ def _find_runs(part, runs):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64, int64)")
-def _keep_own(edges, kind, sent, received):  # type: ignore[no-untyped-def]
+def keep_own(edges, kind, sent, received):  # type: ignore[no-untyped-def]
     """Copy the blocks of edges to itself. 0 or the code of a failure."""
     for row in range(load64(edges + EDGES.own)):
         edge = _own_edge(edges, row)
@@ -187,26 +187,26 @@ def _keep_own(edges, kind, sent, received):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def _line_bytes(edges, kind, sent):  # type: ignore[no-untyped-def]
+def line_bytes_of(edges, kind, sent):  # type: ignore[no-untyped-def]
     """Bytes of the payload of the own line, if it is to hold the blocks."""
     number = _published_blocks(edges, kind)
     total = WORD * (1 + number) if number > 0 else 0
     for row in range(number):
-        total += _padded(load64(_sent_part(kind, sent, load64(_destination(edges, row) + EDGE.index)) + PART.nbytes))
+        total += _padded(load64(_sent_part(kind, sent, load64(destination(edges, row) + EDGE.index)) + PART.nbytes))
     return total
 
 
 @kernel("void(int64, int64, int64, int64, int64)")
-def _write_blocks(edges, kind, sent, target, streamed):  # type: ignore[no-untyped-def]
+def write_blocks(edges, kind, sent, target, streamed):  # type: ignore[no-untyped-def]
     """Write the payload of the own line."""
     number = _published_blocks(edges, kind)
     store64(target, number)
     place = target + WORD * (1 + number)
     for row in range(number):
-        edge = _destination(edges, row)
+        edge = destination(edges, row)
         part = _sent_part(kind, sent, load64(edge + EDGE.index))
         nbytes = load64(part + PART.nbytes)
-        store64(target + WORD * (1 + row), load64(edge + EDGE.rank) | nbytes << _RANK_BITS)
+        store64(target + WORD * (1 + row), load64(edge + EDGE.rank) | nbytes << RANK_BITS)
         if load64(part + PART.layout) == 0:
             write_shared(place, load64(part + PART.address), nbytes, streamed)
         else:
@@ -219,33 +219,33 @@ def _packed_bytes(edges, kind, sent, is_kept):  # type: ignore[no-untyped-def]
     """Bytes of memory that a notice takes for blocks which cannot be copied from where they are."""
     total, runs = 0, _two_runs()
     for row in range(_published_blocks(edges, kind)):
-        part = _sent_part(kind, sent, load64(_destination(edges, row) + EDGE.index))
+        part = _sent_part(kind, sent, load64(destination(edges, row) + EDGE.index))
         if is_kept == 0 or _find_runs(part, runs) == 0:
             total += _padded(load64(part + PART.nbytes))
     return total
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64)")
-def _write_notice(edges, kind, sent, is_kept, packed, target):  # type: ignore[no-untyped-def]
+def write_notice(edges, kind, sent, is_kept, packed, target):  # type: ignore[no-untyped-def]
     """Write where the blocks are; those that cannot be copied from there are packed first."""
     number = _published_blocks(edges, kind)
     store64(target, number)
     for row in range(number):
-        edge, notice = _destination(edges, row), target + WORD + row * _NOTICE.total
+        edge, notice = destination(edges, row), target + WORD + row * NOTICE.total
         part = _sent_part(kind, sent, load64(edge + EDGE.index))
         nbytes = load64(part + PART.nbytes)
-        if is_kept == 0 or _find_runs(part, notice + _NOTICE.address) == 0:
+        if is_kept == 0 or _find_runs(part, notice + NOTICE.address) == 0:
             _pack(part, packed)
-            store64(notice + _NOTICE.address, packed)
-            store64(notice + _NOTICE.run, nbytes)
-            store64(notice + _NOTICE.step, 0)
+            store64(notice + NOTICE.address, packed)
+            store64(notice + NOTICE.run, nbytes)
+            store64(notice + NOTICE.step, 0)
             packed += _padded(nbytes)
-        store64(notice + _NOTICE.rank, load64(edge + EDGE.rank))
-        store64(notice + _NOTICE.nbytes, nbytes)
+        store64(notice + NOTICE.rank, load64(edge + EDGE.rank))
+        store64(notice + NOTICE.nbytes, nbytes)
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
-def _find(kind, source, stride, rank, which):  # type: ignore[no-untyped-def]
+def find_block(kind, source, stride, rank, which):  # type: ignore[no-untyped-def]
     """Which of the blocks that are published at `source` is the one for `rank`, of several for it number `which`; -1 if there is none."""
     number, seen = load64(source), 0
     if kind == NEIGHBOR_ALLGATHER:
@@ -259,11 +259,11 @@ def _find(kind, source, stride, rank, which):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64)")
-def _block(source, row):  # type: ignore[no-untyped-def]
+def block_at(source, row):  # type: ignore[no-untyped-def]
     """Where a block stands in the payload of a line."""
     place = source + WORD * (1 + load64(source))
     for before in range(row):
-        place += _padded(load64(source + WORD * (1 + before)) >> _RANK_BITS)
+        place += _padded(load64(source + WORD * (1 + before)) >> RANK_BITS)
     return place
 
 
@@ -271,7 +271,7 @@ def _block(source, row):  # type: ignore[no-untyped-def]
 def _pull(comm, other, notice, part, is_kept):  # type: ignore[no-untyped-def]
     """Copy a block out of the memory of rank `other`. 0, or why that was given up."""
     nbytes, runs = load64(part + PART.nbytes), _two_runs()
-    source = notice + _NOTICE.address
+    source = notice + NOTICE.address
     if is_kept != 0 and _find_runs(part, runs) != 0:
         if load64(source + RUNS.run) >= nbytes and load64(runs + RUNS.run) >= nbytes:
             return pull(comm, other, load64(source + RUNS.address), load64(runs + RUNS.address), nbytes)
@@ -299,16 +299,16 @@ def _receive(comm, kind, number, edge, part, is_kept):  # type: ignore[no-untype
     source = payload(comm, other, number, min(published, BIG))
     if published > 0:
         is_notice = 1 if published > BIG else 0
-        row = _find(kind, source, _NOTICE.total if is_notice else WORD, load64(comm + COMM.rank), load64(edge + EDGE.which))
-    notice = source + WORD + row * _NOTICE.total
+        row = find_block(kind, source, NOTICE.total if is_notice else WORD, load64(comm + COMM.rank), load64(edge + EDGE.which))
+    notice = source + WORD + row * NOTICE.total
     if row >= 0:
-        its = load64(notice + _NOTICE.nbytes) if is_notice else load64(source + WORD * (1 + row)) >> _RANK_BITS
+        its = load64(notice + NOTICE.nbytes) if is_notice else load64(source + WORD * (1 + row)) >> RANK_BITS
     code = check_length(comm, other, kind, 0, expected, its)
     if code != 0 or expected == 0:
         return code
     if is_notice:
         return _pull(comm, other, notice, part, is_kept)
-    _unpack(part, _block(source, row))
+    _unpack(part, block_at(source, row))
     return 0
 
 
@@ -319,15 +319,15 @@ def _await_readers(comm, kind, edges, number):  # type: ignore[no-untyped-def]
     note_copied(comm, number)
     for row in range(count):
         if code == 0:
-            code = arrive_with_any(comm, load64(_destination(edges, row) + EDGE.rank), number, sign(kind, 0, 0))
+            code = arrive_with_any(comm, load64(destination(edges, row) + EDGE.rank), number, sign(kind, 0, 0))
     for row in range(count):
         if code == 0:
-            code = await_copied(comm, load64(_destination(edges, row) + EDGE.rank), number)
+            code = await_copied(comm, load64(destination(edges, row) + EDGE.rank), number)
     return code
 
 
 @kernel("int64(int64, int64, int64)")
-def _is_kept(comm, part, count):  # type: ignore[no-untyped-def]
+def is_kept_by_kernel(comm, part, count):  # type: ignore[no-untyped-def]
     """Whether the kernel copies from and to the memory of these blocks, which are of one buffer."""
     return is_shown(comm, load64(part + PART.address)) if count > 0 and load64(part + PART.nbytes) > 0 else 1
 
@@ -340,10 +340,10 @@ def _receive_all(comm, kind, number, received):  # type: ignore[no-untyped-def]
     woken looks at what has come.
     """
     edges, code = load64(comm + COMM.edges), 0
-    is_kept = _is_kept(comm, received, load64(edges + EDGES.indegree))
+    is_kept = is_kept_by_kernel(comm, received, load64(edges + EDGES.indegree))
     for row in range(load64(edges + EDGES.sources)):
         if code in (0, BROKEN, _LENGTHS_DIFFER):
-            edge = _source(edges, row)
+            edge = source_edge(edges, row)
             found = _receive(comm, kind, number, edge, received + load64(edge + EDGE.index) * PART.total, is_kept)
             if code == 0 or found == _LENGTHS_DIFFER:
                 code = found
@@ -359,9 +359,9 @@ def _on_lines(comm, kind, sent, received, line_bytes):  # type: ignore[no-untype
         return -number
     if line_bytes > 0:
         streamed = load64(load64(comm + COMM.engine) + SHM.streamed)
-        _write_blocks(edges, kind, sent, payload(comm, load64(comm + COMM.rank), number, line_bytes), streamed)
+        write_blocks(edges, kind, sent, payload(comm, load64(comm + COMM.rank), number, line_bytes), streamed)
     publish(comm, number)
-    code = _keep_own(edges, kind, sent, received)
+    code = keep_own(edges, kind, sent, received)
     return end(comm, number, code if code != 0 else _receive_all(comm, kind, number, received))
 
 
@@ -369,16 +369,16 @@ def _on_lines(comm, kind, sent, received, line_bytes):  # type: ignore[no-untype
 def _in_bulk(comm, kind, sent, received):  # type: ignore[no-untyped-def]
     """A whole collective in which others copy from the memory of this rank. 0 or the code of a failure."""
     edges = load64(comm + COMM.edges)
-    is_kept = _is_kept(comm, sent, load64(edges + EDGES.outdegree))
+    is_kept = is_kept_by_kernel(comm, sent, load64(edges + EDGES.outdegree))
     packed = working_memory(comm, WORD + _packed_bytes(edges, kind, sent, is_kept))
     if packed == 0:
         return NO_MEMORY
     number = enter(comm, sign(kind, 0, BIG + 1), BIG)
     code = -number
     if number > 0:
-        _write_notice(edges, kind, sent, is_kept, packed, payload(comm, load64(comm + COMM.rank), number, BIG))
+        write_notice(edges, kind, sent, is_kept, packed, payload(comm, load64(comm + COMM.rank), number, BIG))
         publish(comm, number)
-        code = _keep_own(edges, kind, sent, received)
+        code = keep_own(edges, kind, sent, received)
         if code == 0:
             code = _receive_all(comm, kind, number, received)
         if code == 0:
@@ -393,7 +393,7 @@ def _longest(edges, received, line_bytes):  # type: ignore[no-untyped-def]
     """Bytes of the longest block that is received, or of all that are sent."""
     longest = line_bytes
     for row in range(load64(edges + EDGES.sources)):
-        longest = max(longest, load64(received + load64(_source(edges, row) + EDGE.index) * PART.total + PART.nbytes))
+        longest = max(longest, load64(received + load64(source_edge(edges, row) + EDGE.index) * PART.total + PART.nbytes))
     return longest
 
 
@@ -404,17 +404,17 @@ def exchange(comm, kind, sent, received):  # type: ignore[no-untyped-def]
     Returns 0, SLOW with nothing done if it goes by a plan, or the code of a failure.
     """
     edges = load64(comm + COMM.edges)
-    if edges == 0 or load64(comm + COMM.slot) == 0 or _own_fits(edges, kind, sent, received) == 0:
+    if edges == 0 or load64(comm + COMM.slot) == 0 or own_fits(edges, kind, sent, received) == 0:
         return SLOW
-    way = load64(edges + EDGES.way) if load64(comm + COMM.size) > 1 else _ON_LINES
-    if way == _UNKNOWN:
+    way = load64(edges + EDGES.way) if load64(comm + COMM.size) > 1 else ON_LINES
+    if way == UNKNOWN:
         way = _agree(comm, kind)
-    if way != _ON_LINES:
-        return SLOW if way == _PLANNED else -way
+    if way != ON_LINES:
+        return SLOW if way == PLANNED else -way
     if load64(edges + EDGES.destinations) + load64(edges + EDGES.sources) == 0:
         code = pass_by(comm, sign(kind, 0, 0), 0, 0, 0)
-        return code if code != 0 else _keep_own(edges, kind, sent, received)
-    line_bytes = _line_bytes(edges, kind, sent)
+        return code if code != 0 else keep_own(edges, kind, sent, received)
+    line_bytes = line_bytes_of(edges, kind, sent)
     state = give_gil(_longest(edges, received, line_bytes))
     note_look(comm)
     code = _on_lines(comm, kind, sent, received, line_bytes) if line_bytes <= BIG else _in_bulk(comm, kind, sent, received)
