@@ -33,11 +33,11 @@ def adjacent(
     told = _alltoall(comm, np.bincount(np.array(destinations, dtype=np.int64), minlength=comm.size))
     wrong = np.flatnonzero(told != expected)
     verdict = [int(wrong[0]), int(told[wrong[0]]), int(expected[wrong[0]])] if len(wrong) else [-1, 0, 0]
-    table = _allgather(comm, verdict)
+    table = _allgather(comm, [*verdict, len(destinations)])
     found = next((rank for rank in range(comm.size) if table[rank, 0] >= 0), None)
     mismatch = "" if found is None else unequal(int(table[found, 0]), found, int(table[found, 1]), int(table[found, 2]))
     each = None if weights is None else (tuple(weights[0]), tuple(weights[1]))
-    return DistributedGraph(tuple(sources), tuple(destinations), each, mismatch)
+    return DistributedGraph(tuple(sources), tuple(destinations), each, mismatch, int(table[:, 3].max()))
 
 
 def scattered(
@@ -57,7 +57,8 @@ def scattered(
         edges[:, _WEIGHT] = weights
     into, out_of = _bring(comm, edges, _TO), _bring(comm, edges, _FROM)
     each = (_column(into, _WEIGHT), _column(out_of, _WEIGHT)) if is_weighted else None
-    return DistributedGraph(_column(into, _FROM), _column(out_of, _TO), each, "")
+    degree = int(_allgather(comm, [len(out_of)]).max())
+    return DistributedGraph(_column(into, _FROM), _column(out_of, _TO), each, "", degree)
 
 
 def seats(comm: NativeComm, graph: DistributedGraph, rows: Sequence[Row]) -> Sequence[int]:
@@ -95,7 +96,7 @@ def moved(comm: NativeComm, graph: DistributedGraph, seats: Sequence[int]) -> Di
     count, is_weighted, *rest = brought.tolist()
     ends = len(rest) // 2 if is_weighted else len(rest)
     weights = (tuple(rest[ends : ends + count]), tuple(rest[ends + count :])) if is_weighted else None
-    return DistributedGraph(tuple(rest[:count]), tuple(rest[count:ends]), weights, graph.mismatch)
+    return DistributedGraph(tuple(rest[:count]), tuple(rest[count:ends]), weights, graph.mismatch, graph.degree)
 
 
 def _column(edges: Words, column: int) -> tuple[int, ...]:

@@ -296,20 +296,25 @@ class DistributedGraph:
         Of the edges from sources and to destinations, None if they have none.
     mismatch
         Why neighbours cannot exchange messages, the same on all ranks; empty if they can.
+    degree
+        The most edges that lead out of a rank, the same on all ranks.
     """
 
     kind = DIST_GRAPH
 
-    def __init__(self, sources: tuple[int, ...], destinations: tuple[int, ...], weights: Weights | None, mismatch: str) -> None:
+    def __init__(
+        self, sources: tuple[int, ...], destinations: tuple[int, ...], weights: Weights | None, mismatch: str, degree: int
+    ) -> None:
         self.sources = sources
         self.destinations = destinations
         self.weights = weights
         self.mismatch = mismatch
+        self.degree = degree
 
     @cached_property
     def neighborhood(self) -> Neighborhood:
         """The edges, those between two ranks in the same order at both ends."""
-        return Neighborhood(self.sources, self.destinations, tuple(range(len(self.sources))))
+        return Neighborhood(self.sources, self.destinations, tuple(range(len(self.sources))), self.degree)
 
 
 Topology = Cartesian | Graph | DistributedGraph

@@ -85,7 +85,7 @@ from transports.shm.slots import BIGS, DEPTH, LINE, MID, SLOT, done_of, give_bac
 ENTRY = words(
     "Entry",
     "number past seen request signature given published first stop theirs offset recv stride size fn kept_from kept_to kept_bytes | "
-    "way shown send_at recv_at nbytes itemsize comm moved closed outcome table owned part steps | ",
+    "way shown send_at recv_at nbytes itemsize comm moved closed outcome table owned part steps differs | ",
 )
 """``given``, ``published``: address and bytes of what this rank gives. ``first``, ``stop``: the ranks that it needs, itself aside; it
 has seen those before ``seen``. Each of them publishes ``theirs`` bytes, and ``size`` bytes at ``offset`` of rank r are copied to
@@ -564,9 +564,6 @@ def _advance(comm):  # type: ignore[no-untyped-def]
     unlock(engine)
 
 
-# Completion -------------------------------------------------------------------------------------------------------
-
-
 @kernel("int64(int64)")
 def _failure(comm):  # type: ignore[no-untyped-def]
     """Why what is not complete never will be: 0 if it still may."""
@@ -593,16 +590,22 @@ def wait_for(comm, number):  # type: ignore[no-untyped-def]
             sched_yield()
         else:
             pause()
-    code = 0
-    if load_acquire(collected) < number:
-        code = _failure(comm)
-        if code == 0:
-            code = keep_waiting(engine, comm, collected, number, load64(comm + COMM.slot) + SLOT.broken)
-            if code == BROKEN and load64(comm + COMM.broken) != 0:
-                code = _failure(comm)
+    code = 0 if load_acquire(collected) >= number else _failure(comm)
+    if code == 0 and load_acquire(collected) < number:
+        code = keep_waiting(engine, comm, collected, number, load64(comm + COMM.slot) + SLOT.broken)
+        code = _look_again(comm, number) if code == BROKEN else code
     if code == 0:
         trace_end(record)
     return code
+
+
+@kernel("int64(int64, int64)")
+def _look_again(comm, number):  # type: ignore[no-untyped-def]
+    """How collective `number` is after a peer gave up: what that had published before may be enough, or tell why. 0, or a failure."""
+    if load64(comm + COMM.broken) == 0:
+        _advance(comm)
+    code = 0 if load_acquire(comm + SCRATCH.collected) >= number else _failure(comm)
+    return code if code != 0 or load_acquire(comm + SCRATCH.collected) >= number else BROKEN
 
 
 @kernel("int64(int64, int64)", is_entry=True, nogil=False)
@@ -619,7 +622,9 @@ def test_for(comm, number):  # type: ignore[no-untyped-def]
         return 0
     code = _failure(comm)
     if code == 0 and (load_relaxed(load64(comm + COMM.slot) + SLOT.broken) != 0 or load64(comm + COMM.ended) != 0):
-        code = BROKEN
+        code = _look_again(comm, number)
+        if code == 0:
+            return 0
     if code == 0:
         code = trouble(engine)
     return code if code != 0 else -1

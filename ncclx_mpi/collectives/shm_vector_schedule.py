@@ -58,12 +58,12 @@ from ncclx_mpi.collectives.shm_oneshot import (
     signed_bytes,
 )
 from ncclx_mpi.collectives.shm_schedule import BY_BLOCKS, ENTRY, keep_block, sign_entry
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import load64, load_acquire, store64, store_release
+from ncclx_mpi.p2p.layout import BROKEN, COMM
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64, store_release
 from numba_kernels.jit import kernel
 from numba_kernels.memory import copy
 from transports.shm.shared import DIRECT
-from transports.shm.slots import BIG, LINE, done_of, line_of
+from transports.shm.slots import BIG, LINE, SLOT, done_of, line_of
 
 _PAIR, _LINE = 16, 64
 PENDING, HERE = 0, 1
@@ -132,6 +132,7 @@ def go_by_blocks(comm, entry, published, steps, table, owned):  # type: ignore[n
     store64(entry + ENTRY.moved, 0)
     store64(entry + ENTRY.part, 0)
     store64(entry + ENTRY.closed, 0)
+    store64(entry + ENTRY.differs, 0)
 
 
 @kernel("void(int64, int64, int64, int64, int64, int64)", is_entry=True)
@@ -258,6 +259,8 @@ def _copy(comm, entry, other, own, its, start, stop, is_pulled):  # type: ignore
     """Copy the next piece of bytes `start` to `stop` from `its` memory of rank `other` to the `own`, or the other way."""
     at = start + load64(entry + ENTRY.part)
     piece = min(PIECE, stop - at)
+    if load_relaxed(load64(comm + COMM.slot) + SLOT.broken) != 0:  # memory of who gave up holds anything
+        return -BROKEN
     note_look(comm)  # signals are not looked at here: a handler in Python must not run under the engine's lock
     code = pull(comm, other, its + at, own + at, piece) if is_pulled != 0 else push(comm, other, own + at, its + at, piece)
     store64(entry + ENTRY.part, at + piece - start)

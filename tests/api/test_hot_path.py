@@ -135,7 +135,7 @@ class Reader:
         self.classes = {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
         self.imports = {
             alias.asname or alias.name: f"{node.module}.{alias.name}"
-            for node in self.tree.body
+            for node in (inner for outer in self.tree.body for inner in (outer, *getattr(outer, "body", ())))
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }

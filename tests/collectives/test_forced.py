@@ -392,7 +392,7 @@ def test_names_are_those_of_files() -> None:
     """Every file of an algorithm can be forced, and every name is that of a file."""
     elsewhere = {("gather", "cma"), ("scatter", "cma"), ("allreduce", "cma")}
     with_counts = {("alltoall", name) for name in ("shm_vector", "cma_vector")}
-    without_others = {("neighbor_alltoall", name) for name in ("linear", "shm_edges")}
+    without_others = {("neighbor_alltoall", name) for name in ("linear", "shm_edges", "shm_edge_schedule")}
     not_for_choice = (
         with_counts | without_others | {(name, "shm_object") for name in ("allgather", "alltoall", "bcast", "gather", "scatter")}
     )

@@ -8,7 +8,7 @@
 
 Lines and notices are those of blocking ones (:mod:`.shm_edges`), but blocks have no gaps: others are packed before, in Python. All ranks
 have to agree that they go this way before the first one, and none may wait for that: they know it if blocking ones have agreed, or if all
-know that nobody has more edges than fit a notice, as on a grid or a graph (``Neighborhood.degree``), and that the kernel copies between
+know that nobody has more edges than fit a notice, as of a topology (``Neighborhood.degree``), and that the kernel copies between
 all of them (:mod:`ncclx_mpi.collectives.nonblocking`).
 
 Words, writers and memory orders: :mod:`ncclx_mpi.collectives.shm_vector_schedule`. The table is rows of `PART`: what is sent along each
@@ -22,6 +22,7 @@ from __future__ import annotations
 from ncclx_mpi.collectives.alltoall.cma_vector import check_length
 from ncclx_mpi.collectives.cma import PIECE, note_copied, note_look, pull
 from ncclx_mpi.collectives.neighbor_alltoall.shm_edges import (
+    LENGTHS_DIFFER,
     NOTICE,
     RANK_BITS,
     block_at,
@@ -48,13 +49,13 @@ from ncclx_mpi.collectives.shm_oneshot import (
 )
 from ncclx_mpi.collectives.shm_schedule import ENTRY, sign_entry
 from ncclx_mpi.collectives.shm_vector_schedule import HERE, PENDING, go_by_blocks
-from ncclx_mpi.p2p.layout import COMM
-from numba_kernels.atomics import load64, load_acquire, store64
+from ncclx_mpi.p2p.layout import BROKEN, COMM
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD
 from numba_kernels.memory import copy
 from transports.shm.lane import SHM
-from transports.shm.slots import BIG, LINE, done_of, line_of
+from transports.shm.slots import BIG, LINE, SLOT, done_of, line_of
 
 
 @kernel("int64(int64, int64)", is_entry=True)
@@ -121,16 +122,22 @@ def _write(comm, entry, number):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64, int64, int64)")
 def _collect(comm, entry, number):  # type: ignore[no-untyped-def]
-    """Take the blocks one after another: how the next one is that is not here, `HERE` if all are."""
+    """Take the blocks one after another: how the next one is that is not here, `HERE` if all are.
+
+    A rank whose neighbour gives another length goes on, so that nobody is woken before it can find the same.
+    """
     edges, received, row, outcome = load64(comm + COMM.edges), _received(comm, entry), load64(entry + ENTRY.moved), HERE
     while row < load64(edges + EDGES.sources) and outcome == HERE:
         edge = source_edge(edges, row)
         outcome = _take(comm, entry, number, edge, received + load64(edge + EDGE.index) * PART.total)
+        if outcome == -LENGTHS_DIFFER:
+            store64(entry + ENTRY.differs, 1)
+            outcome = HERE
         if outcome == HERE:
             row += 1
             store64(entry + ENTRY.part, 0)
     store64(entry + ENTRY.moved, row)
-    return outcome
+    return -LENGTHS_DIFFER if outcome == HERE and load64(entry + ENTRY.differs) != 0 else outcome
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
@@ -159,6 +166,8 @@ def _take(comm, entry, number, edge, part):  # type: ignore[no-untyped-def]
         return HERE
     at = load64(entry + ENTRY.part)
     piece = min(PIECE, expected - at)
+    if load_relaxed(load64(comm + COMM.slot) + SLOT.broken) != 0:  # memory of who gave up holds anything
+        return -BROKEN
     note_look(comm)  # signals are not looked at here: a handler in Python must not run under the engine's lock
     code = pull(comm, other, load64(notice + NOTICE.address) + at, load64(part + PART.address) + at, piece)
     store64(entry + ENTRY.part, at + piece)

@@ -58,7 +58,7 @@ RANK_BITS = 32
 _RANK_MASK = (1 << RANK_BITS) - 1
 _LEAST_RUN = 1024
 """Bytes of a run from which the kernel copies it where it is: shorter ones take less time to be packed."""
-_LENGTHS_DIFFER = FAILED + ERR_TRUNCATE
+LENGTHS_DIFFER = FAILED + ERR_TRUNCATE
 _two_runs = make_stack(2 * RUNS.total // WORD)
 
 
@@ -342,10 +342,10 @@ def _receive_all(comm, kind, number, received):  # type: ignore[no-untyped-def]
     edges, code = load64(comm + COMM.edges), 0
     is_kept = is_kept_by_kernel(comm, received, load64(edges + EDGES.indegree))
     for row in range(load64(edges + EDGES.sources)):
-        if code in (0, BROKEN, _LENGTHS_DIFFER):
+        if code in (0, BROKEN, LENGTHS_DIFFER):
             edge = source_edge(edges, row)
             found = _receive(comm, kind, number, edge, received + load64(edge + EDGE.index) * PART.total, is_kept)
-            if code == 0 or found == _LENGTHS_DIFFER:
+            if code == 0 or found == LENGTHS_DIFFER:
                 code = found
     return code
 
