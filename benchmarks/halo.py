@@ -2,8 +2,9 @@
 
 python benchmarks/halo.py [--peer NAME=PYTHON]... [--rounds 5] [--json FILE]
 
-Each rank has 64 x 64 cells and exchanges the faces with its four neighbours: packed ones by Neighbor_alltoall and Neighbor_alltoallv, and by
-Neighbor_alltoallw where they are, two of them strided. Times are microseconds of a call, medians of blocks of calls, then of rounds.
+Each rank has 64 x 64 cells and exchanges the faces with its four neighbours: packed ones by Neighbor_alltoall and Neighbor_alltoallv, also
+without blocking, with the request waited for at once, and by a persistent one; and by Neighbor_alltoallw where they are, two of them
+strided. Times are microseconds of a call, medians of blocks of calls, then of rounds.
 Ranks are not bound: there are more of them than cores on a small machine, and they go where the system puts them.
 """
 
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def cases(grid: Any, mpi: Any, nbytes: int) -> dict[str, Callable[[], None]]:
-    """The same halo in three ways."""
+    """The same halo in several ways."""
     import numpy as np
 
     depth = nbytes // CELLS // 8
@@ -49,9 +50,18 @@ def cases(grid: Any, mpi: Any, nbytes: int) -> dict[str, Callable[[], None]]:
     inner = [face(1, True, 1, False), face(CELLS, True, 1, False), face(1, False, 1, True), face(1, False, CELLS, True)]
     halo = [face(0, True, 1, False), face(CELLS + 1, True, 1, False), face(1, False, 0, True), face(1, False, CELLS + 1, True)]
     ones, zeros = [1] * 4, [0] * 4
+    persistent = grid.Neighbor_alltoall_init(send, recv)
+
+    def again() -> None:
+        persistent.Start()
+        persistent.Wait()
+
     return {
         "Neighbor_alltoall": lambda: grid.Neighbor_alltoall(send, recv),
         "Neighbor_alltoallv": lambda: grid.Neighbor_alltoallv([send, counts], [recv, counts]),
+        "Ineighbor_alltoall": lambda: grid.Ineighbor_alltoall(send, recv).Wait(),
+        "Ineighbor_alltoallv": lambda: grid.Ineighbor_alltoallv([send, counts], [recv, counts]).Wait(),
+        "Neighbor_alltoall_init": again,
         "Neighbor_alltoallw": lambda: grid.Neighbor_alltoallw([cells, ones, zeros, inner], [cells, ones, zeros, halo]),
     }
 

@@ -45,7 +45,8 @@ them if both are always the same, else 0."""
 _MOST_BYTES = 1 << 60
 """No memory is so long: what reaches further is left to Python, before products of counts and extents leave their word."""
 _SETS, _WAYS = 64, 4
-_ADDRESS_SHIFT = 4
+_SPREAD, _TOP = 0x1E3779B97F4A7C15, 58
+"""The set of an address is the upper bits of its product with this odd number: objects of one class lie some power of 2 apart."""
 _ROW = LAYOUT.total // WORD
 _table, _table_at = zeroed(_SETS * _WAYS * LAYOUT.total)
 _handle, _handle_at = zeroed(2 * WORD)
@@ -88,7 +89,7 @@ def remember(layout: object, fields: Sequence[int]) -> None:
 
 
 def _put(layout: object, fields: Sequence[int]) -> None:
-    first = (id(layout) >> _ADDRESS_SHIFT) % _SETS * _WAYS
+    first = _set_of(id(layout)) * _WAYS
     keys = _table[first * _ROW : (first + _WAYS) * _ROW : _ROW].tolist()
     place = first + (keys.index(0) if 0 in keys else len(_alive) % _WAYS)
     _drop(_table[place * _ROW], place)
@@ -97,13 +98,18 @@ def _put(layout: object, fields: Sequence[int]) -> None:
     _table[place * _ROW] = id(layout)
 
 
+def _set_of(key: int) -> int:
+    """As in compiled code, whose words wrap around."""
+    return key * _SPREAD >> _TOP & (_SETS - 1)
+
+
 def _drop(key: int, place: int) -> None:
     _table[place * _ROW] = 0
     _alive.pop(key, None)
 
 
 def _forget(key: int, _: object) -> None:
-    first = (key >> _ADDRESS_SHIFT) % _SETS * _WAYS
+    first = _set_of(key) * _WAYS
     for place in range(first, first + _WAYS):
         if _table[place * _ROW] == key:
             _drop(key, place)
@@ -115,7 +121,7 @@ def _find(handle):  # type: ignore[no-untyped-def]
     if load64(handle + OB_TYPE) != load64(_handles()):
         return 0
     key = load64(handle + load64(_handles() + WORD))
-    row = _layouts() + (key >> _ADDRESS_SHIFT) % _SETS * _WAYS * LAYOUT.total
+    row = _layouts() + ((key * _SPREAD) >> _TOP & (_SETS - 1)) * _WAYS * LAYOUT.total
     for _ in range(_WAYS):
         if key != 0 and load64(row + LAYOUT.key) == key:
             return row

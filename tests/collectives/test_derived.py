@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
+from numba_kernels.pylayouts import is_known
 
 SIZES = (1, 2, 3, 5)
 ROUNDS = 4
@@ -255,3 +256,16 @@ def test_freed_datatypes_are_unknown(comm: Any) -> None:
         datatype.Free()
         with pytest.raises(MPI.Exception):
             comm.Bcast([memory, 1, datatype])
+
+
+@pytest.mark.ranks(1, 2)
+def test_many_datatypes_are_known_at_once(comm: Any) -> None:
+    """Objects lie at equal distances in memory: taken as they are, their addresses met in few places of the table."""
+    datatypes = [MPI.BYTE.Create_vector(2, 1, 3 + step).Commit() for step in range(40)]
+    memory = np.zeros(64, np.uint8)
+    for _ in range(3):
+        for datatype in datatypes:
+            comm.Bcast([memory, 1, datatype])
+    assert sum(is_known(datatype._state) for datatype in datatypes) >= 36
+    for datatype in datatypes:
+        datatype.Free()
