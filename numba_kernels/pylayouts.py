@@ -218,8 +218,8 @@ def read_laid_out_vector(spec, length, vector, layouts):  # type: ignore[no-unty
     extent, nbytes = load64(layouts + LAYOUT.extent), load64(vector + VECTOR.nbytes)
     for index in range(length):
         own, distance = layouts + index * LAYOUT.total, load64(places + 8 * (length + index))
-        offset = distance * extent if distance <= _MOST_BYTES // max(abs(extent), 1) else NONE
-        if _take_block(own, places, length, index, load64(places + 8 * index), offset, nbytes) == 0:
+        is_near = distance <= _MOST_BYTES // max(abs(extent), 1)
+        if not is_near or _take_block(own, places, length, index, load64(places + 8 * index), distance * extent, nbytes) == 0:
             let_layouts_go(layouts, length)
             return abandon(vector)
     return 0

@@ -88,10 +88,9 @@ def meet(layout: Layout) -> None:
 
 
 def meet_all(layouts: Iterable[Layout]) -> None:
-    """Let compiled code know layouts that are used together, plain ones too, if there are others among them."""
-    met = list(layouts)
-    if not all(layout.is_plain for layout in met) and can_know_layouts():
-        known_layouts.learn(met)
+    """Let compiled code know layouts that are used together, plain ones too."""
+    if can_know_layouts():
+        known_layouts.learn(layouts)
 
 
 def _fits(mismatch: str) -> bool:

@@ -13,7 +13,6 @@ from ncclx_mpi import arguments, errors
 from ncclx_mpi.api import fast
 from ncclx_mpi.api.collective_arguments import Blocks, Call, check_block
 from ncclx_mpi.api.communicator import CommState
-from ncclx_mpi.buffers import known_layouts
 from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.constants import PROC_NULL
 
@@ -71,8 +70,7 @@ def alltoallw(state: CommState, sendbuf: Any, recvbuf: Any) -> Call:
     """Arguments of Neighbor_alltoallw."""
     edges = _open(state, "neighbor_alltoall", sendbuf, recvbuf)
     received, sent = arguments.recv_w(recvbuf, len(edges.sources)), arguments.send_w(sendbuf, len(edges.destinations))
-    if fast.can_know_layouts():
-        known_layouts.learn(block.layout for block in (*sent.blocks, *received.blocks))
+    fast.meet_all(block.layout for block in (*sent.blocks, *received.blocks))
     return _exchange(state, edges, sent, received)
 
 

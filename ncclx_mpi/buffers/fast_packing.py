@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ncclx_mpi.p2p.gaps import LONGEST
 from numba_kernels import types
 from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
@@ -15,8 +16,6 @@ from numba_kernels.pyslots import decrease
 
 SLOW = -1
 """Instead of a position: nothing was done, and Python does it, or says what is wrong."""
-LONGEST = 1 << 18
-"""Bytes beyond this are moved without the GIL, and the time of a call in Python is no part of theirs."""
 _WORK = words("Work", f"elements*{VECTOR.total // 8} packed*{VECTOR.total // 8} row*{LAYOUT.total // 8}")
 _work_words = make_stack(_WORK.total // 8)
 

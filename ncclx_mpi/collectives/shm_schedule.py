@@ -160,6 +160,7 @@ def _go_directly(comm, entry, signature, send, recv, nbytes, itemsize, fn):  # t
     _give(entry, 0, 8 * DIRECT_WORDS)
     _need(entry, 0, load64(comm + COMM.size))
     store64(entry + ENTRY.way, DIRECTLY)
+    store64(entry + ENTRY.steps, load64(comm + SCRATCH.one_sided))
     store64(entry + ENTRY.shown, 1)
     store64(entry + ENTRY.send_at, send)
     store64(entry + ENTRY.recv_at, recv)
@@ -481,9 +482,8 @@ def advance_locked(comm):  # type: ignore[no-untyped-def]
         entry = _entry(comm, index)
         if _is_ready(comm, entry) == 0:
             break
-        way = load64(entry + ENTRY.way)
-        if way in (DIRECTLY, BY_BLOCKS):
-            call_step(load64(comm + SCRATCH.one_sided) if way == DIRECTLY else load64(entry + ENTRY.steps), entry)
+        if load64(entry + ENTRY.way) in (DIRECTLY, BY_BLOCKS):
+            call_step(load64(entry + ENTRY.steps), entry)
             code = -load64(entry + ENTRY.outcome)
             if code == 0:
                 break

@@ -62,7 +62,7 @@ assert BIG < 1 << _LENGTH_BITS
 
 
 @kernel("int64(int64, int64)")
-def header_bytes(kind, size):  # type: ignore[no-untyped-def]
+def _header_bytes(kind, size):  # type: ignore[no-untyped-def]
     """Bytes of the lengths before the blocks; of a gather or allgather the one block stands alone."""
     return 0 if kind in (GATHER, ALLGATHER) else (size + _LENGTHS_A_WORD - 1) // _LENGTHS_A_WORD * 8
 
@@ -74,7 +74,7 @@ def _length(header, index):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64, int64, int64)")
-def sum_of_others(comm, table, column):  # type: ignore[no-untyped-def]
+def _sum_of_others(comm, table, column):  # type: ignore[no-untyped-def]
     """Bytes of the blocks for, or of, all other ranks: `column` is ROW.send_bytes or ROW.recv_bytes."""
     rank, total = load64(comm + COMM.rank), 0
     for other in range(load64(comm + COMM.size)):
@@ -87,7 +87,7 @@ def sum_of_others(comm, table, column):  # type: ignore[no-untyped-def]
 def write_payload(comm, kind, table, target):  # type: ignore[no-untyped-def]
     """Write the payload of the own line."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
-    header = header_bytes(kind, size)
+    header = _header_bytes(kind, size)
     for word in range(header // 8):
         store64(target + 8 * word, 0)
     place = target + header
@@ -108,7 +108,7 @@ def receive_block(comm, kind, root, other, number, row):  # type: ignore[no-unty
     """Copy the block of rank `other` out of the payload of its line. 0 or the code of a failure."""
     size, rank = load64(comm + COMM.size), load64(comm + COMM.rank)
     published, expected = signed_bytes(comm, other, number), load64(row + ROW.recv_bytes)
-    source, header = payload(comm, other, number, published), header_bytes(kind, size)
+    source, header = payload(comm, other, number, published), _header_bytes(kind, size)
     length, place = published, source
     if header > 0 and published > 0:
         length, place = _length(source, rank), source + header
@@ -193,14 +193,14 @@ def _receive_all(comm, kind, root, number, table, way):  # type: ignore[no-untyp
 @kernel("int64(int64, int64, int64, int64)")
 def bytes_to_sign(comm, kind, root, table):  # type: ignore[no-untyped-def]
     """Bytes that this rank signs: those that it sends; the root of a gather, if one of them is in bulk, those that it receives."""
-    outgoing = sum_of_others(comm, table, ROW.send_bytes)
+    outgoing = _sum_of_others(comm, table, ROW.send_bytes)
     if kind != GATHER or load64(comm + COMM.rank) != root:
-        return outgoing + header_bytes(kind, load64(comm + COMM.size)) if outgoing > 0 else 0
+        return outgoing + _header_bytes(kind, load64(comm + COMM.size)) if outgoing > 0 else 0
     longest = 0
     for other in range(load64(comm + COMM.size)):
         if other != root:
             longest = max(longest, load64(table + other * ROW.total + ROW.recv_bytes))
-    return sum_of_others(comm, table, ROW.recv_bytes) if longest > BIG else 0
+    return _sum_of_others(comm, table, ROW.recv_bytes) if longest > BIG else 0
 
 
 @kernel("int64(int64, int64, int64, int64, int64)")
@@ -257,7 +257,7 @@ def exchange(comm, kind, root, table):  # type: ignore[no-untyped-def]
     if agreed < DISAGREED:
         return DISAGREED - agreed
     own = table + rank * ROW.total
-    total = sum_of_others(comm, table, ROW.send_bytes) + sum_of_others(comm, table, ROW.recv_bytes)
+    total = _sum_of_others(comm, table, ROW.send_bytes) + _sum_of_others(comm, table, ROW.recv_bytes)
     state = give_gil(max(total, load64(own + ROW.recv_bytes)))
     if total == 0:
         _keep_own(own, 0)
