@@ -22,6 +22,7 @@ from numba_kernels.calls import make_symbol
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words, zeroed
 from numba_kernels.memory import copy
+from numba_kernels.pack import pack_range, unpack_range
 from numba_kernels.pyobject import NONE, OB_SIZE, OB_TYPE
 from numba_kernels.pysequence import (
     MOST,
@@ -148,6 +149,20 @@ def take_layout(handle, row):  # type: ignore[no-untyped-def]
     copy(row, found, LAYOUT.total)
     increase(load64(row + LAYOUT.key))
     return 1
+
+
+@kernel("void(int64, int64, int64, int64)")
+def pack_row(row, origin, nbytes, target):  # type: ignore[no-untyped-def]
+    """Copy elements of a layout, the first one at `origin`, to `nbytes` without gaps."""
+    blocks, nblocks = load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks)
+    pack_range(blocks, nblocks, load64(row + LAYOUT.size), load64(row + LAYOUT.extent), origin, 0, nbytes, target, 0)
+
+
+@kernel("void(int64, int64, int64, int64)")
+def unpack_row(row, source, nbytes, origin):  # type: ignore[no-untyped-def]
+    """Copy `nbytes` without gaps to elements of a layout, the first one at `origin`."""
+    blocks, nblocks = load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks)
+    unpack_range(blocks, nblocks, load64(row + LAYOUT.size), load64(row + LAYOUT.extent), source, 0, nbytes, origin, 0)
 
 
 @kernel("int64(int64, int64)")

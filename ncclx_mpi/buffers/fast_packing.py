@@ -8,8 +8,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import copy, make_stack
-from numba_kernels.pack import pack_range, unpack_range
-from numba_kernels.pylayouts import LAYOUT, fits, take_layout
+from numba_kernels.pylayouts import LAYOUT, fits, pack_row, take_layout, unpack_row
 from numba_kernels.pyobject import NONE, element_named, index_argument, index_of, item_sizes, object_argument, object_of
 from numba_kernels.pysequence import VECTOR, let_go, open_memory
 from numba_kernels.pyslots import decrease
@@ -64,7 +63,7 @@ def _move(row, elements, packed, position, unpacking):  # type: ignore[no-untype
     if load64(row + LAYOUT.key) == 0:
         copy(memory if unpacking != 0 else stream, stream if unpacking != 0 else memory, nbytes)
     elif unpacking != 0:
-        unpack_range(load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks), size, extent, stream, 0, nbytes, memory, 0)
+        unpack_row(row, stream, nbytes, memory)
     else:
-        pack_range(load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks), size, extent, memory, 0, nbytes, stream, 0)
+        pack_row(row, memory, nbytes, stream)
     return position + nbytes

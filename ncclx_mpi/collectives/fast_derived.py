@@ -22,8 +22,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, make_stack, release
-from numba_kernels.pack import pack_range, unpack_range
-from numba_kernels.pylayouts import LAYOUT, is_dense, read_laid_out_blocks
+from numba_kernels.pylayouts import LAYOUT, is_dense, pack_row, read_laid_out_blocks, unpack_row
 from numba_kernels.pyobject import (
     NONE,
     address_of,
@@ -78,10 +77,7 @@ def _open(comm, side, argument, blocks, is_written):  # type: ignore[no-untyped-
     store64(side + SIDE.packed, packed)
     store64(side + SIDE.address, packed)
     if packed != 0 and is_written == 0:
-        pack_range(
-            load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks), load64(row + LAYOUT.size), load64(row + LAYOUT.extent),
-            origin, 0, nbytes, packed, 0,
-        )  # fmt: skip
+        pack_row(row, origin, nbytes, packed)
     return 1 if packed != 0 else 0
 
 
@@ -90,10 +86,7 @@ def _close(side, is_received):  # type: ignore[no-untyped-def]
     """Put what was received where it belongs, and hold nothing of a side any more. Any Python code may run."""
     row, packed = side + SIDE.total, load64(side + SIDE.packed)
     if packed != 0 and is_received != 0:
-        unpack_range(
-            load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks), load64(row + LAYOUT.size), load64(row + LAYOUT.extent),
-            packed, 0, load64(side + SIDE.nbytes), load64(side + SIDE.origin), 0,
-        )  # fmt: skip
+        unpack_row(row, packed, load64(side + SIDE.nbytes), load64(side + SIDE.origin))
     if packed != 0:
         release(packed)
     decrease(load64(side + SIDE.array))

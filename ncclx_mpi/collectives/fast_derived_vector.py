@@ -20,8 +20,15 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import words
 from numba_kernels.memory import allocate, fill, release
-from numba_kernels.pack import pack_range, unpack_range
-from numba_kernels.pylayouts import LAYOUT, let_layouts_go, read_laid_out, read_laid_out_blocks, read_laid_out_vector
+from numba_kernels.pylayouts import (
+    LAYOUT,
+    let_layouts_go,
+    pack_row,
+    read_laid_out,
+    read_laid_out_blocks,
+    read_laid_out_vector,
+    unpack_row,
+)
 from numba_kernels.pyobject import NONE, index_argument, index_of, object_argument, object_of
 from numba_kernels.pysequence import VECTOR, let_go, read_block, read_vector
 
@@ -121,10 +128,7 @@ def _pack(side, size, packed, is_written):  # type: ignore[no-untyped-def]
             nbytes = load64(place + PLACE.nbytes)
             store64(place + PLACE.address, packed)
             if is_written == 0:
-                pack_range(
-                    load64(layout + LAYOUT.blocks), load64(layout + LAYOUT.nblocks), load64(layout + LAYOUT.size),
-                    load64(layout + LAYOUT.extent), load64(place + PLACE.origin), 0, nbytes, packed, 0,
-                )  # fmt: skip
+                pack_row(layout, load64(place + PLACE.origin), nbytes, packed)
             packed += nbytes
 
 
@@ -134,11 +138,7 @@ def _unpack(side, size):  # type: ignore[no-untyped-def]
     for index in range(load64(side + SIDE.blocks)):
         place, layout = _place_of(side, index), _layout_of(side, size, index)
         if load64(layout + LAYOUT.key) != 0:
-            unpack_range(
-                load64(layout + LAYOUT.blocks), load64(layout + LAYOUT.nblocks), load64(layout + LAYOUT.size),
-                load64(layout + LAYOUT.extent), load64(place + PLACE.address), 0, load64(place + PLACE.nbytes),
-                load64(place + PLACE.origin), 0,
-            )  # fmt: skip
+            unpack_row(layout, load64(place + PLACE.address), load64(place + PLACE.nbytes), load64(place + PLACE.origin))
 
 
 @kernel("void(int64, int64)")

@@ -16,8 +16,7 @@ from ncclx_mpi.p2p.layout import RECEIVE, REQUEST
 from numba_kernels.atomics import load64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words, zeroed
-from numba_kernels.pack import pack_range, unpack_range
-from numba_kernels.pylayouts import LAYOUT
+from numba_kernels.pylayouts import LAYOUT, pack_row, unpack_row
 
 LANDING = words("Landing", f"origin layout*{LAYOUT.total // WORD}")
 """Where the first element begins, and the fields of `LAYOUT` of all; the bytes of the message follow."""
@@ -42,14 +41,10 @@ def new_landing(origin: int, table: tuple[int, int] | None, size: int, extent: i
 def move(landing, nbytes, unpacking):  # type: ignore[no-untyped-def]
     """Pack the elements of a landing, or unpack the first bytes of what has come."""
     row, data = landing + LANDING.layout, landing + LANDING.total
-    blocks, nblocks, size, extent = (
-        load64(row + LAYOUT.blocks), load64(row + LAYOUT.nblocks), load64(row + LAYOUT.size), load64(row + LAYOUT.extent)
-    )  # fmt: skip
-    origin = load64(landing + LANDING.origin)
     if unpacking:
-        unpack_range(blocks, nblocks, size, extent, data, 0, nbytes, origin, 0)
+        unpack_row(row, data, nbytes, load64(landing + LANDING.origin))
     else:
-        pack_range(blocks, nblocks, size, extent, origin, 0, nbytes, data, 0)
+        pack_row(row, load64(landing + LANDING.origin), nbytes, data)
 
 
 @kernel("void(int64)")

@@ -237,6 +237,18 @@ def test_wrong_displacements_raise(comm: Any, far: int) -> None:
     mine.Free()
 
 
+@pytest.mark.ranks(1, 2)
+def test_a_displacement_whose_bytes_leave_a_word_raises(comm: Any) -> None:
+    """Of an element whose first byte lies behind its origin, and which is as long as only a resized one is."""
+    datatype, memory = MPI.BYTE.Create_indexed([2], [5]).Create_resized(0, 1 << 30).Commit(), np.zeros(64, np.uint8)
+    near, far = [0] * comm.size, [0] * (comm.size - 1) + [1 << 31]
+    for _ in range(ROUNDS):
+        comm.Allgatherv([memory[32:], 1, datatype], [memory, [1] * comm.size, near, datatype])
+    with pytest.raises((ValueError, MPI.Exception)):
+        comm.Allgatherv([memory[32:], 1, datatype], [memory, [1] * comm.size, far, datatype])
+    datatype.Free()
+
+
 @pytest.mark.ranks(2, 3)
 def test_freed_datatypes_are_unknown(comm: Any) -> None:
     """Another one may have the address of one that is gone."""

@@ -43,8 +43,7 @@ from numba_kernels.atomics import load64, store64
 from numba_kernels.jit import kernel
 from numba_kernels.layout import WORD, words
 from numba_kernels.memory import allocate, copy, make_stack, move, release, write_shared
-from numba_kernels.pack import pack_range, unpack_range
-from numba_kernels.pylayouts import LAYOUT
+from numba_kernels.pylayouts import LAYOUT, pack_row, unpack_row
 from transports.shm.cma import RUNS
 from transports.shm.lane import SHM
 from transports.shm.shared import PIPED
@@ -131,8 +130,7 @@ def _pack(part, target):  # type: ignore[no-untyped-def]
     if layout == 0:
         copy(target, address, nbytes)
         return
-    blocks, nblocks, size = load64(layout + LAYOUT.blocks), load64(layout + LAYOUT.nblocks), load64(layout + LAYOUT.size)
-    pack_range(blocks, nblocks, size, load64(layout + LAYOUT.extent), address, 0, nbytes, target, 0)
+    pack_row(layout, address, nbytes, target)
 
 
 @kernel("void(int64, int64)")
@@ -142,8 +140,7 @@ def _unpack(part, source):  # type: ignore[no-untyped-def]
     if layout == 0:
         copy(address, source, nbytes)
         return
-    blocks, nblocks, size = load64(layout + LAYOUT.blocks), load64(layout + LAYOUT.nblocks), load64(layout + LAYOUT.size)
-    unpack_range(blocks, nblocks, size, load64(layout + LAYOUT.extent), source, 0, nbytes, address, 0)
+    unpack_row(layout, source, nbytes, address)
 
 
 @kernel("int64(int64, int64)")
