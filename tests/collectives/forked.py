@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any
 
-from ncclx_mpi import collectives
+import pytest
+
+from ncclx_mpi import collectives, errors
 from ncclx_mpi.bootstrap.meet import wait_all_joined
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from numba_kernels.jit import entry
@@ -69,6 +72,23 @@ def give_up_in_the_middle(function: Callable[..., Any], *args: Any, **settings: 
     raise AssertionError("whoever gave up always came too late")
 
 
+def die_in_the_middle(comm: NativeComm, are_started: Signals, wait: Callable[[], object]) -> None:
+    """Rank 1 of three dies with some pieces of what has been started copied; the others are told within two seconds."""
+    if comm.rank == 1:
+        for other in (0, 2):
+            are_started.wait(other)
+        for _ in range(5):
+            comm.engine.progress()
+        comm.engine.arena.declare_dead(1)
+        os._exit(0)
+    are_started.give(comm.rank)
+    begun = time.monotonic()
+    with pytest.raises(errors.Exception, match="rank 1 died") as caught:
+        wait()
+    assert caught.value.Get_error_class() == errors.ERR_PROC_FAILED
+    assert time.monotonic() - begun < 2
+
+
 def lease(arena: Arena, size: int) -> int:
     """Index of a fresh collective slot."""
     plan = arena.plan
@@ -96,4 +116,4 @@ def _be_rank(arena: Arena, rank: int, slot: int, timeout: float, copies: str, fu
         os._exit(code)
 
 
-__all__ = ["NativeComm", "Signals", "give_up_in_the_middle", "lease", "run_ranks"]
+__all__ = ["NativeComm", "Signals", "die_in_the_middle", "give_up_in_the_middle", "lease", "run_ranks"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
@@ -16,7 +15,7 @@ from ncclx_mpi.p2p.layout import PEER
 from numba_kernels import reduce as reductions
 from numba_kernels.layout import WORD
 from tests.collectives.cases import CASES
-from tests.collectives.forked import Signals, give_up_in_the_middle, run_ranks
+from tests.collectives.forked import Signals, die_in_the_middle, give_up_in_the_middle, run_ranks
 from tests.collectives.test_failures import raises
 from tests.collectives.test_nonblocking import receive, send, start_allreduce, started
 from tests.secret import secret_memory
@@ -166,17 +165,7 @@ def one_is_killed(comm: NativeComm, started: Signals) -> None:
     pending, block, first = Pending(comm), np.full(4_000_000, 1.0), np.full(100_000, 1.0)
     pending.wait(start_allreduce(pending, first), "allreduce")
     number = start_allreduce(pending, block)
-    if comm.rank == 1:
-        for other in (0, 2):  # they have seen that the first is over
-            started.wait(other)
-        for _ in range(5):
-            comm.engine.progress()
-        comm.engine.arena.declare_dead(1)
-        os._exit(0)
-    started.give(comm.rank)
-    begun = time.monotonic()
-    assert "rank 1 died" in raises(errors.ERR_PROC_FAILED, lambda: pending.wait(number, "allreduce"))
-    assert time.monotonic() - begun < 2
+    die_in_the_middle(comm, started, lambda: pending.wait(number, "allreduce"))
 
 
 def test_a_rank_that_dies_in_the_middle_is_named() -> None:

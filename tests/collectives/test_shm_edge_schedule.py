@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,7 @@ import pytest
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.collectives import Neighborhood, Pending
 from ncclx_mpi.p2p.engine import NativeComm
-from tests.collectives.forked import Signals, run_ranks
-from tests.collectives.test_failures import raises
+from tests.collectives.forked import Signals, die_in_the_middle, run_ranks
 from tests.secret import secret_memory
 from transports.shm.slots import BIG
 
@@ -217,17 +214,7 @@ def one_is_killed(comm: NativeComm, are_started: Signals) -> None:
     small = Halo(comm, [(8, 8)] * comm.size)
     pending.wait(pending.start("neighbor_alltoall", small.arguments), "neighbor_alltoall")
     number = pending.start("neighbor_alltoall", halo.arguments)
-    if comm.rank == 1:
-        for other in (0, 2):
-            are_started.wait(other)
-        for _ in range(5):
-            comm.engine.progress()
-        comm.engine.arena.declare_dead(1)
-        os._exit(0)
-    are_started.give(comm.rank)
-    begun = time.monotonic()
-    assert "rank 1 died" in raises(errors.ERR_PROC_FAILED, lambda: pending.wait(number, "neighbor_alltoall"))
-    assert time.monotonic() - begun < 2
+    die_in_the_middle(comm, are_started, lambda: pending.wait(number, "neighbor_alltoall"))
 
 
 def test_a_rank_that_dies_in_the_middle_is_named() -> None:

@@ -17,7 +17,7 @@ from ncclx_mpi import collectives, errors
 from ncclx_mpi.collectives import Pending
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import PEER
-from tests.collectives.forked import Signals, give_up_in_the_middle, run_ranks
+from tests.collectives.forked import Signals, die_in_the_middle, give_up_in_the_middle, run_ranks
 from tests.collectives.test_failures import raises
 from tests.secret import secret_memory
 from transports.shm.lane import LANE
@@ -278,17 +278,7 @@ def one_is_killed(comm: NativeComm, are_started: Signals) -> None:
     small = Exchange(comm, lambda i, j: 8)
     pending.wait(pending.start("alltoallv", small.arguments), "alltoallv")
     number = pending.start("alltoallv", exchange.arguments)
-    if comm.rank == 1:
-        for other in (0, 2):
-            are_started.wait(other)
-        for _ in range(5):
-            comm.engine.progress()
-        comm.engine.arena.declare_dead(1)
-        os._exit(0)
-    are_started.give(comm.rank)
-    begun = time.monotonic()
-    assert "rank 1 died" in raises(errors.ERR_PROC_FAILED, lambda: pending.wait(number, "alltoallv"))
-    assert time.monotonic() - begun < 2
+    die_in_the_middle(comm, are_started, lambda: pending.wait(number, "alltoallv"))
 
 
 def test_a_rank_that_dies_in_the_middle_is_named() -> None:
