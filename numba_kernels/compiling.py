@@ -118,14 +118,14 @@ def is_kept(kernel: jit.Kernel) -> bool:
     return bool(kernel.dispatcher._cache.holds(real(kernel.signature), kernel.dispatcher.targetctx))
 
 
-def callback(function: Callable[..., Any], signature: str, name: str, digest: str, image: Path) -> Any:
+def callback(function: Callable[..., Any], signature: str, name: str, digest: str, image: Path, optimized: bool) -> Any:
     """Compile a function that C calls, or load it from the disk cache, where `digest` and `name` tell it from others."""
     function.__name__ = function.__qualname__ = name
     function.__dict__[_DIGEST] = digest
     arguments: Any = sigutils.normalize_signature(signature)
     made: Any = CFunc(function, arguments, locals={}, options={"error_model": "numpy"})
     made._cache = _NamedCache(function, image)
-    with pinned_configuration():
+    with pinned_configuration() if optimized else pinned_configuration(OPT=numba.core.config._OptLevel(1)):
         made.compile()
     _set_environments(made._library)
     return made
@@ -163,12 +163,13 @@ def forget_finalizers() -> None:
 
 
 @contextmanager
-def pinned_configuration() -> Iterator[None]:
-    """Numba's settings as our code needs them, whatever the user's environment says."""
-    names = [name for name in _PINNED if hasattr(config, name)]
+def pinned_configuration(**others: Any) -> Iterator[None]:
+    """Numba's settings as our code needs them, whatever the user's environment says; `others` come before them."""
+    pinned = _PINNED | others
+    names = [name for name in pinned if hasattr(config, name)]
     saved = {name: getattr(config, name) for name in names}
     for name in names:
-        setattr(config, name, _PINNED[name])
+        setattr(config, name, pinned[name])
     try:
         yield
     finally:

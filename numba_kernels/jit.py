@@ -204,8 +204,11 @@ def kernel(signature: Any, *, nogil: bool = True, is_entry: bool = False) -> Cal
 class Native:
     """A function that native code calls by its address (:attr:`address`): plain C, no GIL, no Python."""
 
-    def __init__(self, make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str, sources: str) -> None:
+    def __init__(
+        self, make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str, sources: str, optimized: bool
+    ) -> None:
         self._make = make
+        self._optimized = optimized
         self._signature = signature
         self._digest = digest
         self.image_name = name
@@ -236,11 +239,21 @@ class Native:
     def _compiled(self) -> int:
         from numba_kernels import compiling
 
-        self.callback = compiling.callback(self._make(), self._signature, self.image_name, self._digest, self.image)
+        self.callback = compiling.callback(
+            self._make(), self._signature, self.image_name, self._digest, self.image, self._optimized
+        )
         return int(self.callback.address)
 
 
-def native(make: Callable[[], Callable[..., Any]], signature: str, name: str, digest: str, sources: str = "") -> Native:
+def native(
+    make: Callable[[], Callable[..., Any]],
+    signature: str,
+    name: str,
+    digest: str,
+    sources: str = "",
+    *,
+    optimized: bool = True,
+) -> Native:
     """Declare a C-callable function, cached on disk under `name`; nothing is made or compiled before its address is needed.
 
     Parameters
@@ -255,8 +268,10 @@ def native(make: Callable[[], Callable[..., Any]], signature: str, name: str, di
         Names what it is made from: see :func:`numba_kernels.digests.module_digest`.
     sources
         The same, but for the versions that compile; empty if no installation comes with it.
+    optimized
+        What is run a few times takes longer to compile well than it saves.
     """
-    return Native(make, signature, name, digest, sources)
+    return Native(make, signature, name, digest, sources, optimized)
 
 
 def _image(folder: str, name: str) -> Path:

@@ -10,8 +10,8 @@ The layouts of CPython's and NumPy's objects are part of their stable or frozen 
 :func:`mismatch` compares what is read with what Python and NumPy say; where they differ (free-threaded builds) callers must not come here.
 
 Unboxed value: ``address``, ``nbytes``, ``element`` (NumPy type number of the element, NONE if not plain), ``itemsize``, ``writable``,
-``array`` (address of the array object itself, which lives until the call ends; of Python's own types that of a memoryview of it, which keeps
-its memory where it is), ``counted`` (whether a count was given, so that ``nbytes`` are those of so many elements), ``room`` (bytes that
+``array`` (address of the array object itself, which lives until the call ends; of anything else that of an object that keeps its memory where
+it is, such as a memoryview), ``counted`` (whether a count was given, so that ``nbytes`` are those of so many elements), ``room`` (bytes that
 are there, from ``address`` on).
 """
 
@@ -48,8 +48,8 @@ TEXT_UTF8 = ASCII_TEXT + 8
 TEXT_COMPACT, TEXT_ASCII, TEXT_KIND_SHIFT, TEXT_KIND_MASK = 0x20, 0x40, 2, 7
 """Whether the characters are in the object; whether all are ASCII; bytes of a character: 1, 2 or 4."""
 
-VIEW_FLAGS, VIEW_DATA, VIEW_NBYTES, VIEW_READONLY, VIEW_FORMAT = 40, 56, 72, 88, 96
-"""PyMemoryViewObject: what is known of it, and of its Py_buffer the address, the length in bytes, whether it is read only, the format."""
+VIEW_FLAGS, VIEW_DATA, VIEW_NBYTES, VIEW_ITEMSIZE, VIEW_READONLY, VIEW_FORMAT = 40, 56, 72, 80, 88, 96
+"""PyMemoryViewObject: what is known of it, and of its Py_buffer address, length, item size, whether it is read only, format."""
 WORDS_DATA, WORDS_DESCRIPTOR = 24, 40
 """arrayobject of ``array.array``: the address of its items, and that of what describes them, which begins with the type code."""
 VIEW_CONTIGUOUS = 0x2 | 0x4
@@ -80,7 +80,11 @@ _in_place, _in_place_at = zeroed(WORD)
 """The address of what stands for a buffer that is another one of the call."""
 _kept: list[Any] = []
 
+open_learned_at, _open_learned_at = zeroed(WORD)
+"""The address of :func:`numba_kernels.pyclasses.open_learned` once a class has been learned."""
+
 symbols.add("ncclx_mpi_ndarray_type", _array_type_at)
+symbols.add("ncclx_mpi_open_learned", _open_learned_at)
 symbols.add("ncclx_mpi_scalar_types", _scalar_types_at)
 symbols.add("ncclx_mpi_in_place", _in_place_at)
 symbols.add("ncclx_mpi_list_type", id(list))
@@ -119,9 +123,13 @@ object_of = emitted("pyobject", "object_of")
 """The address of the object of an :data:`object_argument`."""
 read_array = emitted("pyobject", "read_array")
 """``read_array(obj, target)``: the five fields of the array at address `obj` to `target` (int64[5]); ``element`` NONE: it is no plain one."""
+read_any_array = emitted("pyobject", "read_any_array")
+"""``read_any_array(obj, target)``: the same of an object that is known to be laid out as an array."""
 read_exporter = emitted("pyobject", "read_exporter")
-"""``read_exporter(obj, target)``: the same of a bytes, bytearray, array, memoryview or mmap. Returns a new memoryview of it, which keeps the
-memory where it is and is to be let go, or 0. The caller holds `obj`: making one may collect garbage, and so run any code."""
+"""``read_exporter(obj, target)``: the same of a bytes, bytearray, array, memoryview or mmap, or an object of a class that has been learned.
+Returns a new reference to what keeps the memory where it is, such as a memoryview, or 0. The caller holds `obj`: any code may run."""
+read_buffer = emitted("pyobject", "read_buffer")
+"""``read_buffer(obj, target)``: the same of an object of any class that speaks the buffer protocol; the address of no plain one is 0."""
 element_named = emitted("pyobject", "element_named")
 """NumPy type number registered for the object at an address, NONE if there is none."""
 store_fields = emitted("pyobject", "store_fields")
@@ -137,6 +145,8 @@ none_object = make_symbol("ncclx_mpi_none")
 _address_of_in_place = make_symbol("ncclx_mpi_in_place")
 scalar_types = make_symbol("ncclx_mpi_scalar_types")
 """Address of the addresses of the classes of NumPy's integers of 64 and of 32 bits, 0 while there are none."""
+format_elements = make_symbol("ncclx_mpi_format_elements")
+"""Address of the NumPy type numbers of elements by the character that is their format, NONE for others."""
 item_sizes = make_symbol("ncclx_mpi_itemsizes")
 """Address of the bytes of an element by NumPy type number."""
 
@@ -151,6 +161,11 @@ def register_element(key: Any, code: str) -> None:
     _kept.append(key)
     _registered[2 * slot + 1] = TYPE_NUMBERS[code]
     _registered[2 * slot] = id(key)
+
+
+def itemsize_of_number(number: int) -> int:
+    """Bytes of an element of a NumPy type number."""
+    return _ITEMSIZES[number]
 
 
 def introduce_in_place(sentinel: Any) -> None:
@@ -227,8 +242,12 @@ def _are_views_as_assumed() -> bool:
         (memoryview(source)[::2], False),
     ):
         flags, readonly = (ctypes.c_int32.from_address(id(view) + offset).value for offset in (VIEW_FLAGS, VIEW_READONLY))
-        found = [_word(view, VIEW_DATA), _word(view, VIEW_NBYTES), bool(readonly), bool(flags & VIEW_CONTIGUOUS)]
-        if found != [address, view.nbytes, view.readonly, is_contiguous]:
+        found = [
+            *(_word(view, place) for place in (VIEW_DATA, VIEW_NBYTES, VIEW_ITEMSIZE)),
+            bool(readonly),
+            bool(flags & VIEW_CONTIGUOUS),
+        ]
+        if found != [address, view.nbytes, view.itemsize, view.readonly, is_contiguous]:
             return False
         text = _word(view, VIEW_FORMAT)
         if text < _LEAST_ADDRESS or ctypes.string_at(text) != b"d":

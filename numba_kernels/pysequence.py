@@ -15,8 +15,9 @@ Vectors, blocks of one array, one for each rank (any of :data:`numba_kernels.pyo
 
     array                            equal blocks
     [array, counts]                  blocks one after another
-    [array, (counts, offsets)]       offsets in elements, or None
+    [array, (counts, offsets)]       offsets in elements
     ... with a registered element type as the last item: [array, counts, type], [array, counts, offsets, type]
+    ... with None for what is not given
 
 Typed vectors, where each block has an element type of its own and offsets are bytes::
 
@@ -211,6 +212,12 @@ def open_memory(obj, vector):  # type: ignore[no-untyped-def]
     return _open_as(obj, _OWN, vector)
 
 
+@kernel("int64(int64)")
+def _given(item):  # type: ignore[no-untyped-def]
+    """An item of a vector; 0 if it is None, which is as good as nothing."""
+    return 0 if item == none_object() else item
+
+
 @kernel("UniTuple(int64, 4)(int64)")
 def split_vector(spec):  # type: ignore[no-untyped-def]
     """The objects in a vector: array, counts, offsets and type. What is not given is 0; so is all of what is no vector."""
@@ -231,7 +238,7 @@ def split_vector(spec):  # type: ignore[no-untyped-def]
             offsets = load64(items + 16)
         if given > 2:
             kind = load64(items + 8 * (given - 1))
-    return array, counts, 0 if offsets == none_object() else offsets, kind
+    return array, _given(counts), _given(offsets), _given(kind)
 
 
 @kernel("int64(int64, int64, int64)")

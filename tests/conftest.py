@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import functools
+import gc
 import importlib.util
 import os
 import signal
@@ -89,6 +90,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("guarded_too")
     place = {name: number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests stay; the collector of cycles need not go over them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

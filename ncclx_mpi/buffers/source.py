@@ -13,8 +13,9 @@ import ctypes
 import struct
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ncclx_mpi import late
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
 from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, ORIGIN, WRITEABLE, array_words, is_contiguous
@@ -22,9 +23,15 @@ from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.sentinels import BottomType, BufferAutomaticType, InPlaceType
 from ncclx_mpi.gpu_memory.memory import DeviceMemory, check_readable
 from ncclx_mpi.gpu_memory.streams import are_quickly_told, facts_of, library_of, stream_of
+from numba_kernels import pyclasses
 from numba_kernels.cuda import driver as drivers
 from numba_kernels.late_numpy import is_any_array, is_array, np
 from numba_kernels.rows import NamedTuple
+
+if TYPE_CHECKING:
+    from ncclx_mpi.buffers import learned
+else:
+    learned = late.module("ncclx_mpi.buffers.learned")
 
 _WRITABLE, _FORMAT, _ANY_CONTIGUOUS = 0x0001, 0x0004, 0x0098
 READ_ONLY = "buffer is not writable: the array is read-only (array.flags.writeable)"
@@ -89,9 +96,14 @@ class Export(ctypes.Structure):
             release(addressof(self))
 
 
+def has_buffer(obj: Any) -> bool:
+    """Whether the class of an object speaks the buffer protocol."""
+    return bool(_check_buffer(obj))
+
+
 def is_source(obj: Any) -> bool:
     """Whether :func:`open_source` can open the object."""
-    return bool(_check_buffer(obj)) or hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")
+    return has_buffer(obj) or hasattr(obj, "__dlpack__") or hasattr(obj, "__cuda_array_interface__")
 
 
 def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:
@@ -106,23 +118,35 @@ def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:
     """
     if is_array(obj):
         return _open_array(obj, writable=writable, with_format=with_format)
-    if are_quickly_told(type(obj)):
-        return _located(_open_again(obj, writable=writable, with_format=with_format), obj)
-    if writable and library_of(type(obj)) == "jax":
-        raise BufferError("JAX arrays are immutable: they can be sent, but nothing can be received into them")
-    return _located(_open_anew(obj, writable=writable, with_format=with_format), obj)
+    kind = type(obj)
+    if are_quickly_told(kind):
+        found = _located(_open_again(obj, writable=writable, with_format=with_format), obj)
+    else:
+        if writable and library_of(kind) == "jax":
+            raise BufferError("JAX arrays are immutable: they can be sent, but nothing can be received into them")
+        found = _located(_open_anew(obj, writable=writable, with_format=with_format), obj)
+    if not pyclasses.is_decided(kind):
+        learned.decide(obj, found)
+    return found
 
 
 def _open_anew(obj: Any, *, writable: bool, with_format: bool) -> Source:
-    """Open an object by the first protocol that it speaks."""
-    try:
-        return _open_export(obj, writable=writable, with_format=with_format)
-    except Exception:
-        if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-            return Source(*dlpack.open_tensor(obj, writable=writable))
-        if hasattr(obj, "__cuda_array_interface__"):
-            return _open_interface(obj, writable=writable, with_format=with_format)
-        raise
+    """Open an object by the first protocol that it speaks and that has something to offer."""
+    if has_buffer(obj):
+        try:
+            return _open_export(obj, writable=writable, with_format=with_format)
+        except Exception:
+            if not _speaks_others(obj):
+                raise
+    if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+        return Source(*dlpack.open_tensor(obj, writable=writable))
+    if hasattr(obj, "__cuda_array_interface__"):
+        return _open_interface(obj, writable=writable, with_format=with_format)
+    return _open_export(obj, writable=writable, with_format=with_format)  # which says what is missing
+
+
+def _speaks_others(obj: Any) -> bool:
+    return (hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__")) or hasattr(obj, "__cuda_array_interface__")
 
 
 def _open_again(array: Any, *, writable: bool, with_format: bool) -> Source:

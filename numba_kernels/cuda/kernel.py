@@ -131,7 +131,8 @@ class Kernel:
     @functools.cached_property
     def _c_function(self) -> Callable[..., None]:
         signature = f"void({', '.join(['int64'] * (self.parameters + 1))})"
-        native = jit.native(lambda: _cpu_entry(self.bodies, self.parameters, self.launch_bounds), signature, self.name, self.digest)
+        make = functools.partial(_cpu_entry, self.bodies, self.parameters, self.launch_bounds)
+        native = jit.native(make, signature, self.name, self.digest, optimized=False)
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * (self.parameters + 1))
         # The function lives as long as what compiled it.
         self._native = native

@@ -202,18 +202,46 @@ def read_array(typingctx: Any, obj: Any, target: Any) -> Any:
 
 
 @intrinsic
-def read_exporter(typingctx: Any, obj: Any, target: Any) -> Any:
-    """As :func:`read_array`, of the memory of one of Python's own objects; returns the new memoryview that keeps it in its place, or 0."""
+def read_any_array(typingctx: Any, obj: Any, target: Any) -> Any:
+    """As :func:`read_array`, of an object that is laid out as an array, whatever its class."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        reader, pointer = _Reader(_Emitter(builder)), I8.as_pointer()
+        reader = _Reader(_Emitter(builder))
         form, out = reader.no_form(), reader.new_fields()
-        held = cgutils.alloca_once_value(builder, ir.Constant(pointer, None))
-        reader.read_exporter(builder.inttoptr(args[0], pointer), held, form, out)
+        reader.read_array(args[0], form, out)
         reader.write_fields(out, args[1])
-        return builder.ptrtoint(builder.load(held), I64)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def read_exporter(typingctx: Any, obj: Any, target: Any) -> Any:
+    """As :func:`read_array`, of anything else that has memory; returns a new reference to what keeps it in its place, or 0."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _emit_read(builder, args, _Reader.read_exporter)
 
     return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def read_buffer(typingctx: Any, obj: Any, target: Any) -> Any:
+    """As :func:`read_exporter`, of an object of any class that speaks the buffer protocol."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _emit_read(builder, args, _Reader.read_buffer)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+def _emit_read(builder: Any, args: Any, read: Any) -> Any:
+    reader, pointer = _Reader(_Emitter(builder)), I8.as_pointer()
+    form, out = reader.no_form(), reader.new_fields()
+    held = cgutils.alloca_once_value(builder, ir.Constant(pointer, None))
+    read(reader, builder.inttoptr(args[0], pointer), held, form, out)
+    reader.write_fields(out, args[1])
+    return builder.ptrtoint(builder.load(held), I64)
 
 
 @intrinsic
@@ -277,12 +305,36 @@ class _Reader:
         return found
 
     def read_exporter(self, obj: Any, held: Any, form: _Form, out: dict[str, Any]) -> None:
-        """Fill the fields from one of Python's own objects that have memory, by a new memoryview of it in `held`."""
-        with self.builder.if_then(self.is_exporter(obj)):
-            view = self.view_of(obj)
-            with self.builder.if_then(cgutils.is_not_null(self.builder, view), likely=True):
-                self.builder.store(view, held)
-                self.read_view(view, form, out)
+        """Fill the fields from what has memory and is no array, by something new in `held` that keeps it in its place.
+
+        That is a memoryview of one of Python's own objects; of others whatever :func:`numba_kernels.pyclasses.open_learned` returns.
+        """
+        with self.builder.if_else(self.is_exporter(obj)) as (own, other):
+            with own:
+                self.read_buffer(obj, held, form, out)
+            with other:
+                self._read_learned(obj, held, form, out)
+
+    def read_buffer(self, obj: Any, held: Any, form: _Form, out: dict[str, Any]) -> None:
+        """Fill the fields from what speaks the buffer protocol, by a new memoryview of it in `held`."""
+        view = self.view_of(obj)
+        with self.builder.if_then(cgutils.is_not_null(self.builder, view), likely=True):
+            self.builder.store(view, held)
+            self.read_view(view, form, out)
+
+    def _read_learned(self, obj: Any, held: Any, form: _Form, out: dict[str, Any]) -> None:
+        """Fill the fields from an object of a class that has been learned, if one has been."""
+        builder = self.builder
+        function = self.load(self.symbol("ncclx_mpi_open_learned"), 0)
+        with builder.if_then(builder.icmp_unsigned("!=", function, ir.Constant(I64, 0)), likely=False):
+            fields = cgutils.alloca_once(builder, I64, size=len(FIELDS))
+            place = builder.ptrtoint(fields, I64)
+            pointer = builder.inttoptr(function, ir.FunctionType(I64, [I64, I64]).as_pointer())
+            keeper = builder.call(pointer, [builder.ptrtoint(obj, I64), place])
+            with builder.if_then(builder.icmp_unsigned("!=", keeper, ir.Constant(I64, 0))):
+                builder.store(builder.inttoptr(keeper, obj.type), held)
+                found = {name: self.load(place, 8 * position) for position, name in enumerate(FIELDS)}
+                self._fill(out, found["address"], found["nbytes"], found["writable"], found["element"], form)
 
     def view_of(self, obj: Any) -> Any:
         """A new memoryview of an object; null, and no exception, if there is none.
@@ -331,7 +383,7 @@ class _Reader:
 
             [array, type]   [array, count]   [array, count, type]   [array, (count, first), type]   [array, count, first, type]
 
-        with a registered type. Of any other the target stays as it is, which is no array.
+        with a registered type; None is as good as nothing. Of any other the target stays as it is, which is no array.
         """
         builder = self.builder
         is_list, is_tuple = self.has_type(obj, "ncclx_mpi_list_type"), self.has_type(obj, "ncclx_mpi_tuple_type")
@@ -344,18 +396,21 @@ class _Reader:
             with builder.if_then(between):
                 last = self.load(builder.add(items, builder.mul(given, ir.Constant(I64, 8))), -8)
                 named = self.lookup(last)
-                is_named = self.is_given(named)
+                is_named = builder.or_(self.is_given(named), self.is_none(last))
                 builder.store(named, form.asked)
                 with builder.if_else(builder.and_(two, is_named), likely=True) as (then, otherwise):
                     with then:
                         builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
                     with otherwise, builder.if_then(builder.or_(two, is_named)):
-                        self._read_count(items, four, target.type.pointee, form)
-                        with builder.if_then(self.is_given(builder.load(form.count))):
+                        usable = self._read_count(items, four, target.type.pointee, form)
+                        with builder.if_then(usable):
                             builder.store(builder.inttoptr(self.load(items, 0), target.type.pointee), target)
 
-    def _read_count(self, items: Any, is_apart: Any, pointer: Any, form: _Form) -> None:
-        """Remember an int, a tuple of two, or two items `is_apart`. What is negative counts as not given."""
+    def is_none(self, address: Any) -> Any:
+        return self.builder.icmp_unsigned("==", address, self.symbol("ncclx_mpi_none"))
+
+    def _read_count(self, items: Any, is_apart: Any, pointer: Any, form: _Form) -> Any:
+        """Remember an int, a tuple of two, or two items `is_apart`; returns whether both are usable: neither negative nor anything else."""
         builder = self.builder
         obj = builder.inttoptr(self.load(items, 8), pointer)
         is_tuple = self.has_type(obj, "ncclx_mpi_tuple_type")
@@ -367,10 +422,20 @@ class _Reader:
             builder.store(builder.icmp_signed("==", self.load(obj, OB_SIZE), ir.Constant(I64, 2)), usable)
         with builder.if_then(builder.load(usable)):
             with builder.if_then(builder.or_(is_pair, is_apart), likely=False):
-                builder.store(ir.Constant(I64, NONE), form.first)
-                self.read_integer(builder.inttoptr(self.load(builder.load(pair), 8), pointer), form.first, NONE)
-            with builder.if_then(self.is_given(builder.load(form.first))):
-                self.read_integer(builder.inttoptr(self.load(builder.load(pair), 0), pointer), form.count, NONE)
+                self._read_number(self.load(builder.load(pair), 8), pointer, form.first, usable, 0)
+            with builder.if_then(builder.load(usable)):
+                self._read_number(self.load(builder.load(pair), 0), pointer, form.count, usable, NONE)
+        return builder.load(usable)
+
+    def _read_number(self, address: Any, pointer: Any, place: Any, usable: Any, otherwise: int) -> None:
+        """Remember the integer of an object, `otherwise` for None, and whether it was `usable`."""
+        builder = self.builder
+        builder.store(ir.Constant(I64, NONE), place)
+        self.read_integer(builder.inttoptr(address, pointer), place, NONE)
+        is_none = self.is_none(address)
+        builder.store(builder.or_(self.is_given(builder.load(place)), is_none), usable)
+        with builder.if_then(is_none, likely=False):
+            builder.store(ir.Constant(I64, otherwise), place)
 
     def lookup(self, key: Any) -> Any:
         """The type number registered for the object at address `key`, NONE if there is none."""
@@ -434,14 +499,12 @@ class _Reader:
         item = self._size_of(builder.select(self.is_given(kind), kind, ir.Constant(I64, 0)))
         entries, is_counted = builder.sdiv(room, item), self.is_given(count)
         whole = builder.icmp_signed("==", builder.mul(entries, item), room)
-        inside = builder.and_(
-            builder.icmp_signed("<=", first, entries), builder.icmp_signed("<=", count, builder.sub(entries, first))
-        )
-        fits = builder.select(is_counted, inside, whole)
+        inside = builder.icmp_signed("<=", count, builder.sub(entries, first))
+        fits = builder.and_(builder.icmp_signed("<=", first, entries), builder.select(is_counted, inside, whole))
         before = builder.mul(first, item)
         values = {
             "address": builder.add(address, before),
-            "nbytes": builder.select(is_counted, builder.mul(count, item), room),
+            "nbytes": builder.select(is_counted, builder.mul(count, item), builder.sub(room, before)),
             "element": builder.select(fits, kind, ir.Constant(I64, NONE)),
             "itemsize": item,
             "writable": writable,

@@ -33,8 +33,18 @@ FORMS: dict[str, Form] = {
     "[a, (n, first)]": lambda a, n: [a, (n, 1)],
     "[a, (n, first), type]": lambda a, n: [a, (n, 1), D],
     "[a, n, first, type]": lambda a, n: [a, n, 1, D],
+    "[a, n, None]": lambda a, n: [a, n, None],
+    "[a, (n, None)]": lambda a, n: [a, (n, None)],
+    "[a, n, None, type]": lambda a, n: [a, n, None, D],
+    "[a, n, first, None]": lambda a, n: [a, n, 1, None],
 }
-WHOLE: dict[str, Form] = {"a": lambda a, n: a, "[a, type]": lambda a, n: [a, D], "[a, code]": lambda a, n: [a, "d"]}
+WHOLE: dict[str, Form] = {
+    "a": lambda a, n: a,
+    "[a, type]": lambda a, n: [a, D],
+    "[a, code]": lambda a, n: [a, "d"],
+    "[a, None, type]": lambda a, n: [a, None, D],
+    "[a, (None, None), type]": lambda a, n: [a, (None, None), D],
+}
 
 
 def mapped(content: bytes) -> mmap:
@@ -51,6 +61,11 @@ KINDS: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
     "bytes": lambda values: values.tobytes(),
     "mmap": lambda values: mapped(values.tobytes()),
 }
+
+
+def cast(memory: Any) -> Any:
+    """The same memory as doubles, where it does not say of what it is."""
+    return memoryview(memory).cast("d") if isinstance(memory, bytearray | mmap) else memory
 
 
 def values_of(data: Any) -> list[float]:
@@ -134,7 +149,7 @@ def run_collectives(comm: Any, form: Form, is_started: bool) -> None:
         return form(data, 2)
 
     given = form(mine, 2)
-    first = 1 if isinstance(given[1], tuple) or len(given) == 4 else 0
+    first = (given[1][1] if isinstance(given[1], tuple) else given[2] if len(given) == 4 else 0) or 0
     mine = np.roll(mine, first)
     for name, expected in (("Allgather", of_all), ("Alltoall", of_all)):
         landing = blank()
@@ -253,6 +268,7 @@ def test_vectors_of_any_memory(comm: Any, monkeypatch: pytest.MonkeyPatch, kind:
     for form in (
         lambda memory: [memory, (count(lengths), count(firsts)), D],
         lambda memory: [memory, count(lengths), count(firsts), "d"],
+        lambda memory: [cast(memory), (count(lengths), count(firsts)), None],
     ):
         landing = make(blank)
         comm.Gatherv([mine, D], form(landing) if rank == root else None, root)
@@ -305,6 +321,11 @@ def test_what_does_not_fit_is_refused(comm: Any) -> None:
         [data, (1, 0), 0, D],
         [bytearray(31), 4, D],
         [data, 1 << 70, D],
+        [data, (None, 5), D],
+        [data, None, -1, D],
+        [data, (5, None)],
+        [bytearray(31), None, D],
+        [bytearray(31), (None, 1), D],
     ):
         with pytest.raises((TypeError, ValueError, OverflowError, MPI.Exception)):
             comm.Sendrecv(spec, 0, 0, landing, 0, 0)
@@ -425,6 +446,14 @@ def test_other_forms_do_what_they_did(comm: Any) -> None:
     landing = np.full(4, -1.0)
     comm.Sendrecv([data, 1, 2, D], 0, 0, [landing, 1, 3, D], 0, 0)
     assert landing.tolist() == [-1.0, -1.0, -1.0, 2.0]
+    landing = np.full(4, -1.0)
+    comm.Sendrecv([data, (None, 2), D], 0, 0, [landing, None, 1, None], 0, 0)
+    assert landing.tolist() == [-1.0, 2.0, 3.0, -1.0]
+    comm.Sendrecv([data, None], 0, 0, [landing, (None, None), None], 0, 0)
+    assert landing.tolist() == data.tolist()
+    landing = np.full(4, -1.0)
+    comm.Alltoallv([data, None, None, None], [landing, (None, [0]), D])
+    assert landing.tolist() == data.tolist()
     strided = memoryview(bytearray(range(8)))[::2]
     with pytest.raises((BufferError, ValueError)):
         comm.Send(strided, 0)
