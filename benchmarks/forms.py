@@ -120,12 +120,50 @@ def columns(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
     }
 
 
+class Tensor:
+    """An array of a library that speaks DLPack."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self._values.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def of_others(comm: Any, mpi: Any) -> dict[str, Callable[[], None]]:
+    """Arrays that are not of NumPy's own class, and None in a specification."""
+    import ctypes
+    import tempfile
+
+    import numpy as np
+
+    def mapped() -> Any:
+        with tempfile.TemporaryFile() as file:
+            return np.memmap(file, "d", "w+", shape=(16,))
+
+    def tensor() -> Tensor:
+        return Tensor(np.zeros(16))
+
+    other, kinds = comm.size - 1 - comm.rank, {"a mapped array": mapped, "ctypes": ctypes.c_double * 16, "a tensor": tensor}
+    cases: dict[str, Callable[[], None]] = {}
+    for name, make in kinds.items():
+        a, b = make(), make()
+        cases[f"Sendrecv: {name}"] = lambda a=a, b=b: comm.Sendrecv(a, other, 1, b, other, 1)
+        cases[f"Allreduce: {name}"] = lambda a=a, b=b: comm.Allreduce(a, b)
+    a, b = [np.zeros(16), (16, None)], [np.zeros(16), None, None, mpi.DOUBLE]
+    return cases | {"Sendrecv: [a, (n, None)]": lambda: comm.Sendrecv(a, other, 1, b, other, 1)}
+
+
 def worker() -> None:
     """Measure all cases on this rank, and print them on the first."""
     from mpi4py import MPI
 
     comm, found = MPI.COMM_WORLD, {}
-    for case, call in {**messages(comm, MPI), **collectives(comm, MPI), **columns(comm, MPI)}.items():
+    cases = {**messages(comm, MPI), **collectives(comm, MPI), **columns(comm, MPI), **of_others(comm, MPI)}
+    for case, call in cases.items():
         least = float("inf")
         for _ in range(BLOCKS):
             comm.Barrier()

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ncclx_mpi import errors, process, runtime
 from ncclx_mpi.api import meeting
@@ -20,7 +20,7 @@ from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.errhandler import Errhandler
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import Info
-from ncclx_mpi.bootstrap import handover, launcher
+from ncclx_mpi.bootstrap import handover, launcher, nursery
 from ncclx_mpi.bootstrap.patience import Patience
 from ncclx_mpi.bootstrap.port import Port
 from ncclx_mpi.p2p.engine import Engine, NativeComm
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _LAUNCHER = "ncclx_mpi.launch.spawned"
 _PLACES = ("host", "hostfile", "add-host", "add-hostfile")
 
-_started: list[subprocess.Popen[bytes]] = []
+_Running: TypeAlias = "subprocess.Popen[bytes] | nursery.Forked"
+_started: list[_Running] = []
 
 
 @dataclass
@@ -157,22 +158,29 @@ def _checked(engine: Engine, command: Command, what: str) -> Command:
     return Command([os.path.abspath(found), *command.words[1:]], command.count, command.keys)
 
 
-def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str) -> subprocess.Popen[bytes]:
-    import subprocess
-
-    environ = process.environment_of_helpers({**os.environ, launcher.PARENT: port_name})
-    for name in (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, launcher.NUMBER):
-        environ.pop(name, None)
+def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str) -> _Running:
+    """Have a launcher forked, or start one."""
     told = {
         "parent": os.getpid(),
+        "port": port_name,
         "programs": [{"words": each.words, "count": each.count, "folder": each.keys.get("wd", "")} for each in found],
     }
     if not _started:
         runtime.after_leaving(_wait_for_all)
     _started[:] = [running for running in _started if running.poll() is None]
+    running = nursery.ask(told) or _start_launcher(told, engine, what)
+    _started.append(running)
+    return running
+
+
+def _start_launcher(told: dict[str, Any], engine: Engine, what: str) -> _Running:
+    import subprocess
+
+    environ = process.environment_of_helpers({**os.environ, launcher.PARENT: told["port"]})
+    for name in (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, launcher.NUMBER):
+        environ.pop(name, None)
     try:
         running = subprocess.Popen([sys.executable, "-m", _LAUNCHER], stdin=subprocess.PIPE, env=environ)
-        _started.append(running)
         assert running.stdin is not None
         with running.stdin as pipe:
             pipe.write(json.dumps(told).encode())
@@ -183,7 +191,7 @@ def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str)
     return running
 
 
-def _why_in_vain(running: subprocess.Popen[bytes], found: Sequence[Command]) -> Callable[[], str]:
+def _why_in_vain(running: _Running, found: Sequence[Command]) -> Callable[[], str]:
     """Says why the processes will not come."""
     patience, names = Patience(handover.join_timeout()), " and ".join(repr(each.words[0]) for each in found)
 

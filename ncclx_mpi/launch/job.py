@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING
 
 from ncclx_mpi import process
-from ncclx_mpi.bootstrap import handover, launcher
+from ncclx_mpi.bootstrap import handover, launcher, nursery
 from ncclx_mpi.bootstrap.nodes import Nodes, Share
 from ncclx_mpi.launch import rank as child
 from ncclx_mpi.launch.failure import Failure
-from ncclx_mpi.launch.guard import Guard
+from ncclx_mpi.launch.guard import Guard, Nursery
 from ncclx_mpi.launch.relay import CHANNEL, STDERR, STDOUT, LineRelay
 from ncclx_mpi.launch.wakeup import QUESTION, signals_as_bytes
 from numba_kernels.rows import NamedTuple
@@ -71,6 +71,8 @@ class Settings(NamedTuple):
         The hosts of the job, if there are several: then `nranks` are those of this one. The job closes their connections.
     cpus
         Processors that each rank of this host may run on; none: those of this process.
+    nursery
+        What a launcher does that a rank wants for processes that it starts; None: ranks start launchers themselves.
     """
 
     nranks: int
@@ -84,6 +86,7 @@ class Settings(NamedTuple):
     topology: str = ""
     hosts: Hosts | None = None
     cpus: Sequence[Set[int]] = ()
+    nursery: Nursery | None = None
 
 
 class Outcome:
@@ -182,7 +185,7 @@ class Job:
             The system does not allow that many processes; those that were forked have ended.
         """
         try:
-            self._guard = Guard()
+            self._guard = Guard(self.settings.nursery, self._file_limit)
         except OSError as error:
             self._close()
             raise _too_many(error, "the process that watches over them") from error
@@ -240,6 +243,8 @@ class Job:
         stdin = self.settings.stdin if rank == 0 and self.settings.stdin >= 0 else os.open(os.devnull, os.O_RDONLY)
         child.take_streams(stdin, ends[STDOUT], ends[STDERR])
         self.channel = ends.get(CHANNEL, -1)
+        if self.settings.nursery is not None:
+            nursery.inherit(self._guard.requests)
         job = f"{self._name}:{self._token}"
         os.environ.update(launcher.variables(rank, self.nodes.size, rank - self.nodes.ranks[0], job))
         launcher.inherit(rank, self.nodes, launcher.directory(job) if self._agent else None)

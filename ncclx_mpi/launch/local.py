@@ -204,7 +204,23 @@ def _settings(nranks: int, manners: Manners, relay: LineRelay, stdin: int, hosts
         relay.say(f"ncclx run: still running after {timeout:g} s (--timeout); the ranks are in")
         relay.say(f"{describe.describe(job.nodes.arenas)}\nand their Python stacks are")
 
-    return Settings(nranks, timeout=timeout, stdin=stdin, lifeline=lifeline, on_timeout=on_timeout, hosts=hosts, cpus=cpus)
+    return Settings(
+        nranks,
+        timeout=timeout,
+        stdin=stdin,
+        lifeline=lifeline,
+        on_timeout=on_timeout,
+        hosts=hosts,
+        cpus=cpus,
+        nursery=_run_for_rank,
+    )
+
+
+def _run_for_rank(message: bytes, fds: list[int]) -> int:
+    """Be the launcher of processes that a rank starts, in a process that was forked for that."""
+    from ncclx_mpi.launch import spawned
+
+    return spawned.run_forked(message, fds)
 
 
 def _be_rank(program: programs.Program, last_module: str) -> None:

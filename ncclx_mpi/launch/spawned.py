@@ -1,6 +1,7 @@
 """The launcher of processes that a running program starts: ``python -m ncclx_mpi.launch.spawned``, told on standard input what to run.
 
 It is told, as JSON, the process that wants them, whose end ends them, and the programs: words, how many ranks run it, and in which folder.
+Where the guard of a job can be asked (:mod:`ncclx_mpi.bootstrap.nursery`) it is forked instead, and told the same.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import socket
 import sys
 from typing import Any
 
 from ncclx_mpi import process
+from ncclx_mpi.bootstrap import launcher, nursery
 from ncclx_mpi.launch.local import Manners, run_programs
 from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, parse_any
+from ncclx_mpi.launch.rank import take_streams
 from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
 
 _FORMS = {MODULE: ["-m"], CODE: ["-c"], STDIN: ["-"]}
@@ -28,8 +32,36 @@ def main() -> int:
         return 1
     if os.getppid() != told["parent"]:
         return 1
-    if sys.path and sys.path[0] == os.getcwd():
-        del sys.path[0]  # of `-m`: the programs have folders of their own there
+    return _run(told, lifeline)
+
+
+def run_forked(message: bytes, fds: list[int]) -> int:
+    """The same in a process that the guard of another job has forked: `fds` are the streams of who wants it, and where it is answered."""
+    stdout, stderr, reply = fds
+    told: dict[str, Any] = json.loads(message)
+    with socket.socket(fileno=reply) as connection:
+        try:
+            lifeline = os.pidfd_open(told["parent"])
+        except ProcessLookupError:
+            return 1
+        if not nursery.answer(connection):
+            return 1
+        os.register_at_fork(after_in_child=connection.close)  # it is this process's alone
+        take_streams(0, stdout, stderr)  # the guard has no input
+        os.close(stdout)
+        os.close(stderr)
+        os.environ[launcher.PARENT] = told["port"]
+        os.umask(told["mask"])
+        os.sched_setaffinity(0, told["processors"])
+        status = _run(told, lifeline, told["folder"])
+        nursery.report(connection, status)
+        return status
+
+
+def _run(told: dict[str, Any], lifeline: int, folder: str = os.curdir) -> int:
+    if sys.path and sys.path[0] in (os.getcwd(), os.path.dirname(os.path.realpath(sys.argv[0]))):
+        del sys.path[0]  # of `-m`, or of a script: the programs have folders of their own there
+    os.chdir(folder)
     programs = []
     for number, part in enumerate(told["programs"]):
         programs += [_program(part["words"], part["folder"], number)] * part["count"]

@@ -1,0 +1,148 @@
+"""Where a rank has a launcher forked for the processes that it starts: by the guard of its job, which has loaded what a launcher needs.
+
+Another interpreter takes 100 ms until it has imported a launcher, and as long again for NumPy; a fork takes 3.
+
+::
+
+    rank                         guard                        launcher
+     | what to run, descriptors   |                            |
+     |--------------------------->| forks                      |
+     |                            |--------------------------->|
+     |            its process id                               |
+     |<--------------------------------------------------------|
+     |            go                                           |
+     |-------------------------------------------------------->| runs the job
+     |            exit status                                  |
+     |<--------------------------------------------------------|
+
+It is as if the rank had started it: folder, processors, mask of files and standard streams are the rank's. Environments are compared, and
+where they differ nothing is forked: much of one counts only when a process begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+from typing import Any
+
+from ncclx_mpi.bootstrap import launcher
+from numba_kernels.rows import NamedTuple
+
+_NUMBER = struct.Struct("i")
+_MOST_BYTES = 1 << 17
+"""Of what is asked: more than the system sends in one piece is started in another way."""
+_HELLO_SECONDS = 5.0
+_KILLED = -signal.SIGKILL
+_OF_RANK = (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, launcher.NUMBER, launcher.PARENT)
+"""What environments of ranks of one job differ in."""
+
+
+class _Door(NamedTuple):
+    """How the guard is asked, and the environment that it has."""
+
+    pid: int
+    requests: socket.socket
+    environ: dict[str, str]
+
+
+_door: _Door | None = None
+
+
+class Forked:
+    """A launcher that a guard has forked; to a rank what a :class:`subprocess.Popen` is for one that it has started."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self._connection = connection
+        self._pidfd = os.pidfd_open(pid)
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit status, None while it runs."""
+        if self._status is None and select.select([self._pidfd], [], [], 0)[0]:
+            self._end()
+        return self._status
+
+    def wait(self) -> int:
+        """Wait for its end, and return its exit status."""
+        while (status := self.poll()) is None:
+            select.select([self._pidfd], [], [])
+        return status
+
+    def kill(self) -> None:
+        """Kill it; its guard then kills its ranks."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _end(self) -> None:
+        said = b""
+        with contextlib.suppress(OSError):
+            said = self._connection.recv(_NUMBER.size, socket.MSG_DONTWAIT)
+        self._status = _NUMBER.unpack(said)[0] if len(said) == _NUMBER.size else _KILLED
+        self._connection.close()
+        os.close(self._pidfd)
+
+
+def inherit(requests: socket.socket) -> None:
+    """Called in a freshly forked rank, whose environment is still the launcher's: its guard is asked there."""
+    global _door
+    _door = _Door(os.getpid(), requests, _common_environ())
+
+
+def ask(told: dict[str, Any]) -> Forked | None:
+    """Have a launcher forked that runs what is `told`; None if there is no guard who could, or this process is not as the guard is."""
+    import json  # every start imports this module
+
+    door = _door
+    if door is None or door.pid != os.getpid() or door.environ != _common_environ():
+        return None
+    about = {
+        "folder": os.getcwd(),
+        "processors": sorted(os.sched_getaffinity(0)),
+        "mask": _mask_of_files(),
+    }
+    message = json.dumps(told | about).encode()
+    if len(message) > _MOST_BYTES:
+        return None
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            socket.send_fds(door.requests, [message], [1, 2, theirs.fileno()])
+        ours.settimeout(_HELLO_SECONDS)
+        said = ours.recv(_NUMBER.size)
+        running = Forked(ours, _NUMBER.unpack(said)[0])
+        ours.sendall(b"+")
+        ours.settimeout(None)
+    except (OSError, struct.error):
+        ours.close()
+        return None
+    return running
+
+
+def answer(connection: socket.socket) -> bool:
+    """In the forked launcher: say who it is, and whether it is still wanted."""
+    with contextlib.suppress(OSError):
+        connection.sendall(_NUMBER.pack(os.getpid()))
+        return bool(connection.recv(1))
+    return False
+
+
+def report(connection: socket.socket, status: int) -> None:
+    """Tell how the job has ended."""
+    with contextlib.suppress(OSError):
+        connection.sendall(_NUMBER.pack(status))
+
+
+def _common_environ() -> dict[str, str]:
+    """The environment without what ranks of one job differ in."""
+    return {name: value for name, value in os.environ.items() if name not in _OF_RANK}
+
+
+def _mask_of_files() -> int:
+    """The mask of permissions of new files; it can be asked for without being changed nowhere else."""
+    with open("/proc/self/status") as file:
+        return next((int(line.split()[1], 8) for line in file if line.startswith("Umask")), 0o022)
