@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ncclx_mpi import errors, process, runtime
@@ -24,6 +23,7 @@ from ncclx_mpi.bootstrap import handover, launcher, nursery
 from ncclx_mpi.bootstrap.patience import Patience
 from ncclx_mpi.bootstrap.port import Port
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,22 +35,21 @@ _Running: TypeAlias = "subprocess.Popen[bytes] | nursery.Forked"
 _started: list[_Running] = []
 
 
-@dataclass
-class Command:
+class Command(NamedTuple):
     """What some of the new processes run.
 
     Attributes
     ----------
     words
         A program and its arguments.
-    count
+    maxprocs
         How many processes run it.
     keys
         Hints: ``wd`` is the folder that they start in, ``path`` one or several in which the program is looked for.
     """
 
     words: list[str]
-    count: int
+    maxprocs: int
     keys: dict[str, str]
 
 
@@ -145,17 +144,21 @@ def _checked(engine: Engine, command: Command, what: str) -> Command:
         )
     if folder and not os.path.isdir(folder):
         errors.fail(errors.ERR_SPAWN, f"rank {engine.rank}: {what}: info key 'wd': there is no folder {folder!r}")
-    import shutil
-
     found = None
     if os.sep not in name and command.keys.get("path"):
-        found = shutil.which(name, path=command.keys["path"])
+        found = _which(name, command.keys["path"])
     elif os.path.isfile(os.path.join(folder, name)):
         found = os.path.join(folder, name) if folder else name
-    found = found or shutil.which(name)
+    found = found or _which(name)
     if found is None:
         errors.fail(errors.ERR_SPAWN, f"rank {engine.rank}: {what}: there is no program {name!r}")
-    return Command([os.path.abspath(found), *command.words[1:]], command.count, command.keys)
+    return Command([os.path.abspath(found), *command.words[1:]], command.maxprocs, command.keys)
+
+
+def _which(name: str, path: str | None = None) -> str | None:
+    import shutil  # which most that start this interpreter again do without
+
+    return shutil.which(name, path=path)
 
 
 def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str) -> _Running:
@@ -163,7 +166,7 @@ def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str)
     told = {
         "parent": os.getpid(),
         "port": port_name,
-        "programs": [{"words": each.words, "count": each.count, "folder": each.keys.get("wd", "")} for each in found],
+        "programs": [{"words": each.words, "count": each.maxprocs, "folder": each.keys.get("wd", "")} for each in found],
     }
     if not _started:
         runtime.after_leaving(_wait_for_all)

@@ -33,8 +33,6 @@ from ncclx_mpi.bootstrap import launcher
 from numba_kernels.rows import NamedTuple
 
 _NUMBER = struct.Struct("i")
-_MOST_BYTES = 1 << 17
-"""Of what is asked: more than the system sends in one piece is started in another way."""
 _HELLO_SECONDS = 5.0
 _KILLED = -signal.SIGKILL
 _OF_RANK = (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, launcher.NUMBER, launcher.PARENT)
@@ -42,10 +40,11 @@ _OF_RANK = (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, lau
 
 
 class _Door(NamedTuple):
-    """How the guard is asked, and the environment that it has."""
+    """How the guard is asked: the socket, its number as a file, as the program may have closed it; and the environment that the guard has."""
 
     pid: int
     requests: socket.socket
+    file: int
     environ: dict[str, str]
 
 
@@ -90,37 +89,36 @@ class Forked:
 def inherit(requests: socket.socket) -> None:
     """Called in a freshly forked rank, whose environment is still the launcher's: its guard is asked there."""
     global _door
-    _door = _Door(os.getpid(), requests, _common_environ())
+    _door = _Door(os.getpid(), requests, os.fstat(requests.fileno()).st_ino, _common_environ())
 
 
 def ask(told: dict[str, Any]) -> Forked | None:
     """Have a launcher forked that runs what is `told`; None if there is no guard who could, or this process is not as the guard is."""
-    import json  # every start imports this module
-
     door = _door
     if door is None or door.pid != os.getpid() or door.environ != _common_environ():
-        return None
-    about = {
-        "folder": os.getcwd(),
-        "processors": sorted(os.sched_getaffinity(0)),
-        "mask": _mask_of_files(),
-    }
-    message = json.dumps(told | about).encode()
-    if len(message) > _MOST_BYTES:
         return None
     ours, theirs = socket.socketpair()
     try:
         with theirs:
-            socket.send_fds(door.requests, [message], [1, 2, theirs.fileno()])
+            if os.fstat(door.requests.fileno()).st_ino != door.file:
+                raise ConnectionError("the program has closed the socket")
+            socket.send_fds(door.requests, [_message(told)], [1, 2, theirs.fileno()])
         ours.settimeout(_HELLO_SECONDS)
-        said = ours.recv(_NUMBER.size)
-        running = Forked(ours, _NUMBER.unpack(said)[0])
+        running = Forked(ours, _NUMBER.unpack(ours.recv(_NUMBER.size))[0])
         ours.sendall(b"+")
         ours.settimeout(None)
     except (OSError, struct.error):
         ours.close()
         return None
     return running
+
+
+def _message(told: dict[str, Any]) -> bytes:
+    """What is asked, and as what the rank starts it; a long one does not go in one piece, which the socket says."""
+    import json  # every start imports this module
+
+    about = {"folder": os.getcwd(), "processors": sorted(os.sched_getaffinity(0)), "mask": _mask_of_files()}
+    return json.dumps(told | about).encode()
 
 
 def answer(connection: socket.socket) -> bool:

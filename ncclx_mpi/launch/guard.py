@@ -90,10 +90,10 @@ class Guard:
             ready = [fd for fd, _ in poll.poll()]
             if lifeline in ready:
                 return
-            message, fds, _, _ = socket.recv_fds(asked, _MOST_BYTES, _FDS)
+            message, fds, flags, _ = socket.recv_fds(asked, _MOST_BYTES, _FDS)
             if not message:
                 poll.unregister(asked.fileno())
-            elif self._nursery is not None and len(fds) == _FDS:
+            elif self._nursery is not None and len(fds) == _FDS and not flags & socket.MSG_TRUNC:
                 with contextlib.suppress(OSError):  # whoever asked finds that nobody answers
                     if process.fork() == 0:
                         os.close(lifeline)

@@ -174,6 +174,25 @@ def test_a_guard_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
     assert nursery.ask({}) is None
 
 
+CLOSES = """
+import os, sys
+from mpi4py import MPI
+from ncclx_mpi.api import spawning
+os.closerange(3, 1000) if sys.argv[2] == "closed" else None
+children = MPI.COMM_SELF.Spawn(sys.executable, ["-c", sys.argv[1], "x" * int(sys.argv[2].replace("closed", "1"))], 1)
+assert set(children.recv(source=0)) == {"x"}
+children.Disconnect()
+print(type(spawning._started[-1]).__name__)
+"""
+
+
+@pytest.mark.parametrize("how", ["closed", "150000"])
+def test_what_cannot_be_asked_is_started_in_another_way(how: str) -> None:
+    """The program has closed all that it did not know, or says more than a message holds."""
+    found = run("run", "-n", "1", "-c", CLOSES, ECHO, how, timeout=100)
+    assert (found.returncode, found.stdout) == (0, "Popen\n"), found.stderr
+
+
 def test_who_is_not_wanted_any_more_runs_nothing() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
