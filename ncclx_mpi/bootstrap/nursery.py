@@ -27,6 +27,7 @@ import select
 import signal
 import socket
 import struct
+import threading
 from typing import Any
 
 from ncclx_mpi.bootstrap import launcher
@@ -34,7 +35,9 @@ from numba_kernels.rows import NamedTuple
 
 _NUMBER = struct.Struct("i")
 _HELLO_SECONDS = 5.0
-_KILLED = -signal.SIGKILL
+_KILLED = -int(signal.SIGKILL)
+_LOOK_MS = 500
+"""So long one thread waits that others may ask, too."""
 _OF_RANK = (launcher.RANK, launcher.SIZE, launcher.LOCAL_RANK, launcher.JOB, launcher.NUMBER, launcher.PARENT)
 """What environments of ranks of one job differ in."""
 
@@ -58,30 +61,47 @@ class Forked:
         self._connection = connection
         self._pidfd = os.pidfd_open(pid)
         self._status: int | None = None
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        """Give back what a process that nobody has asked about has left."""
+        if self._status is None:
+            self._close()
 
     def poll(self) -> int | None:
         """Exit status, None while it runs."""
-        if self._status is None and select.select([self._pidfd], [], [], 0)[0]:
-            self._end()
-        return self._status
+        return self._poll(0)
 
     def wait(self) -> int:
         """Wait for its end, and return its exit status."""
-        while (status := self.poll()) is None:
-            select.select([self._pidfd], [], [])
+        while (status := self._poll(_LOOK_MS)) is None:
+            pass
         return status
 
     def kill(self) -> None:
         """Kill it; its guard then kills its ranks."""
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def _end(self) -> None:
+    def _poll(self, milliseconds: int) -> int | None:
+        with self._lock:
+            if self._status is None:
+                end = select.poll()
+                end.register(self._pidfd, select.POLLIN)
+                if end.poll(milliseconds):
+                    self._status = self._said()
+                    self._close()
+            return self._status
+
+    def _said(self) -> int:
+        """The status that it told before it ended, if it did not end by a signal."""
         said = b""
         with contextlib.suppress(OSError):
             said = self._connection.recv(_NUMBER.size, socket.MSG_DONTWAIT)
-        self._status = _NUMBER.unpack(said)[0] if len(said) == _NUMBER.size else _KILLED
+        return int(_NUMBER.unpack(said)[0]) if len(said) == _NUMBER.size else _KILLED
+
+    def _close(self) -> None:
         self._connection.close()
         os.close(self._pidfd)
 
@@ -141,6 +161,6 @@ def _common_environ() -> dict[str, str]:
 
 
 def _mask_of_files() -> int:
-    """The mask of permissions of new files; it can be asked for without being changed nowhere else."""
+    """The mask of permissions of new files, which no call tells without changing it."""
     with open("/proc/self/status") as file:
         return next((int(line.split()[1], 8) for line in file if line.startswith("Umask")), 0o022)

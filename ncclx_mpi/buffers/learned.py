@@ -34,7 +34,7 @@ def _way_of(obj: Any, found: Source) -> int:
         return pyclasses.REFUSED
     if (
         hasattr(kind, "_device") or library_of(kind) == "jax"
-    ):  # MPI.buffer, over any memory, and arrays that do not say that they are immutable
+    ):  # MPI.buffer is over any memory, and JAX does not say that it is read-only
         return pyclasses.ASKED
     if is_any_array(obj):
         return pyclasses.LIKE_ARRAY

@@ -42,73 +42,77 @@ class Guard:
     ----------
     group : int
         Process group for the ranks.
-    requests : socket
-        Where ranks ask.
+    requests : socket, optional
+        Where ranks ask, if there is a nursery.
     """
 
     def __init__(self, nursery: Nursery | None, file_limit: tuple[int, int]) -> None:
         reader, self._lifeline = os.pipe2(os.O_CLOEXEC)
-        self.requests, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.requests: socket.socket | None = None
+        asked: socket.socket | None = None
+        if nursery is not None:
+            self.requests, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._has_ended = False
         self._nursery, self._file_limit = nursery, file_limit
         try:
             self.group = process.fork()
+            if self.group == 0:
+                self._watch(reader, asked)
         except OSError:
-            for fd in (reader, self._lifeline):
-                os.close(fd)
-            self.requests.close()
-            asked.close()
+            os.close(self._lifeline)
             raise
-        if self.group == 0:
-            self._watch(reader, asked.fileno())
-        os.close(reader)
-        asked.close()
+        finally:
+            os.close(reader)
+            if asked is not None:
+                asked.close()
         with contextlib.suppress(OSError):
             os.setpgid(self.group, self.group)
 
-    def _watch(self, reader: int, asked: int) -> None:
+    def _watch(self, reader: int, asked: socket.socket | None) -> None:
         try:
             os.setpgid(0, 0)
             handlers = _ignore_signals()
             null = os.open(os.devnull, os.O_RDWR)
             for stream in range(3):
                 os.dup2(null, stream)
-            for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for fd in (reader, asked)], start=3):
+            kept = [reader] if asked is None else [reader, asked.fileno()]
+            for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for fd in kept], start=3):
                 os.dup2(fd, place, inheritable=False)
-            os.closerange(5, 65536)
-            self._wait(3, socket.socket(fileno=4), handlers)
+            os.closerange(3 + len(kept), 65536)
+            with contextlib.suppress(Exception):  # what it is for comes first
+                if asked is not None:
+                    self._serve(3, socket.socket(fileno=4), handlers)
+            os.read(3, 1)
             os.killpg(0, signal.SIGKILL)
         finally:
             os._exit(1)
 
-    def _wait(self, lifeline: int, asked: socket.socket, handlers: dict[int, Any]) -> None:
-        """Sleep until the launcher ends; fork others meanwhile."""
+    def _serve(self, lifeline: int, asked: socket.socket, handlers: dict[int, Any]) -> None:
+        """Fork launchers until this one's launcher ends."""
         poll = select.poll()
         for fd in (lifeline, asked.fileno()):
             poll.register(fd, select.POLLIN)
-        while True:
-            ready = [fd for fd, _ in poll.poll()]
-            if lifeline in ready:
-                return
+        while lifeline not in [fd for fd, _ in poll.poll()]:
             message, fds, flags, _ = socket.recv_fds(asked, _MOST_BYTES, _FDS)
             if not message:
-                poll.unregister(asked.fileno())
-            elif self._nursery is not None and len(fds) == _FDS and not flags & socket.MSG_TRUNC:
+                return
+            if len(fds) == _FDS and not flags & socket.MSG_TRUNC:
                 with contextlib.suppress(OSError):  # whoever asked finds that nobody answers
                     if process.fork() == 0:
                         os.close(lifeline)
                         asked.close()
-                        self._be_launcher(self._nursery, message, fds, handlers)
+                        self._be_launcher(message, fds, handlers)
             for fd in fds:
                 os.close(fd)
 
-    def _be_launcher(self, nursery: Nursery, message: bytes, fds: list[int], handlers: dict[int, Any]) -> NoReturn:
+    def _be_launcher(self, message: bytes, fds: list[int], handlers: dict[int, Any]) -> NoReturn:
         status = 1
         try:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
             resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
-            status = nursery(message, fds)
+            assert self._nursery is not None
+            status = self._nursery(message, fds)
         except BaseException:
             process.print_exception()
         finally:
@@ -133,7 +137,8 @@ class Guard:
             os.waitpid(self.group, 0)
         self._has_ended = True
         os.close(self._lifeline)
-        self.requests.close()
+        if self.requests is not None:
+            self.requests.close()
 
 
 def _ignore_signals() -> dict[int, Any]:

@@ -243,7 +243,7 @@ class Job:
         stdin = self.settings.stdin if rank == 0 and self.settings.stdin >= 0 else os.open(os.devnull, os.O_RDONLY)
         child.take_streams(stdin, ends[STDOUT], ends[STDERR])
         self.channel = ends.get(CHANNEL, -1)
-        if self.settings.nursery is not None:
+        if self._guard.requests is not None:
             nursery.inherit(self._guard.requests)
         job = f"{self._name}:{self._token}"
         os.environ.update(launcher.variables(rank, self.nodes.size, rank - self.nodes.ranks[0], job))
