@@ -21,6 +21,7 @@ Few classes are learned, and they are kept alive: an address must not become ano
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from numba_kernels import symbols, types
@@ -59,6 +60,8 @@ _opener, _opener_at = zeroed(WORD)
 """The address of the function that is asked."""
 _kept: dict[Any, int] = dict.fromkeys(EXPORTERS.values(), REFUSED)
 """What has been said of classes. Python's own are read in another way."""
+_lock = threading.Lock()
+"""Held by the thread that writes a row, whose words belong together."""
 
 symbols.add("ncclx_mpi_learned_classes", _classes_at)
 symbols.add("ncclx_mpi_opener", _opener_at)
@@ -71,15 +74,17 @@ _ask = types.external("PyObject_CallOneArg", types.intp(types.intp, types.intp))
 
 def learn(kind: type, how: int) -> None:
     """Have compiled code read objects of a class; what was said of it before counts no more."""
-    slot = (id(kind) >> 4) % _BUCKETS
-    while _classes[2 * slot] not in (0, id(kind)):
-        slot = (slot + 1) % _BUCKETS
-    if len(_kept) >= _MOST and kind not in _kept:
-        return
-    _kept[kind] = how
-    _classes[2 * slot + 1] = how
-    _classes[2 * slot] = id(kind)
-    open_learned_at[0] = c_address(open_learned)
+    function = c_address(open_learned)
+    with _lock:
+        if len(_kept) >= _MOST and kind not in _kept:
+            return
+        slot = (id(kind) >> 4) % _BUCKETS
+        while _classes[2 * slot] not in (0, id(kind)):
+            slot = (slot + 1) % _BUCKETS
+        _kept[kind] = how
+        _classes[2 * slot + 1] = how
+        _classes[2 * slot] = id(kind)
+        open_learned_at[0] = function
 
 
 def is_decided(kind: type) -> bool:

@@ -28,7 +28,7 @@ from numba_kernels.atomics import load64
 from numba_kernels.calls import make_symbol
 from numba_kernels.deferred import emitted
 from numba_kernels.jit import entry, kernel
-from numba_kernels.late_numpy import at_import, is_imported, np, npt
+from numba_kernels.late_numpy import at_import, is_imported, look, np, npt
 from numba_kernels.layout import WORD, zeroed
 
 NONE = -1
@@ -161,6 +161,12 @@ def register_element(key: Any, code: str) -> None:
     _kept.append(key)
     _registered[2 * slot + 1] = TYPE_NUMBERS[code]
     _registered[2 * slot] = id(key)
+
+
+def are_arrays_read() -> bool:
+    """Whether compiled code knows NumPy's arrays, which it does if they are laid out as it assumes."""
+    look()
+    return _array_type[0] != 0
 
 
 def itemsize_of_number(number: int) -> int:

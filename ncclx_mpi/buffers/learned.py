@@ -9,7 +9,7 @@ from ncclx_mpi.buffers.source import Source, has_buffer, open_source
 from ncclx_mpi.gpu_memory.streams import library_of
 from numba_kernels import pyclasses
 from numba_kernels.late_numpy import is_any_array
-from numba_kernels.pyobject import NONE, TYPE_NUMBERS, itemsize_of_number
+from numba_kernels.pyobject import NONE, TYPE_NUMBERS, are_arrays_read, itemsize_of_number
 
 _NUMBERS: dict[str | None, int] = {
     None: TYPE_NUMBERS["B"],
@@ -36,7 +36,7 @@ def _way_of(obj: Any, found: Source) -> int:
         hasattr(kind, "_device") or library_of(kind) == "jax"
     ):  # MPI.buffer is over any memory, and JAX does not say that it is read-only
         return pyclasses.ASKED
-    if is_any_array(obj):
+    if is_any_array(obj) and are_arrays_read():
         return pyclasses.LIKE_ARRAY
     if has_buffer(obj):
         return pyclasses.VIEWED

@@ -300,6 +300,42 @@ def test_a_class_with_objects_elsewhere_is_left_to_the_slow_path():
     assert (target == np.arange(4)).all()
 
 
+THREADS = """
+import ctypes, sys, threading
+import numpy as np
+from ncclx_mpi import MPI
+from numba_kernels import pyclasses
+sys.setswitchinterval(1e-6)
+kinds = [[type(f"Array{turn}.{thread}", (np.ndarray,), {}) for turn in range(2)] + [ctypes.c_double * (9 + thread)] for thread in range(8)]
+begin = threading.Barrier(8)
+def learn(thread):
+    begin.wait()
+    for kind in kinds[thread]:
+        make = kind if issubclass(kind, ctypes.Array) else lambda: np.zeros(9).view(kind)
+        for _ in range(3):
+            sent, got = make(), make()
+            sent[:] = [float(thread)] * len(sent)
+            MPI.COMM_SELF.Sendrecv(sent, 0, thread, got, 0, thread)
+            assert list(got) == [thread] * len(got)
+        done.append(kind)
+done = []
+threads = [threading.Thread(target=learn, args=(thread,)) for thread in range(8)]
+[each.start() for each in threads]
+[each.join() for each in threads]
+assert len(done) == 24
+rows = list(pyclasses._classes)
+found = {kind: how for kind, how in zip(rows[::2], rows[1::2]) if kind}
+assert found == {id(kind): pyclasses._kept[kind] for each in kinds for kind in each}
+for kind in done:
+    assert pyclasses._kept[kind] == (pyclasses.VIEWED if issubclass(kind, ctypes.Array) else pyclasses.LIKE_ARRAY)
+"""
+
+
+def test_threads_learn_classes_at_the_same_time():
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", THREADS], check=True, timeout=60)
+
+
 MANY = """
 import numpy as np
 from ncclx_mpi import MPI
