@@ -59,7 +59,7 @@ _names = make_symbol("ncclx_mpi_tensor_names")
 _exception = make_symbol("ncclx_mpi_tensor_exception")
 _type_error = make_symbol("ncclx_mpi_tensor_type_error")
 
-_call_method = types.external("PyObject_VectorcallMethod", types.intp(types.intp, types.intp, types.intp, types.intp))
+call_method = types.external("PyObject_VectorcallMethod", types.intp(types.intp, types.intp, types.intp, types.intp))
 _is_capsule = types.external("PyCapsule_IsValid", types.int32(types.intp, types.intp))
 _pointer_of = types.external("PyCapsule_GetPointer", types.intp(types.intp, types.intp))
 _error = types.external("PyErr_Occurred", types.intp())
@@ -85,7 +85,7 @@ def put_off():  # type: ignore[no-untyped-def]
 def is_on_cpu(obj, work):  # type: ignore[no-untyped-def]
     """Whether a tensor says that it is in the CPU's memory. `work`: a word to work in."""
     store64(work, obj)
-    answer = _call_method(_device(), work, 1, 0)
+    answer = call_method(_device(), work, 1, 0)
     if answer == 0:
         put_off()
         return 0
@@ -107,7 +107,7 @@ def ask_for_capsule(obj, is_of_old, work):  # type: ignore[no-untyped-def]
     store64(work, obj)
     store64(work + WORD, _version())
     store64(work + 2 * WORD, _no_copy())
-    capsule = _call_method(_method(), work, 1, 0 if is_of_old else _names())
+    capsule = call_method(_method(), work, 1, 0 if is_of_old else _names())
     if capsule != 0:
         return capsule
     return -1 if put_off() != 0 and not is_of_old else 0

@@ -303,7 +303,7 @@ def format_datatype(code: str | None) -> Datatype:
     """Datatype of a buffer format."""
     if not code:
         return CODES["BYTE"]
-    if code[0] in "@<>":
+    if code[0] in "@=<>":
         check_byte_order(code[0], f"format string {code!r}")
         code = code[1:]
     return _lookup(code)

@@ -36,6 +36,8 @@ def _way_of(obj: Any, found: Source) -> int:
         hasattr(kind, "_device") or library_of(kind) == "jax"
     ):  # MPI.buffer is over any memory, and JAX does not say that it is read-only
         return pyclasses.ASKED
+    if library_of(kind) == "torch" and are_arrays_read():
+        return pyclasses.BY_NUMPY
     if is_any_array(obj) and are_arrays_read():
         return pyclasses.LIKE_ARRAY
     if has_buffer(obj):

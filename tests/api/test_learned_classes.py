@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ncclx_mpi import MPI
+from ncclx_mpi.arguments.spec import format_datatype
 from numba_kernels import pyclasses
 
 ENTRIES = 24
@@ -44,6 +45,33 @@ class OldTensor(Tensor):
 
     def __dlpack__(self, stream=None):
         return self.values.__dlpack__()
+
+
+class TorchTensor(Tensor):
+    """As Torch's: makes an array of NumPy over its memory, if that is the CPU's."""
+
+    is_cpu, requires_grad, device = True, False, "cpu"
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def numpy(self):
+        return self.values
+
+    def is_conj(self):
+        return False
+
+    is_neg = is_conj
+
+    def data_ptr(self):
+        return self.values.ctypes.data
+
+    def stride(self):
+        return self.values.strides
+
+
+TorchTensor.__module__ = "torch"
 
 
 class Interface:
@@ -78,6 +106,7 @@ MAKERS = {
     "words": (lambda values: Words("d", values), Words, pyclasses.VIEWED),
     "tensor": (Tensor, Tensor, pyclasses.TENSOR),
     "old tensor": (OldTensor, OldTensor, pyclasses.TENSOR_OF_OLD),
+    "torch tensor": (TorchTensor, TorchTensor, pyclasses.BY_NUMPY),
     "interface": (Interface, Interface, pyclasses.ASKED),
 }
 
@@ -278,6 +307,42 @@ def test_an_interrupt_while_an_object_is_asked():
             comm.Sendrecv(obj, 0, 0, target, 0, 0)
 
 
+def test_a_tensor_of_torch_that_makes_no_array():
+    """One that requires gradients, of a type that NumPy has not, with gaps, or on a GPU."""
+
+    class Other(TorchTensor):
+        made = None
+
+        def numpy(self):
+            if isinstance(self.made, BaseException):
+                raise self.made
+            return self.made
+
+    Other.__module__ = "torch"
+    comm, target, values = MPI.COMM_SELF, np.zeros(4), np.arange(4.0)
+    obj = Other(values)
+    for made in (values, RuntimeError("requires grad"), values, np.arange(8.0)[::2], "no array", None, values):
+        obj.made = made
+        target[:] = -1
+        comm.Sendrecv(obj, 0, 0, target, 0, 0)  # by DLPack, where there is no array
+        assert (target == values).all()
+    assert how(Other) == pyclasses.BY_NUMPY
+    obj.made = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        comm.Sendrecv(obj, 0, 0, target, 0, 0)
+    obj.made, obj.is_cpu = values, False
+    comm.Sendrecv(obj, 0, 0, target, 0, 0)
+    assert how(Other) == pyclasses.REFUSED
+
+
+def test_a_format_may_say_that_it_is_the_machines():
+    """As those of JAX's arrays do."""
+    assert format_datatype("=f") == MPI.FLOAT
+    assert format_datatype("@d") == MPI.DOUBLE
+    with pytest.raises(BufferError, match="byte order"):
+        format_datatype(">f")
+
+
 def test_a_class_with_objects_elsewhere_is_left_to_the_slow_path():
     class Elsewhere(Tensor):
         """Is on a device of another kind at times."""
@@ -304,6 +369,7 @@ THREADS = """
 import ctypes, sys, threading
 import numpy as np
 from ncclx_mpi import MPI
+from ncclx_mpi.arguments.spec import format_datatype
 from numba_kernels import pyclasses
 sys.setswitchinterval(1e-6)
 kinds = [[type(f"Array{turn}.{thread}", (np.ndarray,), {}) for turn in range(2)] + [ctypes.c_double * (9 + thread)] for thread in range(8)]
