@@ -18,7 +18,7 @@ The first two take as long as for arrays of NumPy, a tensor half a microsecond a
 array), what is asked 10. A whole call takes 20 to 50 on the slow path, which also meets all that is not as compiled code wants it, and says
 what is wrong.
 
-Few classes are learned, and they are kept alive: an address must not become another class's.
+Up to 495 classes are learned (arrays of ctypes are of one for each length), and kept alive: an address must not become another class's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from numba_kernels.pytensors import ADDRESS, ELEMENT, ask_for_capsule, call_meth
 
 LIKE_ARRAY, VIEWED, TENSOR, TENSOR_OF_OLD, BY_NUMPY, ASKED, REFUSED = range(1, 8)
 """How objects of a class are read; a tensor of old is one whose library knows version 0 of DLPack only."""
-_BUCKETS, _MOST = 64, 40
+_BUCKETS, _MOST = 1024, 500
 _NATIVE = tuple(map(ord, "<=@"))
 """What a format may begin with that says what holds anyway."""
 
