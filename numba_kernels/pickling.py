@@ -44,6 +44,7 @@ from numba_kernels.pyobject import (
     list_type,
     ndarray_type,
     none_object,
+    true_object,
     tuple_type,
 )
 from numba_kernels.pysequence import items_of
@@ -85,13 +86,11 @@ symbols.add("ncclx_mpi_pickling", _table_at)
 symbols.add("ncclx_mpi_float_type", id(float))
 symbols.add("ncclx_mpi_str_type", id(str))
 symbols.add("ncclx_mpi_dict_type", id(dict))
-symbols.add("ncclx_mpi_true", id(True))
 symbols.add("ncclx_mpi_false", id(False))
 _address_of_table = make_symbol("ncclx_mpi_pickling")
 float_type = make_symbol("ncclx_mpi_float_type")
 _str_type = make_symbol("ncclx_mpi_str_type")
 dict_type = make_symbol("ncclx_mpi_dict_type")
-true_object = make_symbol("ncclx_mpi_true")
 false_object = make_symbol("ncclx_mpi_false")
 
 _as_text = types.external("PyUnicode_AsUTF8AndSize", types.intp(types.intp, types.intp))

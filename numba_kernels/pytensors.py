@@ -26,6 +26,8 @@ _FLAGS, _OF_VERSION = 24, 32
 _NDIM, _KIND, _SHAPE, _STRIDES, _OFFSET = 16, 20, 24, 32, 40
 """DLTensor, which begins with an address: dimensions, type (8 bits of code, 8 of bits, 16 of lanes), bytes before the first element."""
 _READ_ONLY = 1
+_MOST = 1 << 48
+"""Entries of a tensor that is read here, so that its bytes fit a word."""
 
 
 def _table() -> list[int]:
@@ -124,7 +126,7 @@ def _element_of(kind):  # type: ignore[no-untyped-def]
 
 @kernel("int64(int64)")
 def _entries(tensor):  # type: ignore[no-untyped-def]
-    """The number of elements, -1 if they do not lie one after another in C's order."""
+    """The number of elements, -1 if they do not lie one after another in C's order, or are more than memory has."""
     ndim, shape, strides = load32(tensor + _NDIM), load64(tensor + _SHAPE), load64(tensor + _STRIDES)
     if ndim < 0 or (ndim > 0 and shape == 0):
         return -1
@@ -133,6 +135,8 @@ def _entries(tensor):  # type: ignore[no-untyped-def]
         dimension = ndim - 1 - index
         length = load64(shape + WORD * dimension)
         if length < 0 or (strides != 0 and length != 1 and load64(strides + WORD * dimension) != entries):
+            return -1
+        if length != 0 and entries > _MOST // length:
             return -1
         entries *= length
     return entries

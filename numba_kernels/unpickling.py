@@ -41,9 +41,8 @@ from numba_kernels.pickling import (
     TUPLE,
     false_object,
     swapped,
-    true_object,
 )
-from numba_kernels.pyobject import none_object
+from numba_kernels.pyobject import none_object, true_object
 from numba_kernels.pyslots import clear_error, decrease, increase, new_bytes, new_integer, new_tuple
 
 _new_float = types.external("PyFloat_FromDouble", types.intp(types.float64))

@@ -1,6 +1,6 @@
 """Where a rank has a launcher forked for the processes that it starts: by the guard of its job, which has loaded what a launcher needs.
 
-Another interpreter takes 100 ms until it has imported a launcher, and as long again for NumPy; a fork takes 3.
+Another interpreter takes 100 ms until it has imported a launcher, and 130 for NumPy and the engine (design/029); to ask and be answered, 18.
 
 ::
 
@@ -122,7 +122,7 @@ def ask(told: dict[str, Any]) -> Forked | None:
         with theirs:
             if os.fstat(door.requests.fileno()).st_ino != door.file:
                 raise ConnectionError("the program has closed the socket")
-            socket.send_fds(door.requests, [_message(told)], [1, 2, theirs.fileno()])
+            socket.send_fds(door.requests, [_message(told)], [1, 2, theirs.fileno()], socket.MSG_DONTWAIT)
         ours.settimeout(_HELLO_SECONDS)
         running = Forked(ours, _NUMBER.unpack(ours.recv(_NUMBER.size))[0])
         ours.sendall(b"+")
@@ -144,6 +144,7 @@ def _message(told: dict[str, Any]) -> bytes:
 def answer(connection: socket.socket) -> bool:
     """In the forked launcher: say who it is, and whether it is still wanted."""
     with contextlib.suppress(OSError):
+        connection.settimeout(_HELLO_SECONDS)
         connection.sendall(_NUMBER.pack(os.getpid()))
         return bool(connection.recv(1))
     return False

@@ -17,6 +17,8 @@ _NUMBERS: dict[str | None, int] = {
     **{f"Z{code}": TYPE_NUMBERS[code.upper()] for code in "fdg"},
 }
 """Type numbers by the formats that name an element; what has no format is bytes."""
+_WORD = 1 << 63
+"""Addresses and lengths from here on fit no word, whatever an object says."""
 
 
 def decide(obj: Any, found: Source) -> None:
@@ -50,6 +52,8 @@ def _open(obj: Any) -> tuple[int, int, int, int, int, Any] | None:
     found = open_source(obj, writable=False, with_format=True)
     if found.lent is not None:
         pyclasses.learn(type(obj), pyclasses.REFUSED)
+        return None
+    if not (0 <= found.address < _WORD and 0 <= found.nbytes < _WORD):
         return None
     code = found.format if found.format is None else found.format.lstrip("@=<")
     number = _NUMBERS.get(code, NONE)

@@ -131,22 +131,15 @@ def open_source(obj: Any, *, writable: bool, with_format: bool) -> Source:
 
 
 def _open_anew(obj: Any, *, writable: bool, with_format: bool) -> Source:
-    """Open an object by the first protocol that it speaks and that has something to offer."""
-    if has_buffer(obj):
-        try:
-            return _open_export(obj, writable=writable, with_format=with_format)
-        except Exception:
-            if not _speaks_others(obj):
-                raise
-    if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-        return Source(*dlpack.open_tensor(obj, writable=writable))
-    if hasattr(obj, "__cuda_array_interface__"):
-        return _open_interface(obj, writable=writable, with_format=with_format)
-    return _open_export(obj, writable=writable, with_format=with_format)  # which says what is missing
-
-
-def _speaks_others(obj: Any) -> bool:
-    return (hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__")) or hasattr(obj, "__cuda_array_interface__")
+    """Open an object by the first protocol that it speaks."""
+    try:
+        return _open_export(obj, writable=writable, with_format=with_format)
+    except Exception:  # an object says no with any, and may have another protocol
+        if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+            return Source(*dlpack.open_tensor(obj, writable=writable))
+        if hasattr(obj, "__cuda_array_interface__"):
+            return _open_interface(obj, writable=writable, with_format=with_format)
+        raise
 
 
 def _open_again(array: Any, *, writable: bool, with_format: bool) -> Source:

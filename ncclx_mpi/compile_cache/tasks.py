@@ -17,7 +17,7 @@ _NUMBER_BYTES = 4
 _STOP = (1 << 8 * _NUMBER_BYTES) - 1
 _DONE, _FAILED = b"\1", b"\0"
 _MANY_OBJECTS = 100_000
-"""A compiler makes millions that go by themselves; looking for cycles among them every 700 takes a tenth of the time."""
+"""A compiler makes millions that go by themselves; looking for cycles among them every 700 takes 5 to 11 % of the time."""
 
 
 @dataclass(frozen=True)

@@ -205,6 +205,30 @@ def test_what_is_not_plain_is_refused_with_its_reason():
         comm.Sendrecv(np.array([None] * 3).view(Subclass), 0, 0, target, 0, 0)
 
 
+class Claims(Interface):
+    """Says that it is somewhere."""
+
+    place = None
+
+    @property
+    def __cuda_array_interface__(self):
+        said = super().__cuda_array_interface__
+        return said | {"data": (self.place, False)} if self.place is not None else said
+
+
+def test_what_no_word_holds_is_not_read():
+    comm, target, obj = MPI.COMM_SELF, np.zeros(4), Claims(np.arange(4.0))
+    for place in (None, None, 1 << 70, None, 1 << 63, None):
+        obj.place = place
+        if place is None:
+            comm.Sendrecv(obj, 0, 0, target, 0, 0)
+            assert (target == np.arange(4)).all()
+            continue
+        with pytest.raises((OverflowError, ValueError, BufferError, MPI.Exception)):
+            comm.Sendrecv([obj, 1 << 40], 0, 0, target, 0, 0)
+    assert not comm.Iprobe()
+
+
 def test_fortran_order_and_dimensions():
     comm = MPI.COMM_SELF
     for _ in range(3):
