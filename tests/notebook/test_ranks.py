@@ -117,18 +117,36 @@ def test_an_interrupt_stops_a_deadlock_and_says_where_all_are(three: Kernel) -> 
     assert three.run("%%ranks --restart\nfrom mpi4py import MPI\nMPI.COMM_WORLD.allreduce(1)").stdout == "[0-2] 3\n"
 
 
+# Done is what a rank says when its cell has ended. A rank that has not said so counts as one that does not stop.
+_TELL_OF_TWO = """
+from ncclx_mpi.notebook import cell
+take = cell.Run._take
+def take_and_tell(run, rank, message):
+    take(run, rank, message)
+    if len(run._done) == 2:
+        print("two are done", flush=True)
+cell.Run._take = take_and_tell
+"""
+
+
 def test_ranks_that_do_not_heed_are_killed_with_their_stacks(three: Kernel) -> None:
+    interrupts = 0
+
     def interrupt_twice(shown: object) -> bool:
+        nonlocal interrupts
         text = f"{shown}"
-        if "ready" in text and "interrupted; the ranks were in" not in text:
+        if interrupts == 0 and "ready" in text and "two are done" in text:
+            interrupts = 1
             three.manager.interrupt_kernel()
         elif "interrupted; the ranks were in" in text:
+            interrupts = 2
             three.manager.interrupt_kernel()
-            return True
-        return False
+        return interrupts == 2
 
+    three.run(_TELL_OF_TWO)
     source = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nif rank == 2:\n    print('ready')\n    while True: pass"
     shown = three.run(f"%%ranks\n{source}", interrupt_twice)
+    three.run("cell.Run._take = take")
     assert re.search(r'\[2\]   File "<ipython-input-.*, line 6 in <module>', shown.stderr)
     assert shown.error.startswith("KeyboardInterrupt: rank 2 did not stop and all ranks were killed")
 
