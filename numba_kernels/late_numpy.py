@@ -21,6 +21,8 @@ __all__ = ["at_import", "is_any_array", "is_array", "is_imported", "look", "np",
 
 _waiting: list[Callable[[], None]] = []
 _lock = threading.RLock()
+_is_telling = False
+"""Held, or about to be: who needs what others learn waits until they have."""
 
 
 class _Late:
@@ -69,8 +71,13 @@ def at_import(learn: Callable[[], None]) -> None:
 
 
 def look() -> None:
-    """Notice that the program has imported NumPy, if it has."""
-    if _waiting and is_imported():
+    """Notice that the program has imported NumPy, if it has: who waits for that has learned of it when this returns, in whichever thread."""
+    global _is_telling
+    if (_waiting or _is_telling) and is_imported():
         with _lock:
-            while _waiting:
-                _waiting.pop(0)()
+            before, _is_telling = _is_telling, True
+            try:
+                while _waiting:
+                    _waiting.pop(0)()
+            finally:
+                _is_telling = before

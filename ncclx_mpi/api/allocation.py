@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ncclx_mpi import late, runtime
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.info import INFO_NULL, Info
-from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.source import allocate
 from ncclx_mpi.errors import ERR_ARG, ERR_NO_MEM, fail
-from numba_kernels.late_numpy import np
 
 if TYPE_CHECKING:
     from ncclx_mpi.api import memory
@@ -19,7 +18,7 @@ else:
     memory = late.module("ncclx_mpi.api.memory")
 
 _allocated: dict[int, Any] = {}
-"""What Free_mem releases: by address, the arena it came from, or the private array."""
+"""What Free_mem releases: by address, the arena it came from, or private memory."""
 
 
 def Alloc_mem(size: int, info: Info = INFO_NULL) -> buffer:
@@ -52,8 +51,7 @@ def _allocate(nbytes: int) -> tuple[int, Any]:
     if runtime.is_active():
         heap = _heap()
         return heap.allocate(nbytes), heap.free
-    private = np.empty(nbytes, np.uint8)
-    return array_words(private)[0], private
+    return allocate(nbytes)
 
 
 @functools.cache

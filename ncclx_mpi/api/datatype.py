@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,9 +15,9 @@ from ncclx_mpi.api.accessors import Attributed, Named
 from ncclx_mpi.api.handle import PUBLIC, Handle, instance, integer
 from ncclx_mpi.arguments import host_view, spec
 from ncclx_mpi.buffers import named, packing, shapes, source
-from ncclx_mpi.buffers.layout import Layout, Words, find, usable, words
+from ncclx_mpi.buffers.layout import Integers, Layout, Recipe, find, usable
 from ncclx_mpi.errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_TYPE, fail
-from numba_kernels.late_numpy import is_any_array, np
+from numba_kernels.late_numpy import is_any_array
 from numba_kernels.pyobject import register_element
 
 if TYPE_CHECKING:
@@ -268,15 +270,14 @@ class Datatype(Named, Attributed, Handle):
         recipe = self._need("Get_envelope").recipe
         if recipe is None:
             return 0, 0, 0, 0, mpi.COMBINER_NAMED
-        return len(recipe.integers), 0, sum(np.size(each) for each in recipe.counts), len(recipe.layouts), recipe.combiner
+        return len(recipe.integers), 0, len(_items(recipe)), len(recipe.layouts), recipe.combiner
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Integers, addresses, counts and datatypes it was made from."""
         recipe = self._need("Get_contents").recipe
         if recipe is None:
             fail(ERR_TYPE, "Datatype.Get_contents: a predefined datatype has no contents")
-        counts = [count for each in recipe.counts for count in np.atleast_1d(each).tolist()]
-        return list(recipe.integers), [], counts, [Datatype._refer(each) for each in recipe.layouts]
+        return list(recipe.integers), [], _items(recipe), [Datatype._refer(each) for each in recipe.layouts]
 
     def decode(self) -> tuple[Datatype, str, dict[str, Any]]:
         """Base type, name of the constructor, and its arguments."""
@@ -395,16 +396,28 @@ class Datatype(Named, Attributed, Handle):
         return self._state.typechar or "V"
 
 
-def _numbers(*sequences: Sequence[int] | Iterable[int]) -> list[Words]:
+def _numbers(*sequences: Sequence[int] | Iterable[int]) -> list[Integers]:
     """Arrays of equal lengths."""
-    found: list[Words] = []
+    found: list[Integers] = []
     for sequence in sequences:
         if not hasattr(sequence, "__len__"):
             raise TypeError(f"object of type '{type(sequence).__name__}' has no len()")
-        found.append(words(integer(item, "item") for item in sequence))
+        found.append(_integers(sequence.tolist() if is_any_array(sequence) else sequence))
         if len(found[-1]) != len(found[0]):
             raise ValueError(f"expecting {len(found[0])} items, got {len(found[-1])}")
     return found
+
+
+def _integers(sequence: Iterable[int]) -> Integers:
+    if isinstance(sequence, list | tuple):
+        with contextlib.suppress(TypeError, OverflowError):  # says below which item it is
+            return array("q", sequence)
+    return array("q", [integer(item, "item") for item in sequence])
+
+
+def _items(recipe: Recipe) -> list[int]:
+    """Counts of a recipe, those of arrays too."""
+    return [count for each in recipe.counts for count in ((each,) if isinstance(each, int) else each)]
 
 
 def _count(count: Any, what: str) -> int:
@@ -442,7 +455,7 @@ def _datatype_decode(datatype: Datatype, mark: bool = False) -> tuple[Datatype, 
     recipe = datatype._need("decode").recipe
     if recipe is None:
         return datatype, "NAMED", {}
-    params = {name: each.tolist() if is_any_array(each) else each for name, each in recipe.params.items()}
+    params = {name: each.tolist() if isinstance(each, array) else each for name, each in recipe.params.items()}
     types = [_constant(each) if each.is_named else Datatype._refer(each) for each in recipe.layouts]
     if recipe.combiner == mpi.COMBINER_STRUCT:
         params["datatypes"] = types

@@ -1,7 +1,7 @@
-"""MPI.buffer, which is imported when it is first used, since it needs NumPy.
+"""MPI.buffer, memory at an address, which is imported when it is first used.
 
-`buffer` is an array type underneath, of which nothing but the memory shows (:mod:`ncclx_mpi.api.bare_array`). It is a view over the
-whole address space, so that it costs no copy and no ctypes type for each length; what keeps the memory alive is held beside it.
+What keeps the memory alive is held beside its address. Compiled code exports it (:mod:`numba_kernels.pybuffers`), as that of a class of an
+extension module would be: so Python, NumPy and mpi4py's users have views of it, and NumPy is not needed for it.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from __future__ import annotations
 import operator
 from typing import Any, Self, SupportsIndex
 
-from ncclx_mpi.api.bare_array import BareArray
 from ncclx_mpi.api.docstrings import begin_with_signatures
 from ncclx_mpi.api.handle import PUBLIC
+from ncclx_mpi.buffers.export import enter
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_HOST
-from ncclx_mpi.buffers.memory import ORIGIN, SPACE, array_words
-from ncclx_mpi.buffers.source import Source, open_source
+from ncclx_mpi.buffers.memory import ORIGIN, SPACE, span
+from ncclx_mpi.buffers.source import Source, allocate, open_source
 from ncclx_mpi.gpu_memory.memory import at as device_memory
-from numba_kernels.late_numpy import np
+from numba_kernels import pybuffers
+from numba_kernels.jit import c_address
+from numba_kernels.pybuffers import READ_ONLY, REFUSED, WRITABLE
 
-_BYTE = np.dtype(np.uint8)
-_Base: Any = np.ndarray
 
-
-class buffer(BareArray):
+class buffer:
     """A piece of memory: bytes at an address, and what keeps them alive."""
 
     __module__ = PUBLIC
-    __slots__ = ("_device", "_obj", "_owner")
+    __slots__ = ("__weakref__", "_access", "_address", "_device", "_nbytes", "_obj", "_owner", "_readonly")
     _obj: Any
     _owner: Any
     _device: int
+    _address: int
+    _nbytes: int
+    _readonly: bool
+    _access: int
 
     def __new__(cls, *args: Any) -> Self:
         """Make a view of an object's memory, or an empty one."""
@@ -40,20 +43,28 @@ class buffer(BareArray):
     @classmethod
     def _over(cls, address: int, nbytes: int, readonly: bool, obj: Any, owner: Any, device: int = CPU) -> Self:
         """Make a view of raw memory."""
-        self = _Base.__new__(cls, (nbytes,), _BYTE, SPACE, max(address - ORIGIN, 0))
+        self = object.__new__(cls)
+        self._address, self._nbytes, self._readonly = address, nbytes, readonly
+        self._access = REFUSED if device not in ON_HOST else READ_ONLY if readonly else WRITABLE
         self._obj, self._owner, self._device = obj, owner, device
-        if readonly:
-            _Base.setflags(self, write=False)
-        return self  # type: ignore[no-any-return]
+        return self
 
     @classmethod
     def _opened(cls, found: Source, obj: Any) -> Self:
         return cls._over(found.address, found.nbytes, found.readonly, obj, found.owner, found.device)
 
-    def __array_finalize__(self, obj: Any) -> None:
-        """Give views that NumPy makes their own fields."""
-        self._obj = self._owner = obj
-        self._device = getattr(obj, "_device", CPU)
+    def __buffer__(self, flags: int, /) -> memoryview:
+        """Return a view of the memory."""
+        self._check_device()
+        view = span(self._address, self._nbytes)
+        return view.toreadonly() if self._readonly else view
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Where the memory is, of a GPU's alone."""
+        if self._device in ON_HOST:
+            raise AttributeError("the memory is the CPU's")
+        return {"version": 3, "typestr": "|u1", "shape": (self._nbytes,), "data": (self._address, self._readonly)}
 
     @staticmethod
     def allocate(nbytes: int, clear: bool = False) -> buffer:
@@ -61,8 +72,8 @@ class buffer(BareArray):
         size = operator.index(nbytes)
         if size < 0:
             raise ValueError("expecting non-negative size")
-        memory = np.zeros(size, _BYTE) if clear else np.empty(size, _BYTE)
-        return buffer._over(array_words(memory)[0], size, False, memory, memory)
+        address, owner = allocate(size, clear=clear)
+        return buffer._over(address, size, False, owner[-1], owner)
 
     @staticmethod
     def frombuffer(obj: Any, readonly: bool = False) -> buffer:
@@ -86,8 +97,7 @@ class buffer(BareArray):
     @property
     def address(self) -> int:
         """Address of the first byte."""
-        found = array_words(self)[0]
-        return 0 if self._owner is None and not len(self) else found
+        return self._address
 
     @property
     def obj(self) -> Any:
@@ -97,12 +107,12 @@ class buffer(BareArray):
     @property
     def nbytes(self) -> int:
         """Length in bytes."""
-        return len(self)
+        return self._nbytes
 
     @property
     def readonly(self) -> bool:
         """Whether it must not be written to."""
-        return not _Base.flags.__get__(self).writeable
+        return self._readonly
 
     @property
     def format(self) -> str:
@@ -131,9 +141,9 @@ class buffer(BareArray):
 
     def release(self) -> None:
         """Give the memory up; the view is empty from then on."""
-        _Base.__setstate__(self, (1, (0,), _BYTE, False, b""))
+        self._nbytes = self._address = 0
+        self._readonly, self._access, self._device = False, WRITABLE, CPU
         self._obj = self._owner = None
-        self._device = CPU
 
     def _check_device(self) -> None:
         if self._device not in ON_HOST:
@@ -141,15 +151,14 @@ class buffer(BareArray):
 
     def __len__(self) -> int:
         """Length in bytes."""
-        length: int = _Base.__len__(self)
-        return length
+        return self._nbytes
 
     def __getitem__(self, item: SupportsIndex | slice) -> Any:
         """One byte as an integer, or a view of a part."""
         self._check_device()
         start, stop = _range(item, len(self))
         if not isinstance(item, slice):
-            return _Base.item(self, start)
+            return span(self._address + start, 1)[0]
         return buffer._over(self.address + start, stop - start, self.readonly, self, self, self._device)
 
     def __setitem__(self, item: SupportsIndex | slice, value: Any) -> None:
@@ -159,7 +168,7 @@ class buffer(BareArray):
             raise TypeError("buffer is read-only")
         start, stop = _range(item, len(self))
         target = memoryview(self)[start:stop]
-        if hasattr(value, "__index__") and not isinstance(value, _Base):
+        if hasattr(value, "__index__") and not isinstance(value, buffer):
             target[:] = bytes([operator.index(value) & 0xFF]) * (stop - start)
             return
         if not isinstance(item, slice):
@@ -187,6 +196,8 @@ class buffer(BareArray):
 
 
 memory = buffer
+pybuffers.introduce(buffer, "_address", "_nbytes", "_access", "buffer is not CPU-accessible")
+enter(buffer, c_address(pybuffers.get_buffer))
 
 
 def _range(item: Any, length: int) -> tuple[int, int]:

@@ -19,14 +19,13 @@ from ncclx_mpi.api.datatype import Datatype, kind_of
 from ncclx_mpi.api.handle import Handle, constant
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout, committed
-from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.named import LAYOUTS
+from ncclx_mpi.buffers.source import allocate
 from ncclx_mpi.collectives.fast import ELEMENTS
 from ncclx_mpi.state import State
 from ncclx_mpi.typing import BufSpec
 from numba_kernels import reduce
-from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, zeroed
 from numba_kernels.pyobject import TYPE_NUMBERS
 from transports import messages
@@ -307,10 +306,10 @@ def _laid_out(layout: Layout, packed: int, count: int) -> buffer:
     low, high = layout.reach(count)
     nbytes = max(count * layout.extent, 0)
     start = min(low, 0)
-    area = np.zeros(max(high, nbytes) - start, np.uint8)
-    origin = array_words(area)[0] - start
+    address, area = allocate(max(high, nbytes) - start, clear=True)
+    origin = address - start
     packing.unpack(layout, packed, count * layout.size, origin)
-    return memory.buffer._over(origin, nbytes, False, area, area)
+    return memory.buffer._over(origin, nbytes, False, area[-1], area)
 
 
 def _callback(apply: Callable[[int, int, int, int], None]) -> tuple[int, Any]:

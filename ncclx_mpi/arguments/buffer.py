@@ -10,11 +10,10 @@ from ncclx_mpi.arguments import bounce_buffers, gpu_packing
 from ncclx_mpi.arguments.gpu_packing import Piece
 from ncclx_mpi.buffers import packing
 from ncclx_mpi.buffers.layout import Layout
-from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.source import allocate
 from ncclx_mpi.errors import ERR_NO_MEM, fail
 from ncclx_mpi.gpu_memory import staging
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
-from numba_kernels.late_numpy import np
 from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -277,8 +276,7 @@ class Copy:
         device = next((block.device for block in blocks if block.device is not None), None)
         self.owner: Any
         if device is None:
-            self.owner = _room(total)
-            self.address = array_words(self.owner)[0]
+            self.address, self.owner = _room(total)
         else:
             self.owner = gpu_packing.lease(device, total)
             self.address = self.owner.address
@@ -310,11 +308,11 @@ class Copy:
         return found
 
 
-def _room(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _room(nbytes: int) -> tuple[int, Any]:
     """Memory for packed elements."""
     try:
-        return np.empty(max(nbytes, 1), np.uint8)
-    except (MemoryError, ValueError):
+        return allocate(nbytes)
+    except MemoryError:
         fail(ERR_NO_MEM, f"no memory for {nbytes} bytes of elements with gaps, which are packed on their way; move fewer at a time")
 
 

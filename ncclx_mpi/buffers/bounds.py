@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
-from ncclx_mpi.buffers.source import open_export
+from ncclx_mpi.buffers.source import is_raw, open_export
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.gpu_memory.staging import Lease
 from numba_kernels.late_numpy import is_any_array
@@ -97,9 +97,8 @@ def _behind(owner: Any) -> Any:
     if isinstance(owner, memoryview):
         return owner.obj
     if is_any_array(owner):
-        if not hasattr(owner, "_owner"):
-            return owner if owner.flags.owndata else owner.base
-        # an MPI.buffer, whose base is the whole address space; its owner is an address where that was allocated
+        return owner if owner.flags.owndata else owner.base
+    if is_raw(owner):  # its owner is an address where that was allocated
         return owner if isinstance(owner._owner, int) else owner._owner
     if isinstance(owner, _Data):
         return owner if owner._b_needsfree_ else _behind_data(owner)

@@ -43,11 +43,16 @@ def export(kind: type, memory: Callable[[Any], tuple[int, int]]) -> None:
             address, nbytes = memory(instance)
         return int(_fill(view, instance, address, nbytes, 0, flags))
 
+    callback = _GET_BUFFER(get_buffer)
+    _kept.append(callback)
+    enter(kind, ctypes.cast(callback, ctypes.c_void_p).value or 0)
+
+
+def enter(kind: type, function: int) -> None:
+    """Have a C function, the ``bf_getbuffer`` at an address, export what instances of `kind` and of subclasses made from now on do."""
     functions = _functions(kind)
-    if functions and not _word(functions):
-        callback = _GET_BUFFER(get_buffer)
-        _kept.append(callback)
-        ctypes.c_size_t.from_address(functions).value = ctypes.cast(callback, ctypes.c_void_p).value or 0
+    if functions:
+        ctypes.c_size_t.from_address(functions).value = function
 
 
 class _Known(bytearray):

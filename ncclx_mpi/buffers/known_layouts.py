@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
-from ncclx_mpi.buffers.layout import Layout, Words
-from numba_kernels import pylayouts
-from numba_kernels.late_numpy import np
+from ncclx_mpi.buffers.layout import Layout
+from numba_kernels import pylayouts, typemap
+from numba_kernels.jit import entry
+from numba_kernels.typemap import IRREGULAR
+
+_step = functools.cache(functools.partial(entry, typemap.regular_step))
 
 
 def learn(layouts: Iterable[Layout]) -> None:
@@ -14,12 +18,11 @@ def learn(layouts: Iterable[Layout]) -> None:
     for layout in layouts:
         if layout.size and layout.table is not None and not pylayouts.is_known(layout):
             bounds = layout.size, layout.extent, layout.true_lb, layout.true_ub
-            pylayouts.remember(layout, (*layout.table, *bounds, *_regular(layout.blocks)))
+            pylayouts.remember(layout, (*layout.table, *bounds, *_regular(layout)))
 
 
-def _regular(blocks: Words) -> tuple[int, int]:
+def _regular(layout: Layout) -> tuple[int, int]:
     """Bytes of each block and the distance between two, if all are the same, else 0."""
-    steps = np.diff(blocks[:, 0])
-    if (blocks[:, 1] != blocks[0, 1]).any() or (steps != steps[:1]).any():
-        return 0, 0
-    return int(blocks[0, 1]), int(steps[0]) if len(steps) else 0
+    blocks = layout.typemap
+    step = _step()(blocks.buffer_info()[0], len(blocks) // 2)
+    return (0, 0) if step == IRREGULAR else (blocks[1], step)

@@ -10,41 +10,51 @@ itself; larger layouts are walked as runs of smaller ones (:meth:`Layout.runs`).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.memory import Words
 from ncclx_mpi.errors import ERR_TYPE, fail
-from numba_kernels.late_numpy import np, npt
+from numba_kernels import typemap
+from numba_kernels.jit import entry
+from numba_kernels.late_numpy import np
+from numba_kernels.layout import WORD, zeroed
 from numba_kernels.rows import NamedTuple
+from numba_kernels.typemap import EXTREMES
 
-Words: TypeAlias = "npt.NDArray[np.int64]"
+Integers: TypeAlias = "array[int]"
 
+_list_blocks, _list_strided, _measure = (
+    functools.cache(functools.partial(entry, kernel)) for kernel in (typemap.list_blocks, typemap.list_strided, typemap.measure)
+)
+"""Each returns its entry point, which is bound at the first call."""
 
 Span = tuple[int, int, int, int]
 """Lower and upper bound, and the true ones."""
 
 
-class Listed(NamedTuple):
-    """Blocks of one old layout: `lengths[i]` elements of it at byte `offsets[i]`."""
+class Listed:
+    """Words of one old layout: `lengths[i]` elements of it at byte `offsets[i]`, `total` in all.
 
-    old: Layout
-    lengths: Words
-    offsets: Words
+    `entries` is how many blocks the program listed one by one, here and in the old layout.
+    """
 
-    @property
-    def total(self) -> int:
-        """Number of elements in all blocks."""
-        return int(self.lengths.sum())
+    __slots__ = ("_high", "_low", "entries", "lengths", "offsets", "old", "total")
 
-    @property
-    def entries(self) -> int:
-        """How many blocks the program listed one by one, here and in the old layout."""
-        return len(self.lengths) + self.old.entries
+    def __init__(self, old: Layout, lengths: Integers, offsets: Integers) -> None:
+        self.old = old
+        self.lengths = lengths
+        self.offsets = offsets
+        self.entries = len(lengths) + old.entries
+        found, at = zeroed(EXTREMES.total)
+        _measure()(_address(lengths), _address(offsets), len(lengths), old.extent, at)
+        self.total, self._low, self._high = found
 
     @property
     def nblocks(self) -> int:
@@ -53,26 +63,17 @@ class Listed(NamedTuple):
 
     def span(self) -> Span:
         """Bounds of all elements, of which there are some."""
-        lengths, offsets = self.lengths, self.offsets
-        used = lengths > 0
-        if not used.all():
-            lengths, offsets = lengths[used], offsets[used]
-        reaches = (lengths - 1) * self.old.extent
-        low = int((offsets + np.minimum(reaches, 0)).min())
-        return _around(self.old, low, int((offsets + np.maximum(reaches, 0)).max()))
+        return _around(self.old, self._low, self._high)
 
-    def tile(self) -> Words:
-        """Blocks of bytes of all elements."""
-        old, lengths, offsets = self
-        if len(old.blocks) == 1 and old.blocks[0, 1] == old.extent:
-            return np.stack([offsets + old.blocks[0, 0], lengths * old.extent], axis=1)
-        starts = np.repeat(offsets, lengths)
-        within = np.arange(len(starts)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return _tiled(starts + within * old.extent, old.blocks)
+    def tile(self, rows: int, count: int) -> int:
+        """Write blocks of bytes of all elements behind the first `count` rows at an address; return how many there are then."""
+        lengths, old = self.lengths, self.old
+        where = _address(lengths), _address(self.offsets), len(lengths)
+        return _list_blocks()(rows, count, *where, old.extent, *_rows_of(old))  # type: ignore[no-any-return]
 
     def runs(self, origin: int) -> Iterator[Run]:
         """The elements as runs of layouts whose blocks are few enough to be listed."""
-        for length, offset in zip(self.lengths.tolist(), self.offsets.tolist(), strict=True):
+        for length, offset in zip(self.lengths, self.offsets, strict=True):
             yield from self.old.runs(origin + offset, length)
 
 
@@ -111,12 +112,10 @@ class Strided:
                 high += reach
         return _around(self.old, low, high)
 
-    def tile(self) -> Words:
-        """Blocks of bytes of all elements."""
-        old, starts = self.old, self.start + np.arange(self.count) * self.step
-        if len(old.blocks) == 1 and old.blocks[0, 1] == old.extent:
-            return np.stack([starts + old.blocks[0, 0], np.broadcast_to(self.length * old.extent, self.count)], axis=1)
-        return _tiled((starts[:, None] + np.arange(self.length) * old.extent).reshape(-1), old.blocks)
+    def tile(self, rows: int, count: int) -> int:
+        """Write blocks of bytes of all elements behind the first `count` rows at an address; return how many there are then."""
+        groups = self.start, self.step, self.count, self.length
+        return _list_strided()(rows, count, *groups, self.old.extent, *_rows_of(self.old))  # type: ignore[no-any-return]
 
     def runs(self, origin: int) -> Iterator[Run]:
         """The elements as runs of layouts whose blocks are few enough to be listed."""
@@ -152,7 +151,7 @@ class Recipe(NamedTuple):
 
     combiner: int
     integers: tuple[int, ...]
-    counts: tuple[int | Words, ...]
+    counts: tuple[int | Integers, ...]
     layouts: tuple[Layout, ...]
     params: dict[str, Any]
 
@@ -166,11 +165,11 @@ class Layout:
 
     __slots__ = (
         "__weakref__",
-        "_blocks",
         "_contiguous",
         "_handle",
         "_nblocks",
         "_table",
+        "_typemap",
         "align",
         "attributes",
         "code",
@@ -206,7 +205,7 @@ class Layout:
         self.typestr: str | None = None
         self.committed = recipe is None
         self.attributes: dict[int, Any] | None = None
-        self._blocks: list[Words] = []
+        self._typemap: list[Integers] = []
         self._contiguous: bool | None = None
         self._nblocks: int | None = None
         self._table: tuple[int, int] | None = None
@@ -270,30 +269,41 @@ class Layout:
 
     @property
     def blocks(self) -> Words:
-        """Offset and length in bytes of each block of one element, in packing order, neighbours merged; of flat layouts only.
+        """Offset and length in bytes of each block of one element, in packing order, neighbours merged; of flat layouts only."""
+        return np.frombuffer(self.typemap, np.int64).reshape(-1, 2)
+
+    @property
+    def typemap(self) -> Integers:
+        """The words of :attr:`blocks`, without NumPy.
 
         Compiled code is told where they are, so they are the same for all threads, and stay: of several that are made at once the first.
         """
-        if not self._blocks:
-            self._blocks.append(_merge(np.concatenate([part.tile() for part in self._filled()] or [self._whole()])))
-        return self._blocks[0]
+        if not self._typemap:
+            self._typemap.append(self._list())
+        return self._typemap[0]
 
-    def _whole(self) -> Words:
-        """The only block of a basic element; there is none in what has parts without bytes."""
-        return np.array([[0, self.size]], np.int64)
+    def _list(self) -> Integers:
+        if not self.parts:
+            return array("q", (0, self.size) if self.size else ())
+        found, rows = zeroed(2 * WORD * self.nblocks)
+        count = 0
+        for part in self._filled():
+            count = part.tile(rows, count)
+        del found[2 * count :]
+        return found
 
     @property
     def table(self) -> tuple[int, int] | None:
         """Address and number of the blocks, as compiled code takes them; None of a layout that is not flat."""
         if self._table is None and self.is_flat:
-            self._table = array_words(self.blocks)[0], len(self.blocks)
+            self._table = _rows_of(self)
         return self._table
 
     @property
     def contiguous(self) -> bool:
         """Whether any number of elements, one after the other, covers one run of bytes."""
         if self._contiguous is None:
-            self._contiguous = self.size == 0 or (self.size == self.extent and self.is_flat and len(self.blocks) == 1)
+            self._contiguous = self.size == 0 or (self.size == self.extent and self.is_flat and len(self.typemap) == 2)
         return self._contiguous
 
     @property
@@ -361,11 +371,6 @@ _handing_out = threading.RLock()
 _by_handle: weakref.WeakValueDictionary[int, Layout] = weakref.WeakValueDictionary()
 
 
-def words(values: Iterable[int]) -> Words:
-    """Return `values` as an array of 64-bit integers."""
-    return np.fromiter(values, np.int64)
-
-
 def once(old: Layout) -> Strided:
     """One element of a layout, where it is."""
     return Strided(old, 1, 1)
@@ -401,22 +406,14 @@ def _around(old: Layout, low: int, high: int) -> Span:
     return low + old.lb, high + old.ub, low + old.true_lb, high + old.true_ub
 
 
-def _tiled(starts: Words, inner: Words) -> Words:
-    """The blocks of elements whose origins are at `starts`."""
-    tiled = np.empty((len(starts), len(inner), 2), np.int64)
-    tiled[:, :, 0] = starts[:, None] + inner[:, 0]
-    tiled[:, :, 1] = inner[:, 1]
-    return tiled.reshape(-1, 2)
+def _address(numbers: Integers) -> int:
+    return numbers.buffer_info()[0]
 
 
-def _merge(blocks: Words) -> Words:
-    """Drop empty blocks and join each block with the next where that follows it in memory."""
-    blocks = blocks[blocks[:, 1] > 0]
-    if len(blocks) < 2:
-        return np.ascontiguousarray(blocks)
-    first = np.concatenate([[True], blocks[1:, 0] != blocks[:-1, 0] + blocks[:-1, 1]])
-    index = np.flatnonzero(first)
-    return np.stack([blocks[index, 0], np.add.reduceat(blocks[:, 1], index)], axis=1)
+def _rows_of(layout: Layout) -> tuple[int, int]:
+    """Address and number of the blocks of a flat layout."""
+    address, count = layout.typemap.buffer_info()
+    return address, count // 2
 
 
 def usable(layout: Layout | None, what: str) -> Layout:

@@ -34,9 +34,7 @@ def _way_of(obj: Any, found: Source) -> int:
     kind = type(obj)
     if found.lent is not None:
         return pyclasses.REFUSED
-    if (
-        hasattr(kind, "_device") or library_of(kind) == "jax"
-    ):  # MPI.buffer is over any memory, and JAX does not say that it is read-only
+    if library_of(kind) == "jax":  # which does not say that it is read-only
         return pyclasses.ASKED
     if library_of(kind) == "torch" and are_arrays_read():
         return pyclasses.BY_NUMPY

@@ -20,6 +20,7 @@ SPACE: Any = (ctypes.c_ubyte * ((1 << ADDRESS_BITS) - ORIGIN)).from_address(ORIG
 """All memory from address ORIGIN on; not from 0, since NumPy takes a null buffer for none."""
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+Words: TypeAlias = "npt.NDArray[np.int64]"
 
 C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE = 0x1, 0x2, 0x400
 _FIELDS = struct.Struct(f"={object.__basicsize__}xqi4xqqqqi")
@@ -30,6 +31,11 @@ _VIEW = memoryview(SPACE).cast("B")
 def view(address: int, nbytes: int) -> Bytes:
     """The bytes at an address, as a writable array."""
     return np.ndarray((nbytes,), np.uint8, SPACE, address - ORIGIN if nbytes else 0)
+
+
+def span(address: int, nbytes: int) -> memoryview:
+    """The bytes at an address, without NumPy."""
+    return _VIEW[address - ORIGIN : address - ORIGIN + nbytes] if nbytes else _VIEW[:0]
 
 
 def array_words(array: npt.NDArray[Any]) -> tuple[int, int, int]:

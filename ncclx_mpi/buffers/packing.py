@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator
 
 from ncclx_mpi.buffers.bounds import check_inside
-from ncclx_mpi.buffers.layout import Layout, Run, Words
-from ncclx_mpi.buffers.memory import Bytes, array_words, view
+from ncclx_mpi.buffers.layout import Layout, Run
+from ncclx_mpi.buffers.memory import Bytes, Words, array_words, view
 from ncclx_mpi.buffers.source import Source
 from ncclx_mpi.errors import ERR_ARG, ERR_TRUNCATE, ERR_TYPE, fail
 from numba_kernels import pack as kernels
@@ -53,16 +53,16 @@ def unpack(layout: Layout, source: int, nbytes: int, target: int) -> None:
 def pack_part(layout: Layout, source: int, first: int, nbytes: int, target: int) -> None:
     """Copy `nbytes` of the packed bytes of elements, of which the first one is at `source`, from byte `first` of them on."""
     for run, skipped, part in _part(layout, source, first, nbytes):
-        table = run.layout.blocks
-        _pack_range()(array_words(table)[0], len(table), run.layout.size, run.layout.extent, run.origin, skipped, part, target, 0)
+        address, count = run.layout.typemap.buffer_info()
+        _pack_range()(address, count // 2, run.layout.size, run.layout.extent, run.origin, skipped, part, target, 0)
         target += part
 
 
 def unpack_part(layout: Layout, source: int, first: int, nbytes: int, target: int) -> None:
     """Copy packed bytes to elements, of which the first one is at `target`: they are those from byte `first` of all on."""
     for run, skipped, part in _part(layout, target, first, nbytes):
-        table = run.layout.blocks
-        _unpack_range()(array_words(table)[0], len(table), run.layout.size, run.layout.extent, source, skipped, part, run.origin, 0)
+        address, count = run.layout.typemap.buffer_info()
+        _unpack_range()(address, count // 2, run.layout.size, run.layout.extent, source, skipped, part, run.origin, 0)
         source += part
 
 
@@ -110,11 +110,12 @@ def extract(layout: Layout, packed: Source, position: int, wanted: Source, *, is
     """Fill `wanted` with elements packed at byte `position` of `packed`; return the position after them."""
     count = _whole_elements(layout, wanted)
     end = _end(layout, count, packed, position)
-    source = view(packed.address + position, end - position)
     if is_external:
-        source = source.copy()
-        swap(layout, source)
-    unpack(layout, array_words(source)[0], end - position, wanted.address)
+        native = view(packed.address + position, end - position).copy()
+        swap(layout, native)
+        unpack(layout, array_words(native)[0], end - position, wanted.address)
+    else:
+        unpack(layout, packed.address + position, end - position, wanted.address)
     return end
 
 

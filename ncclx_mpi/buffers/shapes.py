@@ -5,14 +5,20 @@ Arguments arrive checked for type only; counts, lengths and bounds are checked h
 
 from __future__ import annotations
 
+import functools
+import math
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.buffers.layout import Layout, Listed, Part, Recipe, Strided, Words, once
+from ncclx_mpi.buffers.layout import Integers, Layout, Listed, Part, Recipe, Strided, once
 from ncclx_mpi.errors import ERR_ARG, ERR_COUNT, fail
-from numba_kernels.late_numpy import is_any_array, np
+from numba_kernels import typemap
+from numba_kernels.jit import entry
+from numba_kernels.layout import WORD, zeroed
 
+_scale = functools.cache(functools.partial(entry, typemap.scale))
 _REACH = 1 << 62
 _DISTRIBUTIONS = (mpi.DISTRIBUTE_BLOCK, mpi.DISTRIBUTE_CYCLIC, mpi.DISTRIBUTE_NONE)
 
@@ -44,9 +50,10 @@ def vector(old: Layout, count: int, blocklength: int, stride: int, *, in_bytes: 
     return _derive(combiner, [Strided(old, count, blocklength, step)], (count, blocklength, stride), params)
 
 
-def indexed(old: Layout, blocklengths: Words, displacements: Words, *, in_bytes: bool) -> Layout:
-    """Blocks of given lengths at given displacements in elements (or bytes)."""
+def indexed(old: Layout, blocklengths: Integers, displacements: Integers, *, in_bytes: bool) -> Layout:
+    """Words of given lengths at given displacements in elements (or bytes)."""
     _check_counts(blocklengths)
+    _check_reach(max(blocklengths, default=0) * abs(old.extent))
     offsets = _offsets(old, displacements, in_bytes=in_bytes)
     params = {"blocklengths": blocklengths, "displacements": displacements}
     counts = (len(blocklengths), blocklengths, displacements)
@@ -54,22 +61,23 @@ def indexed(old: Layout, blocklengths: Words, displacements: Words, *, in_bytes:
     return _derive(combiner, [Listed(old, blocklengths, offsets)], counts, params)
 
 
-def indexed_block(old: Layout, blocklength: int, displacements: Words, *, in_bytes: bool) -> Layout:
-    """Blocks of one length at given displacements in elements (or bytes)."""
+def indexed_block(old: Layout, blocklength: int, displacements: Integers, *, in_bytes: bool) -> Layout:
+    """Words of one length at given displacements in elements (or bytes)."""
     _check_counts([blocklength])
     offsets = _offsets(old, displacements, in_bytes=in_bytes)
-    lengths = np.broadcast_to(np.int64(blocklength), len(displacements))
+    _check_reach(blocklength * abs(old.extent))
+    lengths = array("q", [blocklength]) * len(displacements)
     params = {"blocklength": blocklength, "displacements": displacements}
     counts = (len(displacements), blocklength, displacements)
     combiner = mpi.COMBINER_HINDEXED_BLOCK if in_bytes else mpi.COMBINER_INDEXED_BLOCK
     return _derive(combiner, [Listed(old, lengths, offsets)], counts, params)
 
 
-def struct(blocklengths: Words, displacements: Words, olds: Sequence[Layout]) -> Layout:
-    """Blocks of different types at given displacements in bytes, padded like a C struct."""
+def struct(blocklengths: Integers, displacements: Integers, olds: Sequence[Layout]) -> Layout:
+    """Words of different types at given displacements in bytes, padded like a C struct."""
     _check_counts(blocklengths)
     parts: list[Part] = []
-    for old, length, displacement in zip(olds, blocklengths.tolist(), displacements.tolist(), strict=True):
+    for old, length, displacement in zip(olds, blocklengths, displacements, strict=True):
         _check_reach(abs(displacement) + length * abs(old.extent))
         parts.append(Strided(old, 1, length, start=displacement))
     params = {"blocklengths": blocklengths, "displacements": displacements}
@@ -110,13 +118,12 @@ def darray(old: Layout, size: int, rank: int, dims: Sequence[Sequence[int]], ord
     gsizes, distribs, dargs, psizes = (list(dim) for dim in dims)
     if not gsizes:
         fail(ERR_ARG, "a distributed array needs at least one dimension")
-    if min(gsizes) < 1 or min(psizes) < 1 or np.prod(psizes, dtype=object) != size:
+    if min(gsizes) < 1 or min(psizes) < 1 or math.prod(psizes) != size:
         fail(ERR_ARG, f"the process grid {psizes} is not one of {size} processes over an array of shape {gsizes}")
     if not 0 <= rank < size:
         fail(ERR_ARG, f"rank {rank} is not in the process grid of {size}")
     _check_order(order)
-    coords = np.unravel_index(rank, psizes)
-    chosen = [_owned(*dim) for dim in zip(gsizes, distribs, dargs, psizes, map(int, coords), strict=True)]
+    chosen = [_owned(*dim) for dim in zip(gsizes, distribs, dargs, psizes, _coords(rank, psizes), strict=True)]
     integers = (size, rank, len(gsizes), *distribs, *dargs, *psizes, order)
     names = ("gsizes", "distribs", "dargs", "psizes")
     params: dict[str, Any] = {"size": size, "rank": rank}
@@ -137,7 +144,7 @@ def fortran(base: Layout, combiner: int, params: dict[str, Any]) -> Layout:
 def _derive(
     combiner: int,
     parts: list[Part],
-    counts: tuple[int | Words, ...],
+    counts: tuple[int | Integers, ...],
     params: dict[str, Any],
     *,
     layouts: tuple[Layout, ...] | None = None,
@@ -148,9 +155,9 @@ def _derive(
     return layout
 
 
-def _box(old: Layout, sizes: list[int], chosen: Sequence[range | Words], order: int, recipe: Recipe) -> Layout:
+def _box(old: Layout, sizes: list[int], chosen: Sequence[range | list[range]], order: int, recipe: Recipe) -> Layout:
     """The elements with the `chosen` indices of each dimension, with the bounds of the whole array."""
-    total = int(np.prod(sizes, dtype=object)) * old.extent
+    total = math.prod(sizes) * old.extent
     _check_reach(total)
     stride, inner = old.extent, old
     fastest_first = range(len(sizes)) if order == mpi.ORDER_FORTRAN else reversed(range(len(sizes)))
@@ -162,24 +169,25 @@ def _box(old: Layout, sizes: list[int], chosen: Sequence[range | Words], order: 
     return layout
 
 
-def _along(inner: Layout, chosen: range | Words, stride: int, *, can_join: bool) -> Part:
+def _along(inner: Layout, chosen: range | list[range], stride: int, *, can_join: bool) -> Part:
     """The elements of one dimension with the `chosen` indices, `stride` bytes apart; `can_join`: these follow each other in memory."""
     if isinstance(chosen, range):
         return Strided(inner, len(chosen), 1, stride, chosen.start * stride)
-    starts, lengths = _join(chosen) if can_join else (chosen, np.broadcast_to(np.int64(1), len(chosen)))
-    return Listed(inner, lengths, starts * stride)
+    runs = chosen if can_join else [range(index, index + 1) for indices in chosen for index in indices]
+    return Listed(inner, array("q", map(len, runs)), array("q", [run.start * stride for run in runs]))
 
 
-def _join(indices: Words) -> tuple[Words, Words]:
-    """Starts and lengths of the runs of consecutive indices."""
-    if not len(indices):
-        return indices, indices
-    first = np.flatnonzero(np.concatenate([[True], np.diff(indices) != 1]))
-    return indices[first], np.diff(np.append(first, len(indices)))
+def _coords(rank: int, psizes: Sequence[int]) -> list[int]:
+    """Where a rank is in a grid, the last dimension going round fastest."""
+    coords: list[int] = []
+    for psize in reversed(psizes):
+        rank, coord = divmod(rank, psize)
+        coords.insert(0, coord)
+    return coords
 
 
-def _owned(gsize: int, distrib: int, darg: int, psize: int, coord: int) -> range | Words:
-    """Indices of one dimension of a distributed array that belong to grid coordinate `coord`."""
+def _owned(gsize: int, distrib: int, darg: int, psize: int, coord: int) -> range | list[range]:
+    """Indices of one dimension of a distributed array that belong to grid coordinate `coord`, as runs that do not touch."""
     if distrib not in _DISTRIBUTIONS:
         fail(ERR_ARG, f"{distrib} is not one of DISTRIBUTE_BLOCK, DISTRIBUTE_CYCLIC and DISTRIBUTE_NONE")
     if distrib == mpi.DISTRIBUTE_NONE:
@@ -193,22 +201,20 @@ def _owned(gsize: int, distrib: int, darg: int, psize: int, coord: int) -> range
         fail(ERR_ARG, f"blocks of {darg} over {psize} processes do not cover a dimension of {gsize}")
     if is_block:
         return range(min(coord * darg, gsize), min((coord + 1) * darg, gsize))
-    index = np.arange(gsize, dtype=np.int64)
-    found: Words = index[index // darg % psize == coord]
-    return found
+    if psize == 1:
+        return range(gsize)
+    return [range(first, min(first + darg, gsize)) for first in range(coord * darg, gsize, psize * darg)]
 
 
-def _offsets(old: Layout, displacements: Words, *, in_bytes: bool) -> Words:
-    scale = 1 if in_bytes else old.extent
-    if len(displacements):
-        _check_reach(max(abs(int(displacements.min())), abs(int(displacements.max()))) * abs(scale))
-    return displacements if in_bytes else displacements * scale
+def _offsets(old: Layout, displacements: Integers, *, in_bytes: bool) -> Integers:
+    factor = 1 if in_bytes else old.extent
+    offsets, at = zeroed(WORD * len(displacements))
+    _check_reach(_scale()(displacements.buffer_info()[0], len(displacements), factor, at) * abs(factor))
+    return offsets
 
 
-def _check_counts(counts: Sequence[int] | Words) -> None:
-    if not len(counts):
-        return
-    lowest = int(counts.min()) if is_any_array(counts) else min(counts)
+def _check_counts(counts: Sequence[int] | Integers) -> None:
+    lowest = min(counts, default=0)
     if lowest < 0:
         fail(ERR_COUNT, f"a datatype cannot have a count or block length of {lowest}")
 

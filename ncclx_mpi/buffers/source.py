@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from ncclx_mpi import late
 from ncclx_mpi.buffers import dlpack
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_GPU, check_kind
-from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, ORIGIN, WRITEABLE, array_words, is_contiguous
+from ncclx_mpi.buffers.memory import C_CONTIGUOUS, F_CONTIGUOUS, WRITEABLE, array_words, is_contiguous
 from ncclx_mpi.buffers.memory import view as memory_view
 from ncclx_mpi.buffers.sentinels import BottomType, BufferAutomaticType, InPlaceType
 from ncclx_mpi.gpu_memory.memory import DeviceMemory, check_readable
 from ncclx_mpi.gpu_memory.streams import are_quickly_told, facts_of, library_of, stream_of
 from numba_kernels import pyclasses
 from numba_kernels.cuda import driver as drivers
-from numba_kernels.late_numpy import is_any_array, is_array, np
+from numba_kernels.late_numpy import is_array, np
 from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ _get_buffer.argtypes = [ctypes.py_object, ctypes.c_void_p, ctypes.c_int]
 _release = ctypes.pythonapi.PyBuffer_Release
 _release.argtypes = [ctypes.c_void_p]
 _release.restype = None
+_resize = ctypes.pythonapi.PyByteArray_Resize
+_resize.argtypes = [ctypes.py_object, ctypes.c_ssize_t]
 _check_buffer = ctypes.pythonapi.PyObject_CheckBuffer
 _check_buffer.argtypes = [ctypes.py_object]
 
@@ -94,6 +97,11 @@ class Export(ctypes.Structure):
         """Give the buffer back; globals may be gone by then, at the end of the process."""
         if self.obj:
             release(addressof(self))
+
+
+def is_raw(obj: Any) -> bool:
+    """Whether an object is an ``MPI.buffer``, over memory of any device, which that need not have allocated."""
+    return hasattr(type(obj), "_device")
 
 
 def has_buffer(obj: Any) -> bool:
@@ -172,7 +180,7 @@ def _located(found: Source, obj: Any) -> Source:
         check_readable(found.address, found.nbytes)
     if known is None or known.device < 0:
         return found
-    array = getattr(obj, "obj", obj) if is_any_array(obj) else obj
+    array = obj.obj if is_raw(obj) else obj
     return found._replace(lent=DeviceMemory(driver, known, found.address, stream_of(array, known.device)))
 
 
@@ -217,8 +225,7 @@ def open_export(obj: Any, flags: int = 0) -> Export:
 def _open_export(obj: Any, *, writable: bool, with_format: bool) -> Source:
     export = open_export(obj, (_WRITABLE if writable else 0) | (_FORMAT if with_format else 0))
     code = export.format.decode() if with_format and export.format else None
-    device = getattr(obj, "_device", CPU) if is_any_array(obj) else CPU  # MPI.buffer, over any memory
-    return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), device)
+    return Source(export.buf or 0, export.len, bool(export.readonly), code, export.itemsize or 1, (export, obj), CPU)
 
 
 def _open_interface(obj: Any, *, writable: bool, with_format: bool) -> Source:
@@ -286,12 +293,27 @@ def content(found: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return memory_view(found.address, found.nbytes)
 
 
+def allocate(nbytes: int, *, clear: bool = False) -> tuple[int, tuple[Export, bytearray]]:
+    """Address of new memory, zeroed if it is to be clear, and what keeps it there, and is it.
+
+    Raises
+    ------
+    MemoryError
+        There is none left.
+    """
+    if nbytes > sys.maxsize:
+        raise MemoryError(nbytes)
+    made = bytearray(nbytes if clear else 0)
+    _resize(made, nbytes)  # without writing to it
+    export = open_export(made, _WRITABLE)
+    return export.buf, (export, made)
+
+
 def address(location: Any) -> int:
     """Address of a buffer; of None 0, and of BOTTOM and its like what they stand for."""
     if location is None or isinstance(location, BottomType | InPlaceType | BufferAutomaticType):
         return 0 if location is None else int(location)
-    found = open_source(location, writable=False, with_format=False)
-    return 0 if found.address == ORIGIN and not found.nbytes else found.address  # no memory is there: it is our view of none
+    return open_source(location, writable=False, with_format=False).address
 
 
 def wrapped(base: int, offset: int) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.buffers.layout import Words
-from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.memory import Words, array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from numba_kernels.late_numpy import np
 

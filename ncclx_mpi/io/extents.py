@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ncclx_mpi.buffers.layout import Words
+from ncclx_mpi.buffers.memory import Words
 from numba_kernels.late_numpy import np
 
 

@@ -7,8 +7,7 @@ meanwhile would be lost.
 from __future__ import annotations
 
 from ncclx_mpi.buffers import packing
-from ncclx_mpi.buffers.layout import Words
-from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.memory import Words, array_words
 from ncclx_mpi.io import extents
 from ncclx_mpi.io.hints import DISABLE, ENABLE, Hints
 from ncclx_mpi.io.memory import Memory

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from ncclx_mpi import errors
-from ncclx_mpi.buffers.layout import Words
-from ncclx_mpi.buffers.memory import array_words, view
+from ncclx_mpi.buffers.memory import Words, array_words, view
 from ncclx_mpi.constants import MODE_CREATE, MODE_EXCL, MODE_RDWR, MODE_WRONLY
 from ncclx_mpi.io import extents
 from ncclx_mpi.io.blocks import move_blocks, move_run

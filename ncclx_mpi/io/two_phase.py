@@ -20,8 +20,7 @@ from typing import Any
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.buffers import packing
-from ncclx_mpi.buffers.layout import Words
-from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.memory import Words, array_words
 from ncclx_mpi.io import agreement, extents, independent
 from ncclx_mpi.io.hints import ENABLE, Hints
 from ncclx_mpi.io.memory import Memory

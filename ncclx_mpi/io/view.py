@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclx_mpi import errors
-from ncclx_mpi.buffers.layout import Layout, Run, Words
+from ncclx_mpi.buffers.layout import Layout, Run
+from ncclx_mpi.buffers.memory import Words
 from ncclx_mpi.io import extents
 from numba_kernels.late_numpy import np
 from numba_kernels.rows import NamedTuple

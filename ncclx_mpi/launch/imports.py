@@ -13,10 +13,10 @@ from pathlib import Path
 
 _IMPORTED = re.compile(r"^[ \t]*(?:from[ \t]+|import[ \t]+(?=([\w., \t]+)))([\w.]+)", re.MULTILINE)
 _PERHAPS = re.compile(
-    r"numpy|import_module|__import__|\bWin\b|\bAlloc_mem\b|eighbor_"
-    r"|\bCreate_(?:contiguous|h?vector|h?indexed|h?indexed_block|struct|subarray|darray|resized|dist_graph|dist_graph_adjacent)\b"
+    r"numpy|import_module\((?!\s*[\"'](?:mpi4py|ncclx_mpi)\b)|__import__|eighbor_|\bFile\.Open\b|\bPack_external\b|\bCreate_dyn"
+    r"|\bCreate_dist_graph"
 )
-"""By which a program imports NumPy, or has us import it: for windows, memory of ours, derived datatypes, and neighbours."""
+"""By which a program imports NumPy, or has us import it: for files, dynamic windows, and neighbours."""
 _WITHOUT_NUMPY = {"mpi4py", "ncclx_mpi", *sys.stdlib_module_names}
 
 

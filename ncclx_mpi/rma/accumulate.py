@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ncclx_mpi.buffers.layout import Layout
-from ncclx_mpi.buffers.memory import array_words, view
+from ncclx_mpi.buffers.memory import span
+from ncclx_mpi.buffers.source import allocate
 from ncclx_mpi.rma.reach import Landing, Place, Reach
-from numba_kernels.late_numpy import np
 from numba_kernels.rows import NamedTuple
 
 _REDUCE = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
@@ -69,8 +69,7 @@ class Near:
     def combine(self, place: Place, reduction: Reduction | None, origin: int, landing: Landing | None = None) -> None:
         """Combine packed elements at address `origin` into the memory, None leaves it as it is; copy what it held before to this rank."""
         nbytes = place.nbytes
-        held = np.empty(nbytes, np.uint8)
-        address = array_words(held)[0]
+        address, _held = allocate(nbytes)
         with self._guard:
             self._reach.read(place, address)
             if landing is not None:
@@ -95,6 +94,6 @@ class Near:
         before, nbytes = landing[0], place.nbytes
         with self._guard:
             self._reach.read(place, before)
-            if view(before, nbytes).tobytes() == view(compare, nbytes).tobytes():
+            if span(before, nbytes) == span(compare, nbytes):
                 self._reach.write(place, origin)
         landing[2](nbytes)

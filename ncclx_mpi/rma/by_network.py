@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from ncclx_mpi.buffers.layout import Words as Numbers
+from ncclx_mpi.buffers.memory import Words as Numbers
 from ncclx_mpi.buffers.memory import view
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import REQUEST

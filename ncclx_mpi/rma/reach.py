@@ -10,14 +10,14 @@ import ctypes
 import errno
 import functools
 import os
+from array import array
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 from ncclx_mpi import errors
 from ncclx_mpi.buffers import packing
-from ncclx_mpi.buffers.layout import Layout, Words
-from ncclx_mpi.buffers.memory import array_words
-from numba_kernels.late_numpy import np
+from ncclx_mpi.buffers.layout import Integers, Layout, Strided
+from numba_kernels.layout import WORD, zeroed
 from numba_kernels.rows import NamedTuple
 
 _MOST_BLOCKS = 1024
@@ -115,8 +115,8 @@ class Private:
         """Find out once whether the process is the one that made the window."""
         if self._is_known:
             return
-        found = np.zeros(1, np.int64)
-        self._copy(_calls().process_vm_readv, np.array([[self._token_at, 8]]), array_words(found)[0])
+        found, found_at = zeroed(WORD)
+        self._copy(_calls().process_vm_readv, array("q", [self._token_at, WORD]), found_at)
         if found[0] != self._token:
             self._refuse(f"process {self.pid} is another one there")
         self._is_known = True
@@ -125,31 +125,28 @@ class Private:
     def _move(self, call: Any, place: Place, packed: int) -> None:
         """Copy between elements and packed bytes, so many elements at a time that the list of their blocks stays small."""
         for layout, start, number in place.layout.runs(place.start, place.number):
-            step = number if layout.contiguous else max(1, 16 * _MOST_BLOCKS // len(layout.blocks))
+            step = number if layout.contiguous else max(1, 16 * _MOST_BLOCKS // (len(layout.typemap) // 2))
             for first in range(0, number, step):
                 some = Place(layout, min(step, number - first), start + first * layout.extent)
                 self._copy(call, self._blocks(some), packed + first * layout.size)
             packed += number * layout.size
 
-    def _blocks(self, place: Place) -> Words:
+    def _blocks(self, place: Place) -> Integers:
         """Address in the other process and length of each block, in packing order."""
         layout, number, start = place
-        base = self.address + start
-        if layout.contiguous:
-            return np.array([[base + layout.true_lb, number * layout.size]], np.int64)
-        tiled = np.empty((number, *layout.blocks.shape), np.int64)
-        tiled[:, :, 0] = (base + np.arange(number) * layout.extent)[:, None] + layout.blocks[:, 0]
-        tiled[:, :, 1] = layout.blocks[:, 1]
-        return tiled.reshape(-1, 2)
+        elements = Strided(layout, 1, number, start=self.address + start)
+        blocks, rows = zeroed(2 * WORD * elements.nblocks)
+        del blocks[2 * elements.tile(rows, 0) :]
+        return blocks
 
-    def _copy(self, call: Any, blocks: Words, packed: int) -> None:
+    def _copy(self, call: Any, blocks: Integers, packed: int) -> None:
         """Copy between blocks of the other process and packed bytes of this one."""
-        while len(blocks):
-            batch = np.ascontiguousarray(blocks[:_MOST_BLOCKS])
-            here = np.array([packed, batch[:, 1].sum()])
+        while blocks:
+            batch = blocks[: 2 * _MOST_BLOCKS]
+            here = array("q", [packed, sum(batch[1::2])])
             if not self._is_alive():
                 self._explain(errno.ESRCH)
-            moved: int = call(self.pid, array_words(here)[0], 1, array_words(batch)[0], len(batch), 0)
+            moved: int = call(self.pid, here.buffer_info()[0], 1, batch.buffer_info()[0], len(batch) // 2, 0)
             if moved <= 0:
                 self._explain(ctypes.get_errno() if moved else errno.EFAULT)
             blocks = _after(blocks, moved)
@@ -170,15 +167,16 @@ class Private:
         )
 
 
-def _after(blocks: Words, nbytes: int) -> Words:
+def _after(blocks: Integers, nbytes: int) -> Integers:
     """What is left of blocks when their first bytes are done."""
-    ends = np.cumsum(blocks[:_MOST_BLOCKS, 1])
-    done = int(np.searchsorted(ends, nbytes, side="right"))
-    rest = nbytes - (int(ends[done - 1]) if done else 0)
+    done = 0
+    while nbytes and nbytes >= blocks[done + 1]:
+        nbytes -= blocks[done + 1]
+        done += 2
     left = blocks[done:]
-    if rest:
-        left = left.copy()
-        left[0] += (rest, -rest)
+    if nbytes:
+        left[0] += nbytes
+        left[1] -= nbytes
     return left
 
 

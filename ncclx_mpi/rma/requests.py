@@ -13,10 +13,11 @@ accumulations have to see whole.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
-from ncclx_mpi.buffers.layout import Layout, Listed, Words
-from ncclx_mpi.buffers.memory import Bytes, array_words
+from ncclx_mpi.buffers.layout import Layout, Listed
+from ncclx_mpi.buffers.memory import Bytes, Words, array_words
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.p2p.alarm import SERVED
 from ncclx_mpi.rma.accumulate import element_of
@@ -61,7 +62,8 @@ class Part(NamedTuple):
     @property
     def place(self) -> Place:
         """The elements, as accesses take them."""
-        layout = Layout([Listed(_BYTE, self.blocks[:, 1], self.blocks[:, 0])], None)
+        offsets, lengths = (array("q", column.tobytes()) for column in self.blocks.T)
+        layout = Layout([Listed(_BYTE, lengths, offsets)], None)
         layout.resize(0, self.extent)
         return Place(layout, self.number, self.start)
 

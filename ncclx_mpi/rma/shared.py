@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma.window import Part
-from numba_kernels.late_numpy import np
+from numba_kernels.layout import WORD, zeroed
 
 _MOST_BYTES = 1 << 62
 """More than any machine has, and less than a word holds."""
@@ -47,24 +47,23 @@ def shared_part(comm: NativeComm, size: Callable[[], int], unit: Callable[[], in
         return Part(0, 0, 1)  # the rank that failed makes the window fail on all
     arena = comm.engine.arena
     heap = arena.open_heap(comm.engine.local_rank)
-    offset = np.full(1, -1, np.int64)
+    offset = array("q", [-1])
     if comm.rank == 0:
         try:
             offset[0] = heap.allocate(sum(sizes)) - arena.base
         except MemoryError as error:
             failure = error
-    collectives.bcast(comm, array_words(offset)[0], offset.nbytes, 0)
+    collectives.bcast(comm, offset.buffer_info()[0], WORD, 0)
     if offset[0] < 0:
         why = f": {failure}" if failure is not None else ""
         errors.fail(errors.ERR_NO_MEM, f"rank {comm.rank}: Win.Allocate_shared: {sum(sizes)} bytes{why}")
-    first = arena.base + int(offset[0])
+    first = arena.base + offset[0]
     release = (lambda: heap.free(first)) if comm.rank == 0 else None
     return Part(first + sum(sizes[: comm.rank]), nbytes, step, None, release)
 
 
 def _gathered(comm: NativeComm, nbytes: int) -> list[int]:
     """The bytes of all ranks, whose sum may be larger than a word."""
-    own, sizes = np.array([nbytes], np.int64), np.empty(comm.size, np.int64)
-    collectives.allgather(comm, array_words(own)[0], own.nbytes, array_words(sizes)[0])
-    found: list[int] = sizes.tolist()
-    return found
+    own, (sizes, sizes_at) = array("q", [nbytes]), zeroed(WORD * comm.size)
+    collectives.allgather(comm, own.buffer_info()[0], WORD, sizes_at)
+    return sizes.tolist()

@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclx_mpi import collectives, errors, late
-from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma import far, fast, fast_making, locks, requests, service
 from ncclx_mpi.rma.accumulate import Near
@@ -28,7 +27,6 @@ from ncclx_mpi.rma.layout import ASKED, CONTROL, EXCLUSIVE, FREE, PRIVATE, ROW, 
 from ncclx_mpi.rma.reach import Mapped, Place, Private, Reach
 from ncclx_mpi.rma.serving import Serving
 from numba_kernels.jit import entry
-from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
 from numba_kernels.rows import NamedTuple
 from transports.base import Transport
@@ -62,11 +60,12 @@ class Part(NamedTuple):
 @functools.cache
 def _token(pid: int) -> tuple[int, int]:
     """A number by which others find out whether a process is this one, and where it stands for good: drawn here, as forks share memory."""
-    _tokens.append(np.array([int.from_bytes(os.urandom(8), "little") >> 2], np.int64))
-    return int(_tokens[-1][0]), array_words(_tokens[-1])[0]
+    token = array("q", [int.from_bytes(os.urandom(8), "little") >> 2])
+    _tokens.append(token)
+    return token[0], token.buffer_info()[0]
 
 
-_tokens: list[npt.NDArray[np.int64]] = []
+_tokens: list[array[int]] = []
 _exchange_rows = functools.cache(lambda: entry(fast_making.exchange_rows))
 _end = functools.cache(lambda: entry(fast_making.end))
 

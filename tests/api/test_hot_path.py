@@ -108,14 +108,13 @@ ELSEWHERE = {("PointToPoint", "Probe"), ("Message", "Recv"), ("Message", "Irecv"
 """Methods of the same name as others that have a kernel, which go the general way."""
 
 COMPUTED_NAMES = {
-    "bare_array": {"getattr", "setattr"},
     "errhandler_dispatch": {"getattr", "setattr"},
     "datatype": {"getattr"},
     "fast": {"globals"},
     "public": {"globals"},
 }
 """Where a name is made when the program runs: methods are wrapped once an error handler is set, a constructor is found by what a decoded
-datatype says, a function of NumPy by how it is applied to a buffer, and a kernel's entry point takes the place of what stood for it;
+datatype says, and a kernel's entry point takes the place of what stood for it;
 constants, and what a buffer hides, are named once, when the module is imported."""
 
 

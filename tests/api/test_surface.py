@@ -130,5 +130,5 @@ def test_a_buffer_has_no_arithmetic(use: str) -> None:
     import operator
 
     names: dict[str, Any] = {"mem": MPI.buffer(bytearray(1)), "copy": copy, "operator": operator}
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ValueError)):  # int() reads the bytes, as digits
         eval(use, names)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -640,7 +641,7 @@ class TestPrivate:
         memory, found = np.arange(60, dtype=np.uint8), np.zeros(60, np.uint8)
         private = self.reach(memory)
         private._is_known = True
-        blocks = np.array([[private.address + at, 5] for at in range(0, 60, 10)])
+        blocks = array("q", [word for at in range(0, 60, 10) for word in (private.address + at, 5)])
         private._copy(short, blocks, found.ctypes.data)
         assert found[:30].tolist() == [at + k for at in range(0, 60, 10) for k in range(5)]
         assert lengths == [7, 7, 7, 7, 2]

@@ -29,5 +29,7 @@ def test_a_wait_that_python_goes_on_with_leaves_no_operation_open(comm: Any) -> 
             before = len(recorded(comm))
             wait([comm.Irecv(data, 1, tag)])
             assert not [record for record in recorded(comm) if record.is_open]
-            assert sum(record.seconds for record in recorded(comm)[before:]) > 0.1
+            assert (
+                sum(record.seconds for record in recorded(comm)[before:]) > 0.05
+            )  # less than the other rank sleeps: a wait that is begun late is shorter
         comm.Barrier()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,7 +38,7 @@ def derived(old: Layout) -> st.SearchStrategy[Layout]:
         lambda count, length, gap: shapes.vector(old, count, length, length + gap, in_bytes=False), few, few, st.integers(0, 3)
     )
     lists = st.lists(few, min_size=1, max_size=8).map(
-        lambda lengths: shapes.indexed(old, np.array(lengths), np.arange(len(lengths)) * 7, in_bytes=False)
+        lambda lengths: shapes.indexed(old, array("q", lengths), array("q", range(0, 7 * len(lengths), 7)), in_bytes=False)
     )
     return st.one_of(st.just(old), vectors, lists)
 
