@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncclx_mpi import errors, late, process
 from ncclx_mpi.api.datatype import Datatype
+from ncclx_mpi.api.docstrings import begin_with_signatures
 from ncclx_mpi.api.handle import integer, text
 from ncclx_mpi.arguments import Buffer
 from ncclx_mpi.buffers.layout import Layout
@@ -80,3 +81,6 @@ def _called(name: str, function: Callable[..., Any], *args: Any) -> Any:
     except Exception as error:
         process.print_exception()
         raise errors.error(errors.ERR_CONVERSION, f"a function of data representation {name!r} raised {error!r}") from error
+
+
+begin_with_signatures([Register_datarep])

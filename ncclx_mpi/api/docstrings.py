@@ -12,6 +12,9 @@ from typing import Any
 _VARARGS, _VARKEYWORDS = 0x4, 0x8
 """Flags of code objects (``inspect.CO_VARARGS`` and the next one): a module whose import takes 5 ms for two numbers."""
 
+_done: set[int] = set()
+"""Which have theirs: classes that are imported later share methods with those that were imported at the start."""
+
 
 def begin_with_signatures(public: Iterable[Any]) -> None:
     """Put its signature before the docstring of each of these functions, and of all methods of these classes."""
@@ -31,7 +34,8 @@ def begin_with_signatures(public: Iterable[Any]) -> None:
         if isinstance(documented, FunctionType | property):
             found[id(documented)] = documented  # once, where classes share one
     for documented in found.values():
-        if documented.__doc__:
+        if documented.__doc__ and id(documented) not in _done:
+            _done.add(id(documented))
             documented.__doc__ = f"{_signature(documented)}\n{_without_margin(documented.__doc__)}"
 
 

@@ -40,8 +40,6 @@ from ncclx_mpi.p2p import fast as messages
 from ncclx_mpi.p2p import fast_derived as derived
 from ncclx_mpi.p2p.call_words import CallWords, leave_words, take_words
 from ncclx_mpi.p2p.engine import NativeComm, from_whom
-from ncclx_mpi.rma import fast as windows
-from ncclx_mpi.rma import fast_epochs as epochs
 from numba_kernels import pickling, pylayouts, pyobject, round_trip, unpickling
 from numba_kernels.jit import entry
 from numba_kernels.late_numpy import at_import, is_imported
@@ -131,19 +129,28 @@ def _nothing(*_: Any) -> None:
     """What an entry point that returns a handle returns where it cannot start anything."""
 
 
-def _at_first_call(kernel: _Kernel, otherwise: Callable[..., Any] = _slow, fits: Callable[[], bool] = can_read_objects) -> _Kernel:
-    """Return what takes the place of a kernel's entry point in this module until its first call: importing it compiles nothing.
+def at_first_call(
+    names: dict[str, Any],
+    kernel: _Kernel,
+    otherwise: Callable[..., Any] = _slow,
+    fits: Callable[[], bool] = can_read_objects,
+) -> _Kernel:
+    """Return what takes the place of a kernel's entry point among the names of a module until its first call: importing it compiles nothing.
 
     Where compiled code does not fit this interpreter, `otherwise` is there from then on.
     """
 
     def bind_and_call(*args: Any) -> Any:
         bound = entry(kernel) if fits() else otherwise
-        for name in [name for name, value in globals().items() if value is bind_and_call]:
-            globals()[name] = bound
+        for name in [name for name, value in names.items() if value is bind_and_call]:
+            names[name] = bound
         return bound(*args)
 
     return cast(_Kernel, bind_and_call)
+
+
+def _at_first_call(kernel: _Kernel, otherwise: Callable[..., Any] = _slow, fits: Callable[[], bool] = can_read_objects) -> _Kernel:
+    return at_first_call(globals(), kernel, otherwise, fits)
 
 
 def _with_pickles(kernel: _Kernel, otherwise: Callable[..., Any]) -> _Kernel:
@@ -215,24 +222,6 @@ iexchange_neighbors = _at_first_call(neighbor_starts.iexchange_neighbors, _nothi
 iexchange_vectors = _at_first_call(vector_starts.iexchange_vectors, _nothing)
 iallgatherv_arrays = _at_first_call(vector_starts.iallgatherv_arrays, _nothing)
 ireduce_scatter_arrays = _at_first_call(vector_starts.ireduce_scatter_arrays, _nothing)
-put = _at_first_call(windows.put)
-get = _at_first_call(windows.get)
-accumulate = _at_first_call(windows.accumulate)
-get_accumulate = _at_first_call(windows.get_accumulate)
-fetch_and_op = _at_first_call(windows.fetch_and_op)
-compare_and_swap = _at_first_call(windows.compare_and_swap)
-fence = _at_first_call(windows.fence)
-lock_target = _at_first_call(windows.lock_target)
-unlock_target = _at_first_call(windows.unlock_target)
-lock_all = _at_first_call(windows.lock_all)
-unlock_all = _at_first_call(windows.unlock_all)
-flush = _at_first_call(windows.flush)
-flush_all = _at_first_call(windows.flush_all)
-start_epoch = _at_first_call(epochs.start)
-complete_epoch = _at_first_call(epochs.complete)
-post_epoch = _at_first_call(epochs.post)
-wait_epoch = _at_first_call(epochs.wait)
-test_epoch = _at_first_call(epochs.test)
 
 
 def table_of(op: Any) -> int:

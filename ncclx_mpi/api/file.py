@@ -16,9 +16,10 @@ from ncclx_mpi import arguments, errors, rc, runtime
 from ncclx_mpi.api import communicator, errhandler_dispatch
 from ncclx_mpi.api.accessors import ErrorHandled, Hinted, hints
 from ncclx_mpi.api.datatype import BYTE, Datatype
+from ncclx_mpi.api.docstrings import begin_with_signatures
 from ncclx_mpi.api.errhandler import ERRORS_RETURN, Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, instance, integer, text
+from ncclx_mpi.api.handle import PUBLIC, Handle, constant, instance, integer, text
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import Intracomm
 from ncclx_mpi.api.request import Request
@@ -52,6 +53,7 @@ _open: set[FileState] = set()
 class File(Hinted, ErrorHandled, Handle):
     """File I/O context."""
 
+    __module__ = PUBLIC
     __slots__ = ()
     _NULL = _NULL
     _KIND = "file"
@@ -436,3 +438,6 @@ def _report(status: Status | None, nbytes: int) -> None:
 
 
 FILE_NULL = constant(File(), "FILE_NULL")
+
+
+begin_with_signatures([File])

@@ -6,13 +6,13 @@ Launchers import this module before they fork the ranks, which then find it read
 # ruff: noqa: F401, F403  (names are what this module is for; all of those of constants are public)
 
 import sys as _sys
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from ncclx_mpi import errors as _errors
 from ncclx_mpi.api.allocation import Alloc_mem, Free_mem
 from ncclx_mpi.api.comm import COMM_NULL, Comm
-from ncclx_mpi.api.datarep import Register_datarep
 from ncclx_mpi.api.datatype import (
     DATATYPE_NULL,
     Aint_add,
@@ -55,7 +55,6 @@ from ncclx_mpi.api.environment import (
     get_vendor,
 )
 from ncclx_mpi.api.errhandler import ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Errhandler
-from ncclx_mpi.api.file import FILE_NULL, File
 from ncclx_mpi.api.generalized import Grequest
 from ncclx_mpi.api.group import GROUP_EMPTY, GROUP_NULL, Group
 from ncclx_mpi.api.handle import PUBLIC as _PUBLIC
@@ -95,7 +94,6 @@ from ncclx_mpi.api.session import SESSION_NULL, Session
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm, Topocomm
 from ncclx_mpi.api.topology import Compute_dims
-from ncclx_mpi.api.window import WIN_NULL, Win
 from ncclx_mpi.buffers.sentinels import BOTTOM, BUFFER_AUTOMATIC, IN_PLACE, BottomType, BufferAutomaticType, InPlaceType
 from ncclx_mpi.constants import *
 from ncclx_mpi.errors import (
@@ -119,17 +117,30 @@ for _name, _each in list(globals().items()):
 _begin_with_signatures(list(globals().values()))
 del _begin_with_signatures, _each, _errors, _name, _PREDEFINED, _PUBLIC
 
-_LATE = ("buffer", "memory")
-"""Names of what is imported when it is first asked for: it needs NumPy, and most programs without arrays never name it."""
+_LATE = {
+    "buffer": "memory",
+    "memory": "memory",
+    "File": "file",
+    "FILE_NULL": "file",
+    "Register_datarep": "datarep",
+    "Win": "window",
+    "WIN_NULL": "window",
+}
+"""Names of what is imported when it is first asked for, and where it is: most programs never do."""
 
 
 def __getattr__(name: str) -> _Any:
+    module = _sys.modules.get("ncclx_mpi.MPI")
     if name not in _LATE:
-        raise AttributeError(f"module 'ncclx_mpi.MPI' has no attribute {name!r}", name=name, obj=_sys.modules.get("ncclx_mpi.MPI"))
-    from ncclx_mpi.api import memory
-
-    return memory.buffer
+        raise AttributeError(f"module 'ncclx_mpi.MPI' has no attribute {name!r}", name=name, obj=module)
+    found = getattr(_import_module(f"ncclx_mpi.api.{_LATE[name]}"), name)
+    if module is not None:
+        vars(module)[name] = found
+    return found
 
 
 if _TYPE_CHECKING:
+    from ncclx_mpi.api.datarep import Register_datarep
+    from ncclx_mpi.api.file import FILE_NULL, File
     from ncclx_mpi.api.memory import buffer, memory
+    from ncclx_mpi.api.window import WIN_NULL, Win

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ncclx_mpi import arguments, errors, late, runtime
 from ncclx_mpi import constants as mpi
-from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast
+from ncclx_mpi.api import attributes, communicator, errhandler_dispatch, fast, fast_windows
 from ncclx_mpi.api.accessors import Attributed, ErrorHandled, Hinted, Named, hints
 from ncclx_mpi.api.datatype import Datatype
+from ncclx_mpi.api.docstrings import begin_with_signatures
 from ncclx_mpi.api.errhandler import Errhandler, default_errhandler
 from ncclx_mpi.api.group import Group
-from ncclx_mpi.api.handle import Handle, constant, instance, integer
+from ncclx_mpi.api.handle import PUBLIC, Handle, constant, instance, integer
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.api.intracomm import COMM_SELF, Intracomm
 from ncclx_mpi.api.op import NO_OP, NO_TABLE, REPLACE, SUM, Op, numbered, word_operations
@@ -95,6 +96,7 @@ runtime.after_leaving(_close_all)
 class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     """Remote memory access context."""
 
+    __module__ = PUBLIC
     __slots__ = ()
     _NULL = _NULL
     _NULL_NAME = "MPI_WIN_NULL"
@@ -310,7 +312,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Put(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Put data into a memory window on a remote process."""
         state = self._state
-        code = fast.put(state.address, origin, target_rank, target)
+        code = fast_windows.put(state.address, origin, target_rank, target)
         if code != 0 and settle(state.window, code, target_rank):
             self._put(origin, target_rank, target)
 
@@ -328,7 +330,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Get(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> None:
         """Get data from a memory window on a remote process."""
         state = self._state
-        code = fast.get(state.address, origin, target_rank, target)
+        code = fast_windows.get(state.address, origin, target_rank, target)
         if code != 0 and settle(state.window, code, target_rank):
             _wait(self._get(origin, target_rank, target))
 
@@ -345,7 +347,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Accumulate data into a memory window on a remote process."""
         state = self._state
         table = op._state.table if isinstance(op, Op) else NO_TABLE  # a call of table_of would be a tenth of this one
-        code = fast.accumulate(state.address, origin, target_rank, target, table)
+        code = fast_windows.accumulate(state.address, origin, target_rank, target, table)
         if code != 0 and settle(state.window, code, target_rank):
             self._accumulate(origin, target_rank, target, op)
 
@@ -363,7 +365,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     ) -> None:
         """Fetch-and-accumulate data into a memory window on a remote process."""
         state = self._state
-        code = fast.get_accumulate(state.address, origin, result, target_rank, target, fast.table_of(op))
+        code = fast_windows.get_accumulate(state.address, origin, result, target_rank, target, fast.table_of(op))
         if code != 0 and settle(state.window, code, target_rank):
             _wait(self._get_accumulate(origin, result, target_rank, target, op))
 
@@ -382,7 +384,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
         """Perform one-sided read-modify-write of a single element."""
         state = self._state
         table = op._state.table if isinstance(op, Op) else NO_TABLE
-        code = fast.fetch_and_op(state.address, origin, result, target_rank, target_disp, table)
+        code = fast_windows.fetch_and_op(state.address, origin, result, target_rank, target_disp, table)
         if code != 0 and settle(state.window, code, target_rank):
             self._fetch_and_op(origin, result, target_rank, target_disp, op)
 
@@ -399,7 +401,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Compare_and_swap(self, origin: BufSpec, compare: BufSpec, result: BufSpec, target_rank: int, target_disp: int = 0) -> None:
         """Perform one-sided atomic compare-and-swap of a single element."""
         state = self._state
-        code = fast.compare_and_swap(state.address, origin, compare, result, target_rank, target_disp)
+        code = fast_windows.compare_and_swap(state.address, origin, compare, result, target_rank, target_disp)
         if code != 0 and settle(state.window, code, target_rank):
             self._compare_and_swap(origin, compare, result, target_rank, target_disp)
 
@@ -421,7 +423,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
 
     def Rget(self, origin: BufSpec, target_rank: int, target: TargetSpec | None = None) -> Request:
         """Get data from a memory window on a remote process."""
-        if self._has_near_only and fast.get(self._state.address, origin, target_rank, target) == 0:
+        if self._has_near_only and fast_windows.get(self._state.address, origin, target_rank, target) == 0:
             return _request(None)
         return _request(self._get(origin, target_rank, target))
 
@@ -435,7 +437,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     ) -> Request:
         """Fetch-and-accumulate data into a memory window on a remote process."""
         address, table = self._state.address, fast.table_of(op)
-        if self._has_near_only and fast.get_accumulate(address, origin, result, target_rank, target, table) == 0:
+        if self._has_near_only and fast_windows.get_accumulate(address, origin, result, target_rank, target, table) == 0:
             return _request(None)
         return _request(self._get_accumulate(origin, result, target_rank, target, op))
 
@@ -511,14 +513,14 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Fence(self, assertion: int = 0) -> None:
         """Perform an MPI fence synchronization on a window."""
         state = self._state
-        code = fast.fence(state.address, assertion)
+        code = fast_windows.fence(state.address, assertion)
         if code != 0 and settle_fence(state.window, code):
             self._window.fence(bool(checked_assertion(assertion) & mpi.MODE_NOSUCCEED))
 
     def Start(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA access epoch."""
         state = self._state
-        code = fast.start_epoch(state.address, group._state.ranks if isinstance(group, Group) else None, assertion)
+        code = fast_windows.start_epoch(state.address, group._state.ranks if isinstance(group, Group) else None, assertion)
         if code != 0 and settle_epoch(state.window, code, "Win.Start"):
             checked_assertion(assertion)
             self._window.epochs.start(self._members(group))
@@ -526,20 +528,20 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Complete(self) -> None:
         """Complete an RMA operation begun after an `Start`."""
         state = self._state
-        if fast.complete_epoch(state.address) != 0:
+        if fast_windows.complete_epoch(state.address) != 0:
             self._window.complete()
 
     def Post(self, group: Group, assertion: int = 0) -> None:
         """Start an RMA exposure epoch."""
         state = self._state
-        if fast.post_epoch(state.address, group._state.ranks if isinstance(group, Group) else None, assertion) != 0:
+        if fast_windows.post_epoch(state.address, group._state.ranks if isinstance(group, Group) else None, assertion) != 0:
             checked_assertion(assertion)
             self._window.epochs.post(self._members(group))
 
     def Wait(self) -> Literal[True]:
         """Complete an RMA exposure epoch begun with `Post`."""
         state = self._state
-        code = fast.wait_epoch(state.address)
+        code = fast_windows.wait_epoch(state.address)
         if code != 0 and settle_epoch(state.window, code, "Win.Wait"):
             self._window.epochs.wait()
         return True
@@ -547,7 +549,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Test(self) -> bool:
         """Test whether an RMA exposure epoch has completed."""
         state = self._state
-        code: int = fast.test_epoch(state.address)
+        code: int = fast_windows.test_epoch(state.address)
         if code < 0 and settle_epoch(state.window, code, "Win.Test"):
             return self._window.epochs.test()
         return code == 0
@@ -564,7 +566,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Lock(self, rank: int, lock_type: int = mpi.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Begin an RMA access epoch at the target process."""
         state = self._state
-        code = fast.lock_target(state.address, rank, lock_type, assertion)
+        code = fast_windows.lock_target(state.address, rank, lock_type, assertion)
         if code != 0 and settle_lock(state.window, code, rank):
             self._lock(rank, lock_type, assertion)
 
@@ -580,7 +582,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Unlock(self, rank: int) -> None:
         """Complete an RMA access epoch at the target process."""
         state = self._state
-        code = fast.unlock_target(state.address, rank)
+        code = fast_windows.unlock_target(state.address, rank)
         if code != 0 and settle_unlock(state.window, code, rank):
             target = self._target_rank(rank, must_be_open=False)
             if target != PROC_NULL:
@@ -589,20 +591,20 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Lock_all(self, assertion: int = 0) -> None:
         """Begin an RMA access epoch at all processes."""
         state = self._state
-        if fast.lock_all(state.address, assertion) != 0:
+        if fast_windows.lock_all(state.address, assertion) != 0:
             checked_assertion(assertion)
             self._window.lock_all()
 
     def Unlock_all(self) -> None:
         """Complete an RMA access epoch at all processes."""
         state = self._state
-        if fast.unlock_all(state.address) != 0:
+        if fast_windows.unlock_all(state.address) != 0:
             self._window.unlock_all()
 
     def Flush(self, rank: int) -> None:
         """Complete all outstanding RMA operations at a target."""
         state = self._state
-        code = fast.flush(state.address, rank)
+        code = fast_windows.flush(state.address, rank)
         if code != 0 and settle(state.window, code, rank):
             target = self._target_rank(rank, must_be_open=False)
             if target != PROC_NULL:
@@ -611,7 +613,7 @@ class Win(Named, Attributed, Hinted, ErrorHandled, Handle):
     def Flush_all(self) -> None:
         """Complete all outstanding RMA operations at all targets."""
         state = self._state
-        code = fast.flush_all(state.address)
+        code = fast_windows.flush_all(state.address)
         if code != 0 and settle_all(state.window, code, "Win.Flush_all"):
             self._window.flush(None)
 
@@ -680,3 +682,6 @@ _PREDEFINED: dict[int, Callable[[Win], int]] = {
 Win._PREDEFINED = _PREDEFINED
 export(Win, lambda win: win.attrs[:2])
 WIN_NULL = constant(Win(), "WIN_NULL")
+
+
+begin_with_signatures([Win])

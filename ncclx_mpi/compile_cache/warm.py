@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,11 @@ _AT_START = (
     "ncclx_mpi.api.public", "ncclx_mpi.p2p.forced", "numba_kernels.cuda.cache", "transports.shm.transport",
 )  # fmt: skip
 """What every rank imports at its start."""
-_BESIDE = ("ncclx_mpi.collector", "ncclx_mpi.cli.run", "ncclx_mpi.launch.local")
-"""What is imported before that, and by launchers."""
+_BESIDE = (
+    "ncclx_mpi.collector", "ncclx_mpi.cli.run", "ncclx_mpi.launch.local",
+    "ncclx_mpi.api.memory", "ncclx_mpi.api.window", "ncclx_mpi.api.file",
+)  # fmt: skip
+"""What is imported before that, by launchers, and where a program names what only some use."""
 _NOT_IMPORTED = ("ncclx_mpi.MPI", "ncclx_mpi.__main__", "ncclx_mpi.cli.script")
 """What starts something when it is imported."""
 _FAR_PACKAGE = "transports.ucx"
@@ -284,20 +287,22 @@ def _compile(function: Any) -> bool:
     return True
 
 
-def load(nranks: int, spans_hosts: bool = False, with_numpy: bool = True) -> None:
+def load(nranks: int, spans_hosts: bool = False, also: Collection[str] = ("numpy",)) -> None:
     """Import the engine and load its functions into this process, and set it aside from garbage collection, before forking ranks.
 
     Of few ranks a core, `nranks` altogether, only what all of them use is loaded: a function takes some 0.4 ms, of 240 a program
     calls a few, and each rank loads those at the first call. Where more ranks share a core they get everything ready made. In a
-    job that `spans_hosts`, they get what reaches other hosts, too.
+    job that `spans_hosts`, they get what reaches other hosts, too. `also` are modules that a program may import.
     """
     from numba_kernels import jit
 
     gc.disable()
     try:
-        if with_numpy:
+        if with_numpy := "numpy" in also:  # first: what is imported then has not to learn of it later
             importlib.import_module("numpy")
         warm_up()
+        for module in also:
+            _import(module)
         if spans_hosts:
             _compile_for_hosts()
         are_few = nranks <= _FEW_A_CORE * len(os.sched_getaffinity(0))

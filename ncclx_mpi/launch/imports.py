@@ -1,7 +1,7 @@
-"""Whether a program may use NumPy, by its text: then it is imported once, before ranks are forked, and not by each of them.
+"""What a program may import that is better imported once, before ranks are forked, than by each of them: NumPy, and modules of ours.
 
-Nothing is run or imported to find out. Modules that lie beside a script are read, too; any other one that is neither Python's own nor ours is
-taken to use NumPy. A wrong guess costs each rank the time of an import, or the launcher that of one.
+Its text says so. Nothing is run or imported to find out. Modules that lie beside a script are read, too; any other one that is neither
+Python's own nor ours is taken to use NumPy. A wrong guess costs each rank the time of an import, or the launcher that of one.
 """
 
 from __future__ import annotations
@@ -9,37 +9,46 @@ from __future__ import annotations
 import os
 import re
 import sys
-from pathlib import Path
 
+NUMPY = "numpy"
 _IMPORTED = re.compile(r"^[ \t]*(?:from[ \t]+|import[ \t]+(?=([\w., \t]+)))([\w.]+)", re.MULTILINE)
-_PERHAPS = re.compile(
-    r"numpy|import_module\((?!\s*[\"'](?:mpi4py|ncclx_mpi)\b)|__import__|eighbor_|\bFile\.Open\b|\bPack_external\b|\bCreate_dyn"
-    r"|\bCreate_dist_graph"
-)
-"""By which a program imports NumPy, or has us import it: for files, dynamic windows, and neighbours."""
+_SIGNS = {
+    NUMPY: re.compile(
+        r"numpy|import_module\((?!\s*[\"'](?:mpi4py|ncclx_mpi)\b)|__import__|eighbor_|\bFile\.Open\b|\bPack_external\b|\bCreate_dyn"
+        r"|\bCreate_dist_graph"
+    ),
+    "ncclx_mpi.api.window": re.compile(r"\bWin\b"),
+    "ncclx_mpi.api.file": re.compile(r"\bFile\b"),
+}
+"""By what in its text a program imports a module, or has us import it."""
+EVERYTHING = frozenset(_SIGNS)
+"""For programs of which nothing is known."""
+_UNKNOWN = frozenset([NUMPY])
 _WITHOUT_NUMPY = {"mpi4py", "ncclx_mpi", *sys.stdlib_module_names}
 
 
-def may_use_numpy(text: str, folder: str) -> bool:
-    """Whether a program with a text may, which finds modules of its own in a folder first; False if no import that is known of does."""
-    return _reads_numpy(text, Path(folder), set())
+def of_text(text: str, folder: str) -> frozenset[str]:
+    """What a program with a text may import, which finds modules of its own in a folder first; nothing that is not in its text."""
+    return _of(text, folder, set())
 
 
-def file_may_use_numpy(path: str) -> bool:
-    """As above, of a script; also True if it cannot be read, or but once, as one in a pipe."""
+def of_file(path: str) -> frozenset[str]:
+    """As above, of a script; NumPy if it cannot be read, or but once, as one in a pipe."""
     try:
-        return not os.path.isfile(path) or may_use_numpy(Path(path).read_text(), os.path.dirname(os.path.realpath(path)))
+        return of_text(_read(path), os.path.dirname(os.path.realpath(path))) if os.path.isfile(path) else _UNKNOWN
     except (OSError, ValueError):
-        return True
+        return _UNKNOWN
 
 
-def _reads_numpy(text: str, folder: Path, seen: set[str]) -> bool:
-    """As :func:`may_use_numpy`, without the modules that were `seen`."""
-    if _PERHAPS.search(text):
-        return True
+def _of(text: str, folder: str, seen: set[str]) -> frozenset[str]:
+    """As :func:`of_text`, without the modules that were `seen`."""
+    found = frozenset(module for module, sign in _SIGNS.items() if sign.search(text))
     new = _imported(text) - seen
     seen |= new
-    return any(_module_may(name, folder, seen) for name in sorted(new))
+    for name in sorted(new):
+        if NUMPY not in found:
+            found |= _of_module(name, folder, seen)
+    return found
 
 
 def _imported(text: str) -> set[str]:
@@ -48,9 +57,14 @@ def _imported(text: str) -> set[str]:
     return {part.split()[0].partition(".")[0] for part in parts if part.strip()} - _WITHOUT_NUMPY
 
 
-def _module_may(name: str, folder: Path, seen: set[str]) -> bool:
-    """Whether a module may, which is read if it is a file of the folder."""
+def _of_module(name: str, folder: str, seen: set[str]) -> frozenset[str]:
+    """What a module may import, which is read if it is a file of the folder."""
     try:
-        return _reads_numpy((folder / f"{name}.py").read_text(), folder, seen)
+        return _of(_read(os.path.join(folder, f"{name}.py")), folder, seen)
     except (OSError, ValueError):
-        return True
+        return _UNKNOWN
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()

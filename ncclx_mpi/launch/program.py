@@ -50,16 +50,17 @@ class Program(NamedTuple):
         return self.kind != EXECUTABLE
 
     @property
-    def may_use_numpy(self) -> bool:
-        """Whether it can import NumPy for all that is known (:mod:`ncclx_mpi.launch.imports`)."""
+    def may_import(self) -> frozenset[str]:
+        """What it imports for all that is known, of what is better imported before ranks are forked (:mod:`ncclx_mpi.launch.imports`)."""
         if self.kind == SCRIPT:
-            return imports.file_may_use_numpy(os.path.join(self.folder, self.target))
+            return imports.of_file(os.path.join(self.folder, self.target))
         if self.kind != MODULE:
-            return imports.may_use_numpy(self.target, self.folder or os.curdir)
+            return imports.of_text(self.target, self.folder or os.curdir)
         try:
-            return self.target not in _RUNNERS or parse(self.args)._replace(folder=self.folder).may_use_numpy
+            is_runner = self.target in _RUNNERS
+            return parse(self.args)._replace(folder=self.folder).may_import if is_runner else frozenset([imports.NUMPY])
         except UsageError:
-            return True
+            return frozenset([imports.NUMPY])
 
 
 def parse(words: list[str]) -> Program:

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 API = ROOT / "ncclx_mpi" / "api"
 BINDERS = {"_at_first_call", "_with_pickles"}
+ROUTES = ("fast", "fast_windows")
 
 KERNELS = {
     "p2p.fast.send_array": "Send Ssend Rsend",
@@ -111,11 +112,12 @@ COMPUTED_NAMES = {
     "errhandler_dispatch": {"getattr", "setattr"},
     "datatype": {"getattr"},
     "fast": {"globals"},
-    "public": {"globals"},
+    "fast_windows": {"globals"},
+    "public": {"getattr", "globals"},
 }
 """Where a name is made when the program runs: methods are wrapped once an error handler is set, a constructor is found by what a decoded
 datatype says, and a kernel's entry point takes the place of what stood for it;
-constants, and what a buffer hides, are named once, when the module is imported."""
+constants are named once, when the module is imported, and what few programs use when it is first asked for."""
 
 
 class Entry(NamedTuple):
@@ -169,13 +171,20 @@ def entry_of(module: str, name: str) -> Entry:
 
 @cache
 def bound() -> dict[str, Entry]:
-    """The kernel that each name of :mod:`ncclx_mpi.api.fast` stands for."""
-    fast, found = read(API / "fast.py"), {}
+    """The kernel that each name of :mod:`ncclx_mpi.api.fast` and of the module of windows stands for, with the name of the module."""
+    found: dict[str, Entry] = {}
+    for module in ROUTES:
+        found |= bound_in(module)
+    return found
+
+
+def bound_in(module: str) -> dict[str, Entry]:
+    fast, found = read(API / f"{module}.py"), {}
     for node in fast.tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in BINDERS:
             kernel, (target,) = node.value.args[0], node.targets
             assert isinstance(target, ast.Name) and isinstance(kernel, ast.Attribute) and isinstance(kernel.value, ast.Name)
-            found[target.id] = entry_of(fast.imports[kernel.value.id], kernel.attr)
+            found[f"{module}.{target.id}"] = entry_of(fast.imports[kernel.value.id], kernel.attr)
     return found
 
 
@@ -183,8 +192,8 @@ def first_kernel(reader: Reader, function: ast.FunctionDef, seen: tuple[str, ...
     """The first kernel that a function calls, itself or through a function of its module."""
     for call in calls(function):
         target = ast.unparse(call.func)
-        if target.startswith("fast.") and target[5:] in bound():
-            return bound()[target[5:]].path
+        if target in bound():
+            return bound()[target].path
         if target in reader.functions and target not in seen:
             found = first_kernel(reader, reader.functions[target], (*seen, target))
             if found is not None:
@@ -215,14 +224,15 @@ def test_calls_give_kernels_what_they_take() -> None:
     called = set()
     for path in API.glob("*.py"):
         reader = read(path)
-        if reader.imports.get("fast") == "ncclx_mpi.api.fast":
-            for call in calls(reader.tree):
-                if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "fast":
-                    name, where = call.func.attr, f"{path.name}:{call.lineno}: fast.{call.func.attr}"
-                    called.add(name)
-                    assert name in bound() or name in read(API / "fast.py").functions, where
-                    if name in bound():
-                        assert not call.keywords and len(call.args) == len(bound()[name].parameters), where
+        for call in calls(reader.tree):
+            module = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+            if module in ROUTES and reader.imports.get(module) == f"ncclx_mpi.api.{module}":
+                assert isinstance(call.func, ast.Attribute)
+                name, where = f"{module}.{call.func.attr}", f"{path.name}:{call.lineno}: {module}.{call.func.attr}"
+                called.add(name)
+                assert name in bound() or call.func.attr in read(API / f"{module}.py").functions, where
+                if name in bound():
+                    assert not call.keywords and len(call.args) == len(bound()[name].parameters), where
     assert called >= set(bound()), "bound, but never called"
 
 

@@ -114,10 +114,20 @@ NOT_NEEDED = (
     "importlib.abc",
 )
 """Modules of Python's own that take 1 to 5 ms each."""
+OF_FEW = (
+    "ncclx_mpi.api.window",
+    "ncclx_mpi.api.file",
+    "ncclx_mpi.api.memory",
+    "ncclx_mpi.rma",
+    "ncclx_mpi.io",
+    "ncclx_mpi.extensions",
+)
+"""Modules of ours that most programs never use."""
 
 
 def test_a_launcher_imports_little():
-    result = run_code(2, f"import sys; from mpi4py import MPI; print([name for name in {NOT_NEEDED} if name in sys.modules])")
+    names = NOT_NEEDED + OF_FEW
+    result = run_code(2, f"import sys; from mpi4py import MPI; print([name for name in {names} if name in sys.modules])")
     assert result.stdout == "[]\n" * 2, result.stderr
 
 
@@ -222,12 +232,23 @@ def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path, m
         ("from . import beside\n", True),
     ):
         script.write_text(text)
-        assert Program(SCRIPT, str(script), []).may_use_numpy is expected, text
-        assert Program(CODE, text, []).may_use_numpy is expected, text
-        assert Program(MODULE, "mpi4py.run", [str(script), "-x"]).may_use_numpy is expected, text
-        assert Program(SCRIPT, "script.py", [], folder=str(tmp_path)).may_use_numpy is expected, text
-    assert Program(SCRIPT, str(tmp_path / "absent.py"), []).may_use_numpy
-    assert Program(MODULE, "whatever", []).may_use_numpy and Program(MODULE, "mpi4py.run", []).may_use_numpy
+        assert ("numpy" in Program(SCRIPT, str(script), []).may_import) is expected, text
+        assert ("numpy" in Program(CODE, text, []).may_import) is expected, text
+        assert ("numpy" in Program(MODULE, "mpi4py.run", [str(script), "-x"]).may_import) is expected, text
+        assert ("numpy" in Program(SCRIPT, "script.py", [], folder=str(tmp_path)).may_import) is expected, text
+    for program in (
+        Program(SCRIPT, str(tmp_path / "absent.py"), []),
+        Program(MODULE, "whatever", []),
+        Program(MODULE, "mpi4py.run", []),
+    ):
+        assert program.may_import == {"numpy"}
+
+
+def test_windows_and_files_are_imported_before_the_fork_if_the_program_names_them():
+    text = "from mpi4py import MPI\nWindow = MPI.COMM_WORLD"
+    assert not Program(CODE, text, []).may_import
+    assert Program(CODE, f"{text}\nMPI.Win.Allocate(8)", []).may_import == {"ncclx_mpi.api.window"}
+    assert Program(CODE, f"{text}\nMPI.File.Delete('x')", []).may_import == {"ncclx_mpi.api.file"}
 
 
 def test_a_script_in_a_pipe_is_read_by_its_rank_alone(tmp_path):
