@@ -20,7 +20,6 @@ from ncclx_mpi.collectives import prepare
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.p2p.engine import Engine, NativeComm
 from ncclx_mpi.p2p.guests import Identity
-from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD
 
 if TYPE_CHECKING:
@@ -168,21 +167,21 @@ def announce(world: NativeComm, leader: int, members: Sequence[int], tag: int) -
 def duplicate(groups: Intergroup) -> Words:
     """Return contexts for the same groups. Collective over both."""
     pair = _contexts_of_first(groups)
-    collectives.bcast(groups.native, pair.ctypes.data, pair.nbytes, 0)
+    collectives.bcast(groups.native, pair.buffer_info()[0], WORD * len(pair), 0)
     return pair
 
 
 def start_duplicate(groups: Intergroup, then: Callable[[Words], None]) -> tuple[collectives.Collective, Callable[[], None]]:
     """Start making contexts for the same groups; returns the collective, and what to do after it."""
     pair = _contexts_of_first(groups)
-    started = prepare.bcast(groups.native, pair.ctypes.data, pair.nbytes, 0).start()
+    started = prepare.bcast(groups.native, pair.buffer_info()[0], WORD * len(pair), 0).start()
     started.owner = pair  # the program may forget the request; what is on its way then still lands here
     return started, functools.partial(then, pair)
 
 
 def _contexts_of_first(groups: Intergroup) -> Words:
     engine = groups.native.engine
-    return np.array(new_contexts(engine) if groups.native.rank == 0 else (0, 0), dtype=np.int64)
+    return array("q", new_contexts(engine) if groups.native.rank == 0 else (0, 0))
 
 
 def split(groups: Intergroup, color: int, key: int) -> tuple[Contexts, list[int], list[int]] | None:

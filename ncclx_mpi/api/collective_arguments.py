@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncclx_mpi import arguments, collectives, errors
 from ncclx_mpi.api import collective_requests, fast
-from ncclx_mpi.api.communicator import CommState
+from ncclx_mpi.api.communicator import CommState, gather_words
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same, is_compiled, native
 from ncclx_mpi.api.request import Prequest, Request
@@ -23,7 +23,6 @@ from ncclx_mpi.collectives import prepare as plans
 from ncclx_mpi.gpu_memory import streams
 from ncclx_mpi.operations.collection import Collection
 from ncclx_mpi.operations.operation import Operation, Persistent
-from numba_kernels.late_numpy import np
 from numba_kernels.layout import zeroed
 from numba_kernels.rows import NamedTuple
 
@@ -603,9 +602,7 @@ def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Seq
 def _receive_counts(state: CommState, given: Sequence[int] | None, own: int, *, is_known: bool) -> list[int]:
     if given is not None or is_known:
         return arguments.of_length((integer(count, "recvcounts") for count in (given if given is not None else ())), state.size)
-    mine, table = np.array([own], dtype=np.int64), np.empty(state.size, dtype=np.int64)
-    collectives.allgather(state.native, mine.ctypes.data, mine.nbytes, table.ctypes.data)
-    return [int(count) for count in table]
+    return [count for (count,) in gather_words(state.native, own)]
 
 
 def _check_sums(state: CommState, sent: Buffer | None, received: Buffer, counts: list[int]) -> None:

@@ -28,7 +28,6 @@ from ncclx_mpi.p2p.fast import GIVEN_UP
 from ncclx_mpi.p2p.native import Part
 from ncclx_mpi.state import State
 from numba_kernels.jit import entry
-from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD
 from numba_kernels.rows import NamedTuple
 from transports.shm.layout import SLOTS
@@ -49,7 +48,7 @@ _STEP = 4
 _FEWEST_IN_SLOT = 2
 _RANK_SHIFT, _RANDOM_SHIFT = 32, 62
 
-Words: TypeAlias = "npt.NDArray[np.int64]"
+Words: TypeAlias = "array[int]"
 _Pair = ctypes.c_int64 * 2
 _ZERO, _GIVEN, _LONE = array("q", [0]), shm_making.GIVEN.total // WORD, shm_making.PART.lone // WORD
 
@@ -341,14 +340,12 @@ def duplicate(parent: NativeComm) -> NativeComm:
 
 def start_duplicate(parent: NativeComm, fill: Callable[[NativeComm], None]) -> tuple[collectives.Collective, Callable[[], None]]:
     """Start making a communicator of the same ranks; returns the collective, and what to do after it."""
-    pair = np.empty(2, dtype=np.int64)
-    if parent.rank == 0:
-        pair[:] = lead(parent.engine, parent.world_ranks)
+    pair = _Pair(*lead(parent.engine, parent.world_ranks)) if parent.rank == 0 else _Pair()
 
     def after() -> None:
-        fill(parent.engine.new_comm(int(pair[0]), parent.world_ranks, int(pair[1])))
+        fill(parent.engine.new_comm(pair[0], parent.world_ranks, pair[1]))
 
-    started = prepare.bcast(parent, pair.ctypes.data, pair.nbytes, 0).start()
+    started = prepare.bcast(parent, ctypes.addressof(pair), ctypes.sizeof(pair), 0).start()
     started.owner = pair  # the program may forget the request; what is on its way then still lands here
     return started, after
 

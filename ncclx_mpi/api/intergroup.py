@@ -7,6 +7,7 @@ Nothing that does not matter on a rank is looked at.
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,7 @@ from ncclx_mpi.collectives import Neighborhood, Sides, intergroup
 from ncclx_mpi.collectives.shm_oneshot import ALLGATHER, ALLTOALL, GATHER, SCATTER
 from ncclx_mpi.constants import PROC_NULL, ROOT
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels.late_numpy import np
-from numba_kernels.layout import WORD
+from numba_kernels.layout import WORD, zeroed
 
 if TYPE_CHECKING:
     from ncclx_mpi.arguments import Buffer
@@ -273,10 +273,10 @@ class Intergroup:
         """
         size, mine = len(self.mine), tuple(self.sides.mine)
         counts = [] if given is None else arguments.of_length((integer(count, "recvcounts") for count in given), size)
-        word, table = np.array([own], dtype=np.int64), np.zeros(size, dtype=np.int64)
+        word, (table, rows) = array("q", [own]), zeroed(WORD * size)
         if given is None:
             rooms = [WORD] * size, [WORD * index for index in range(size)]
-            task = edges_of(mine, mine), word.ctypes.data, [WORD] * size, [0] * size, table.ctypes.data, *rooms
+            task = edges_of(mine, mine), word.buffer_info()[0], [WORD] * size, [0] * size, rows, *rooms
         else:
             task = edges_of((), ()), IN_PLACE, [], [], IN_PLACE, [], []
         collectives.run(intergroup.inter_exchange(self.native, "reduce_scatter", ALLGATHER, *task, 0))

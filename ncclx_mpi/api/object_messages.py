@@ -33,6 +33,7 @@ from ncclx_mpi.api.pickle import pickle
 from ncclx_mpi.api.status import Status
 from ncclx_mpi.arguments import of_length
 from ncclx_mpi.buffers.memory import array_words
+from ncclx_mpi.buffers.source import allocate, open_export
 from ncclx_mpi.operations import background_progress
 from ncclx_mpi.operations.operation import Operation, Together, on_behalf, wait_for, write_status
 from ncclx_mpi.operations.transfer import Ticket, Transfer, raise_error
@@ -142,15 +143,15 @@ def room(nbytes: int) -> tuple[Any, int]:
         # empty and one-byte objects are shared by the interpreter: never write into those
         data = bytes(max(nbytes, 2))
         return (data if nbytes >= 2 else memoryview(data)[:nbytes]), id(data) + _BYTES_OFFSET
-    array = np.empty(nbytes, dtype=np.uint8)
-    return array, array_words(array)[0]
+    address, (_export, made) = allocate(nbytes)
+    return made, address
 
 
 def address_of(data: bytes | memoryview) -> int:
     """Address of the first byte of `data`."""
     if type(data) is bytes:
         return id(data) + _BYTES_OFFSET
-    return array_words(np.frombuffer(data, dtype=np.uint8))[0]
+    return int(open_export(data).buf)
 
 
 # Sending ----------------------------------------------------------------------------------------------------------

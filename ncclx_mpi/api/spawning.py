@@ -23,6 +23,7 @@ from ncclx_mpi.bootstrap import handover, launcher, nursery
 from ncclx_mpi.bootstrap.patience import Patience
 from ncclx_mpi.bootstrap.port import Port
 from ncclx_mpi.p2p.engine import Engine, NativeComm
+from numba_kernels.late_numpy import is_imported
 from numba_kernels.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def _launch(found: Sequence[Command], port_name: str, engine: Engine, what: str)
     told = {
         "parent": os.getpid(),
         "port": port_name,
+        "also": ["numpy"] if is_imported() else [],  # workers run functions of their parents, and import what these do
         "programs": [{"words": each.words, "count": each.maxprocs, "folder": each.keys.get("wd", "")} for each in found],
     }
     if not _started:

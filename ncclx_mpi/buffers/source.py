@@ -303,10 +303,16 @@ def allocate(nbytes: int, *, clear: bool = False) -> tuple[int, tuple[Export, by
     """
     if nbytes > sys.maxsize:
         raise MemoryError(nbytes)
-    made = bytearray(nbytes if clear else 0)
-    _resize(made, nbytes)  # without writing to it
+    made = new_bytes(nbytes, clear)
     export = open_export(made, _WRITABLE)
-    return export.buf, (export, made)
+    return export.buf or 0, (export, made)
+
+
+def new_bytes(nbytes: int, clear: bool) -> bytearray:
+    """Bytes, zeroed or not written to."""
+    made = bytearray(nbytes if clear else 0)
+    _resize(made, nbytes)
+    return made
 
 
 def address(location: Any) -> int:

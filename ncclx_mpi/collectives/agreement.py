@@ -21,20 +21,17 @@ Deaths end no wait here; they are acknowledged when they are noticed (:meth:`~nc
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels.late_numpy import np, npt
-from numba_kernels.layout import WORD
+from numba_kernels.layout import WORD, zeroed
 
 _OFFSET, _TAG, _NUMBER_BITS = 3, 1 << 46, 16
 """The message space, the tags above those of the other messages there, and the bits of a rank in them."""
 _FLAG, _CONTEXT, _SECOND, _FAILED = range(4)
 _RANKS = 63
 """Ranks to a word."""
-
-Words: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Agreement:
@@ -55,10 +52,10 @@ class Agreement:
         self.comm = comm
         self._engine = comm.engine
         self._tag = _TAG | comm.agreements << _NUMBER_BITS
-        self._value = np.array([flag, *contexts, *[0] * -(-comm.size // _RANKS)], dtype=np.int64)
+        self._value = array("q", [flag, *contexts, *[0] * -(-comm.size // _RANKS)])
         self._round = -1
         self._dead: set[int] = set()
-        self._rooms: dict[int, tuple[int, Words]] = {}
+        self._rooms: dict[int, tuple[int, array[int]]] = {}
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         self._note_deaths()
         self._expect(others, 0)
@@ -67,17 +64,17 @@ class Agreement:
     @property
     def flag(self) -> int:
         """What all have agreed on."""
-        return int(self._value[_FLAG])
+        return self._value[_FLAG]
 
     @property
     def contexts(self) -> tuple[int, int]:
         """Contexts that no other communicator has, the same ones on all ranks."""
-        return int(self._value[_CONTEXT]), int(self._value[_SECOND])
+        return self._value[_CONTEXT], self._value[_SECOND]
 
     @property
     def failed(self) -> list[int]:
         """The ranks that have died, as all agree."""
-        words = self._value[_FAILED:].tolist()
+        words = self._value[_FAILED:]
         return [rank for rank in range(self.comm.size) if words[rank // _RANKS] >> rank % _RANKS & 1]
 
     def poll(self) -> bool:
@@ -113,16 +110,17 @@ class Agreement:
 
     def _expect(self, ranks: Sequence[int], turn: int) -> None:
         for rank in ranks:
-            room = np.empty_like(self._value)
-            request = self._engine.start_recv(self.comm, room.ctypes.data, room.nbytes, rank, self._tag + turn, _OFFSET)
+            room, address = zeroed(WORD * len(self._value))
+            request = self._engine.start_recv(self.comm, address, WORD * len(room), rank, self._tag + turn, _OFFSET)
             self._rooms[rank] = request, room
 
     def _send(self, turn: int) -> None:
         """Send what this rank has to all that live; a small message is on its way at once, and nobody waits for it."""
-        data = self._value.copy()
+        data = self._value[:]
+        address, count = data.buffer_info()
         for rank in range(self.comm.size):
             if rank != self.comm.rank and rank not in self._dead:
-                request = self._engine.start_send(self.comm, data.ctypes.data, data.size * WORD, rank, self._tag + turn, 0, _OFFSET)
+                request = self._engine.start_send(self.comm, address, count * WORD, rank, self._tag + turn, 0, _OFFSET)
                 self._engine.free(request, (self.comm, data))
 
     def _take(self) -> None:
@@ -137,7 +135,7 @@ class Agreement:
                 continue
             del self._rooms[rank]
 
-    def _merge(self, other: Words) -> None:
+    def _merge(self, other: array[int]) -> None:
         if self._round >= 0:
             self._value = other
             return
@@ -145,7 +143,8 @@ class Agreement:
         value[_FLAG] &= other[_FLAG]
         if other[_CONTEXT] < value[_CONTEXT]:
             value[_CONTEXT:_FAILED] = other[_CONTEXT:_FAILED]
-        value[_FAILED:] |= other[_FAILED:]
+        for word in range(_FAILED, len(value)):
+            value[word] |= other[word]
 
     def _next_round(self) -> None:
         self._round += 1

@@ -6,9 +6,9 @@ Arguments and in-place rules as in :mod:`ncclx_mpi.collectives.prepare`.
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 from ncclx_mpi import errors
 from ncclx_mpi.collectives import prepare, ready, select, shm_oneshot
@@ -27,6 +27,7 @@ from ncclx_mpi.collectives.gather import shm_oneshot as gather_small
 from ncclx_mpi.collectives.gather import shm_pipelined as gather_large
 from ncclx_mpi.collectives.neighbor_alltoall import shm_edges as neighbor_edges
 from ncclx_mpi.collectives.neighborhood import NEIGHBOR_ALLGATHER, NEIGHBOR_ALLTOALL, Neighborhood, introduce, parts
+from ncclx_mpi.collectives.plan import Numbers, as_numbers, offsets_of
 from ncclx_mpi.collectives.reduce import shm_oneshot as reduce_small
 from ncclx_mpi.collectives.reduce import shm_pipelined as reduce_large
 from ncclx_mpi.collectives.reduce_scatter import shm_oneshot as reduce_scatter_small
@@ -39,10 +40,11 @@ from ncclx_mpi.collectives.select import LARGE, PLAN, SMALL
 from ncclx_mpi.collectives.shm_leaving import parted
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FAILED, OPERATIONS, PEER_LEFT
-from numba_kernels.late_numpy import np, npt
+from numba_kernels.layout import WORD, zeroed
 
 Counts = Sequence[int]
-Table: TypeAlias = "npt.NDArray[np.int64]"
+_ROW = 4 * WORD
+"""Address and bytes of the block that goes to a rank, and of the one that comes from it."""
 
 
 def barrier(comm: NativeComm) -> None:
@@ -69,14 +71,13 @@ def gatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts,
     """As gather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``; both are read at the root only."""
     if select.algorithm(comm, shm_oneshot.GATHER, 0) == PLAN:
         return run(prepare.gatherv(comm, send, nbytes, recv, counts, offsets, root))
-    table = np.zeros((comm.size, 4), dtype=np.int64)
+    table, rows = zeroed(_ROW * comm.size)
     if comm.rank == root:
-        table[:, 2] = np.add(offsets, recv)
-        table[:, 3] = counts
-        table[root, 0] = send or table[root, 2]
+        table[2::4], table[3::4] = _placed(recv, offsets), as_numbers(counts)
+        table[4 * root] = send or table[4 * root + 2]
     else:
-        table[root, :2] = send, nbytes
-    _exchange(comm, shm_oneshot.GATHER, root, table, "gatherv")
+        table[4 * root], table[4 * root + 1] = send, nbytes
+    _exchange(comm, shm_oneshot.GATHER, root, rows, "gatherv")
 
 
 def scatter(comm: NativeComm, send: int, recv: int, nbytes: int, root: int) -> None:
@@ -89,14 +90,13 @@ def scatterv(comm: NativeComm, send: int, counts: Counts, offsets: Counts, recv:
     """As scatter, block i of ``counts[i]`` bytes at ``send + offsets[i]``; both are read at the root only."""
     if select.algorithm(comm, shm_oneshot.SCATTER, 0) == PLAN:
         return run(prepare.scatterv(comm, send, counts, offsets, recv, nbytes, root))
-    table = np.zeros((comm.size, 4), dtype=np.int64)
+    table, rows = zeroed(_ROW * comm.size)
     if comm.rank == root:
-        table[:, 0] = np.add(offsets, send)
-        table[:, 1] = counts
-        table[root, 2:] = recv or table[root, 0], counts[root]
+        table[0::4], table[1::4] = _placed(send, offsets), as_numbers(counts)
+        table[4 * root + 2], table[4 * root + 3] = recv or table[4 * root], counts[root]
     else:
-        table[root, 2:] = recv, nbytes
-    _exchange(comm, shm_oneshot.SCATTER, root, table, "scatterv")
+        table[4 * root + 2], table[4 * root + 3] = recv, nbytes
+    _exchange(comm, shm_oneshot.SCATTER, root, rows, "scatterv")
 
 
 def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
@@ -112,11 +112,10 @@ def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Coun
     algorithm = select.algorithm(comm, shm_oneshot.ALLGATHER, max(counts))
     if algorithm == PLAN:
         return run(prepare.allgatherv(comm, send, nbytes, recv, counts, offsets))
-    table = np.empty((comm.size, 2), dtype=np.int64)
-    table[:, 0] = np.add(offsets, recv)
-    table[:, 1] = counts
-    source = send or int(table[comm.rank, 0])
-    _on_slot(comm, "allgatherv", algorithm, allgather_small.allgatherv, allgather_large.spread, source, table.ctypes.data)
+    table, rows = zeroed(2 * WORD * comm.size)
+    table[0::2], table[1::2] = _placed(recv, offsets), as_numbers(counts)
+    source = send or table[2 * comm.rank]
+    _on_slot(comm, "allgatherv", algorithm, allgather_small.allgatherv, allgather_large.spread, source, rows)
 
 
 def alltoall(comm: NativeComm, send: int, recv: int, nbytes: int) -> None:
@@ -139,12 +138,13 @@ def alltoallv(
     """As alltoall, with bytes and byte offsets of each block."""
     if select.algorithm(comm, shm_oneshot.ALLTOALL, 0) == PLAN:
         return run(prepare.alltoallv(comm, send, send_counts, send_offsets, recv, counts, offsets))
-    table = np.empty((comm.size, 4), dtype=np.int64)
-    table[:, 0] = np.add(send_offsets, send) if send else np.add(offsets, recv)
-    table[:, 1] = send_counts if send else counts
-    table[:, 2] = np.add(offsets, recv)
-    table[:, 3] = counts
-    _exchange(comm, shm_oneshot.ALLTOALL, 0, table, "alltoallv")
+    table, rows = zeroed(_ROW * comm.size)
+    table[2::4], table[3::4] = _placed(recv, offsets), as_numbers(counts)
+    if send:
+        table[0::4], table[1::4] = _placed(send, send_offsets), as_numbers(send_counts)
+    else:
+        table[0::4], table[1::4] = table[2::4], table[3::4]
+    _exchange(comm, shm_oneshot.ALLTOALL, 0, rows, "alltoallv")
 
 
 def reduce(comm: NativeComm, send: int, recv: int, count: int, itemsize: int, fn: int, commutative: bool, root: int) -> None:
@@ -169,15 +169,15 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
 
     In place: the contribution is in `recv`, and the result replaces its start.
     """
-    firsts = np.array([0, *accumulate(counts)], dtype=np.int64)
-    total, first = int(firsts[-1]), int(firsts[comm.rank])
+    firsts = array("q", offsets_of(counts))
+    total, first = firsts[-1], firsts[comm.rank]
     algorithm = _reduction(shm_oneshot.REDUCE_SCATTER, comm, total, itemsize)
     if algorithm == SMALL:
         code = entry(reduce_scatter_small.reduce_scatter)(
             comm.address, send or recv, recv, total, first, counts[comm.rank], itemsize, fn
         )
     elif algorithm == LARGE:
-        code = entry(reduce_scatter_large.reduce_scatter)(comm.address, send or recv, recv, firsts.ctypes.data, itemsize, fn)
+        code = entry(reduce_scatter_large.reduce_scatter)(comm.address, send or recv, recv, firsts.buffer_info()[0], itemsize, fn)
     else:
         return run(prepare.reduce_scatter(comm, send, recv, counts, itemsize, fn, commutative))
     check(comm, code, "reduce_scatter")
@@ -242,10 +242,10 @@ def neighbor_alltoall(
         run(prepare.neighbor_alltoall(comm, edges, send, send_counts, send_offsets, recv, counts, offsets))
 
 
-def _along_edges(comm: NativeComm, kind: int, edges: Neighborhood, sent: Table, received: Table) -> bool:
+def _along_edges(comm: NativeComm, kind: int, edges: Neighborhood, sent: Numbers, received: Numbers) -> bool:
     """Whether a neighbourhood collective needed no plan."""
     introduce(comm, edges)
-    code = entry(neighbor_edges.exchange)(comm.address, kind, sent.ctypes.data, received.ctypes.data)
+    code = entry(neighbor_edges.exchange)(comm.address, kind, sent.buffer_info()[0], received.buffer_info()[0])
     if code != ready.SLOW:
         check(comm, code, OPERATIONS[kind])
     return bool(code != ready.SLOW)
@@ -289,8 +289,13 @@ def _reduction(kind: int, comm: NativeComm, count: int, itemsize: int) -> str:
     return PLAN if algorithm == LARGE and itemsize > select.LARGEST_ITEM else algorithm
 
 
-def _exchange(comm: NativeComm, kind: int, root: int, table: Table, name: str) -> None:
-    check(comm, entry(alltoall_vector.exchange)(comm.address, kind, root, table.ctypes.data), name)
+def _exchange(comm: NativeComm, kind: int, root: int, rows: int, name: str) -> None:
+    check(comm, entry(alltoall_vector.exchange)(comm.address, kind, root, rows), name)
+
+
+def _placed(address: int, offsets: Counts) -> Numbers:
+    """Addresses of blocks."""
+    return array("q", [address + int(offset) for offset in offsets])
 
 
 def _mismatch(comm: NativeComm, error_class: int) -> errors.Exception:

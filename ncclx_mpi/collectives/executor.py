@@ -20,6 +20,7 @@ from collections import deque
 from typing import Any
 
 from ncclx_mpi import errors
+from ncclx_mpi.buffers.source import allocate
 from ncclx_mpi.collectives.plan import COPY, INPUT, OUTPUT, RECV, REDUCE, SEND, STEP, TEMP, WINDOW, Plan
 from ncclx_mpi.collectives.shm_leaving import is_death_suspected, parted
 from ncclx_mpi.p2p.engine import NativeComm
@@ -34,8 +35,7 @@ from numba_kernels.atomics import load64, load_acquire, store64, store_release, 
 from numba_kernels.calls import call_reduce
 from numba_kernels.jit import c_address, kernel
 from numba_kernels.jit import entry as _entry
-from numba_kernels.late_numpy import np
-from numba_kernels.layout import WORD, words
+from numba_kernels.layout import WORD, words, zeroed
 from numba_kernels.memory import move
 
 PLAN = words(
@@ -386,14 +386,13 @@ class Room:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._temp = np.empty(plan.temp + 64, dtype=np.uint8)
-        self._block = np.zeros((PLAN.total + plan.steps.nbytes) // WORD, dtype=np.int64)
-        self._block[PLAN.total // WORD :] = plan.steps.view(np.int64).reshape(-1)
-        self.nbytes = self._temp.nbytes + self._block.nbytes
-        self.address = int(self._block.ctypes.data)
-        self.words: memoryview[int] = self._block.data
-        self.words[PLAN.count // WORD] = len(plan.steps)
-        self.words[_BUFFERS + TEMP] = (self._temp.ctypes.data + 63) // 64 * 64
+        temp, self._temp = allocate(plan.temp + 64)
+        self._block, self.address = zeroed(PLAN.total + WORD * len(plan.words))
+        self._block[PLAN.total // WORD :] = plan.words
+        self.nbytes = plan.temp + 64 + WORD * len(self._block)
+        self.words = memoryview(self._block)
+        self.words[PLAN.count // WORD] = len(plan)
+        self.words[_BUFFERS + TEMP] = (temp + 63) // 64 * 64
 
 
 class SpareRooms:

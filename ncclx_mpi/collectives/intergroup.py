@@ -20,17 +20,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from ncclx_mpi.collectives.bcast import binomial
 from ncclx_mpi.collectives.executor import Collective
 from ncclx_mpi.collectives.neighbor_alltoall import linear
 from ncclx_mpi.collectives.neighborhood import Neighborhood
-from ncclx_mpi.collectives.plan import OUTPUT, TEMP, Builder, Plan, Shape, columns, no_steps
-from ncclx_mpi.collectives.reduce_scatter.pairwise import even_blocks, exchange_and_reduce, rooms_of
+from ncclx_mpi.collectives.plan import FIELDS, OUTPUT, STEP, TEMP, Builder, Numbers, Plan, Shape, columns, no_steps, offsets_of
+from ncclx_mpi.collectives.reduce_scatter.pairwise import even_blocks, even_edges, exchange_and_reduce, lengths_between, rooms_of
 from ncclx_mpi.collectives.shm_oneshot import ALLREDUCE, BCAST, REDUCE, REDUCE_SCATTER
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels.late_numpy import np, npt
+from numba_kernels.layout import WORD
 from numba_kernels.rows import NamedTuple
 
 
@@ -44,12 +43,9 @@ class Sides(NamedTuple):
         """A rank of the communicator as a rank of its own group."""
         return rank - (self.mine if rank in self.mine else self.theirs).start
 
-    def on_union(self, steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def on_union(self, words: Numbers) -> Numbers:
         """Steps whose peers are counted through the own group and then the other one, with ranks of the communicator."""
-        ranks, moved = np.array([*self.mine, *self.theirs]), steps.copy()
-        moved["peer"] = ranks[steps["peer"]]
-        moved.setflags(write=False)
-        return moved
+        return _with_peers(words, [*self.mine, *self.theirs])
 
 
 def inter_exchange(
@@ -116,9 +112,15 @@ def inter_reduce_scatter(
 @functools.lru_cache(maxsize=64)
 def _bcast(rank: int, sides: Sides, nbytes: int, root: int) -> Plan:
     members = [root, *(sides.mine if root in sides.theirs else sides.theirs)]
-    steps = binomial.plan(members.index(rank), len(members), nbytes, 0).steps.copy()
-    steps["peer"] = np.array(members)[steps["peer"]]
-    return Plan(steps, 0)
+    return Plan(_with_peers(binomial.plan(members.index(rank), len(members), nbytes, 0).words, members), 0)
+
+
+def _with_peers(words: Numbers, ranks: Sequence[int]) -> Numbers:
+    """Steps whose peers are counted through some ranks, with these."""
+    moved = words[:]
+    for peer in range(STEP.peer // WORD, len(moved), len(FIELDS)):
+        moved[peer] = ranks[moved[peer]]
+    return moved
 
 
 @functools.lru_cache(maxsize=64)
@@ -128,7 +130,7 @@ def _give_reduced(rank: int, sides: Sides, root: int) -> Shape:
     counts, offsets, rooms = columns(size, size, rooms_of(size))
     done, _ = exchange_and_reduce(steps, own, counts, offsets, rooms)
     steps.send(size + sides.place(root), (TEMP, rooms[0]), counts[own], [done])
-    return Shape(sides.on_union(steps.shape().steps))
+    return Shape(sides.on_union(steps.shape().words))
 
 
 @functools.lru_cache(maxsize=64)
@@ -138,7 +140,7 @@ def _take_reduced(sides: Sides) -> Shape:
     counts, offsets = columns(others, others)
     for other in range(others):
         steps.recv(size + other, (OUTPUT, offsets[other]), counts[other])
-    return Shape(sides.on_union(steps.shape().steps))
+    return Shape(sides.on_union(steps.shape().words))
 
 
 @functools.lru_cache(maxsize=64)
@@ -150,27 +152,27 @@ def _allreduce(rank: int, sides: Sides) -> Shape:
         other = (own + turn) % others
         steps.recv(size + other, (OUTPUT, their_offsets[other]), their_counts[other])
         steps.send(size + other, (TEMP, rooms[0]), counts[own], [done])
-    return Shape(sides.on_union(steps.shape().steps))
+    return Shape(sides.on_union(steps.shape().words))
 
 
 @functools.lru_cache(maxsize=64)
 def _reduce_scatter(rank: int, sides: Sides, counts: tuple[int, ...], itemsize: int) -> Plan:
     own, size, others = sides.place(rank), len(sides.mine), len(sides.theirs)
-    wanted = np.cumsum([0, *counts]) * itemsize
-    given, taken = (np.arange(parts + 1) * sum(counts) // parts * itemsize for parts in (size, others))
+    wanted = [count * itemsize for count in offsets_of(counts)]
+    given, taken = (even_edges(sum(counts), itemsize, parts) for parts in (size, others))
     steps = Builder()
-    rooms = [steps.temp(int(given[own + 1] - given[own])) for _ in range(rooms_of(size))]
-    done, _ = exchange_and_reduce(steps, own, np.diff(given).tolist(), given[:-1].tolist(), rooms)
-    steps.send(size + own % others, (TEMP, rooms[0]), int(given[own + 1] - given[own]), [done])
+    rooms = [steps.temp(given[own + 1] - given[own]) for _ in range(rooms_of(size))]
+    done, _ = exchange_and_reduce(steps, own, lengths_between(given), given[:-1], rooms)
+    steps.send(size + own % others, (TEMP, rooms[0]), given[own + 1] - given[own], [done])
     for block in range(others):
-        first, end, holder = int(taken[block]), int(taken[block + 1]), block % size
+        first, end, holder = taken[block], taken[block + 1], block % size
         if holder == own:
-            _pass_on(steps, own, size + block, first, end, wanted.tolist())
+            _pass_on(steps, own, size + block, first, end, wanted)
         else:
-            low, high = max(first, int(wanted[own])), min(end, int(wanted[own + 1]))
-            steps.recv(holder, (OUTPUT, low - int(wanted[own])), max(0, high - low))
+            low, high = max(first, wanted[own]), min(end, wanted[own + 1])
+            steps.recv(holder, (OUTPUT, low - wanted[own]), max(0, high - low))
     plan = steps.build()
-    return Plan(sides.on_union(plan.steps), plan.temp)
+    return Plan(sides.on_union(plan.words), plan.temp)
 
 
 def _pass_on(steps: Builder, own: int, source: int, first: int, end: int, wanted: Sequence[int]) -> None:

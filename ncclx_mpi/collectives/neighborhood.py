@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 
 from ncclx_mpi.constants import PROC_NULL
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import OPERATIONS
-from numba_kernels.late_numpy import np, npt
 from numba_kernels.layout import WORD, words
 from numba_kernels.rows import NamedTuple
 
@@ -52,7 +52,7 @@ class Neighborhood(NamedTuple):
         out_of = [index for index, peer in enumerate(self.destinations) if peer == rank]
         return list(zip(into, out_of, strict=True))
 
-    def words(self, rank: int) -> npt.NDArray[np.int64]:
+    def words(self, rank: int) -> array[int]:
         """The edges of `rank` as :data:`EDGES`."""
         nobody = (PROC_NULL, rank)
         destinations = [(peer, index, 0) for index, peer in enumerate(self.destinations) if peer not in nobody]
@@ -64,10 +64,10 @@ class Neighborhood(NamedTuple):
                 seen[peer] += 1
         own = [(rank, source, destination) for source, destination in self.to_itself(rank)]
         numbers = [0, len(self.sources), len(self.destinations), len(destinations), len(sources), len(own)]
-        return np.array([*numbers, *(word for row in (*destinations, *sources, *own) for word in row)], dtype=np.int64)
+        return array("q", [*numbers, *(word for row in (*destinations, *sources, *own) for word in row)])
 
 
-_known: weakref.WeakKeyDictionary[NativeComm, tuple[Neighborhood, npt.NDArray[np.int64]]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[NativeComm, tuple[Neighborhood, array[int]]] = weakref.WeakKeyDictionary()
 
 
 def introduce(comm: NativeComm, neighborhood: Neighborhood) -> None:
@@ -76,13 +76,13 @@ def introduce(comm: NativeComm, neighborhood: Neighborhood) -> None:
     if known is None or known[0] != neighborhood:
         edges = neighborhood.words(comm.rank)
         _known[comm] = neighborhood, edges
-        comm.set_word("edges", edges.ctypes.data)
+        comm.set_word("edges", edges.buffer_info()[0])
 
 
-def parts(address: int, sizes: Sequence[int], offsets: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Blocks without gaps, in bytes, as :data:`PART`."""
-    rows = np.zeros((max(len(sizes), 1), PART.total // WORD), dtype=np.int64)
-    if sizes:
-        rows[:, PART.address // WORD] = np.add(offsets, address)
-        rows[:, PART.nbytes // WORD] = sizes
-    return rows
+def parts(address: int, sizes: Sequence[int], offsets: Sequence[int]) -> array[int]:
+    """Blocks without gaps, in bytes, as :data:`PART`: at least one."""
+    rows = [(address + offset, nbytes, 0) for nbytes, offset in zip(sizes, offsets, strict=True)]
+    return array("q", [word for row in rows or [(0, 0, 0)] for word in row])
+
+
+assert (PART.address, PART.nbytes, PART.layout, PART.total) == (0, WORD, 2 * WORD, 3 * WORD)

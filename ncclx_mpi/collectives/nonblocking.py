@@ -27,6 +27,7 @@ from typing import Any
 
 from ncclx_mpi import errors
 from ncclx_mpi.algorithms import ONESHOT_UPTO
+from ncclx_mpi.buffers.source import allocate
 from ncclx_mpi.collectives import cma, cma_schedule, cma_tuning, select, shm_oneshot, shm_schedule, shm_vector_schedule
 from ncclx_mpi.collectives.alltoall.shm_pipelined import ROW
 from ncclx_mpi.collectives.blocking import check
@@ -38,7 +39,6 @@ from ncclx_mpi.p2p.blocks import untouched_block
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.p2p.layout import BROKEN, FREE, OPERATIONS, REQUEST
 from numba_kernels.jit import c_address
-from numba_kernels.late_numpy import np
 from numba_kernels.layout import WORD, zeroed
 from numba_kernels.memory import LINE
 
@@ -108,9 +108,8 @@ class Described:
         return table.buffer_info()[0]
 
     def _copy(self, address: int, nbytes: int, is_written: bool) -> int:
-        memory = np.empty(nbytes, dtype=np.uint8)
+        at, memory = allocate(nbytes)
         self._memory.append(memory)
-        at = int(memory.ctypes.data)
         self.before.append(functools.partial(ctypes.memmove, at, address, nbytes))
         if is_written:
             self.after.append(functools.partial(ctypes.memmove, address, at, nbytes))

@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from numba_kernels.late_numpy import np, npt
-from numba_kernels.layout import WORD, words
+from numba_kernels.atomics import load64, store64
+from numba_kernels.jit import entry, kernel
+from numba_kernels.late_numpy import is_any_array, np, npt
+from numba_kernels.layout import WORD, words, zeroed
+from numba_kernels.memory import copy
 
 SEND, RECV, COPY, REDUCE, JOIN = range(5)
 """Kinds of step. JOIN does nothing: it stands for several steps that another one must wait for."""
@@ -46,11 +50,10 @@ Place = tuple[int, int]
 """(buffer, byte offset)."""
 
 
-Counts: TypeAlias = "npt.ArrayLike"
+Counts: TypeAlias = "Sequence[int] | npt.NDArray[Any]"
 """Bytes, or byte offsets, of the block of each rank."""
-Numbers: TypeAlias = "npt.NDArray[np.int64]"
+Numbers: TypeAlias = "array[int]"
 _MOST_FILLED = 4
-_SIZES = ("nbytes", "offset", "low_offset", "high_offset")
 
 
 class Plan:
@@ -59,9 +62,25 @@ class Plan:
     Algorithms return the same plan for the same arguments: the executor keeps native memory for it (:mod:`ncclx_mpi.collectives.executor`).
     """
 
-    def __init__(self, steps: npt.NDArray[Any], temp: int) -> None:
-        self.steps = steps
+    def __init__(self, words: Numbers, temp: int) -> None:
+        self.words = words
         self.temp = temp
+
+    @classmethod
+    def of(cls, steps: npt.NDArray[Any], temp: int) -> Plan:
+        """A plan of other steps, as :attr:`steps` has them."""
+        return cls(array("q", steps.tobytes()), temp)
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self.words) // len(FIELDS)
+
+    @functools.cached_property
+    def steps(self) -> npt.NDArray[Any]:
+        """The steps as an array with fields, for who looks at them: to carry them out NumPy is not needed."""
+        steps = np.frombuffer(self.words, step_type())
+        steps.setflags(write=False)
+        return steps
 
 
 class Shape:
@@ -71,42 +90,30 @@ class Shape:
     both know to be empty, becomes a JOIN, or is left out if no step waits for it: nothing is sent for it. So a shape has no signals.
     """
 
-    def __init__(self, steps: npt.NDArray[Any]) -> None:
-        self.steps = steps
+    def __init__(self, words: Numbers) -> None:
+        self.words = words
         self.filled: dict[bytes, Plan] = {}
         """Plans of the last few values: programs repeat their calls."""
 
     def fill(self, *values: Counts, temp: int = 0) -> Plan:
         """Return the plan for values 1, 2, ... and `temp` bytes of temporary memory, which must follow from the values."""
-        numbers: Numbers = np.concatenate(([0], *values), dtype=np.int64)
+        numbers = array("q", [0])
+        for each in values:
+            numbers.extend(as_numbers(each))
         key = numbers.tobytes()
         plan = self.filled.get(key)
         if plan is None:
             if len(self.filled) >= _MOST_FILLED:
                 self.filled.clear()
-            plan = self.filled[key] = Plan(self._steps_for(numbers), temp)
+            plan = self.filled[key] = Plan(self._words_for(numbers), temp)
         return plan
 
-    def _steps_for(self, numbers: Numbers) -> npt.NDArray[Any]:
-        steps = self.steps.copy()
-        for column in _SIZES:
-            steps[column] = numbers[self.steps[column]]
-        is_empty = steps["nbytes"] == 0
-        steps["kind"][is_empty] = JOIN
-        steps = _without_idle(steps, is_empty)
-        steps.setflags(write=False)
-        return steps
-
-
-def _without_idle(steps: npt.NDArray[Any], is_empty: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """Leave out the empty steps that no other one waits for: a sparse exchange among many ranks is a few steps."""
-    is_kept = np.append(~is_empty, False)
-    is_kept[steps["first"]] = is_kept[steps["second"]] = True  # -1, which stands for none, is the entry behind the last step
-    numbers = np.cumsum(is_kept[:-1]) - 1
-    left: npt.NDArray[Any] = steps[is_kept[:-1]]
-    for column in ("first", "second"):
-        left[column] = np.append(numbers, -1)[left[column]]
-    return left
+    def _words_for(self, numbers: Numbers) -> Numbers:
+        count = len(self.words) // len(FIELDS)
+        (filled, target), (_places, places) = zeroed(len(self.words) * WORD), zeroed(count * WORD)
+        kept = _fill_entry()(self.words.buffer_info()[0], count, numbers.buffer_info()[0], places, target)
+        del filled[kept * len(FIELDS) :]
+        return filled
 
 
 @functools.cache
@@ -118,7 +125,47 @@ def step_type() -> np.dtype[Any]:
 @functools.cache
 def no_steps() -> Plan:
     """The plan of a rank that has nothing to do."""
-    return Plan(np.empty(0, dtype=step_type()), 0)
+    return Plan(array("q"), 0)
+
+
+@kernel("int64(int64, int64, int64, int64, int64)", is_entry=True)
+def _fill(shape, count, numbers, places, target):  # type: ignore[no-untyped-def]
+    """Write the steps of a shape (int64[count, fields]) with sizes in the place of their numbers; return how many there are then.
+
+    Empty steps that no other one waits for are left out: a sparse exchange among many ranks is a few steps. `places` is int64[count].
+    """
+    for index in range(count):
+        nbytes = load64(numbers + WORD * load64(shape + index * STEP.total + STEP.nbytes))
+        store64(places + index * WORD, 0 if nbytes == 0 else 1)
+    for index in range(count):
+        step = shape + index * STEP.total
+        for waited in (load64(step + STEP.first), load64(step + STEP.second)):
+            if waited >= 0:
+                store64(places + waited * WORD, 1)
+    kept = 0
+    for index in range(count):
+        place = places + index * WORD
+        if load64(place) != 0:
+            _fill_step(target + kept * STEP.total, shape + index * STEP.total, numbers, places)
+            store64(place, kept)
+            kept += 1
+    return kept
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _fill_step(step, source, numbers, places):  # type: ignore[no-untyped-def]
+    """Write one step; those that it waits for have been written, and their numbers are in `places`."""
+    copy(step, source, STEP.total)
+    for field in (STEP.nbytes, STEP.offset, STEP.low_offset, STEP.high_offset):
+        store64(step + field, load64(numbers + WORD * load64(source + field)))
+    for field in (STEP.first, STEP.second):
+        if load64(step + field) >= 0:
+            store64(step + field, load64(places + WORD * load64(step + field)))
+    if load64(step + STEP.nbytes) == 0:
+        store64(step + STEP.kind, JOIN)
+
+
+_fill_entry = functools.cache(functools.partial(entry, _fill))
 
 
 def columns(*lengths: int) -> list[range]:
@@ -127,18 +174,28 @@ def columns(*lengths: int) -> list[range]:
     return [range(first, end) for first, end in itertools.pairwise(ends)]
 
 
+def as_numbers(values: Counts) -> Numbers:
+    """Words of some numbers, which nobody may change: they may be those that were passed."""
+    if isinstance(values, array):
+        return values
+    return array("q", values.tolist() if is_any_array(values) else values)
+
+
+def offsets_of(counts: Iterable[int]) -> list[int]:
+    """Where blocks begin that lie one behind the other, and where the last one ends."""
+    return [*accumulate(counts, initial=0)]
+
+
 def rooms_for(counts: Counts) -> tuple[Numbers, int]:
     """Lay blocks of `counts` bytes out in temporary memory: the offset of each, aligned to 64 bytes, and the bytes of all."""
-    aligned = (np.asarray(counts, dtype=np.int64) + 63) // 64 * 64
-    ends = np.cumsum(aligned)
-    return ends - aligned, int(ends[-1])
+    *offsets, end = offsets_of((nbytes + 63) // 64 * 64 for nbytes in as_numbers(counts))
+    return array("q", offsets), end
 
 
 def multiples(counts: Counts, rooms: int) -> tuple[Numbers, int]:
     """Values of a shape in blocks, all of one size: 0, 1, 2 ... of them, as many as there are ranks, or rooms; and the bytes of the rooms."""
-    sizes = np.asarray(counts, dtype=np.int64)
-    nbytes = int(sizes[0])
-    return np.arange(max(rooms, sizes.size) + 1) * nbytes, rooms * nbytes
+    nbytes = int(counts[0])
+    return array("q", [number * nbytes for number in range(max(rooms, len(counts)) + 1)]), rooms * nbytes
 
 
 class Builder:
@@ -221,10 +278,8 @@ class Builder:
         """What was written with numbers of values in the place of sizes and offsets."""
         return Shape(self._table())
 
-    def _table(self) -> npt.NDArray[Any]:
-        steps = np.array([tuple(row.get(field, 0) for field in FIELDS) for row in self._rows], dtype=step_type())
-        steps.setflags(write=False)
-        return steps
+    def _table(self) -> Numbers:
+        return array("q", [row.get(field, 0) for row in self._rows for field in FIELDS])
 
     def _message(self, kind: int, peer: int, place: Place, nbytes: int, after: Iterable[int], count: Counter[int]) -> int:
         count[peer] += 1

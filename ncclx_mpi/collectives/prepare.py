@@ -9,6 +9,7 @@ then read is said in each function. The buffers are borrowed until the collectiv
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Sequence
 
 from ncclx_mpi.collectives import select
@@ -30,7 +31,6 @@ from ncclx_mpi.collectives.shm_oneshot import (
     SCATTER,
 )
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels.late_numpy import np
 
 
 def barrier(comm: NativeComm) -> Collective:
@@ -86,7 +86,7 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> Collective
 
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> Collective:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
-    make = select.plan_for(comm, ALLGATHER, int(np.max(counts)), has_counts=True)
+    make = select.plan_for(comm, ALLGATHER, int(max(counts)), has_counts=True)
     plan = make(comm.rank, comm.size, counts, offsets, send == 0)
     return Collective(comm, "allgather", ALLGATHER, plan, (send, recv))
 
@@ -133,8 +133,8 @@ def reduce_scatter(comm: NativeComm, send: int, recv: int, counts: Counts, items
 
     In place: the contribution is in `recv`, and the result replaces its start.
     """
-    blocks = np.multiply(counts, itemsize)
-    make = select.plan_for(comm, REDUCE_SCATTER, int(blocks.sum()), itemsize, commutative, has_counts=True)
+    blocks = [int(count) * itemsize for count in counts]
+    make = select.plan_for(comm, REDUCE_SCATTER, sum(blocks), itemsize, commutative, has_counts=True)
     plan = make(comm.rank, comm.size, blocks)
     return Collective(comm, "reduce_scatter", REDUCE_SCATTER, plan, (send or recv, recv), fn, itemsize)
 
@@ -190,4 +190,4 @@ def neighbor_alltoall(
 @functools.lru_cache(maxsize=64)
 def equal_blocks(nbytes: int, size: int) -> tuple[Counts, Counts]:
     """Counts and offsets of `size` blocks of `nbytes`; nobody may change them."""
-    return np.full(size, nbytes), np.arange(size) * nbytes
+    return array("q", [nbytes]) * size, array("q", [rank * nbytes for rank in range(size)])

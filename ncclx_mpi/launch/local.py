@@ -18,7 +18,6 @@ from ncclx_mpi.bootstrap.patience import Gone, Patience
 from ncclx_mpi.launch import program as programs
 from ncclx_mpi.launch.binding import THREADS, Binding
 from ncclx_mpi.launch.failure import Failure, signal_name
-from ncclx_mpi.launch.imports import NUMPY
 from ncclx_mpi.launch.job import Job, Outcome, Settings
 from ncclx_mpi.launch.ready import make_ready
 from ncclx_mpi.launch.relay import LineRelay
@@ -190,8 +189,7 @@ def _prepare(programs_of_ranks: Sequence[programs.Program], spans_hosts: bool) -
     if first.kind == programs.STDIN:
         programs_of_ranks = [programs.Program(programs.STDIN, sys.stdin.read(), first.args)] * len(programs_of_ranks)
     distinct = {id(program): program for program in programs_of_ranks}.values()
-    # Plans, by which collectives go between hosts, are arrays.
-    also = frozenset([NUMPY] if spans_hosts else []).union(*(program.may_import for program in distinct))
+    also = frozenset[str]().union(*(program.may_import for program in distinct))
     make_ready(len(programs_of_ranks), spans_hosts, also)
     return programs_of_ranks
 

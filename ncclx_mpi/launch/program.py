@@ -13,8 +13,8 @@ from numba_kernels.rows import NamedTuple
 
 SCRIPT, MODULE, CODE, STDIN, EXECUTABLE = "script", "module", "code", "stdin", "executable"
 _LONGEST_LINE = 4096
-_RUNNERS = ("mpi4py", "mpi4py.run")
-"""Modules that run what follows on the command line, and use no NumPy; the pools of ``mpi4py.futures`` do."""
+_RUNNERS = ("mpi4py", "mpi4py.run", "mpi4py.futures")
+"""Modules that run what follows on the command line, and use no NumPy."""
 
 
 class UsageError(Exception):

@@ -20,8 +20,8 @@ from ncclx_mpi.launch.program import CODE, EXECUTABLE, MODULE, STDIN, Program, p
 from ncclx_mpi.launch.rank import take_streams
 from transports.virtual import transport  # noqa: F401  (all ranks reach their parents by it: it is compiled and loaded before they are forked)
 
-_USED_BY_ALL = ("numpy", "ncclx_mpi.api.spawning", "ncclx_mpi.collectives.executor")
-"""What ranks import to meet their parents: once for all of them. Collectives with those go as plans, which are tables of NumPy's."""
+_USED_BY_ALL = ("ncclx_mpi.api.spawning", "ncclx_mpi.collectives.executor")
+"""What ranks import to meet their parents: once for all of them."""
 _FORMS = {MODULE: ["-m"], CODE: ["-c"], STDIN: ["-"]}
 
 
@@ -68,7 +68,7 @@ def _run(told: dict[str, Any], lifeline: int, folder: str = os.curdir) -> int:
     for number, part in enumerate(told["programs"]):
         programs += [_program(part["words"], part["folder"], number)] * part["count"]
     if any(program.is_python for program in programs):
-        for name in _USED_BY_ALL:
+        for name in (*_USED_BY_ALL, *told["also"]):
             importlib.import_module(name)
     return run_programs(programs, Manners(), lifeline=lifeline)
 

@@ -112,7 +112,7 @@ def _plan(lines: Iterator[tuple[int, str]]) -> Plan:
     temp, places = 0, ""
     for number, line in lines:
         if line == "}":
-            return Plan(_table(steps), temp)
+            return Plan.of(_table(steps), temp)
         if words := _TEMP.fullmatch(line):
             temp = int(words[1])
         elif words := _PLACE.fullmatch(line):

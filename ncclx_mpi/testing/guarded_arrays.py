@@ -1,4 +1,4 @@
-"""All arrays of NumPy between unreadable pages, for as long as a test runs: who reads or writes beyond one crashes in the line that did it.
+"""All arrays of NumPy, and memory of ours, between unreadable pages, for as long as a test runs: who reads or writes beyond one crashes in the line that did it.
 
 ::
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ncclx_mpi.buffers import source
 from ncclx_mpi.testing.guarded import forbid
 
 _PAGE = mmap.PAGESIZE
@@ -59,15 +60,21 @@ class _Handler(ctypes.Structure):
 
 @contextlib.contextmanager
 def guarded_arrays() -> Iterator[None]:
-    """Give each array that this thread makes pages of its own, between unreadable ones; arrays made before stay as they are.
+    """Give each array that this thread makes pages of its own, between unreadable ones, and what we allocate; what is there stays as it is.
 
     An array of `n` bytes that ends where the unreadable page begins is aligned as well as `n` allows: for items of its own type always.
     """
-    before = _set_handler(_capsule)
+    before, new_bytes = _set_handler(_capsule), source.new_bytes
+    source.new_bytes = _new_array
     try:
         yield
     finally:
+        source.new_bytes = new_bytes
         _set_handler(before)
+
+
+def _new_array(nbytes: int, clear: bool) -> Any:
+    return np.zeros(nbytes, np.uint8) if clear else np.empty(nbytes, np.uint8)
 
 
 def _set_handler(capsule: Any) -> Any:

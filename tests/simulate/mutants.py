@@ -91,7 +91,7 @@ def mutants(calls: Sequence[tuple[Algorithm, Call]], seed: int) -> Sequence[Muta
             steps = plans[rank].steps.copy()
             text = kind(steps, call.size, dice)
             if text:
-                plans[rank] = Plan(steps, plans[rank].temp)
+                plans[rank] = Plan.of(steps, plans[rank].temp)
                 made.append(Mutant(kind.__name__, row, call, plans, f"rank {rank}: {text}"))
     return made
 

@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, columns
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, as_numbers, columns, offsets_of
 
 
 def plan(rank: int, size: int, counts: Counts, offsets: Counts, in_place: bool) -> Plan:
     """Steps of `rank`. `counts` and `offsets` are bytes of each rank's block in OUTPUT."""
-    turned = np.roll(np.asarray(counts, dtype=np.int64), -rank)
-    starts = np.concatenate(([0], np.cumsum(turned)))
-    moved = _moved(size)
-    sizes = [starts[blocks] for _, blocks in moved], [starts[first + blocks] - starts[first] for first, blocks in moved]
-    values = turned, np.roll(offsets, -rank), starts[:-1], np.array(sizes, dtype=np.int64).reshape(-1)
-    return _shape(rank, size, in_place).fill(*values, temp=int(starts[-1]))
+    blocks, places = as_numbers(counts), as_numbers(offsets)
+    turned = blocks[rank:] + blocks[:rank]
+    starts, moved = offsets_of(turned), _moved(size)
+    sent = [starts[many] for _, many in moved]
+    received = [starts[first + many] - starts[first] for first, many in moved]
+    values = turned, places[rank:] + places[:rank], starts[:-1], sent, received
+    return _shape(rank, size, in_place).fill(*values, temp=starts[-1])
 
 
 @functools.lru_cache(maxsize=64)

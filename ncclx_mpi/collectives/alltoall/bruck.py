@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, columns
 
 
@@ -30,11 +28,11 @@ def plan(
     in_place: bool,
 ) -> Plan:
     """Steps of `rank`; all in bytes, one entry for each peer, and all counts are the same. In place, OUTPUT holds what is sent too."""
-    nbytes = int(np.asarray(counts)[0])
-    packed = np.array([len(hopping) for hopping in _hopping(size)], dtype=np.int64)
-    rooms = np.arange(2 * packed.sum() + 1) * nbytes
-    values = [nbytes], offsets if in_place else send_offsets, offsets, packed * nbytes, rooms[:-1]
-    return _shape(rank, size, in_place).fill(*values, temp=int(rooms[-1]))
+    nbytes = int(counts[0])
+    packed = [len(hopping) for hopping in _hopping(size)]
+    rooms = [room * nbytes for room in range(2 * sum(packed) + 1)]
+    values = [nbytes], offsets if in_place else send_offsets, offsets, [blocks * nbytes for blocks in packed], rooms[:-1]
+    return _shape(rank, size, in_place).fill(*values, temp=rooms[-1])
 
 
 @functools.lru_cache(maxsize=64)

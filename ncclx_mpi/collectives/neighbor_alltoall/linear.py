@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from ncclx_mpi.collectives.neighborhood import Neighborhood
 from ncclx_mpi.collectives.plan import INPUT, OUTPUT, Builder, Plan, Shape, columns
 from ncclx_mpi.constants import PROC_NULL
-from numba_kernels.late_numpy import np
 
 
 def plan(
@@ -31,8 +30,7 @@ def plan(
     offsets: Sequence[int],
 ) -> Plan:
     """Steps of `rank`; all in bytes, one entry for each destination and for each source."""
-    values = np.array([*send_counts, *send_offsets, *counts, *offsets], dtype=np.int64)  # one array: neighbours are few
-    return _shape(rank, neighborhood).fill(values)
+    return _shape(rank, neighborhood).fill(send_counts, send_offsets, counts, offsets)
 
 
 @functools.lru_cache(maxsize=64)

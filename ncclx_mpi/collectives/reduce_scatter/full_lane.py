@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Place, Plan
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Place, Plan, as_numbers
 from ncclx_mpi.nodes import NodeMap, one_node
 
 
 def plan(rank: int, size: int, counts: Counts, nodes: NodeMap | None = None) -> Plan:
     """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
-    return _plan(rank, tuple(np.asarray(counts).tolist()), nodes or one_node(size))
+    return _plan(rank, tuple(as_numbers(counts)), nodes or one_node(size))
 
 
 @functools.lru_cache(maxsize=32)

@@ -10,17 +10,17 @@ T = (n - 1) * alpha + (n - 1) / n * m * (beta + gamma), n blocks of temporary me
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 
-from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Numbers, Plan, Shape, columns
-from numba_kernels.late_numpy import np
+from ncclx_mpi.collectives.plan import INPUT, OUTPUT, TEMP, Builder, Counts, Plan, Shape, as_numbers, columns, offsets_of
 
 
 def plan(rank: int, size: int, counts: Counts) -> Plan:
     """Steps of `rank`; `counts` are the bytes of each rank's block. In place, INPUT is OUTPUT: the result goes to its start."""
-    blocks = np.asarray(counts, dtype=np.int64)
-    rooms, temp = _rooms(size, int(blocks[rank]))
-    return _shape(rank, size).fill(blocks, np.cumsum(blocks) - blocks, rooms, temp=temp)
+    blocks = as_numbers(counts)
+    rooms, temp = _rooms(size, blocks[rank])
+    return _shape(rank, size).fill(blocks, offsets_of(blocks)[:-1], rooms, temp=temp)
 
 
 @functools.lru_cache(maxsize=64)
@@ -55,17 +55,27 @@ def exchange_and_reduce(
     return done, steps.join(sends)
 
 
-def _rooms(size: int, nbytes: int) -> tuple[Numbers, int]:
+def _rooms(size: int, nbytes: int) -> tuple[list[int], int]:
     """Offsets in TEMP of so many rooms for a block of `nbytes`, and the bytes of all."""
     aligned = (nbytes + 63) // 64 * 64
-    return np.arange(rooms_of(size)) * aligned, rooms_of(size) * aligned
+    return [room * aligned for room in range(rooms_of(size))], rooms_of(size) * aligned
 
 
-def even_blocks(count: int, itemsize: int, size: int, rank: int) -> tuple[list[Numbers], int]:
+def even_edges(count: int, itemsize: int, size: int) -> list[int]:
+    """Where `size` nearly equal blocks of `count` elements begin, in bytes, and where the last one ends."""
+    return [count * block // size * itemsize for block in range(size + 1)]
+
+
+def lengths_between(edges: Sequence[int]) -> list[int]:
+    """Bytes of blocks between their edges."""
+    return [end - first for first, end in itertools.pairwise(edges)]
+
+
+def even_blocks(count: int, itemsize: int, size: int, rank: int) -> tuple[list[list[int]], int]:
     """Values of a shape for `count` elements cut into `size` nearly equal blocks, and bytes in TEMP.
 
     Values: bytes and byte offset of each block, and the rooms for that of `rank`.
     """
-    edges = np.arange(size + 1) * count // size * itemsize
-    rooms, temp = _rooms(size, int(edges[rank + 1] - edges[rank]))
-    return [np.diff(edges), edges[:-1], rooms], temp
+    edges = even_edges(count, itemsize, size)
+    rooms, temp = _rooms(size, edges[rank + 1] - edges[rank])
+    return [lengths_between(edges), edges[:-1], rooms], temp
