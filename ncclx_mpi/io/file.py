@@ -165,11 +165,11 @@ class File:
         """
         background.settle()
         engine, world_ranks = self.comm.engine, self.comm.world_ranks
-        changed = agreement.succeed(self.comm, None, "File.Sync", [int(self._is_changed)])[:, 0]
+        changed = [bool(given) for (given,) in agreement.succeed(self.comm, None, "File.Sync", [int(self._is_changed)])]
         near = [rank for rank, world in enumerate(world_ranks) if engine.is_near(world)]
-        if changed.any():
+        if any(changed):
             self._is_changed = False
-            self._if_turn(bool(changed[near].any()) and near[0] == self.comm.rank, "File.Sync", self._posix.sync)
+            self._if_turn(any(changed[rank] for rank in near) and near[0] == self.comm.rank, "File.Sync", self._posix.sync)
         self._posix.look_again()
 
     def set_atomicity(self, flag: bool) -> None:
@@ -206,9 +206,9 @@ class File:
             failure = error
         background.settle()
         words = [etype.extent, *datarep.encode()[:8].ljust(8, b"\0"), *hints.words]
-        pieces = agreement.alike(self.comm, "File.Set_view", words, failure, [view.piece])
-        self._is_plain = bool(pieces.all())
-        self._is_scattered = bool((pieces < (two_phase.SMALL if self._is_near else two_phase.ANY)).any())
+        pieces = [piece for (piece,) in agreement.alike(self.comm, "File.Set_view", words, failure, [view.piece])]
+        self._is_plain = all(pieces)
+        self._is_scattered = min(pieces) < (two_phase.SMALL if self._is_near else two_phase.ANY)
         self.view, self.hints, self.position = view, hints, 0
         if self.comm.rank == 0:
             self._pointer.set(0)
@@ -363,9 +363,9 @@ class File:
             count = self.view.whole(buffer.nbytes)
         except errors.Exception as error:
             failure = error
-        counts = agreement.succeed(comm, failure, "an ordered access", [count])[:, 0]
-        base = agreement.told(comm, self._pointer.add(int(counts.sum())) if comm.rank == 0 else 0)
-        return (base + int(counts[: comm.rank].sum())) * self.view.etype.size
+        counts = [given for (given,) in agreement.succeed(comm, failure, "an ordered access", [count])]
+        base = agreement.told(comm, self._pointer.add(sum(counts)) if comm.rank == 0 else 0)
+        return (base + sum(counts[: comm.rank])) * self.view.etype.size
 
     def _need_random(self, what: str) -> None:
         if self.amode & constants.MODE_SEQUENTIAL:

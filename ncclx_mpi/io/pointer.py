@@ -8,12 +8,11 @@ from contextlib import contextmanager
 
 from ncclx_mpi import errors
 from ncclx_mpi.arguments.buffer import nothing
-from ncclx_mpi.buffers.memory import array_words
 from ncclx_mpi.buffers.named import LAYOUTS
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma.reach import Place
 from ncclx_mpi.rma.window import Part, Window
-from numba_kernels.late_numpy import np
+from numba_kernels.layout import zeroed
 
 _WORD = 8
 _ROOT = 0
@@ -36,7 +35,7 @@ class SharedPointer:
 
         self._window = Window(comm, prepare, _no_function)
         self._place = Place(LAYOUTS["INT64_T"], 1, 0)
-        self._word = np.zeros(1, np.int64)
+        self._word, self._word_at = zeroed(_WORD)
         self._turn = threading.RLock()
 
     def get(self) -> int:
@@ -70,14 +69,14 @@ class SharedPointer:
                 self._window.unlock(_ROOT)
 
     def _read(self) -> int:
-        fetch = self._window.target(_ROOT).read(self._place, (array_words(self._word)[0], self._word, nothing))
+        fetch = self._window.target(_ROOT).read(self._place, (self._word_at, self._word, nothing))
         if fetch is not None:
             fetch.wait()
-        return int(self._word[0])
+        return self._word[0]
 
     def _write(self, value: int) -> None:
         self._word[0] = value
-        self._window.target(_ROOT).write(self._place, array_words(self._word)[0])
+        self._window.target(_ROOT).write(self._place, self._word_at)
 
 
 def _no_function(number: int) -> tuple[int, bool]:

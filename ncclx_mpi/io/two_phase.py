@@ -15,6 +15,7 @@ wrote there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,13 +116,13 @@ class _Access:
         self._hints = hints
         self._is_near = all(map(comm.engine.is_near, comm.world_ranks))
         table = agreement.gathered(comm, [*view.span(position, nbytes), view.nblocks(nbytes), nbytes])
-        used = self._used = table[table[:, 2] > 0]
+        used = self._used = [row for row in table if row[2] > 0]
         count = hints.cb_nodes
         self.aggregators = [k * comm.size // count for k in range(count)]
         unit = hints.striping_unit
         self._step = -(-hints.cb_buffer_size // unit) * unit
-        self._low = int(used[:, 0].min()) // unit * unit if len(used) else 0
-        self._high = int(used[:, 1].max()) if len(used) else 0
+        self._low = min((row[0] for row in used), default=0) // unit * unit
+        self._high = max((row[1] for row in used), default=0)
         self._domain = -(-(self._high - self._low) // (count * unit)) * unit
         self.buffer = np.empty(0, np.uint8)
 
@@ -132,11 +133,13 @@ class _Access:
         small ones of more ranks than `least_ranks`.
         """
         comm, used = self.comm, self._used
-        if choice == ENABLE or not len(used):
-            return len(used) > 0
-        nbytes, nblocks = int(used[:, 3].sum()), int(used[:, 2].sum())
+        if choice == ENABLE or not used:
+            return bool(used)
+        nbytes, nblocks = sum(row[3] for row in used), sum(row[2] for row in used)
         is_worth_it = nbytes < SMALL * nblocks and comm.size > least_ranks if self._is_near else True
-        return is_worth_it and int(used[:, 2].max()) > _FEW and bool((used[1:, 0] < used[:-1, 1]).any())
+        return (
+            is_worth_it and max(row[2] for row in used) > _FEW and any(low[1] > high[0] for low, high in itertools.pairwise(used))
+        )
 
     def windows(self) -> Iterator[_Window]:
         """The steps, the same number on all ranks."""

@@ -12,6 +12,8 @@ exact, and ranks and system calls take each block for itself.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterator
 
 from ncclx_mpi import errors
@@ -83,7 +85,7 @@ class View:
         self.is_dense = bool(filetype.size) and filetype.contiguous
         self.start = displacement + filetype.true_lb
         self._pieces = [] if self.is_dense or not filetype.size else list(_pieces(filetype))
-        self._ends = np.array([piece.last for piece in self._pieces], np.int64)
+        self._ends = [piece.last for piece in self._pieces]
         self.overlaps = self._do_blocks_overlap()
 
     def check(self, is_written: bool) -> None:
@@ -106,7 +108,8 @@ class View:
         for piece in self._pieces:
             if (np.diff(piece.blocks[:, 0]) < 0).any() or (piece.run.number > 1 and piece.extent < 0):
                 _refuse("its displacements go back")
-        if (np.diff([piece.start for piece in self._pieces]) < 0).any() or (self._pieces and filetype.extent < 0):
+        goes_back = any(later.start < piece.start for piece, later in itertools.pairwise(self._pieces))
+        if goes_back or (self._pieces and filetype.extent < 0):
             _refuse("its displacements go back")
         if is_written and self.overlaps:
             _refuse("its blocks overlap, or its extent is shorter than what it has, and the file is written")
@@ -138,7 +141,7 @@ class View:
             return
         while position < end:
             element, inside = divmod(position, size)
-            piece = self._pieces[int(np.searchsorted(self._ends, inside, "right"))]
+            piece = self._pieces[bisect.bisect_right(self._ends, inside)]
             stop = min(piece.last, inside + end - position)
             origin = self.displacement + element * self.filetype.extent + piece.run.origin
             yield from self._tables(piece, origin, inside - piece.first, stop - piece.first)

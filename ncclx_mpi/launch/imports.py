@@ -14,8 +14,8 @@ NUMPY = "numpy"
 _IMPORTED = re.compile(r"^[ \t]*(?:from[ \t]+|import[ \t]+(?=([\w., \t]+)))([\w.]+)", re.MULTILINE)
 _SIGNS = {
     NUMPY: re.compile(
-        r"numpy|import_module\((?!\s*[\"'](?:mpi4py|ncclx_mpi)\b)|__import__|eighbor_|\bFile\.Open\b|\bPack_external\b|\bCreate_dyn"
-        r"|\bCreate_dist_graph"
+        r"numpy|import_module\((?!\s*[\"'](?:mpi4py|ncclx_mpi)\b)|__import__|eighbor_|\b(?:Read|Write|Iread|Iwrite)(?:_\w+)?\(|\bPack_external\b"
+        r"|\bCreate_dyn|\bCreate_dist_graph"
     ),
     "ncclx_mpi.api.window": re.compile(r"\bWin\b"),
     "ncclx_mpi.api.file": re.compile(r"\bFile\b"),

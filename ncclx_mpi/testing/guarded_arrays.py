@@ -1,4 +1,4 @@
-"""All arrays of NumPy, and memory of ours, between unreadable pages, for as long as a test runs: who reads or writes beyond one crashes in the line that did it.
+"""Arrays of NumPy, and memory of ours, between unreadable pages, for as long as a test runs: who goes beyond crashes in the line that did it.
 
 ::
 

@@ -202,6 +202,53 @@ def test_derived_datatypes_need_no_numpy():
     assert result.stdout == "False\n" * 2, result.stderr
 
 
+def test_a_file_is_opened_without_numpy(tmp_path: Path):
+    code = f"from mpi4py import MPI\ncomm = MPI.COMM_WORLD\nfile = MPI.File.Open(comm, {str(tmp_path / 'file')!r}, 5)\n"
+    code += "file.Set_view(8, MPI.INT)\nfile.Set_size(16)\nassert file.Get_size() == 16\nfile.Seek_shared(1)\nfile.Close()\n"
+    result = run_code(2, WITHOUT_NUMPY + code)
+    assert result.stdout == "False\n" * 2, result.stderr
+
+
+COLLECTIVES = """
+from array import array
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+half = comm.Split(comm.rank)
+between = half.Create_intercomm(0, comm, 1 - comm.rank)
+dynamic = comm.Dup()
+for one in [comm, dynamic, between]:
+    got, word = array("q", [0]), array("q", [comm.rank + 1])
+    one.Barrier()
+    one.Ibarrier().Wait()
+    one.Allreduce(word, got)
+    assert got[0] == (2 - comm.rank if one is between else 3)
+    one.Iallreduce(word, got).Wait()
+    request = one.Allreduce_init(word, got) if one is not between else one.Iallreduce(word, got)
+    request.Start() if one is not between else None
+    request.Wait()
+    rows = array("q", [0] * one.remote_size) if one is between else array("q", [0] * 2)
+    one.Allgather(word, rows)
+    one.Ialltoall(rows, array("q", rows)).Wait()
+    one.Alltoallv([rows, [1] * len(rows)], [array("q", rows), [1] * len(rows)])
+    one.Ialltoallv([rows, [1] * len(rows)], [array("q", rows), [1] * len(rows)]).Wait()
+    one.Iallgatherv(word, [rows, [1] * len(rows)]).Wait()
+    assert one.allgather(comm.rank) == ([1 - comm.rank] if one is between else [0, 1])
+comm.Scan(word, got)
+comm.Iexscan(word, got).Wait()
+comm.Reduce_scatter(array("q", [1, 2]), got, [1, 1])
+assert got[0] == 2 * (comm.rank + 1)
+assert len(comm.bcast("x" * 500_000)) == 500_000
+comm.Idup()[1].Wait()
+assert comm.Agree(3) == 3
+"""
+
+
+def test_collectives_need_no_numpy():
+    for topology in "machine", "nolocal":
+        result = run_code(2, WITHOUT_NUMPY + COLLECTIVES, NCCLX_MPI_TOPOLOGY=topology)
+        assert result.stdout == "False\n" * 2, result.stderr
+
+
 def test_windows_need_no_numpy():
     result = run_code(2, WITHOUT_NUMPY + WINDOW)
     assert result.stdout == "False\n" * 2, result.stderr
@@ -222,7 +269,8 @@ def test_numpy_is_imported_before_the_fork_if_the_program_may_use_it(tmp_path, m
         ("from importlib import import_module\nimport_module('mpi4python')\n", True),
         ("from mpi4py import MPI\nwindow = MPI.Win.Allocate(8)\n", False),
         ("from mpi4py import MPI\nwindow = MPI.Win.Create_dynamic()\n", True),
-        ("from mpi4py import MPI\nfile = MPI.File.Open(MPI.COMM_WORLD, name)\n", True),
+        ("from mpi4py import MPI\nfile = MPI.File.Open(MPI.COMM_WORLD, name)\nfile.Close()\n", False),
+        ("from mpi4py import MPI\nfile = MPI.File.Open(MPI.COMM_WORLD, name)\nfile.Write_at_all(0, data)\n", True),
         ("from mpi4py import MPI\nkind = MPI.INT.Create_vector(2, 1, 3)\n", False),
         ("from mpi4py import MPI\nMPI.COMM_WORLD.Split(0).Barrier()\n", False),
         ("from mpi4py import MPI\nMPI.Intracomm.Create_from_group(MPI.Session.Init().Create_group('mpi://WORLD'))\n", False),
