@@ -28,11 +28,13 @@ from ncclx_mpi import MPI, algorithms
 from ncclx_mpi.cli.main import COMMANDS
 
 MODULE = "ncclx_mpi.MPI"
-CLASSES = list(dict.fromkeys(value for name, value in vars(MPI).items() if isinstance(value, type) and not name.startswith("_")))
-FUNCTIONS = [name for name, value in vars(MPI).items() if inspect.isroutine(value) and not name.startswith("_")]
+NAMES = {name: getattr(MPI, name) for name in dir(MPI)}
+"""Those of what is imported when it is first asked for, too."""
+CLASSES = list(dict.fromkeys(value for name, value in NAMES.items() if isinstance(value, type) and not name.startswith("_")))
+FUNCTIONS = [name for name, value in NAMES.items() if inspect.isroutine(value) and not name.startswith("_")]
 CONSTANTS = {
     name: value
-    for name, value in vars(MPI).items()
+    for name, value in NAMES.items()
     if not (name.startswith("_") or isinstance(value, type) or inspect.isroutine(value) or inspect.ismodule(value))
 }
 UNDERLINE = "-"
@@ -92,7 +94,7 @@ class Class(Lines):
         cls = getattr(MPI, self.arguments[0])
         lines = [f".. autoclass:: {MODULE}.{cls.__name__}", "   :show-inheritance:" if _has_public_base(cls) else "", ""]
         lines += [f"In mpi4py: :external+mpi4py:py:class:`mpi4py.MPI.{cls.__name__}`.", ""]
-        for alias in (name for name, value in vars(MPI).items() if value is cls and name != cls.__name__):
+        for alias in (name for name, value in NAMES.items() if value is cls and name != cls.__name__):
             lines += [f".. py:data:: {MODULE}.{alias}", "", f"   Another name of :class:`{MODULE}.{cls.__name__}`.", ""]
         for title, names in groups_of(cls):
             if title:
@@ -238,7 +240,7 @@ def with_names_of_aliases(
 
 def with_example(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Put the smallest example of a name below what is said of it."""
-    owner = vars(MPI).get(name.removeprefix(f"{MODULE}.").split(".")[0]) if name.startswith(f"{MODULE}.") else None
+    owner = NAMES.get(name.removeprefix(f"{MODULE}.").split(".")[0]) if name.startswith(f"{MODULE}.") else None
     for candidate in examples.candidates(name, owner if isinstance(owner, type) else None):
         if candidate in EXAMPLES:
             lines += ["", *block(EXAMPLES[candidate])]

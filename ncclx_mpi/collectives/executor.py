@@ -391,7 +391,7 @@ class Room:
         self._block[PLAN.total // WORD :] = plan.words
         self.nbytes = plan.temp + 64 + WORD * len(self._block)
         self.words = memoryview(self._block)
-        self.words[PLAN.count // WORD] = len(plan)
+        self.words[PLAN.count // WORD] = plan.count
         self.words[_BUFFERS + TEMP] = (temp + 63) // 64 * 64
 
 

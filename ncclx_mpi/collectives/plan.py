@@ -71,7 +71,8 @@ class Plan:
         """A plan of other steps, as :attr:`steps` has them."""
         return cls(array("q", steps.tobytes()), temp)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         """Number of steps."""
         return len(self.words) // len(FIELDS)
 
@@ -94,12 +95,16 @@ class Shape:
         self.words = words
         self.filled: dict[bytes, Plan] = {}
         """Plans of the last few values: programs repeat their calls."""
+        sizes = (STEP.nbytes, STEP.offset, STEP.low_offset, STEP.high_offset)
+        self._most = max((max(words[size // WORD :: len(FIELDS)]) for size in sizes if words), default=0)
 
     def fill(self, *values: Counts, temp: int = 0) -> Plan:
         """Return the plan for values 1, 2, ... and `temp` bytes of temporary memory, which must follow from the values."""
         numbers = array("q", [0])
         for each in values:
             numbers.extend(as_numbers(each))
+        if len(numbers) <= self._most:
+            raise IndexError(f"the steps need {self._most} values, {len(numbers) - 1} are given")
         key = numbers.tobytes()
         plan = self.filled.get(key)
         if plan is None:
@@ -176,7 +181,7 @@ def columns(*lengths: int) -> list[range]:
 
 def as_numbers(values: Counts) -> Numbers:
     """Words of some numbers, which nobody may change: they may be those that were passed."""
-    if isinstance(values, array):
+    if isinstance(values, array) and values.typecode == "q":
         return values
     return array("q", values.tolist() if is_any_array(values) else values)
 

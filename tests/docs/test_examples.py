@@ -22,7 +22,7 @@ from tests.docs.blocks import ROOT, blocks_of
 sys.path.insert(0, str(ROOT / "docs"))
 import examples
 
-CLASSES = {value for name, value in vars(MPI).items() if isinstance(value, type) and not name.startswith("_")} | {MPI.buffer}
+CLASSES = {value for name in dir(MPI) if isinstance(value := getattr(MPI, name), type) and not name.startswith("_")}
 FILES = sorted(examples.FOLDER.glob("*.py"))
 GROUPS = {"operations", "datatypes", "handles", "errors", "numbers"}
 """Of constants."""

@@ -172,8 +172,8 @@ def test_every_public_name_of_mpi_is_in_the_reference(site: Path) -> None:
 
     inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     found = {line.split(" ", 1)[0] for line in zlib.decompress(inventory).decode().splitlines()}
-    public = [f"ncclx_mpi.MPI.{name}" for name in vars(MPI) if not name.startswith("_")]
-    classes = [each for each in vars(MPI).values() if isinstance(each, type)]
+    public = [f"ncclx_mpi.MPI.{name}" for name in dir(MPI) if not name.startswith("_")]
+    classes = [each for each in (getattr(MPI, name) for name in dir(MPI)) if isinstance(each, type)]
     members = [f"ncclx_mpi.MPI.{each.__name__}.{name}" for each in classes for name in vars(each) if not name.startswith("_")]
     assert [name for name in (*public, *members) if name not in found] == []
 

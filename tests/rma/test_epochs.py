@@ -118,24 +118,24 @@ def counters_of(win: Any) -> list[int]:
 
 @pytest.mark.ranks(1, 2, 3, topology="machine")
 def test_usual_calls_stay_in_compiled_code(comm: Any) -> None:
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast_windows
 
     with window(comm) as (win, memory):
         address, ranks = win._state.address, comm.Get_group()._state.ranks
         take_part(comm, win, {(origin, target) for origin in range(comm.size) for target in range(comm.size)}, 0)
         comm.Barrier()
-        assert fast.post_epoch(address, ranks, 0) == 0 == fast.start_epoch(address, ranks, 1024)
-        assert fast.post_epoch(address, ranks, 0) == -1 == fast.start_epoch(address, ranks, 0)
-        assert fast.put(address, np.full(1, 7), comm.size - 1, comm.rank) == 0
-        assert fast.complete_epoch(address) == 0 and fast.complete_epoch(address) == -1
-        assert fast.wait_epoch(address) == 0 and fast.wait_epoch(address) == -1 == fast.test_epoch(address)
+        assert fast_windows.post_epoch(address, ranks, 0) == 0 == fast_windows.start_epoch(address, ranks, 1024)
+        assert fast_windows.post_epoch(address, ranks, 0) == -1 == fast_windows.start_epoch(address, ranks, 0)
+        assert fast_windows.put(address, np.full(1, 7), comm.size - 1, comm.rank) == 0
+        assert fast_windows.complete_epoch(address) == 0 and fast_windows.complete_epoch(address) == -1
+        assert fast_windows.wait_epoch(address) == 0 and fast_windows.wait_epoch(address) == -1 == fast_windows.test_epoch(address)
         assert memory.tolist() == [7 if comm.rank == comm.size - 1 else 0] * comm.size
         comm.Barrier()
         wrong = (None, (comm.size,), (-1,), (1 << 70,), (0.0,), (True,), ("0",), {0}, (0,) * (comm.size + 1), 0)
         for group, assertion in [*((each, 0) for each in wrong), *((ranks, each) for each in (1 << 30, None, 1.0))]:
-            assert fast.post_epoch(address, group, assertion) == -1 == fast.start_epoch(address, group, assertion)
-        assert fast.post_epoch(address, (), 0) == 0 == fast.start_epoch(address, (), 0)
-        assert fast.test_epoch(address) == 0 == fast.complete_epoch(address)
+            assert fast_windows.post_epoch(address, group, assertion) == -1 == fast_windows.start_epoch(address, group, assertion)
+        assert fast_windows.post_epoch(address, (), 0) == 0 == fast_windows.start_epoch(address, (), 0)
+        assert fast_windows.test_epoch(address) == 0 == fast_windows.complete_epoch(address)
 
 
 @pytest.mark.ranks(1, 2)

@@ -60,20 +60,20 @@ def named(spec: Any) -> Any:
 @KINDS
 @pytest.mark.ranks(1, 2)
 def test_copies_are_those_of_the_general_way(comm: Any, kind: str) -> None:
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast_windows
 
     win, memory = make(comm, kind)
     target, data = comm.size - 1 - comm.rank, np.array([11, 12]) + 100 * comm.rank
     for spec in map(named, SPECS):
         epoch(win, memory, -1)
-        assert fast.put(win._state.address, data, target, spec) == 0
+        assert fast_windows.put(win._state.address, data, target, spec) == 0
         win.Fence()
         found, seen = memory.copy(), np.zeros(2, np.int64)
         epoch(win, memory, -1)
         win._put(data, target, spec)
         win.Fence()
         assert found.tolist() == memory.tolist() and (found != -1).sum() == 2
-        assert fast.get(win._state.address, seen, target, spec) == 0
+        assert fast_windows.get(win._state.address, seen, target, spec) == 0
         assert seen.tolist() == data.tolist()
     win.Fence()
     win.Free()
@@ -91,7 +91,7 @@ def defined(operation: str, code: str) -> bool:
 @pytest.mark.ranks(1, 2)
 def test_accumulations_are_those_of_the_general_way(comm: Any, kind: str) -> None:
     from ncclx_mpi import MPI
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast, fast_windows
 
     win, memory = make(comm, kind)
     target, address = comm.size - 1 - comm.rank, win._state.address
@@ -105,9 +105,9 @@ def test_accumulations_are_those_of_the_general_way(comm: Any, kind: str) -> Non
             held, element = np.zeros(4, code), np.zeros(1, code)
             if is_fast:
                 table = fast.table_of(op)
-                assert fast.get_accumulate(address, many, held, target, 0, table) == 0
-                assert fast.fetch_and_op(address, one, element, target, 8, table) == 0
-                assert fast.accumulate(address, many, target, [16], table) == (-1 if operation == "NO_OP" else 0)
+                assert fast_windows.get_accumulate(address, many, held, target, 0, table) == 0
+                assert fast_windows.fetch_and_op(address, one, element, target, 8, table) == 0
+                assert fast_windows.accumulate(address, many, target, [16], table) == (-1 if operation == "NO_OP" else 0)
             else:
                 win._fetch(target, *win._place(target, 0, placed(many)), op, placed(many), placed(held, True))
                 win._fetch_and_op(one, element, target, 8, op)
@@ -127,7 +127,7 @@ def placed(array: Any, is_result: bool = False) -> Any:
 @KINDS
 @pytest.mark.ranks(1, 2)
 def test_compare_and_swap_is_that_of_the_general_way(comm: Any, kind: str) -> None:
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast_windows
 
     win, memory = make(comm, kind)
     target = comm.size - 1 - comm.rank
@@ -140,7 +140,7 @@ def test_compare_and_swap_is_that_of_the_general_way(comm: Any, kind: str) -> No
             where = 1 if code == "q" else 0
             memory_is = 5 if code == "q" else 0
             if is_fast:
-                assert fast.compare_and_swap(win._state.address, new, compare, held, target, where) == 0
+                assert fast_windows.compare_and_swap(win._state.address, new, compare, held, target, where) == 0
             else:
                 win._compare_and_swap(new, compare, held, target, where)
             win.Fence()
@@ -153,7 +153,7 @@ def test_compare_and_swap_is_that_of_the_general_way(comm: Any, kind: str) -> No
 @pytest.mark.ranks(1, 2)
 def test_what_is_not_usual_is_left_alone(comm: Any, kind: str) -> None:
     from ncclx_mpi import MPI
-    from ncclx_mpi.api import fast, op
+    from ncclx_mpi.api import fast, fast_windows, op
 
     win, memory = make(comm, kind)
     address, target, data, frozen = win._state.address, comm.size - 1, np.ones(4, np.int64), np.ones(4, np.int64)
@@ -190,25 +190,25 @@ def test_what_is_not_usual_is_left_alone(comm: Any, kind: str) -> None:
     )
     tries = [(data, rank, None) for rank in strangers] + [(data, target, place) for place in places]
     for origin, rank, place in [*tries, *((array, target, None) for array in arrays)]:
-        assert fast.put(address, origin, rank, place) == -1
-        assert fast.get(address, origin, rank, place) == -1
-        assert fast.accumulate(address, origin, rank, place, total) == -1
-        assert fast.get_accumulate(address, origin, data, rank, place, total) == -1
-        assert fast.fetch_and_op(address, origin, data, rank, 0, total) == -1
-        assert fast.compare_and_swap(address, origin, data, data, rank, 0) == -1
-    assert fast.get(address, frozen, target, None) == -1
-    assert fast.get_accumulate(address, data, frozen, target, None, total) == -1
-    assert fast.accumulate(address, data, target, [0, 32, MPI.BYTE], total) == -1
+        assert fast_windows.put(address, origin, rank, place) == -1
+        assert fast_windows.get(address, origin, rank, place) == -1
+        assert fast_windows.accumulate(address, origin, rank, place, total) == -1
+        assert fast_windows.get_accumulate(address, origin, data, rank, place, total) == -1
+        assert fast_windows.fetch_and_op(address, origin, data, rank, 0, total) == -1
+        assert fast_windows.compare_and_swap(address, origin, data, data, rank, 0) == -1
+    assert fast_windows.get(address, frozen, target, None) == -1
+    assert fast_windows.get_accumulate(address, data, frozen, target, None, total) == -1
+    assert fast_windows.accumulate(address, data, target, [0, 32, MPI.BYTE], total) == -1
     odd = np.zeros(9, np.uint8)[1:]
-    assert fast.accumulate(address, [odd, MPI.INT64_T], target, 0, total) == -1
+    assert fast_windows.accumulate(address, [odd, MPI.INT64_T], target, 0, total) == -1
     one, wrong = data[:1], np.ones(1, np.int32)
-    assert fast.fetch_and_op(address, one, wrong, target, 0, total) == -1
-    assert fast.compare_and_swap(address, one, wrong, one, target, 0) == -1
+    assert fast_windows.fetch_and_op(address, one, wrong, target, 0, total) == -1
+    assert fast_windows.compare_and_swap(address, one, wrong, one, target, 0) == -1
     for assertion in (1, 1 << 20, None, 1.0):
-        assert fast.fence(address, assertion) == -1
-        assert fast.lock_target(address, target, MPI.LOCK_SHARED, assertion) == -1
-        assert fast.lock_all(address, assertion) == -1
-    assert fast.lock_target(address, target, 0, 0) == -1
+        assert fast_windows.fence(address, assertion) == -1
+        assert fast_windows.lock_target(address, target, MPI.LOCK_SHARED, assertion) == -1
+        assert fast_windows.lock_all(address, assertion) == -1
+    assert fast_windows.lock_target(address, target, 0, 0) == -1
     win.Fence()
     assert (memory == -1).all() and data.tolist() == [1] * 4
     win.Free()
@@ -218,25 +218,25 @@ def test_what_is_not_usual_is_left_alone(comm: Any, kind: str) -> None:
 @pytest.mark.ranks(2)
 def test_epochs_are_those_that_python_sees(comm: Any, kind: str) -> None:
     from ncclx_mpi import MPI
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast_windows
 
     win, memory = make(comm, kind)
     address, peer, data = win._state.address, 1 - comm.rank, np.ones(1, np.int64)
     win.Fence(MPI.MODE_NOSUCCEED)
 
     def is_open() -> bool:
-        return fast.put(address, data, peer, None) == 0
+        return fast_windows.put(address, data, peer, None) == 0
 
     assert not is_open()
     win._lock(peer, MPI.LOCK_SHARED, 0)
-    assert is_open() and fast.flush(address, peer) == 0 == fast.flush_all(address)
-    assert fast.lock_target(address, peer, MPI.LOCK_SHARED, 0) == -1 == fast.lock_all(address, 0)
-    assert fast.unlock_target(address, peer) == 0
-    assert not is_open() and fast.flush(address, peer) == -1 == fast.flush_all(address)
-    assert fast.lock_all(address, MPI.MODE_NOCHECK) == 0
-    assert is_open() and fast.lock_all(address, 0) == -1
+    assert is_open() and fast_windows.flush(address, peer) == 0 == fast_windows.flush_all(address)
+    assert fast_windows.lock_target(address, peer, MPI.LOCK_SHARED, 0) == -1 == fast_windows.lock_all(address, 0)
+    assert fast_windows.unlock_target(address, peer) == 0
+    assert not is_open() and fast_windows.flush(address, peer) == -1 == fast_windows.flush_all(address)
+    assert fast_windows.lock_all(address, MPI.MODE_NOCHECK) == 0
+    assert is_open() and fast_windows.lock_all(address, 0) == -1
     win._window.unlock_all()
-    assert not is_open() and fast.unlock_all(address) == -1 == fast.unlock_target(address, peer)
+    assert not is_open() and fast_windows.unlock_all(address) == -1 == fast_windows.unlock_target(address, peer)
     group = comm.Get_group().Incl([peer])
     win.Post(group)
     win.Start(group)
@@ -389,9 +389,9 @@ def test_a_window_is_freed_while_threads_use_it(comm: Any, kind: str) -> None:
 def test_what_a_call_reads_outlives_the_window(comm: Any) -> None:
     """Another thread frees it between the look at the handle and the compiled call."""
     from ncclx_mpi import MPI
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast_windows
 
-    win, accumulate = MPI.Win.Allocate(8, comm=comm), fast.accumulate
+    win, accumulate = MPI.Win.Allocate(8, comm=comm), fast_windows.accumulate
     words, living = weakref.ref(win._state.window.words), []
     win.Fence()
 
@@ -400,7 +400,7 @@ def test_what_a_call_reads_outlives_the_window(comm: Any) -> None:
         living.append(words() is not None)
         return accumulate(*given)
 
-    with mock.patch.object(fast, "accumulate", free_and_call), pytest.raises(MPI.Exception) as caught:
+    with mock.patch.object(fast_windows, "accumulate", free_and_call), pytest.raises(MPI.Exception) as caught:
         win.Accumulate(np.ones(1, np.int64), 0)
     assert caught.value.Get_error_class() == MPI.ERR_WIN and living == [True]
 
@@ -445,14 +445,14 @@ def test_memory_that_its_rank_has_released_is_no_memory(comm: Any) -> None:
 @pytest.mark.ranks(1, 2)
 def test_a_freed_window_has_no_ranks(comm: Any) -> None:
     from ncclx_mpi import MPI
-    from ncclx_mpi.api import fast
+    from ncclx_mpi.api import fast_windows
 
     win = MPI.Win.Allocate(8, comm=comm)
     win.Fence()
     state, address = win._state, win._state.address
     win.Free()
-    assert fast.put(address, np.zeros(1), 0, None) == -1 == fast.fence(address, 0)
-    assert fast.lock_all(address, 0) == -1 == fast.flush_all(address) == fast.unlock_all(address)
+    assert fast_windows.put(address, np.zeros(1), 0, None) == -1 == fast_windows.fence(address, 0)
+    assert fast_windows.lock_all(address, 0) == -1 == fast_windows.flush_all(address) == fast_windows.unlock_all(address)
     with pytest.raises(MPI.Exception) as caught:
         state.address  # noqa: B018  (raises)
     assert caught.value.Get_error_class() == MPI.ERR_WIN
