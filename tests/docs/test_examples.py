@@ -42,7 +42,7 @@ def members() -> set[tuple[type, str]]:
 
 
 def functions(module: Any) -> set[str]:
-    return {name for name, value in vars(module).items() if inspect.isroutine(value) and name[:1] != "_"}
+    return {name for name in dir(module) if inspect.isroutine(getattr(module, name)) and name[:1] != "_"}
 
 
 def of_tests() -> set[str]:
