@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -12,10 +13,10 @@ from ncclx_mpi.api import object_messages
 from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.neighbor_arguments import neighborhood_of
 from ncclx_mpi.api.pickle import pickle
+from ncclx_mpi.buffers.source import allocate
 from ncclx_mpi.collectives import Neighborhood
 from ncclx_mpi.constants import PROC_NULL
-from numba_kernels.late_numpy import np
-from numba_kernels.layout import WORD
+from numba_kernels.layout import WORD, zeroed
 from numba_kernels.rows import NamedTuple
 
 _LOCK = "neighbor_objects"
@@ -65,14 +66,14 @@ def exchange(move: Callable[..., None], edges: Neighborhood, sent: Parts) -> lis
 
     `move` exchanges bytes along edges; it takes what :func:`~ncclx_mpi.collectives.prepare.neighbor_alltoall` takes after the communicator.
     """
-    given, sizes = np.array(sent.lengths, dtype=np.int64), np.zeros(len(edges.sources), dtype=np.int64)
-    move(edges, given.ctypes.data, *_words(edges.destinations), sizes.ctypes.data, *_words(edges.sources))
-    ends = np.cumsum(sizes)
-    counts, offsets = sizes.tolist(), (ends - sizes).tolist()
-    brought = np.empty(sum(counts), dtype=np.uint8)
-    move(edges, object_messages.address_of(sent.data), sent.lengths, sent.starts, brought.ctypes.data, counts, offsets)
-    parts = zip(edges.sources, counts, offsets, strict=True)
-    return [None if peer == PROC_NULL else object_messages.load(brought[at : at + size].data) for peer, size, at in parts]
+    given, (sizes, sizes_at) = array("q", sent.lengths), zeroed(WORD * len(edges.sources))
+    move(edges, given.buffer_info()[0], *_words(edges.destinations), sizes_at, *_words(edges.sources))
+    counts = sizes.tolist()
+    *offsets, total = accumulate(counts, initial=0)
+    address, (_export, brought) = allocate(total)
+    move(edges, object_messages.address_of(sent.data), sent.lengths, sent.starts, address, counts, offsets)
+    view, parts = memoryview(brought), zip(edges.sources, counts, offsets, strict=True)
+    return [None if peer == PROC_NULL else object_messages.load(view[at : at + size]) for peer, size, at in parts]
 
 
 def _words(peers: Sequence[int]) -> tuple[list[int], list[int]]:
