@@ -6,6 +6,7 @@ extension module would be: so Python, NumPy and mpi4py's users have views of it,
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, Self, SupportsIndex
 
@@ -34,6 +35,11 @@ class buffer:
     _readonly: bool
     _access: int
 
+    def __init_subclass__(cls) -> None:
+        """Let a class export its memory, too."""
+        _export()
+        super().__init_subclass__()
+
     def __new__(cls, *args: Any) -> Self:
         """Make a view of an object's memory, or an empty one."""
         if not args:
@@ -43,6 +49,7 @@ class buffer:
     @classmethod
     def _over(cls, address: int, nbytes: int, readonly: bool, obj: Any, owner: Any, device: int = CPU) -> Self:
         """Make a view of raw memory."""
+        _export()
         self = object.__new__(cls)
         self._address, self._nbytes, self._readonly = address, nbytes, readonly
         self._access = REFUSED if device not in ON_HOST else READ_ONLY if readonly else WRITABLE
@@ -196,8 +203,13 @@ class buffer:
 
 
 memory = buffer
-pybuffers.introduce(buffer, "_address", "_nbytes", "_access", "buffer is not CPU-accessible")
-enter(buffer, c_address(pybuffers.get_buffer))
+
+
+@functools.cache
+def _export() -> None:
+    """Have compiled code export the memory of buffers, when there is to be one: importing this module compiles nothing."""
+    pybuffers.introduce(buffer, "_address", "_nbytes", "_access", "buffer is not CPU-accessible")
+    enter(buffer, c_address(pybuffers.get_buffer))
 
 
 def _range(item: Any, length: int) -> tuple[int, int]:

@@ -145,7 +145,7 @@ class Op(Handle):
         """
         if not callable(function):
             raise TypeError(f"function must be callable, not {type(function).__name__}")
-        memory.buffer  # noqa: B018  (imported now: the function may be called in the middle of any import, by a finalizer's progress)
+        memory.buffer()  # imported now: the function may be called in the middle of any import, by a finalizer's progress
         state = OpState("", function, bool(commute))
         with _lock:
             if len(_live) >= MAX_USER_OPS:

@@ -6,7 +6,6 @@ Launchers import this module before they fork the ranks, which then find it read
 # ruff: noqa: F401, F403  (names are what this module is for; all of those of constants are public)
 
 import sys as _sys
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
@@ -95,6 +94,7 @@ from ncclx_mpi.api.status import Status
 from ncclx_mpi.api.topocomm import Cartcomm, Distgraphcomm, Graphcomm, Topocomm
 from ncclx_mpi.api.topology import Compute_dims
 from ncclx_mpi.buffers.sentinels import BOTTOM, BUFFER_AUTOMATIC, IN_PLACE, BottomType, BufferAutomaticType, InPlaceType
+from ncclx_mpi.compile_cache.bytecode import import_late as _import_late
 from ncclx_mpi.constants import *
 from ncclx_mpi.errors import (
     SUCCESS,
@@ -133,7 +133,7 @@ def __getattr__(name: str) -> _Any:
     module = _sys.modules.get("ncclx_mpi.MPI")
     if name not in _LATE:
         raise AttributeError(f"module 'ncclx_mpi.MPI' has no attribute {name!r}", name=name, obj=module)
-    found = getattr(_import_module(f"ncclx_mpi.api.{_LATE[name]}"), name)
+    found = getattr(_import_late(f"ncclx_mpi.api.{_LATE[name]}"), name)
     if module is not None:
         vars(module)[name] = found
     return found

@@ -40,7 +40,7 @@ Span = tuple[int, int, int, int]
 
 
 class Listed:
-    """Words of one old layout: `lengths[i]` elements of it at byte `offsets[i]`, `total` in all.
+    """Blocks of one old layout: `lengths[i]` elements of it at byte `offsets[i]`, `total` in all.
 
     `entries` is how many blocks the program listed one by one, here and in the old layout.
     """

@@ -51,7 +51,7 @@ def vector(old: Layout, count: int, blocklength: int, stride: int, *, in_bytes: 
 
 
 def indexed(old: Layout, blocklengths: Integers, displacements: Integers, *, in_bytes: bool) -> Layout:
-    """Words of given lengths at given displacements in elements (or bytes)."""
+    """Blocks of given lengths at given displacements in elements (or bytes)."""
     _check_counts(blocklengths)
     _check_reach(max(blocklengths, default=0) * abs(old.extent))
     offsets = _offsets(old, displacements, in_bytes=in_bytes)
@@ -62,7 +62,7 @@ def indexed(old: Layout, blocklengths: Integers, displacements: Integers, *, in_
 
 
 def indexed_block(old: Layout, blocklength: int, displacements: Integers, *, in_bytes: bool) -> Layout:
-    """Words of one length at given displacements in elements (or bytes)."""
+    """Blocks of one length at given displacements in elements (or bytes)."""
     _check_counts([blocklength])
     offsets = _offsets(old, displacements, in_bytes=in_bytes)
     _check_reach(blocklength * abs(old.extent))
@@ -74,7 +74,7 @@ def indexed_block(old: Layout, blocklength: int, displacements: Integers, *, in_
 
 
 def struct(blocklengths: Integers, displacements: Integers, olds: Sequence[Layout]) -> Layout:
-    """Words of different types at given displacements in bytes, padded like a C struct."""
+    """Blocks of different types at given displacements in bytes, padded like a C struct."""
     _check_counts(blocklengths)
     parts: list[Part] = []
     for old, length, displacement in zip(olds, blocklengths, displacements, strict=True):

@@ -7,6 +7,7 @@ time of change than when it was kept is imported in Python's own way, as all are
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import marshal
 import os
@@ -30,6 +31,8 @@ _HEAD_BYTES = 8
 _Stamp = tuple[int, int]
 _Row = tuple[str, str | None, _Stamp, int, int]
 """Of a module: its source and its file of bytecode, the state of the source, where its bytecode is and how long."""
+_Kept = tuple[dict[str, _Row], memoryview]
+_NOTHING: _Kept = {}, memoryview(b"")
 
 
 class _Loader(SourceFileLoader):
@@ -43,15 +46,15 @@ class _Finder:
     """Finds modules whose bytecode was kept, and whose sources have not changed since."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, _Row] | None = None
-        self._content = memoryview(b"")
+        self._kept: _Kept | None = None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if path is None or not name.startswith(_OURS) or name in _TAKEN:
             return None
-        if self._rows is None:
-            self._rows, self._content = _kept()
-        row = self._rows.get(name)
+        kept = self._kept
+        if kept is None:
+            kept = self._kept = _read()
+        row = kept[0].get(name)
         if row is None or row[2] != cache_files.stamp(row[0]):
             return None
         folder, base = os.path.split(row[0])
@@ -66,14 +69,19 @@ class _Finder:
 
     def forget(self) -> None:
         """Find nothing from now on."""
-        self._rows, self._content = {}, memoryview(b"")
+        self._kept = _NOTHING
+
+    def remember(self) -> None:
+        """Look for what was kept when the next module of ours is imported."""
+        self._kept = None
 
     def code(self, name: str, path: str, stamp: _Stamp | None = None) -> CodeType | None:
         """What was kept of a module, if it is that of this file, and of this state of it."""
-        row = (self._rows or {}).get(name)
+        rows, content = self._kept or _NOTHING  # at once: another thread may forget it meanwhile
+        row = rows.get(name)
         if row is None or row[0] != path or stamp not in (None, row[2]):
             return None
-        code: CodeType = marshal.loads(self._content[row[3] : row[3] + row[4]])
+        code: CodeType = marshal.loads(content[row[3] : row[3] + row[4]])
         return code
 
 
@@ -89,6 +97,15 @@ def install() -> None:
 def forget() -> None:
     """Let go of what was kept, 4 MB, when a start has imported what it needs: what comes later is imported in Python's own way."""
     _finder.forget()
+
+
+def import_late(name: str) -> ModuleType:
+    """Import a module that not all starts do from what was kept, with what it needs; a process that has it already reads nothing."""
+    _finder.remember()
+    try:
+        return importlib.import_module(name)
+    finally:
+        _finder.forget()
 
 
 def keep(names: Iterable[str]) -> None:
@@ -123,15 +140,15 @@ def path(root: Path) -> Path:
     return root / f"{KIND}{sys.implementation.cache_tag}-{home}"
 
 
-def _kept() -> tuple[dict[str, _Row], memoryview]:
+def _read() -> _Kept:
     """What an earlier process has kept in the preferred folder: which one it will be is not decided yet, a setting may follow."""
     try:
         content = cache_files.read(path(next(cache_files.cache_candidates())[1]))
         end = _HEAD_BYTES + int.from_bytes(content[:_HEAD_BYTES], "little")
         key, rows = marshal.loads(content[_HEAD_BYTES:end])
     except (OSError, EOFError, TypeError, ValueError):
-        return {}, memoryview(b"")
-    return (rows, content[end:]) if key == _key() else ({}, memoryview(b""))
+        return _NOTHING
+    return (rows, content[end:]) if key == _key() else _NOTHING
 
 
 def _key() -> tuple[bytes, int, _Stamp | None]:

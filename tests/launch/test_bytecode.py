@@ -84,9 +84,18 @@ def test_what_is_kept_anew_is_what_the_source_says_then(source: Path) -> None:
     found()
     source.write_text("value = 'longer than before'\n")
     bytecode.keep([NAME])
-    bytecode._finder._rows = None
+    bytecode._finder.remember()
     module = found()
     assert (module.value, is_kept(module)) == ("longer than before", True)
+
+
+def test_what_is_imported_late_is_looked_for_once_more(source: Path) -> None:
+    bytecode.forget()
+    replace_value(source)
+    assert found().value == "read"
+    assert bytecode.import_late(NAME).value == "kept"
+    assert bytecode.import_late(NAME) is sys.modules.pop(NAME)
+    assert found().value == "read"
 
 
 def test_a_module_that_is_gone_is_not_found(source: Path) -> None:
@@ -148,7 +157,7 @@ def test_to_look_for_it_imports_nothing_that_could_be_kept() -> None:
         import sys, ncclx_mpi
         from ncclx_mpi.compile_cache import bytecode
         before = {*sys.modules}
-        bytecode._kept()
+        bytecode._read()
         print({name for name in {*sys.modules} - before if name.startswith(bytecode._OURS)} <= {*bytecode._TAKEN})
     """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60, check=True)
