@@ -190,10 +190,10 @@ def split(groups: Intergroup, color: int, key: int) -> tuple[Contexts, list[int]
     None for color UNDEFINED, and where one of the sides has no ranks of a color. Collective over both groups.
     """
     native, sides = groups.native, groups.sides
-    table = communicator.gather_words(native, color, key)
+    table = collectives.gather_words(native, color, key)
     mine, theirs = (sorted((rank for rank in side if table[rank][0] == color), key=lambda rank: table[rank][1]) for side in sides)
     leader = min([*mine, *theirs]) if color != UNDEFINED and mine and theirs else -1
-    contexts = communicator.gather_words(native, *(new_contexts(native.engine) if leader == native.rank else (0, 0)))
+    contexts = collectives.gather_words(native, *(new_contexts(native.engine) if leader == native.rank else (0, 0)))
     if leader < 0:
         return None
     first, second = contexts[leader]
@@ -210,7 +210,7 @@ def merge(groups: Intergroup, high: bool) -> NativeComm:
         ERR_ARG, on all ranks: those of one group do not say the same.
     """
     native = groups.native
-    highs = [row[0] for row in communicator.gather_words(native, int(high))]
+    highs = [row[0] for row in collectives.gather_words(native, int(high))]
     sides = sorted(groups.sides, key=lambda side: side.start)
     for side in sides:
         if len({highs[rank] for rank in side}) > 1:

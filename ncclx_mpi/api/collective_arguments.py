@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ncclx_mpi import arguments, collectives, errors
 from ncclx_mpi.api import collective_requests, fast
-from ncclx_mpi.api.communicator import CommState, gather_words
+from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.api.handle import integer
 from ncclx_mpi.api.op import Op, check_same, is_compiled, native
 from ncclx_mpi.api.request import Prequest, Request
@@ -602,7 +602,7 @@ def reduce_scatter(state: CommState, sendbuf: Any, recvbuf: Any, recvcounts: Seq
 def _receive_counts(state: CommState, given: Sequence[int] | None, own: int, *, is_known: bool) -> list[int]:
     if given is not None or is_known:
         return arguments.of_length((integer(count, "recvcounts") for count in (given if given is not None else ())), state.size)
-    return [count for (count,) in gather_words(state.native, own)]
+    return [count for (count,) in collectives.gather_words(state.native, own)]
 
 
 def _check_sums(state: CommState, sent: Buffer | None, received: Buffer, counts: list[int]) -> None:

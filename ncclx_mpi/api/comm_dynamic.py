@@ -14,19 +14,16 @@ and on GPUs in :mod:`ncclx_mpi.extensions.alltoallv_dynamic.device.execution`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
-from ncclx_mpi import late
 from ncclx_mpi.api.info import INFO_NULL, Info
 from ncclx_mpi.typing import Buffer, BufSpecV
 
 if TYPE_CHECKING:
-    from ncclx_mpi.api import dynamic_calls as calls
     from ncclx_mpi.api.communicator import CommState
     from ncclx_mpi.api.dynamic_request import DynamicRequest
     from ncclx_mpi.api.request import Request
-else:
-    calls = late.module("ncclx_mpi.api.dynamic_calls")
 
 
 class DynamicAlltoall:
@@ -101,7 +98,7 @@ class DynamicAlltoall:
         Time: one alltoall of 56 + 8 n bytes, then one alltoallv of what is really there. Segments that are neighbours at the sender
         travel as one piece.
         """
-        calls.run(self._state, calls.dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
+        _calls().run(self._state, _calls().dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
 
     def Ialltoallv_dynamic(
         self,
@@ -113,7 +110,10 @@ class DynamicAlltoall:
         allsplits: Buffer | None = None,
     ) -> Request:
         """Nonblocking: as :meth:`Alltoallv_dynamic`; everything passed is borrowed until the request is complete."""
-        return calls.start(self._state, calls.dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
+        request: Request = _calls().start(
+            self._state, _calls().dispatch, sendbuf, recvbuf, splits, indices, blocklengths, allsplits
+        )
+        return request
 
     def Alltoallv_dynamic_init(
         self,
@@ -130,8 +130,9 @@ class DynamicAlltoall:
         Everything passed is borrowed while the request lives; between ``Wait`` and ``Start`` its contents are the program's. A
         start that ended in ERR_TRUNCATE leaves the request ready for the next one.
         """
-        operands = calls.dispatch(self._state, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
-        return calls.persistent(self._state, operands)
+        operands = _calls().dispatch(self._state, sendbuf, recvbuf, splits, indices, blocklengths, allsplits)
+        request: DynamicRequest = _calls().persistent(self._state, operands)
+        return request
 
     def Alltoallv_dynamic_combine(
         self,
@@ -170,7 +171,7 @@ class DynamicAlltoall:
         Exception
             As :meth:`Alltoallv_dynamic`.
         """
-        calls.run(self._state, calls.combine, sendbuf, recvbuf, allsplits, indices, blocklengths)
+        _calls().run(self._state, _calls().combine, sendbuf, recvbuf, allsplits, indices, blocklengths)
 
     def Ialltoallv_dynamic_combine(
         self,
@@ -181,7 +182,8 @@ class DynamicAlltoall:
         blocklengths: Buffer | None = None,
     ) -> Request:
         """Nonblocking: as :meth:`Alltoallv_dynamic_combine`; everything passed is borrowed until the request is complete."""
-        return calls.start(self._state, calls.combine, sendbuf, recvbuf, allsplits, indices, blocklengths)
+        request: Request = _calls().start(self._state, _calls().combine, sendbuf, recvbuf, allsplits, indices, blocklengths)
+        return request
 
     def Alltoallv_dynamic_combine_init(
         self,
@@ -193,5 +195,14 @@ class DynamicAlltoall:
         info: Info = INFO_NULL,
     ) -> DynamicRequest:
         """Persistent: as :meth:`Alltoallv_dynamic_combine`; each ``Start`` reads `allsplits`, `indices` and `blocklengths` anew."""
-        operands = calls.combine(self._state, sendbuf, recvbuf, allsplits, indices, blocklengths)
-        return calls.persistent(self._state, operands)
+        operands = _calls().combine(self._state, sendbuf, recvbuf, allsplits, indices, blocklengths)
+        request: DynamicRequest = _calls().persistent(self._state, operands)
+        return request
+
+
+@functools.cache
+def _calls() -> Any:
+    """What carries calls out, imported by the first one."""
+    from ncclx_mpi.api import dynamic_calls
+
+    return dynamic_calls

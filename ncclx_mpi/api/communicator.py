@@ -375,7 +375,7 @@ def split(parent: NativeComm, color: int, key: int) -> NativeComm | None:
 def _slot_of_leader(parent: NativeComm, members: Sequence[int]) -> int:
     """Let the leader of each group of `members` (ranks of `parent`) tell everybody its slot."""
     leads = bool(members) and members[0] == parent.rank
-    slots = gather_words(parent, _lease(parent.engine, [parent.world_ranks[rank] for rank in members]) if leads else -1)
+    slots = collectives.gather_words(parent, _lease(parent.engine, [parent.world_ranks[rank] for rank in members]) if leads else -1)
     return slots[members[0]][0] if members else -1
 
 
@@ -404,11 +404,11 @@ def _split_together(parent: NativeComm, color: int, key: int) -> tuple[NativeCom
         if code == 0:
             return made.settle(), []
         if code == shm_making.MIXED:
-            return None, _in_rows(rows, _GIVEN)
+            return None, collectives.in_rows(rows, _GIVEN)
         if code != SLOW:
             collectives.check(parent, code, "allgather")
     slot = _lease(parent.engine, parent.world_ranks) if parent.rank == 0 else -1
-    return None, gather_words(parent, color, key, new_context(parent.engine), slot)
+    return None, collectives.gather_words(parent, color, key, new_context(parent.engine), slot)
 
 
 def create(parent: NativeComm, world_ranks: Sequence[int]) -> NativeComm | None:
@@ -445,24 +445,11 @@ def agree(parent: NativeComm, members: Sequence[int]) -> NativeComm | None:
     engine = parent.engine
     leads = bool(members) and members[0] == parent.rank
     world_ranks = [parent.world_ranks[rank] for rank in members]
-    table = gather_words(parent, *(lead(engine, world_ranks) if leads else (0, -1)))
+    table = collectives.gather_words(parent, *(lead(engine, world_ranks) if leads else (0, -1)))
     if not members:
         return None
     context, slot = table[members[0]]
     return engine.new_comm(context, world_ranks, slot)
-
-
-def gather_words(parent: NativeComm, *given: int) -> list[list[int]]:
-    """Return the words that all ranks contribute, as many each, one row a rank."""
-    count = len(given)
-    own, table = array("q", given), array("q", bytes(WORD * count * parent.size))
-    collectives.allgather(parent, own.buffer_info()[0], WORD * count, table.buffer_info()[0])
-    return _in_rows(table, count)
-
-
-def _in_rows(table: array[int], count: int) -> list[list[int]]:
-    found = table.tolist()
-    return [found[at : at + count] for at in range(0, len(found), count)]
 
 
 def check_members(state: CommState, ranks: Iterable[int]) -> None:

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 from ncclx_mpi import collectives, errors
-from ncclx_mpi.api.communicator import CommState, gather_words
+from ncclx_mpi.api.communicator import CommState
 from ncclx_mpi.constants import UNDEFINED
 from ncclx_mpi.locality import own
 from ncclx_mpi.locality.levels import LEVELS, NOWHERE, RESOURCES, Row, strict_parts
@@ -41,7 +41,7 @@ def exchange(state: CommState, operation: str) -> Sequence[Row]:
         row: Row = of_this_rank(native.engine).row
     except (ValueError, OSError) as error:
         row, fault = (0,) * len(LEVELS), str(error)
-    table = gather_words(native, bool(fault), *row)
+    table = collectives.gather_words(native, bool(fault), *row)
     failed = next((rank for rank, (is_wrong, *_) in enumerate(table) if is_wrong), None)
     if failed is not None:
         errors.fail(

@@ -15,20 +15,19 @@ from ncclx_mpi.api.handle import PUBLIC
 from ncclx_mpi.buffers.export import enter
 from ncclx_mpi.buffers.kinds import CPU, CUDA, ON_HOST
 from ncclx_mpi.buffers.memory import ORIGIN, SPACE, span
-from ncclx_mpi.buffers.source import Source, allocate, open_source
+from ncclx_mpi.buffers.source import Raw, Source, allocate, open_source
 from ncclx_mpi.gpu_memory.memory import at as device_memory
 from numba_kernels import pybuffers
 from numba_kernels.jit import c_address
 from numba_kernels.pybuffers import READ_ONLY, REFUSED, WRITABLE
 
 
-class buffer:
+class buffer(Raw):
     """A piece of memory: bytes at an address, and what keeps them alive."""
 
     __module__ = PUBLIC
     __slots__ = ("__weakref__", "_access", "_address", "_device", "_nbytes", "_obj", "_owner", "_readonly")
     _obj: Any
-    _owner: Any
     _device: int
     _address: int
     _nbytes: int

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ncclx_mpi.buffers.layout import Layout
 from ncclx_mpi.buffers.memory import array_words
-from ncclx_mpi.buffers.source import is_raw, open_export
+from ncclx_mpi.buffers.source import Raw, open_export
 from ncclx_mpi.gpu_memory.memory import DeviceMemory
 from ncclx_mpi.gpu_memory.staging import Lease
 from numba_kernels.late_numpy import is_any_array
@@ -98,7 +98,7 @@ def _behind(owner: Any) -> Any:
         return owner.obj
     if is_any_array(owner):
         return owner if owner.flags.owndata else owner.base
-    if is_raw(owner):  # its owner is an address where that was allocated
+    if isinstance(owner, Raw):  # its owner is an address where that was allocated
         return owner if isinstance(owner._owner, int) else owner._owner
     if isinstance(owner, _Data):
         return owner if owner._b_needsfree_ else _behind_data(owner)

@@ -69,7 +69,8 @@ class Listed:
         """Write blocks of bytes of all elements behind the first `count` rows at an address; return how many there are then."""
         lengths, old = self.lengths, self.old
         where = _address(lengths), _address(self.offsets), len(lengths)
-        return _list_blocks()(rows, count, *where, old.extent, *_rows_of(old))  # type: ignore[no-any-return]
+        written: int = _list_blocks()(rows, count, *where, old.extent, *_rows_of(old))
+        return written
 
     def runs(self, origin: int) -> Iterator[Run]:
         """The elements as runs of layouts whose blocks are few enough to be listed."""
@@ -115,7 +116,8 @@ class Strided:
     def tile(self, rows: int, count: int) -> int:
         """Write blocks of bytes of all elements behind the first `count` rows at an address; return how many there are then."""
         groups = self.start, self.step, self.count, self.length
-        return _list_strided()(rows, count, *groups, self.old.extent, *_rows_of(self.old))  # type: ignore[no-any-return]
+        written: int = _list_strided()(rows, count, *groups, self.old.extent, *_rows_of(self.old))
+        return written
 
     def runs(self, origin: int) -> Iterator[Run]:
         """The elements as runs of layouts whose blocks are few enough to be listed."""

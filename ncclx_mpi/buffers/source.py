@@ -99,9 +99,12 @@ class Export(ctypes.Structure):
             release(addressof(self))
 
 
-def is_raw(obj: Any) -> bool:
-    """Whether an object is an ``MPI.buffer``, over memory of any device, which that need not have allocated."""
-    return hasattr(type(obj), "_device")
+class Raw:
+    """What ``MPI.buffer`` is derived from: memory of any device, of another object (``obj``) or at an address that somebody knew."""
+
+    __slots__ = ()
+    obj: Any
+    _owner: Any
 
 
 def has_buffer(obj: Any) -> bool:
@@ -180,7 +183,7 @@ def _located(found: Source, obj: Any) -> Source:
         check_readable(found.address, found.nbytes)
     if known is None or known.device < 0:
         return found
-    array = obj.obj if is_raw(obj) else obj
+    array = obj.obj if isinstance(obj, Raw) else obj
     return found._replace(lent=DeviceMemory(driver, known, found.address, stream_of(array, known.device)))
 
 
@@ -301,7 +304,7 @@ def allocate(nbytes: int, *, clear: bool = False) -> tuple[int, tuple[Export, by
     MemoryError
         There is none left.
     """
-    if nbytes > sys.maxsize:
+    if not 0 <= nbytes <= sys.maxsize:  # CPython does not look
         raise MemoryError(nbytes)
     made = new_bytes(nbytes, clear)
     export = open_export(made, _WRITABLE)

@@ -19,7 +19,9 @@ from ncclx_mpi.collectives.blocking import (
     check,
     exscan,
     gather,
+    gather_words,
     gatherv,
+    in_rows,
     neighbor_allgather,
     neighbor_alltoall,
     reduce,
@@ -39,6 +41,6 @@ from ncclx_mpi.collectives.shm_mismatch import disagreement
 
 __all__ = [
     "Agreement", "Collective", "Described", "Neighborhood", "Pending", "Sides", "allgather", "allgatherv", "allreduce", "alltoall",
-    "alltoallv", "barrier", "bcast", "check", "disagreement", "exscan", "gather", "gatherv", "neighbor_allgather",
+    "alltoallv", "barrier", "bcast", "check", "disagreement", "exscan", "gather", "gather_words", "gatherv", "in_rows", "neighbor_allgather",
     "neighbor_alltoall", "part", "reduce", "reduce_scatter", "reduce_scatter_block", "run", "scan", "scatter", "scatterv", "watch",
 ]  # fmt: skip

@@ -107,6 +107,19 @@ def allgather(comm: NativeComm, send: int, nbytes: int, recv: int) -> None:
     )
 
 
+def gather_words(comm: NativeComm, *given: int) -> list[list[int]]:
+    """Return the words that all ranks contribute, as many each, one row a rank."""
+    own, (table, address) = array("q", given), zeroed(WORD * len(given) * comm.size)
+    allgather(comm, own.buffer_info()[0], WORD * len(given), address)
+    return in_rows(table, len(given))
+
+
+def in_rows(words: array[int], count: int) -> list[list[int]]:
+    """Cut words into rows of so many."""
+    found = words.tolist()
+    return [found[at : at + count] for at in range(0, len(found), count)]
+
+
 def allgatherv(comm: NativeComm, send: int, nbytes: int, recv: int, counts: Counts, offsets: Counts) -> None:
     """As allgather, block i of ``counts[i]`` bytes at ``recv + offsets[i]``."""
     algorithm = select.algorithm(comm, shm_oneshot.ALLGATHER, max(counts))

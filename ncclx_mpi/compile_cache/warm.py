@@ -287,7 +287,7 @@ def _compile(function: Any) -> bool:
     return True
 
 
-def load(nranks: int, spans_hosts: bool = False, also: Collection[str] = ("numpy",)) -> None:
+def load(nranks: int, spans_hosts: bool, also: Collection[str]) -> None:
     """Import the engine and load its functions into this process, and set it aside from garbage collection, before forking ranks.
 
     Of few ranks a core, `nranks` altogether, only what all of them use is loaded: a function takes some 0.4 ms, of 240 a program

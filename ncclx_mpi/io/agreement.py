@@ -7,19 +7,10 @@ from collections.abc import Sequence
 
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.p2p.engine import NativeComm
-from numba_kernels.layout import WORD, zeroed
+from numba_kernels.layout import WORD
 
 Rows = list[list[int]]
 """Numbers of each rank."""
-
-
-def gathered(comm: NativeComm, row: Sequence[int]) -> Rows:
-    """The rows of all ranks, one a rank."""
-    mine, (table, address) = array("q", row), zeroed(WORD * len(row) * comm.size)
-    if comm.size == 1:
-        return [mine.tolist()]
-    collectives.allgather(comm, mine.buffer_info()[0], WORD * len(row), address)
-    return [table[at : at + len(row)].tolist() for at in range(0, len(table), len(row))]
 
 
 def told(comm: NativeComm, value: int) -> int:
@@ -31,7 +22,7 @@ def told(comm: NativeComm, value: int) -> int:
 
 def succeed(comm: NativeComm, failure: Exception | None, what: str, row: Sequence[int] = ()) -> Rows:
     """Return the rows of all ranks, or raise on all of them if one has failed in `what`: its own error there, one of that class elsewhere."""
-    found = gathered(comm, [_class(failure), *row])
+    found = collectives.gather_words(comm, _class(failure), *row)
     if failure is not None:
         raise failure
     for rank, (code, *_) in enumerate(found):

@@ -115,7 +115,7 @@ class _Access:
         self.nbytes = nbytes
         self._hints = hints
         self._is_near = all(map(comm.engine.is_near, comm.world_ranks))
-        table = agreement.gathered(comm, [*view.span(position, nbytes), view.nblocks(nbytes), nbytes])
+        table = collectives.gather_words(comm, *view.span(position, nbytes), view.nblocks(nbytes), nbytes)
         used = self._used = [row for row in table if row[2] > 0]
         count = hints.cb_nodes
         self.aggregators = [k * comm.size // count for k in range(count)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ncclx_mpi import collectives, errors
 from ncclx_mpi.p2p.engine import NativeComm
 from ncclx_mpi.rma.window import Part
-from numba_kernels.layout import WORD, zeroed
+from numba_kernels.layout import WORD
 
 _MOST_BYTES = 1 << 62
 """More than any machine has, and less than a word holds."""
@@ -40,7 +40,7 @@ def shared_part(comm: NativeComm, size: Callable[[], int], unit: Callable[[], in
         nbytes, step = size(), unit()
     except Exception as error:
         failure, nbytes, step = error, -1, 1
-    sizes = _gathered(comm, min(nbytes, _MOST_BYTES))
+    sizes = [given for (given,) in collectives.gather_words(comm, min(nbytes, _MOST_BYTES))]  # their sum may be larger than a word
     if failure is not None:
         raise failure
     if min(sizes) < 0:
@@ -60,10 +60,3 @@ def shared_part(comm: NativeComm, size: Callable[[], int], unit: Callable[[], in
     first = arena.base + offset[0]
     release = (lambda: heap.free(first)) if comm.rank == 0 else None
     return Part(first + sum(sizes[: comm.rank]), nbytes, step, None, release)
-
-
-def _gathered(comm: NativeComm, nbytes: int) -> list[int]:
-    """The bytes of all ranks, whose sum may be larger than a word."""
-    own, (sizes, sizes_at) = array("q", [nbytes]), zeroed(WORD * comm.size)
-    collectives.allgather(comm, own.buffer_info()[0], WORD, sizes_at)
-    return sizes.tolist()

@@ -133,3 +133,31 @@ def test_places(place: Any, name: str, value: int) -> None:
     if value:
         with pytest.raises(TypeError):
             operator.index(place)
+
+
+def test_memory_of_no_length_or_of_more_than_there_is() -> None:
+    from ncclx_mpi.buffers import source
+
+    for nbytes in (-1, 1 << 63, 1 << 62):
+        with pytest.raises(MemoryError):
+            source.allocate(nbytes)
+    assert len(source.allocate(0)[1][-1]) == 0
+
+
+def test_an_object_that_says_it_has_a_device_is_no_memory_of_ours() -> None:
+    class Foreign(bytearray):
+        _device = "of another library"
+
+    from ncclx_mpi.buffers import bounds, source
+
+    data = Foreign(b"abc")
+    found = source.open_source(data, writable=True, with_format=False)
+    assert (found.nbytes, bounds._behind(data)) == (3, data)
+
+
+def test_a_class_that_is_derived_before_there_is_any_exports_its_memory() -> None:
+    class Named(buffer):
+        __slots__ = ()
+
+    data = bytearray(b"abc")
+    assert bytes(memoryview(Named(data))) == b"abc" and memoryview(Named(b"abc")).readonly
