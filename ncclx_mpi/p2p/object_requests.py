@@ -24,7 +24,7 @@ from ncclx_mpi.p2p.completing import (
     wait_slice,
 )
 from ncclx_mpi.p2p.fast import SLOW, is_dest, is_source
-from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, RECEIVE, REQUEST
+from ncclx_mpi.p2p.layout import ANY_SOURCE, ANY_TAG, COMM, COMPLETE, ENGINE, FREE, RECEIVE, REQUEST
 from ncclx_mpi.p2p.partial_results import NOT_YET as NOT_YET_NOTE
 from ncclx_mpi.p2p.partial_results import SLOW as SLOW_NOTE
 from ncclx_mpi.p2p.partial_results import is_note, note, opened
@@ -97,9 +97,15 @@ def start_receive_object(comm, peer_rank, message_tag):  # type: ignore[no-untyp
     return result(handle)
 
 
-@kernel("int64(int64)", is_entry=True)
+@kernel("int64(int64)", is_entry=True, nogil=False)
 def look_at_posted(request):  # type: ignore[no-untyped-def]
-    """What the request of a ticket that receives objects is in: FREE, PENDING, or COMPLETE; PARTIAL if more has to be asked for."""
+    """What the request of a ticket that receives objects is in: FREE, PENDING, or COMPLETE; PARTIAL if more has to be asked for.
+
+    FREE as well if it is of no such ticket by now: its receive went on in Python and ended, and the request may be that of anything,
+    which has no memory where objects land. The GIL is held from that look to the last one.
+    """
+    if load64(request + REQUEST.home) != load64(request + REQUEST.engine) + ENGINE.object_requests:
+        return FREE
     state = load_acquire(request + REQUEST.state)
     return PARTIAL if state == COMPLETE and load64(request + REQUEST.error) == 0 and _is_whole(request) == 0 else state
 
@@ -110,7 +116,7 @@ def take_partial(request):  # type: ignore[no-untyped-def]
 
     One call looks and takes the reference: in between, another thread could complete the request and free its ticket.
     """
-    if load64(request + REQUEST.home) == 0 or look_at_posted(request) != PARTIAL:
+    if look_at_posted(request) != PARTIAL:
         return result(0)
     increase(load64(request + REQUEST.handle))
     return result(load64(request + REQUEST.handle))

@@ -11,6 +11,9 @@ import pytest
 
 from ncclx_mpi import MPI, rc
 from ncclx_mpi.api import fast, object_messages
+from ncclx_mpi.p2p import object_requests
+from ncclx_mpi.p2p.layout import FREE
+from numba_kernels.jit import entry
 
 LARGE = list(range(50_000))
 KINDS: list[Any] = [None, 7, "text", b"", {"a": [1.5, (None, True)]}, bytearray(b"\0not plain"), 1 << 80, np.float64(2.5), LARGE]
@@ -154,3 +157,15 @@ def test_room_for_plain_bytes(comm: Any) -> None:
         comm.Isend(object_messages.pickle.dumps(LARGE[:20_000]), other).Wait()
         assert receiving.wait() == LARGE[:20_000]
     assert rc.options().irecv_bufsz <= object_messages.PLAIN_MAX
+
+
+@pytest.mark.ranks(1)
+def test_a_request_that_is_of_another_message_by_now(comm: Any) -> None:
+    """Background progress walks over a copy of the list: what it looks at may have ended, and be the receive of an array since."""
+    receiving = comm.Irecv(found := np.zeros(3), 0)
+    comm.Send(np.ones(3), 0)
+    while not receiving.Get_status():
+        pass
+    request = receiving._state.request
+    assert entry(object_requests.look_at_posted)(request) == FREE and entry(object_requests.take_partial)(request) is None
+    assert receiving.Wait() and (found == 1).all()
