@@ -25,6 +25,8 @@ _WRITE, _ALLOCATED = 1, 2
 _UNWINDING = 0x70000001
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _ADDRESS_OF_64_BITS = 1
+_LINE = 64
+"""Bytes of a cache line: no variable of a function shares one with those of another."""
 
 
 class _Section(NamedTuple):
@@ -69,7 +71,7 @@ class _Object:
         self._fixed, end = self._lay_out_sections()
         self._code_bytes = _round_up(end, mmap.PAGESIZE)
         self._variable, behind = self._lay_out_variables()
-        self._variable_bytes = _round_up(behind, mmap.PAGESIZE)
+        self._variable_bytes = _round_up(behind, _LINE)
         self._memory = bytearray(end)
 
     def image(self, names: tuple[str, str, str]) -> Image:
@@ -121,8 +123,8 @@ class _Object:
         return fixed, end
 
     def _lay_out_variables(self) -> tuple[dict[int, int], int]:
-        """Where variables are by symbol, counted from the first one, and where they end."""
-        variable, behind = {}, 0
+        """Where variables are by symbol, and where they end; none is at 0, which counts as the end of the code."""
+        variable, behind = {}, 1
         for number, symbol in enumerate(self._symbols):
             if symbol.section == _COMMON:  # its value is the alignment
                 variable[number] = _round_up(behind, max(symbol.value, 1))

@@ -60,7 +60,9 @@ if TYPE_CHECKING:
 
 WORD = 8
 _SLICE_US = 50_000
-_DOZE_US = 20_000
+_DOZE_US, _DOZE_CROWDED_US = 20_000, 2_000
+"""After how long without anything a wait dozes. With more ranks than cores that is sooner: a rank that yields counts as one that needs a
+core, and the kernel leaves two that compute on one core and those that wait on the other (design/051)."""
 _SPINS = 4000
 _EAGER_CREDIT = 4 << 20
 _DEATH_NOTICE_SECONDS = 5.0
@@ -183,7 +185,7 @@ class Engine:
     def _fill_block(self) -> None:
         shared = self.arena.engine_words(self.local_rank)
         assert TRACE_RECORDS * TRACE.total <= shared.trace_bytes
-        rate = ticks_per_us()
+        rate, is_crowded = ticks_per_us(), self.arena.is_crowded
         for field, value in (
             ("rank", self.rank),
             ("nranks", self.size),
@@ -193,10 +195,10 @@ class Engine:
             ("trace", shared.trace),
             ("eager_max", max(transport.caps.max_eager for transport in self.transports)),
             ("eager_credit", _EAGER_CREDIT),
-            ("spins", 1 if self.arena.is_crowded else _SPINS),
+            ("spins", 1 if is_crowded else _SPINS),
             ("slice_ticks", int(_SLICE_US * rate)),
             ("deadline_ticks", int((self.timeout or 0) * 1e6 * rate)),
-            ("doze_ticks", int(_DOZE_US * rate)),
+            ("doze_ticks", int((_DOZE_CROWDED_US if is_crowded else _DOZE_US) * rate)),
             ("ticks_per_us", int(rate)),
             ("buckets", self._buckets_address),
             ("peers", self._peers_address),

@@ -55,6 +55,12 @@ def has_transfers(engine):  # type: ignore[no-untyped-def]
 
 
 @kernel("int64(int64)")
+def moved_at(engine):  # type: ignore[no-untyped-def]
+    """``ticks()`` when one of them has moved last."""
+    return load64(engine + inlined.WORDS.moved_at)
+
+
+@kernel("int64(int64)")
 def has_arrivals(engine):  # type: ignore[no-untyped-def]
     """Whether a peer of this node has sent something that was not taken yet."""
     peer = load64(engine + inlined.WORDS.first_lane)

@@ -33,8 +33,8 @@ ENGINE = words(
     # what arms such a transport, by C address; where it has an event, what dozes in a wait, and what `poll` looks at then; how often
     # progress has looked at the network (sleeping.py)
     "arm_other doze events looks "
-    # trace: the record of the operation that this rank is in
-    "current "
+    # trace: the record of the operation that this rank is in; when that began its last wait for what peers write one after the other
+    "current waited_from "
     # the slow half of a wait, by C address, and the exception that a signal handler raised inside it (waiting.py); of collectives, what
     # says whether a rank has left a communicator with a slot
     "wait_word parked*3 peer_left "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ncclx_mpi.errors import ERR_NO_MEM
 from ncclx_mpi.p2p.gil import enter_gil, leave_gil
-from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers
+from ncclx_mpi.p2p.inlined import has_arrivals, has_transfers, moved_at
 from ncclx_mpi.p2p.layout import ABORTED, AGAIN, DEADLINE, ENGINE, FAILED, PEER, PEER_DEAD, TRACE, TRACE_RECORDS
 from ncclx_mpi.p2p.rendezvous import flush_queue
 from numba_kernels import types
@@ -25,7 +25,7 @@ sched_yield = types.external("sched_yield", types.int32())
 usleep = types.external("usleep", types.int32(types.uint32))
 
 _DOZE_SHIFT, _LEAST_DOZE_US, _MOST_DOZE_US = 6, 50, 1000
-"""A rank dozes a 64th of the time it has waited: many waiting ranks must not take the core from the one that computes."""
+"""A rank dozes a 64th of the time in which nothing has come: many waiting ranks must not take the core from the one that computes."""
 _SPIN_US = 20
 """With a network, a wait yields the core at each turn from then on: another job, or more ranks than were counted, may need it."""
 _LOOK_AT_CLOCK = 64
@@ -156,9 +156,11 @@ def give_away(engine, turn, started):  # type: ignore[no-untyped-def]
         return DEADLINE
     if now - started > load64(engine + ENGINE.slice_ticks):
         return AGAIN
-    if waited > load64(engine + ENGINE.doze_ticks):
-        waited_us = waited // load64(engine + ENGINE.ticks_per_us)
-        _doze(engine, min(max(waited_us >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US))
+    quiet = min(waited, now - max(load64(engine + ENGINE.waited_from), moved_at(engine)))
+    # A rank whose transfers are under way does its part of them as soon as it can.
+    if quiet > load64(engine + (ENGINE.slice_ticks if has_transfers(engine) != 0 else ENGINE.doze_ticks)):
+        quiet_us = quiet // load64(engine + ENGINE.ticks_per_us)
+        _doze(engine, min(max(quiet_us >> _DOZE_SHIFT, _LEAST_DOZE_US), _MOST_DOZE_US))
     return 0
 
 

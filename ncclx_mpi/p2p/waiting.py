@@ -15,7 +15,7 @@ from ncclx_mpi.p2p.gil import enter_gil, leave_gil
 from ncclx_mpi.p2p.layout import AGAIN, BROKEN, COMM, ENGINE, INTERRUPTED
 from ncclx_mpi.p2p.progress import idle, sched_yield
 from numba_kernels import types
-from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, ticks
+from numba_kernels.atomics import load64, load_acquire, load_relaxed, pause, store64, ticks
 from numba_kernels.calls import call_five, call_three
 from numba_kernels.jit import kernel
 
@@ -70,6 +70,7 @@ def wait_any(engine, comm, first, second, third, target, alarm):  # type: ignore
     """
     state = leave_gil()
     turn, started, code = 0, ticks(), 0
+    store64(engine + ENGINE.waited_from, started)
     while code == 0 and _highest(first, second, third) < target:
         code = idle(engine, turn, started)
         turn += 1

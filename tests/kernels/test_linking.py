@@ -129,6 +129,16 @@ def test_every_entry_can_be_linked() -> None:
     assert not missing
 
 
+def test_functions_are_a_few_mappings() -> None:
+    """The kernel copies each mapping of a process with every fork; and none is ever written and executed at once."""
+    maps = Path("/proc/self/maps")
+    before = maps.read_text()
+    linked = [declared.link() for declared in jit.entries() if declared.has_image()]
+    after = maps.read_text()
+    assert len(linked) > 50 and after.count("\n") - before.count("\n") < len(linked) / 5
+    assert after.count("rwx") == before.count("rwx")  # ctypes has one
+
+
 AND_THE_USERS = (
     PROGRAM
     + """

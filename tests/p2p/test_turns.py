@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,11 +11,12 @@ import pytest
 
 from ncclx_mpi.p2p import requests
 from ncclx_mpi.p2p.engine import Engine
-from ncclx_mpi.p2p.layout import OPERATIONS
+from ncclx_mpi.p2p.layout import ENGINE, OPERATIONS, TRACE
 from ncclx_mpi.p2p.progress import idle
 from numba_kernels.atomics import load64, store64, ticks
 from numba_kernels.jit import c_address, entry, kernel
 from transports.shm.arena import Arena
+from transports.shm.lane import SHM
 from transports.shm.transport import SharedMemory
 
 LONG = 1_000
@@ -26,10 +28,22 @@ def look(count):  # type: ignore[no-untyped-def]
     store64(count, load64(count) + 1)
 
 
+@kernel("int64(int64, int64)", is_entry=True)
+def count_doze(engine, us):  # type: ignore[no-untyped-def]
+    """A doze that lasts no time; how many there were is where the state of a network would be."""
+    count = load64(engine + ENGINE.other_state)
+    store64(count, load64(count) + 1)
+    return us
+
+
 @kernel("int64(int64, int64, int64)", is_entry=True)
 def turn_of(engine, turn, waited_us):  # type: ignore[no-untyped-def]
     """A turn of a wait that has begun so long ago."""
     return idle(engine, turn, ticks() - waited_us * 3000)
+
+
+AGO, LIMIT, SLICE = 1_000 * 10**9, 100 * 10**9, 500 * 10**9
+"""Ticks, that no test takes."""
 
 
 @pytest.fixture
@@ -80,3 +94,38 @@ def test_so_does_a_wait_whose_condition_python_checks(network: tuple[Engine, np.
     entry(requests.trace_open)(engine.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
     time.sleep(LONG / 1e6)
     assert looks_of(count, lambda turn: entry(requests.wait_turn)(engine.address, turn)) == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("moved", "transfers", "dozes"),
+    [
+        pytest.param({}, 0, 1, id="nothing has come since it began"),
+        pytest.param({"waited_from": 0}, 0, 0, id="what the wait before was for has come"),
+        pytest.param({"moved_at": 0}, 1, 0, id="a transfer moves"),
+        pytest.param({"moved_at": 2 * LIMIT}, 1, 0, id="one may move on at any moment"),
+        pytest.param({"moved_at": 2 * LIMIT}, 0, 1, id="nothing is left to be moved"),
+        pytest.param({}, 1, 1, id="a peer that does not take its part"),
+    ],
+)
+def test_a_wait_dozes_when_nothing_has_come_for_a_while(
+    network: tuple[Engine, np.ndarray], moved: dict[str, int], transfers: int, dozes: int
+) -> None:
+    """Not when it has begun a while ago: a message of a gigabyte through a pipe went at a thirtieth of its rate."""
+    engine, count = network
+    engine.set_word("poll_other", 0)
+    engine.set_word("spins", 1)
+    engine.set_word("doze", c_address(count_doze))
+    engine.set_word("doze_ticks", LIMIT)
+    engine.set_word("slice_ticks", SLICE)
+    entry(requests.trace_open)(engine.address, OPERATIONS.index("wait"), 0, -1, -1, 0)
+    record = engine.word("current")
+    now = ctypes.c_int64.from_address(record + TRACE.start).value
+    ctypes.c_int64.from_address(record + TRACE.start).value = now - AGO
+    words = {"waited_from": engine.address + ENGINE.waited_from, "moved_at": engine.address + SHM.moved_at}
+    for name, address in words.items():
+        ctypes.c_int64.from_address(address).value = now - moved.get(name, AGO)
+    ctypes.c_int64.from_address(engine.address + SHM.active_count).value = transfers
+    assert entry(requests.wait_turn)(engine.address, 1) == 0
+    ctypes.c_int64.from_address(engine.address + SHM.active_count).value = 0
+    engine.set_word("doze", 0)
+    assert count[0] == dozes

@@ -358,11 +358,13 @@ def step(engine):  # type: ignore[no-untyped-def]
     link = engine + SHM.active_first
     request = load64(link)
     while request != 0:
-        following = load64(request + TRANSFER.next)
+        following, before = load64(request + TRANSFER.next), load64(request + TRANSFER.done_chunks)
         if load64(request + TRANSFER.far) != 0:
             finished = _step_shared(request)
         else:
             finished = _feed(engine, request) if load64(request + TRANSFER.sending) != 0 else _drain(engine, request)
+        if load64(request + TRANSFER.done_chunks) != before:
+            store64(engine + SHM.moved_at, ticks())
         if finished:
             store64(link, following)
             store64(engine + SHM.active_count, load64(engine + SHM.active_count) - 1)

@@ -31,8 +31,8 @@ SHM = words(
     "first_lane lanes lane_stride arena heap_first heap_last "
     # `streamed`: bytes for peers are written past the caches; `stores_fixed`: the user has chosen that, else it is tried anew now and then
     "key ring_lines streamed stores_fixed ticks_per_us "
-    # transfers under way, and receives that wait for a pipe (bulk.py)
-    "active_count active_first starved_first starved_last bulk_free*4 first_pipe pipe_bytes "
+    # transfers under way, when one of them has moved, and receives that wait for a pipe (bulk.py)
+    "active_count moved_at active_first starved_first starved_last bulk_free*4 first_pipe pipe_bytes "
     # a word by which peers make sure that a process is this rank; AUTO, PIPED or DIRECT; trials of the ways by size (shared.py, trial.py)
     "token copies trials*80",
 )
