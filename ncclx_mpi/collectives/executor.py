@@ -64,7 +64,7 @@ _COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER, 
     ]
 )
 """Indices of words."""
-_MOST_SPARE, _LARGEST_SPARE, _SPARE_BYTES = 4, 1 << 20, 16 << 20
+_MOST_SPARE, _LARGEST_SPARE, _SPARE_BYTES = 4, 32 << 20, 32 << 20
 """Spare rooms of a plan, bytes of one, and of all in this process."""
 IDLE, RUNNING, FINISHED = 0, 1, 2
 _WAITING, _STARTED, _DONE = 0, 1, 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -148,16 +149,14 @@ def announce(ends: tuple[Cut, Cut], sent: Half, fetched: Half) -> None:
     one.fetch_as(seen[0], fetched)
 
 
-def transfer(
-    ends: tuple[Cut, Cut], nbytes: int, happens: Callable[[Half], Any], window: int = 0, most: int = 400_000
-) -> tuple[Half, Half]:
-    """A large message, in whose course something happens."""
+def transfer(ends: tuple[Cut, Cut], nbytes: int, happens: Callable[[Half], Any], window: int = 0) -> tuple[Half, Half]:
+    """A large message, in whose course something happens; within a minute, as lanes are given up by the clock."""
     zero, one = (each.end for each in ends)
     data, taken = pattern(nbytes), Taken(nbytes, window)
     sent, fetched, room = Half(data.ctypes.data, nbytes, nbytes), taken.half, taken.room
     announce(ends, sent, fetched)
-    has_happened = False
-    for _ in range(most):
+    has_happened, end = False, time.monotonic() + 60
+    while time.monotonic() < end:
         zero.go_on(sent)
         one.go_on(fetched)
         taken.empty()
