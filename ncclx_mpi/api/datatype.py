@@ -26,6 +26,14 @@ else:
     fast = late.module("ncclx_mpi.api.fast")  # which knows what a datatype is
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
+_OF_ARRAYS = (
+    mpi.COMBINER_INDEXED,
+    mpi.COMBINER_HINDEXED,
+    mpi.COMBINER_INDEXED_BLOCK,
+    mpi.COMBINER_HINDEXED_BLOCK,
+    mpi.COMBINER_STRUCT,
+)
+"""Those whose recipes have arrays."""
 _names: dict[int, str] = {}
 """Constant name of each predefined handle object, by its identity."""
 
@@ -46,7 +54,8 @@ class Datatype(Named, Attributed, Handle):
 
     def _need(self, what: str) -> Layout:
         """The layout, or ERR_TYPE for a null handle."""
-        return usable(self._state, f"Datatype.{what}")
+        layout = self._state
+        return layout if layout is not None else usable(None, f"Datatype.{what}")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle predefined types by name, all others by how they were made."""
@@ -270,7 +279,8 @@ class Datatype(Named, Attributed, Handle):
         recipe = self._need("Get_envelope").recipe
         if recipe is None:
             return 0, 0, 0, 0, mpi.COMBINER_NAMED
-        return len(recipe.integers), 0, len(_items(recipe)), len(recipe.layouts), recipe.combiner
+        counts = len(recipe.counts) if recipe.combiner not in _OF_ARRAYS else len(_items(recipe))
+        return len(recipe.integers), 0, counts, len(recipe.layouts), recipe.combiner
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Integers, addresses, counts and datatypes it was made from."""
@@ -296,7 +306,8 @@ class Datatype(Named, Attributed, Handle):
     @property
     def combiner(self) -> int:
         """How it was made, one of the ``COMBINER_`` constants."""
-        return self.Get_envelope()[-1]
+        recipe = self._need("combiner").recipe
+        return recipe.combiner if recipe is not None else mpi.COMBINER_NAMED
 
     @property
     def is_named(self) -> bool:
@@ -455,8 +466,10 @@ def _datatype_decode(datatype: Datatype, mark: bool = False) -> tuple[Datatype, 
     recipe = datatype._need("decode").recipe
     if recipe is None:
         return datatype, "NAMED", {}
-    params = {name: each.tolist() if isinstance(each, array) else each for name, each in recipe.params.items()}
-    types = [_constant(each) if each.is_named else Datatype._refer(each) for each in recipe.layouts]
+    params = recipe.params.copy()
+    if recipe.combiner in _OF_ARRAYS:
+        params = {name: each.tolist() if isinstance(each, array) else each for name, each in params.items()}
+    types = [_constant(each) if each.recipe is None else Datatype._refer(each) for each in recipe.layouts]
     if recipe.combiner == mpi.COMBINER_STRUCT:
         params["datatypes"] = types
     base = types[0] if len(types) == 1 else DATATYPE_NULL

@@ -161,7 +161,8 @@ class Recipe(NamedTuple):
 class Layout:
     """Sizes, bounds, blocks and origin of a datatype.
 
-    `is_plain` says that it is predefined: contiguous, from byte 0, and usable without a Commit; `is_met` that a message was of it.
+    `is_predefined` says that it exists without being made: one with a name, or what MPI chooses by precision and range for Fortran;
+    `is_plain` that it has a name, is contiguous, from byte 0, and usable without a Commit; `is_met` that a message was of it.
     `entries` is how many blocks the program listed one by one, here and in the layouts that it is made of.
     """
 
@@ -181,6 +182,7 @@ class Layout:
         "has_bounds",
         "is_met",
         "is_plain",
+        "is_predefined",
         "kind",
         "lb",
         "name",
@@ -194,6 +196,15 @@ class Layout:
         "typestr",
         "ub",
     )
+    size: int
+    nbasic: int
+    align: int
+    entries: int
+    has_bounds: bool
+    lb: int
+    ub: int
+    true_lb: int
+    true_ub: int
     extent: int
 
     def __init__(self, parts: Sequence[Part], recipe: Recipe | None) -> None:
@@ -206,6 +217,7 @@ class Layout:
         self.typechar: str | None = None
         self.typestr: str | None = None
         self.committed = recipe is None
+        self.is_predefined = recipe is None or recipe.combiner in _OF_FORTRAN
         self.attributes: dict[int, Any] | None = None
         self._typemap: list[Integers] = []
         self._contiguous: bool | None = None
@@ -216,30 +228,35 @@ class Layout:
 
     def _measure(self) -> None:
         """Derive sizes, bounds, alignment and the number of basic elements from the parts."""
-        self.size = self.nbasic = 0
+        parts = [part for part in self.parts if part.total]
         self.entries = len(self.parts)
-        self.align = 1
-        self.has_bounds = False
-        spans: list[tuple[Span, bool]] = []
         for part in self.parts:
-            old, total = part.old, part.total
             self.entries += part.entries
-            if not total:
-                continue
+        if len(parts) == 1:
+            (part,) = parts
+            old, total = part.old, part.total
+            self.size, self.nbasic, self.align, self.has_bounds = total * old.size, total * old.nbasic, old.align, old.has_bounds
+            self.lb, self.ub, self.true_lb, self.true_ub = part.span()
+        else:
+            self._measure_all(parts)
+        self.extent = self.ub - self.lb
+
+    def _measure_all(self, parts: list[Part]) -> None:
+        """The same of several parts, or none."""
+        self.size = self.nbasic = self.lb = self.ub = self.true_lb = self.true_ub = 0
+        self.align, self.has_bounds = 1, False
+        for part in parts:
+            old, total = part.old, part.total
             self.size += total * old.size
             self.nbasic += total * old.nbasic
             self.align = max(self.align, old.align)
             self.has_bounds |= old.has_bounds
-            spans.append((part.span(), old.has_bounds))
-        if len(spans) == 1:
-            self.lb, self.ub, self.true_lb, self.true_ub = spans[0][0]
-        elif spans:
-            bounding = [span for span, has_bounds in spans if has_bounds or not self.has_bounds]
-            self.lb, self.ub = min(span[0] for span in bounding), max(span[1] for span in bounding)
-            self.true_lb, self.true_ub = min(span[2] for span, _ in spans), max(span[3] for span, _ in spans)
-        else:
-            self.lb = self.ub = self.true_lb = self.true_ub = 0
-        self.extent = self.ub - self.lb
+        if parts:
+            lows, highs, true_lows, true_highs = zip(*[part.span() for part in parts], strict=True)
+            self.true_lb, self.true_ub = min(true_lows), max(true_highs)
+            if self.has_bounds:
+                lows, highs, _, _ = zip(*[part.span() for part in parts if part.old.has_bounds], strict=True)
+            self.lb, self.ub = min(lows), max(highs)
 
     def pad(self) -> None:
         """Round the extent up to the strictest alignment, as a C compiler pads a struct."""
@@ -337,11 +354,6 @@ class Layout:
     def is_named(self) -> bool:
         """Whether it is one of the predefined types."""
         return self.recipe is None
-
-    @property
-    def is_predefined(self) -> bool:
-        """Whether it exists without being made: those with a name, and what MPI chooses by precision and range for Fortran."""
-        return self.recipe is None or self.recipe.combiner in _OF_FORTRAN
 
     def elements(self, nbytes: int) -> int:
         """Number of basic elements in the first `nbytes` packed bytes, or -1 if they end inside of one."""

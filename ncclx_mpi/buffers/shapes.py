@@ -149,8 +149,7 @@ def _derive(
     *,
     layouts: tuple[Layout, ...] | None = None,
 ) -> Layout:
-    olds = tuple(part.old for part in parts) if layouts is None else layouts
-    layout = Layout(parts, Recipe(combiner, (), counts, olds, params))
+    layout = Layout(parts, Recipe(combiner, (), counts, (parts[0].old,) if layouts is None else layouts, params))
     _check_reach(layout.size)
     return layout
 
