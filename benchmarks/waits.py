@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 CROWDS = (3, 4, 8)
-LARGE = 1 << 30
+LARGE, STEPS = 1 << 30, 20_000
 
 
 def main() -> None:
@@ -31,26 +31,22 @@ def main() -> None:
 
     options = in_turn.parser(__doc__, ranks=2).parse_args()
     times = in_turn.measure(__file__, options, "large", ranks=2)
+    steps = int(STEPS / min(compute(STEPS) for _ in range(50)))
     for ranks in CROWDS:
-        times |= in_turn.measure(__file__, options, "crowd", ranks=ranks)
+        times |= in_turn.measure(__file__, options, "crowd", str(steps), ranks=ranks)
     in_turn.report(times, options, "waiting ranks beside two that compute, and messages of 1 GiB", "ms")
 
 
-def crowd(comm: Any) -> dict[str, float]:
-    """Two ranks compute, and all meet."""
-    found, steps = {}, 10_000
+def crowd(comm: Any, steps: str) -> dict[str, float]:
+    """Two ranks compute, and all meet; `steps` take one millisecond where nothing else runs."""
+    found = {}
     for milliseconds in (1, 3, 5, 10):
+        turns = 400 // milliseconds
         comm.Barrier()
-        if comm.rank == 0:
-            steps = int(steps * milliseconds / min(compute(steps) for _ in range(50)))
-        else:
-            time.sleep(0.3)  # the first computes alone
-        steps = comm.bcast(steps)
-        comm.Barrier()
-        turns, begun = 400 // milliseconds, time.perf_counter()
+        begun = time.perf_counter()
         for _ in range(turns):
             if comm.rank < 2:
-                compute(steps)
+                compute(int(steps) * milliseconds)
             comm.Barrier()
         found[f"{comm.size} ranks, two compute for {milliseconds} ms"] = (time.perf_counter() - begun) / turns * 1e3
     return found
@@ -95,15 +91,15 @@ def timed(comm: Any, call: Callable[[], None]) -> float:
     return (time.perf_counter() - begun) * 1e3
 
 
-def worker(part: str) -> None:
+def worker(part: str, *arguments: str) -> None:
     """Measure a part on this rank, and print its times on the first."""
     os.environ["NCCLX_MPI_COPIES"] = "piped"
     from mpi4py import MPI
 
-    found = {"crowd": crowd, "large": large}[part](MPI.COMM_WORLD)
+    found = {"crowd": crowd, "large": large}[part](MPI.COMM_WORLD, *arguments)
     if MPI.COMM_WORLD.rank == 0:
         print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    worker(sys.argv[2]) if sys.argv[1:2] == ["--worker"] else main()
+    worker(*sys.argv[2:]) if sys.argv[1:2] == ["--worker"] else main()

@@ -10,9 +10,9 @@ In memory it is in two places::
     | variables ...          read and written
 
 Pages are never written and executed at once, and stay until the process ends. Functions lie one behind another, so that those of a
-program are a few mappings, not two each: the kernel copies every mapping in a fork, and takes it apart at the end (264 functions: 0.9 ms a
-rank, a third of what both take). Frames have no unwinding tables here: a thread that the interpreter ends inside a function, when it exits
-itself, ends there (glibc takes a frame without a table for the last one).
+program are a few mappings, not two each: the kernel copies every mapping in a fork, and takes it apart at the end (design/051). Frames
+have no unwinding tables here: a thread that the interpreter ends inside a function, when it exits itself, ends there (glibc takes a frame
+without a table for the last one).
 """
 
 from __future__ import annotations

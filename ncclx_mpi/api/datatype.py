@@ -26,14 +26,6 @@ else:
     fast = late.module("ncclx_mpi.api.fast")  # which knows what a datatype is
 
 _COMBINERS = {value: name.removeprefix("COMBINER_") for name, value in vars(mpi).items() if name.startswith("COMBINER_")}
-_OF_ARRAYS = (
-    mpi.COMBINER_INDEXED,
-    mpi.COMBINER_HINDEXED,
-    mpi.COMBINER_INDEXED_BLOCK,
-    mpi.COMBINER_HINDEXED_BLOCK,
-    mpi.COMBINER_STRUCT,
-)
-"""Those whose recipes have arrays."""
 _names: dict[int, str] = {}
 """Constant name of each predefined handle object, by its identity."""
 
@@ -279,8 +271,7 @@ class Datatype(Named, Attributed, Handle):
         recipe = self._need("Get_envelope").recipe
         if recipe is None:
             return 0, 0, 0, 0, mpi.COMBINER_NAMED
-        counts = len(recipe.counts) if recipe.combiner not in _OF_ARRAYS else len(_items(recipe))
-        return len(recipe.integers), 0, counts, len(recipe.layouts), recipe.combiner
+        return len(recipe.integers), 0, len(_items(recipe)), len(recipe.layouts), recipe.combiner
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Integers, addresses, counts and datatypes it was made from."""
@@ -466,9 +457,7 @@ def _datatype_decode(datatype: Datatype, mark: bool = False) -> tuple[Datatype, 
     recipe = datatype._need("decode").recipe
     if recipe is None:
         return datatype, "NAMED", {}
-    params = recipe.params.copy()
-    if recipe.combiner in _OF_ARRAYS:
-        params = {name: each.tolist() if isinstance(each, array) else each for name, each in params.items()}
+    params = {name: each if isinstance(each, int) else list(each) for name, each in recipe.params.items()}
     types = [_constant(each) if each.recipe is None else Datatype._refer(each) for each in recipe.layouts]
     if recipe.combiner == mpi.COMBINER_STRUCT:
         params["datatypes"] = types

@@ -10,6 +10,7 @@ objects over host memory speak those for GPU arrays too.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import struct
 import sys
 import warnings
@@ -72,6 +73,11 @@ _release.argtypes = [ctypes.c_void_p]
 _release.restype = None
 _resize = ctypes.pythonapi.PyByteArray_Resize
 _resize.argtypes = [ctypes.py_object, ctypes.c_ssize_t]
+_advise = ctypes.CDLL(None).madvise
+_advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_OWN_MAPPING = 32 << 20
+"""Memory of so many bytes or more is new each time: the allocator has it from the kernel, which clears each of its pages. Large ones take
+less; NumPy asks for them, too."""
 _check_buffer = ctypes.pythonapi.PyObject_CheckBuffer
 _check_buffer.argtypes = [ctypes.py_object]
 
@@ -308,7 +314,10 @@ def allocate(nbytes: int, *, clear: bool = False) -> tuple[int, tuple[Export, by
         raise MemoryError(nbytes)
     made = new_bytes(nbytes, clear)
     export = open_export(made, _WRITABLE)
-    return export.buf or 0, (export, made)
+    address = export.buf or 0
+    if nbytes >= _OWN_MAPPING:
+        _advise(address + -address % mmap.PAGESIZE, nbytes - mmap.PAGESIZE, mmap.MADV_HUGEPAGE)  # a kernel without them says no
+    return address, (export, made)
 
 
 def new_bytes(nbytes: int, clear: bool) -> bytearray:

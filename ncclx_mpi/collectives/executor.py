@@ -64,8 +64,8 @@ _COMM, _STATE, _ERROR, _TAG, _FN, _ITEMSIZE, _BUFFERS, _FAILED_PEER, _STRANGER, 
     ]
 )
 """Indices of words."""
-_MOST_SPARE, _LARGEST_SPARE, _SPARE_BYTES = 4, 32 << 20, 32 << 20
-"""Spare rooms of a plan, bytes of one, and of all in this process."""
+_MOST_SPARE, _SPARE_BYTES = 4, 40 << 20
+"""Spare rooms of a plan, and bytes of all in this process: one of a collective of 16 MiB, which may need twice that, beside small ones."""
 IDLE, RUNNING, FINISHED = 0, 1, 2
 _WAITING, _STARTED, _DONE = 0, 1, 2
 _CONTEXT_OFFSET = 1
@@ -428,7 +428,7 @@ class SpareRooms:
 
     def leave(self, room: Room) -> None:
         """Keep a room, if it is small enough."""
-        if room.nbytes > _LARGEST_SPARE or not self._lock.acquire(blocking=False):
+        if room.nbytes > _SPARE_BYTES or not self._lock.acquire(blocking=False):
             return
         try:
             rooms = self._rooms.setdefault(id(room.plan), [])  # the rooms keep the plan alive, and nobody else has its id

@@ -439,3 +439,12 @@ def test_attributes() -> None:
     first.Free()
     assert calls == [6, 5]
     Datatype.Free_keyval(keyval)
+
+
+def test_what_decode_returns_is_the_callers() -> None:
+    made = INT.Create_subarray([4, 5], [2, 2], [1, 1])
+    for _ in range(2):
+        params = made.decode()[2]
+        assert params["sizes"] == [4, 5]
+        params["sizes"].append(6)
+    made.Free()
