@@ -104,7 +104,7 @@ def test_so_does_a_wait_whose_condition_python_checks(network: tuple[Engine, np.
 def test_a_wait_dozes_when_nothing_has_come_for_a_while(
     network: tuple[Engine, np.ndarray], moved: dict[str, int], transfers: int, dozes: int
 ) -> None:
-    """Not when it has begun a while ago: a message of a gigabyte through a pipe went at a seventeenth of its rate."""
+    """Not when it has begun a while ago: a message of a gigabyte through a pipe went at a 25th of its rate."""
     engine, slept = network[0], list[int]()
     doze = _DOZE(lambda _, us: slept.append(us) or 0)
     engine.set_word("poll_other", 0)
