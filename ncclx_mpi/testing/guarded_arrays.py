@@ -5,13 +5,14 @@
     | guard page |            array | guard page |      three of four end, to the byte, where a guard page begins
     | guard page | array            | guard page |      the fourth begins where one ends
 
-Each array has pages of its own, which go when it is freed, so that use after free crashes, too, until the kernel gives the addresses out
-again.
+Each array has pages of its own, which nobody may touch after it is freed, so that use after free crashes, too, until they become another
+array of about the same size. They are kept for that, as pages that are new to a process cost several times what a test does with them.
 """
 
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import ctypes
 import itertools
@@ -25,9 +26,11 @@ from ncclx_mpi.buffers import source
 from ncclx_mpi.testing.guarded import forbid
 
 _PAGE = mmap.PAGESIZE
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_NOTHING, _READ_WRITE = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _NEW = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _ONE_BEHIND = 4
+_MOST_KEPT = 8 << 20
+"""Bytes of freed arrays of one size that are kept for others."""
 _SET_HANDLER = 304
 """Place of ``PyDataMem_SetHandler`` in NumPy's table of functions, which is the same in all versions since 1.22."""
 
@@ -36,6 +39,7 @@ _libc = ctypes.CDLL(None)
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.mmap.restype = ctypes.c_void_p
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -88,25 +92,23 @@ def _set_handler(capsule: Any) -> Any:
 
 
 _pages: dict[int, tuple[int, int, int]] = {}
-"""By the address of each array: its bytes, and the first page and the bytes of its mapping."""
+"""By the address of each array: its bytes, the first page of its mapping, and the bytes between the unreadable ones."""
+_kept: collections.defaultdict[int, collections.deque[int]] = collections.defaultdict(collections.deque)
+"""First pages of mappings whose arrays were freed, the oldest first, by the bytes between the unreadable ones."""
 _numbers = itertools.count(1)
 
 
 def _allocate(_: int | None, nbytes: int) -> int | None:
-    """Allocate zeros, as new pages are."""
-    room = -(-nbytes // _PAGE) * _PAGE
-    first = _libc.mmap(None, room + 2 * _PAGE, _READ_WRITE, _NEW, -1, 0)
-    if first in (None, _FAILED):
-        return None
-    for guard in (first, first + _PAGE + room):
-        forbid(guard, _PAGE)
-    array: int = first + _PAGE + (room - nbytes if next(_numbers) % _ONE_BEHIND else 0)
-    _pages[array] = nbytes, first, room + 2 * _PAGE
+    array = _reuse(nbytes)
+    return _map(nbytes) if array is None else array
+
+
+def _clear(_: int | None, count: int, size: int) -> int | None:
+    array = _reuse(count * size)
+    if array is None:
+        return _map(count * size)  # new pages are zeros
+    ctypes.memset(array, 0, count * size)
     return array
-
-
-def _clear(context: int | None, count: int, size: int) -> int | None:
-    return _allocate(context, count * size)
 
 
 def _move(context: int | None, array: int | None, nbytes: int) -> int | None:
@@ -119,7 +121,40 @@ def _move(context: int | None, array: int | None, nbytes: int) -> int | None:
 
 def _free(_: int | None, array: int | None, __: int) -> None:
     if array:
-        _libc.munmap(*_pages.pop(array)[1:])
+        _, first, room = _pages.pop(array)
+        if (len(_kept[room]) + 1) * room <= _MOST_KEPT:
+            forbid(first + _PAGE, room)
+            _kept[room].append(first)
+        else:
+            _libc.munmap(first, room + 2 * _PAGE)
+
+
+def _map(nbytes: int) -> int | None:
+    """An array on pages that are new."""
+    room = _room(nbytes)
+    first = _libc.mmap(None, room + 2 * _PAGE, _NOTHING, _NEW, -1, 0)
+    return None if first in (None, _FAILED) else _place(first, room, nbytes)
+
+
+def _reuse(nbytes: int) -> int | None:
+    """An array where another one was for which the same pages were needed."""
+    room = _room(nbytes)
+    try:
+        return _place(_kept[room].popleft(), room, nbytes)
+    except IndexError:
+        return None
+
+
+def _place(first: int, room: int, nbytes: int) -> int | None:
+    if _libc.mprotect(first + _PAGE, room, _READ_WRITE) != 0:
+        return None
+    array = first + _PAGE + (room - nbytes if next(_numbers) % _ONE_BEHIND else 0)
+    _pages[array] = nbytes, first, room
+    return array
+
+
+def _room(nbytes: int) -> int:
+    return -(-nbytes // _PAGE) * _PAGE
 
 
 _handler = _Handler(b"guarded", 1, None, _Allocate(_allocate), _Clear(_clear), _Move(_move), _Free(_free))

@@ -92,3 +92,32 @@ def test_the_byte_beside_an_array_crashes(index: int) -> None:
 
     assert signal_of(touch) == 0
     assert signal_of(read) == signal.SIGSEGV
+
+
+@pytest.mark.parametrize("nbytes", [100, 1 << 16, 16 << 20])
+def test_use_after_free_crashes(nbytes: int) -> None:
+    """Whether the pages are kept for another array or given back."""
+
+    def read() -> None:
+        with guarded_arrays():
+            array = np.ones(nbytes, np.uint8)
+            first = array.ctypes.data
+            del array
+            _ = ctypes.c_byte.from_address(first).value
+
+    assert signal_of(read) == signal.SIGSEGV
+
+
+def test_pages_of_an_array_that_is_freed_become_another_array() -> None:
+    """Zeros are zeros there, and an array of another size that needs as many pages has a guard at one of its edges, too."""
+    seen = []
+    with guarded_arrays():
+        for number in range(100):
+            zeros = np.zeros(5_000 - number % 8)
+            assert not zeros.any()
+            zeros[:] = 7.0
+            first = zeros.ctypes.data
+            assert 0 in (first % mmap.PAGESIZE, (first + zeros.nbytes) % mmap.PAGESIZE)
+            seen.append(first // mmap.PAGESIZE)
+            del zeros
+    assert len(set(seen)) < len(seen)
