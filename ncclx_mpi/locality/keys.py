@@ -16,9 +16,9 @@ LEVELS = ("node", "rack", "zone", "dc", "world")
 PARTS = ("node.ranks", "rack.nodes", "zone.racks", "dc.zones")
 """How many there are in each of the next larger ones; 0: one holds everything."""
 PRICES = (
-    *(f"{level}.{price}" for level in LEVELS for price in ("latency", "bandwidth")),
+    *(f"{level}.{price}" for level in LEVELS for price in ("latency", "bandwidth", "core")),
     *(f"{level}.uplink" for level in LEVELS[:-1]),
-    "message", "eager", "copy", "reduce",
+    "core.ranks", "message", "eager", "copy", "reduce",
 )  # fmt: skip
 NAMES = NETWORK
 """Where the host that has the file is."""

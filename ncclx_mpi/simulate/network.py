@@ -9,6 +9,8 @@ The file is lines of ``key = value``, with ``#`` before comments. Ranks fill nod
     node.latency = 0.5        # us, within a node; also rack, zone, dc and world: between nodes, racks, zones and data centres
     node.bandwidth = 20       # GB/s of one message; also rack, zone, dc and world
     node.uplink = 50          # GB/s that all ranks of a node share, each way; also rack, zone and dc; 0: no limit
+    rack.core = 3             # GB/s at which a core sends and receives, if it does it itself; also node, zone, dc and world
+    core.ranks = 2            # ranks that share a core
     message = 1               # us that a message takes from the rank that sends it, and from the one that receives it
     eager = 8K                # bytes up to which a message does not wait for its receive
     copy = 10                 # GB/s of a rank that copies
@@ -24,12 +26,14 @@ from collections.abc import Iterable
 from ncclx_mpi.locality.keys import LEVELS, PARTS, Line, lines_of, whole_number
 from numba_kernels.rows import NamedTuple
 
-_SIZES = (*PARTS, "eager")
+_SIZES = (*PARTS, "core.ranks", "eager")
 _DEFAULTS = {
     **dict.fromkeys(PARTS, 0.0),
     **{f"{level}.latency": 0.0 for level in LEVELS},
     **{f"{level}.bandwidth": 10.0 for level in LEVELS},
     **{f"{level}.uplink": 0.0 for level in LEVELS[:-1]},
+    **{f"{level}.core": 0.0 for level in LEVELS},
+    "core.ranks": 1.0,
     "message": 1.0,
     "eager": 8192.0,
     "copy": 10.0,
@@ -51,6 +55,10 @@ class Network(NamedTuple):
         Of a message by how far it goes: us until it arrives, and us a byte.
     uplink
         us a byte out of each of them, and into it; 0 where there is no limit.
+    core
+        us a byte of a core that sends a message, and of one that receives it, by how far it goes; 0 where it is no work of a core.
+    core_ranks
+        That share a core.
     message, eager, copy, reduce
         us of a rank for a message; bytes up to which one is eager; us a byte that is copied, and reduced.
     """
@@ -59,6 +67,8 @@ class Network(NamedTuple):
     latency: tuple[float, ...]
     byte: tuple[float, ...]
     uplink: tuple[float, ...]
+    core: tuple[float, ...]
+    core_ranks: int
     message: float
     eager: int
     copy: float
@@ -98,6 +108,8 @@ def read(lines: Iterable[str] = ()) -> Network:
         tuple(found[f"{level}.latency"] for level in LEVELS),
         tuple(_us(found[f"{level}.bandwidth"]) for level in LEVELS),
         tuple(_us(found[f"{level}.uplink"]) for level in LEVELS[:-1]),
+        tuple(_us(found[f"{level}.core"]) for level in LEVELS),
+        max(1, int(found["core.ranks"])),
         found["message"],
         int(found["eager"]),
         _us(found["copy"]),

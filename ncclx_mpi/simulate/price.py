@@ -3,7 +3,8 @@
 A message is put through by the rank that sends it, by each link that it shares, out of a node, a rack, a zone and a data centre and into
 others, and by the rank that receives it. Each of them puts through one at a time, in the order in which they come, and the next one begins
 as soon as the first byte is there; what waits does not hold up others that go elsewhere. A large message starts when its receiver awaits
-it, too, a small one when the rank that sends it comes to it. Beside that a rank computes.
+it, too, a small one when the rank that sends it comes to it. Beside that a rank computes, on its core, and where cores send and receive
+themselves these do one thing at a time, for all ranks that share one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from numba_kernels.rows import NamedTuple
 
 _BEGIN, _PASS = range(2)
 """Events: a step begins; a message comes to what it needs next. Of those at one time, in this order."""
-_RANK = -1
+_RANK, _CORE = -1, -2
 _Port = tuple[int, int, int]
-"""Which kind of unit, `_RANK` or an index of `LEVELS`, 0 for out of it and 1 for into it, and its number."""
+"""Which kind of unit, `_RANK`, `_CORE` or an index of `LEVELS`, 0 for out of it and 1 for into it, and its number; a core has one way."""
+
+
+_OUT_AND_IN = 2
+"""What a rank that moves a byte is charged for, in a formula, where a core does it: it sends as many as it receives."""
 
 
 class Price(NamedTuple):
@@ -80,7 +85,8 @@ def estimate(row: Algorithm, call: Call, network: Network) -> float:
     needs = row.figures(call.size, call.nbytes)
     shared = (ranks * byte for ranks, byte in zip(network.ranks[:far], network.uplink[:far], strict=True))
     rounds = needs.steps * (network.message + network.latency[far])
-    return rounds + needs.moved * max(network.byte[far], *shared, 0.0) + needs.reduced * network.reduce
+    on_core = _OUT_AND_IN * network.core_ranks * network.core[far]
+    return rounds + needs.moved * max(network.byte[far], *shared, on_core) + needs.reduced * network.core_ranks * network.reduce
 
 
 def _estimate_by_node(row: Algorithm, call: Call, network: Network, far: int) -> float:
@@ -90,8 +96,10 @@ def _estimate_by_node(row: Algorithm, call: Call, network: Network, far: int) ->
     shared = (ranks // held * byte for ranks, byte in zip(network.ranks[:far], network.uplink[:far], strict=True))
     messages = needs.near_messages * (network.message + network.latency[0])
     messages += needs.far_messages * (network.message + network.latency[far])
-    moved = needs.near * network.byte[0] + needs.far * max(network.byte[far] / nodes.fewest, *shared)
-    return messages + moved + needs.reduced * network.reduce
+    near_on_core, far_on_core = (_OUT_AND_IN * network.core_ranks * network.core[level] for level in (0, far))
+    moved = needs.near * max(network.byte[0], near_on_core)
+    moved += needs.far * max(max(network.byte[far], far_on_core) / nodes.fewest, *shared)
+    return messages + moved + needs.reduced * network.core_ranks * network.reduce
 
 
 class _Run:
@@ -106,7 +114,6 @@ class _Run:
     def __init__(self, found: Classes, network: Network) -> None:
         self._found, self._network = found, network
         self._load(found)
-        self._computing = [0.0] * len(found.plans)
         self._free: dict[_Port, float] = {}
         self._ways: dict[int, list[tuple[_Port, float]]] = {}
         """Of a message that is under way, what it still needs, the last one first, with us that its bytes take there."""
@@ -163,8 +170,8 @@ class _Run:
             self._end(now, index)
             return
         rate = {COPY: self._network.copy, REDUCE: self._network.reduce}[kind]
-        done = max(now, self._computing[rank]) + self._nbytes[index] * rate
-        self._computing[rank] = done
+        core = self._core(rank)
+        done = self._free[core] = max(now, self._free.get(core, 0.0)) + self._nbytes[index] * rate
         self._end(done, index)
 
     def _start(self, now: float, index: int) -> None:
@@ -172,7 +179,10 @@ class _Run:
         source, target, level = self._rank[index], self._rank[self._found.partner[index]], self._found.levels[index]
         nbytes, bare = self._nbytes[index], self._network.byte[level]
         links = [(port, nbytes * byte) for port, byte in self._links(source, target, level) if byte]
-        self._ways[index] = [((_RANK, 1, target), nbytes * bare), *reversed(links), ((_RANK, 0, source), nbytes * bare)]
+        way = [((_RANK, 0, source), nbytes * bare), *links, ((_RANK, 1, target), nbytes * bare)]
+        if byte := self._network.core[level]:
+            way = [(self._core(source), nbytes * byte), *way, (self._core(target), nbytes * byte)]
+        self._ways[index] = way[::-1]
         self._through[index] = now
         heapq.heappush(self._events, (now, _PASS, index))
 
@@ -182,10 +192,10 @@ class _Run:
         port, us = way.pop()
         begin = max(now, self._free.get(port, 0.0))
         done = begin + message + us
-        self._free[port] = done if port[0] == _RANK else begin + us
+        self._free[port] = done if port[0] in (_RANK, _CORE) else begin + us
         self._through[index] = max(self._through[index], done)
         if port[:2] == (_RANK, 0) and self._nbytes[index] <= self._network.eager:
-            self._end(done, index)
+            self._end(self._through[index], index)
         if way:
             heapq.heappush(self._events, (begin, _PASS, index))
         else:
@@ -202,6 +212,9 @@ class _Run:
             self._end(arrives, partner)
         else:
             self._arrived[partner] = arrives
+
+    def _core(self, rank: int) -> _Port:
+        return _CORE, 0, rank // self._network.core_ranks
 
     def _links(self, source: int, target: int, level: int) -> list[tuple[_Port, float]]:
         """The links that a message shares, out of what its sender is in, and into what its receiver is in, with their us a byte.

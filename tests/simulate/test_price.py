@@ -72,7 +72,8 @@ def test_prices_are_near_what_others_have_published(row: textbook.Published) -> 
         assert row.us / 2 < row.priced() < 1.5 * row.us
 
 
-SERIAL_THERE = ("reduce_scatter_gather", "reduce_scatter_allgather", "allgather_reduce", "pairwise")
+EXCHANGES = ("reduce_scatter_gather", "reduce_scatter_allgather", "pairwise")
+SERIAL_THERE = (*EXCHANGES, "allgather_reduce")
 """Where all send and receive all the time, which one processor of a rank does there one after the other."""
 
 
@@ -102,6 +103,44 @@ def test_ranks_of_a_node_share_its_link() -> None:
     apart, shared = (price(neighbours, Call(8, 500_000, 8), network.read([*lines, *more])) for more in ([], ["node.uplink = 5"]))
     assert shared.us == pytest.approx(apart.us + 3 * 100)
     assert shared.nbytes == apart.nbytes == (8_000_000, 4_000_000, 0, 0, 0)
+
+
+FREE = ("message = 0", "copy = 1000000")
+
+
+@pytest.mark.parametrize(("lines", "us"), [((), 100), (("node.core = 5",), 400), (("node.core = 5", "core.ranks = 2"), 800)])
+def test_a_core_that_sends_and_receives_does_one_after_the_other(lines: tuple[str, ...], us: float) -> None:
+    """1 MB of each of two ranks for the other: 100 us on its way, 200 of a core for what it sends, and for what it receives."""
+    call = Call(2, 2_000_000)
+    found = price(row_of("alltoall", "pairwise"), call, network.read([*FREE, *lines]))
+    assert found.us == pytest.approx(us, rel=0.01)
+
+
+@pytest.mark.parametrize(("sharing", "us"), [(1, 1000), (2, 2000)])
+def test_ranks_that_share_a_core_reduce_one_after_the_other(sharing: int, us: float) -> None:
+    modelled = network.read([*FREE, "reduce = 1", "node.bandwidth = 1000000", f"core.ranks = {sharing}"])
+    found = price(row_of("allreduce", "recursive_doubling"), Call(2, 1_000_000, 8), modelled)
+    assert found.us == pytest.approx(us, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in textbook.SIMULATED if row.algorithm in EXCHANGES and row.nbytes < 2000],
+    ids=lambda row: f"{row.collective}-{row.ranks}",
+)
+def test_with_a_processor_for_both_ways_prices_are_those_of_another_simulator(row: textbook.Published) -> None:
+    """Of exchanges of small blocks, where :func:`test_prices_are_those_of_another_simulator` lets them be two thirds."""
+    modelled = network.read([*(textbook.SNIPPETS / row.network).read_text().splitlines(), "node.core = 1000000"])
+    found = price(row_of(row.collective, row.algorithm), Call(row.ranks, row.nbytes, 8), modelled)
+    assert 0.95 < found.us / row.us < 1.05
+
+
+def test_formulas_know_of_cores() -> None:
+    for name, algorithm in (("alltoall", "pairwise"), ("allgather", "ring"), ("reduce_scatter", "pairwise")):
+        for sharing in (1, 4):
+            modelled = network.read([*FREE, "node.core = 2", f"core.ranks = {sharing}"])
+            row, call = row_of(name, algorithm), Call(8, 1 << 20, 8)
+            assert estimate(row, call, modelled) == pytest.approx(price(row, call, modelled).us, rel=0.15)
 
 
 def test_large_messages_wait_for_their_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
