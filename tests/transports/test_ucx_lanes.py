@@ -24,6 +24,7 @@ from transports.ucx.layout import (
     LANE,
     LANES,
     LINK,
+    MOST_FLYING,
     OK,
     PARAMS,
     PIECES,
@@ -83,8 +84,19 @@ class Cut:
         """Of each lane."""
         return [ctypes.c_int64.from_address(self._lane(number) + LANE.flags).value for number in range(len(self.ucx._workers))]
 
+    def flying(self) -> list[int]:
+        """Of each lane."""
+        return [ctypes.c_int64.from_address(self._lane(number) + LANE.flying).value for number in range(len(self.ucx._workers))]
+
     def word(self, field: str) -> int:
         return ctypes.c_int64.from_address(self._lanes + getattr(LANES, field)).value
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages that the peer may not have taken."""
+        link = self.end.peers[self.peer]
+        sent, known = (ctypes.c_int64.from_address(link + at).value for at in (LINK.sent, LINK.acknowledged))
+        return sent - known
 
     @property
     def is_lost(self) -> bool:
@@ -149,8 +161,11 @@ def announce(ends: tuple[Cut, Cut], sent: Half, fetched: Half) -> None:
     one.fetch_as(seen[0], fetched)
 
 
-def transfer(ends: tuple[Cut, Cut], nbytes: int, happens: Callable[[Half], Any], window: int = 0) -> tuple[Half, Half]:
-    """A large message, in whose course something happens; within a minute, as lanes are given up by the clock."""
+def transfer(
+    ends: tuple[Cut, Cut], nbytes: int, happens: Callable[[Half], Any], window: int = 0, is_full: bool = False
+) -> tuple[Half, Half]:
+    """A large message, in whose course something happens, within a minute, as lanes are given up by the clock: when a fourth of it has come,
+    or when the window is full, as many segments wait for it as may, and nothing else is under way."""
     zero, one = (each.end for each in ends)
     data, taken = pattern(nbytes), Taken(nbytes, window)
     sent, fetched, room = Half(data.ctypes.data, nbytes, nbytes), taken.half, taken.room
@@ -159,8 +174,12 @@ def transfer(ends: tuple[Cut, Cut], nbytes: int, happens: Callable[[Half], Any],
     while time.monotonic() < end:
         zero.go_on(sent)
         one.go_on(fetched)
-        taken.empty()
-        if not has_happened and fetched["passed"] > nbytes // 4:
+        if has_happened or not is_full:
+            taken.empty()
+        waiting = ends[0].word("next") - ends[0].word("settled")
+        is_quiet = waiting == MOST_FLYING and not any(ends[0].flying()) and ends[1].unacknowledged == 0
+        is_time = is_quiet if is_full else fetched["passed"] > nbytes // 4
+        if is_time and not has_happened:
             has_happened = True
             happens(fetched)
         if (sent["finished"] and fetched["finished"]) or ends[0].is_lost:
@@ -228,6 +247,23 @@ def test_with_the_last_lane_the_peer_is_lost_and_nothing_is_left_under_way(ends:
         ends[0].end.go_on(sent)
     words = [ctypes.c_int64.from_address(sent.at + getattr(TRANSFER, name)).value for name in ("flying", "booked")]
     assert words == [0, 0] and not ends[0].ucx.is_busy and not sent["finished"]
+
+
+@pytest.mark.parametrize("others", [(), (1,)], ids=["of three", "of two"])
+def test_the_lane_by_which_a_receiver_says_what_has_come_may_fall_silent_when_no_segment_goes_by_it(
+    ends: tuple[Cut, Cut], others: tuple[int, ...]
+) -> None:
+    """Nobody misses a segment by that lane, nor by any other one; questions go by each in turn."""
+
+    def happens(fetched: Half) -> None:
+        for each in ends:
+            each.cut.add(each.word("main"))
+
+    for lane in others:
+        for each in ends:
+            each.break_lane(lane)
+    transfer(ends, 100 * SEGMENT + 777, happens, 8 * SEGMENT, is_full=True)
+    assert not ends[0].is_lost
 
 
 @pytest.mark.parametrize("how", ["silent", "broken"])

@@ -109,10 +109,10 @@ LANES = words(
     "expected early held coming is_owed "
     # what the peer has said of that, of what was sent; when messages last became known to have arrived, or there were none of them
     "heard_expected heard_early heard_held said "
-    # when the peer was last asked whether a lane stands still, and when it answered; 1 + the lane by which an answer is owed; how many
+    # when the peer was last asked what it has, by which lane, and when it answered; 1 + the lane by which an answer is owed; how many
     # answers in a row said what the lane of messages should have; 1: messages are to be posted again, by the new lane of messages; the LANES
     # behind these in the list, itself in the last
-    "asked answered answer_by missed is_unposted following",
+    "asked asked_by answered answer_by missed is_unposted following",
 )
 """The ways to a peer, where there are several. Behind it a LANE each, then where segments (PIECE) are that are not known to have arrived, and
 where messages (FRAME), each at its number % :data:`RING`."""

@@ -7,9 +7,10 @@
       next_arrived: let_pass  <----- main --- SAID {expected, early, lanes given up}    after each look in which something came
       all have passed, and UCX holds none: finish                all are here, and UCX writes none: finish
 
-    a lane stands still for a second
+    a lane stands still for a second, or segments that have come are not taken for so long
       SAID {question} --------- another lane ----------------->  has taken in what came by all of them
                  <-------------- the same lane --- SAID {answer}
+      not answered: asked again, by the next one, in the end by the lane that stands still itself
       answered, and it stood still for two: given up, its endpoint closed by force; its segments go again, by others
 
 What has come for a window (of an array on a GPU) without room waits. It takes no lane's place, but a number, of which there are 63: so few of
@@ -520,31 +521,52 @@ def _still(lanes, number, now):  # type: ignore[no-untyped-def]
 
 @kernel("void(int64, int64, int64)")
 def _watch(state, lanes, now):  # type: ignore[no-untyped-def]
-    """Ask by another lane about one that stands still, and give it up if the answer has not changed that."""
+    """Ask about a lane that stands still, and give it up if the answer has not changed that.
+
+    Ask, too, if nothing is heard of segments that have come: the lane by which the peer says more of them may be silent.
+    """
     rate, asked, answered = load64(state + STATE.ticks_per_us), load64(lanes + LANES.asked), load64(lanes + LANES.answered)
+    heard = 0
     for number in range(load64(lanes + LANES.count)):
+        heard = max(heard, load64(lane_of(lanes, number) + LANE.since))
         if load64(lane_of(lanes, number) + LANE.flags) != 0:
             continue
-        still, other = _still(lanes, number, now), _another(lanes, number)
+        still = _still(lanes, number, now)
         is_answered = 1 if now - still + ANSWER_US * rate < answered < now - _WATCH_US * rate else 0
-        if other < 0:
+        if _has_another(lanes, number) == 0:
             return
         if still > STILL_US * rate and is_answered != 0:
             store64(lanes + LANES.answered, 0)  # what the others have lost by it, they have a time to hear of
             break_lane(state, lanes, number)
             return
-        if still > ANSWER_US * rate and now - asked > ANSWER_US * rate and _say(state, lanes, other, IS_QUESTION) != 0:
+        if still > ANSWER_US * rate and now - asked > ANSWER_US * rate:
+            _ask(state, lanes, number, now)
+            return
+    if load64(lanes + LANES.next) != load64(lanes + LANES.settled) and now - max(heard, asked) > ANSWER_US * rate:
+        _ask(state, lanes, -1, now)
+
+
+@kernel("void(int64, int64, int64, int64)")
+def _ask(state, lanes, number, now):  # type: ignore[no-untyped-def]
+    """Ask what has come, as a lane stands still, by the lane by which the last question was answered: another one; else by the next one."""
+    is_heard = 1 if load64(lanes + LANES.answered) >= load64(lanes + LANES.asked) else 0
+    count, first = load64(lanes + LANES.count), load64(lanes + LANES.asked_by) + 1 - is_heard
+    for step in range(count):
+        by = (first + step) % count
+        if load64(lane_of(lanes, by) + LANE.flags) == 0 and (by != number or is_heard == 0):
             store64(lanes + LANES.asked, now)
+            store64(lanes + LANES.asked_by, by)
+            _say(state, lanes, by, IS_QUESTION)
             return
 
 
 @kernel("int64(int64, int64)")
-def _another(lanes, number):  # type: ignore[no-untyped-def]
-    """A lane that is not broken, other than this one; -1 if there is none."""
+def _has_another(lanes, number):  # type: ignore[no-untyped-def]
+    """Whether there is a lane that is not broken, other than this one."""
     for other in range(load64(lanes + LANES.count)):
         if other != number and load64(lane_of(lanes, other) + LANE.flags) == 0:
-            return other
-    return -1
+            return 1
+    return 0
 
 
 @kernel("int64(int64)")
