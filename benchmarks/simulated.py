@@ -2,8 +2,9 @@
 
 Hosts are namespaces, as in ``between_hosts.py``, with as many ranks on each as ``--layouts`` says: ``2x4`` is two hosts of four. First the
 constants of the model are measured, by messages of two ranks, copies and reductions, and by nothing else. Then each plan of five collectives
-of more than 64 KiB is forced, in random order; of each call the time of the slowest rank counts, of these the mean, and of the rounds the
-least. The same plan is priced with the constants of its round's job, as ``ncclx simulate`` prices it.
+of more than 64 KiB is forced, in random order; of each call the time of the slowest rank counts, and of these the mean. The same plan is
+priced with the constants of that minute, as ``ncclx simulate`` prices it, since a shared machine is another one in the next. Of the rounds
+the middle ratio counts.
 
 The hosts share the cores of this machine, one after the other: of four, the first two have one half. What sends and receives there is a
 core, not a card, so the file that is printed says ``core.ranks`` and ``rack.core``.
@@ -17,7 +18,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,13 @@ COLLECTIVES = ("allreduce", "bcast", "allgather", "alltoall", "reduce_scatter")
 SIZES = (256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Bytes that each rank gives, to all others together."""
 GOAL = 1.25
-_SMALL, _LARGE = 64 << 10, 4 << 20
-"""Bytes of the messages by which the model learns what one takes, and what a byte takes."""
 _BYTES, _MOST, _FEWEST = 32 << 20, 60, 5
 """A plan is called so often that this many bytes go, but not more than the second, nor less than the third."""
 _ITEMSIZE = 4
+_CORES = min(2, len(os.sched_getaffinity(0)))
+"""That the ranks of all hosts share."""
+_COLD = 64 << 20
+"""Bytes of memory on which constants are measured, part by part: no cache holds them, as in a program that does more than to call."""
 
 
 def main() -> None:
@@ -51,64 +54,58 @@ def main() -> None:
     if options.rank:
         be_rank(options.rank, options.only.split(","))
         return
-    layouts = {layout: measured(layout, options.rounds, options.only) for layout in options.layouts.split(",")}
-    points = {
-        point: times for layout, (network, found) in layouts.items() for point, times in priced(layout, network, found).items()
-    }
+    points: dict[str, dict[str, Any]] = {}
+    for layout in options.layouts.split(","):
+        for lines, times in measured(layout, options.rounds, options.only):
+            for point, both in priced(layout, lines, times).items():
+                found = points.setdefault(f"{layout} {point}", {"network": [], "measured": [], "simulated": []})
+                for name, value in zip(found, (lines, *both), strict=True):
+                    found[name].append(value)
     report(points)
     if options.json:
-        networks = {layout: network for layout, (network, _) in layouts.items()}
-        about = {"date": time.strftime("%Y-%m-%d"), "unit": "us", "goal": GOAL, "networks": networks, "points": points}
+        about = {"date": time.strftime("%Y-%m-%d"), "unit": "us", "goal": GOAL, "rounds": options.rounds, "points": points}
         Path(options.json).write_text(json.dumps(about, indent=1) + "\n")
 
 
-def measured(layout: str, rounds: int, only: str) -> tuple[list[str], dict[str, float]]:
-    """The lines of a network, and the least time of each plan, of all rounds."""
+def measured(layout: str, rounds: int, only: str) -> Iterator[tuple[list[str], dict[str, float]]]:
+    """The lines of a network, as it was just before and after, and the times of the plans of a collective on it; of all rounds."""
     hosts, ranks = map(int, layout.split("x"))
-    constants: dict[str, list[float]] = {}
-    times: dict[str, float] = {}
+    own = [f"node.ranks = {ranks}", f"core.ranks = {max(1, hosts * ranks // _CORES)}"]
+    words = [str(HERE), "--rank", str(ranks), "--only", only]
     with between_hosts.hosts(count=hosts):
         for number in range(rounds):
             print(f"{layout}: round {number + 1} of {rounds}", file=sys.stderr)
             lines = between_hosts.ours(ranks, count=hosts)
-            words = [str(HERE), "--rank", str(ranks), "--only", only]
-            (found,) = between_hosts.said_by_all([[*line[: line.index(str(between_hosts.HERE))], *words] for line in lines])
-            for key, value in found["constants"].items():
-                constants.setdefault(key, []).append(value)
-            for point, us in found["us"].items():
-                times[point] = min(us, times.get(point, us))
-    lines = [f"{key} = {statistics.median(values):.6g}" for key, values in constants.items()]
-    return [f"node.ranks = {ranks}", f"core.ranks = {max(1, hosts * ranks // _cores())}", *lines], times
+            (said,) = between_hosts.said_by_all([[*line[: line.index(str(between_hosts.HERE))], *words] for line in lines])
+            for before, times, after in said["found"]:
+                yield [*own, *(f"{key} = {(before[key] + after[key]) / 2:.6g}" for key in before)], times
 
 
-def priced(layout: str, lines: list[str], times: dict[str, float]) -> dict[str, dict[str, float]]:
+def priced(layout: str, lines: list[str], times: dict[str, float]) -> dict[str, tuple[float, float]]:
     """What each plan takes, and what the simulator says."""
-    from ncclx_mpi.algorithms import rows_of
+    from ncclx_mpi.algorithms import row_of
     from ncclx_mpi.simulate import network
     from ncclx_mpi.simulate.calls import Call
     from ncclx_mpi.simulate.price import price
 
     hosts, ranks = map(int, layout.split("x"))
-    print(f"\n# {layout}", *lines, sep="\n")
-    modelled = network.read(lines)
-    found = {}
+    nodes = tuple(rank // ranks for rank in range(hosts * ranks))
+    modelled, found = network.read(lines), {}
     for point, us in times.items():
         name, nbytes, algorithm = point.split()
-        (row,) = (row for row in rows_of(name) if row.name == algorithm)
-        nodes = tuple(rank // ranks for rank in range(hosts * ranks))
         call = Call(hosts * ranks, int(nbytes), _ITEMSIZE, nodes=nodes)
-        found[f"{layout} {point}"] = {"measured": us, "simulated": round(price(row, call, modelled).us, 1)}
+        found[point] = us, price(row_of(name, algorithm), call, modelled).us
     return found
 
 
-def report(points: dict[str, dict[str, float]]) -> None:
-    """A line for each point, and how many hold."""
+def report(points: dict[str, dict[str, Any]]) -> None:
+    """A line for each point, medians of all rounds, and how many hold."""
     held = 0
-    print()
-    for point, times in points.items():
-        ratio = times["simulated"] / times["measured"]
+    for point, found in points.items():
+        ratios = [simulated / us for simulated, us in zip(found["simulated"], found["measured"], strict=True)]
+        us, simulated, ratio = (statistics.median(values) for values in (found["measured"], found["simulated"], ratios))
         held += 1 / GOAL <= ratio <= GOAL
-        print(f"{point:56} {times['measured']:11.1f} us, simulated {times['simulated']:11.1f} {ratio:6.2f}")
+        print(f"{point:56} {us:11.1f} us, simulated {simulated:11.1f} {ratio:6.2f}")
     print(f"{held} of {len(points)} within {GOAL}")
 
 
@@ -121,14 +118,14 @@ def be_rank(ranks: int, only: list[str]) -> None:
 
     from ncclx_mpi.algorithms import PLAN, rows_of
 
-    comm, found, dice = MPI.COMM_WORLD, {}, np.random.default_rng(1)
+    comm, found, dice = MPI.COMM_WORLD, [], np.random.default_rng(1)
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[comm.rank * _cores() // comm.size]})
-    learned = constants(comm, ranks)
+    os.sched_setaffinity(0, {cores[comm.rank * _CORES // comm.size]})
     for name in only:
         names = [row.name for row in rows_of(name) if row.kind == PLAN]
         comms = {each: between_hosts.flat_twin(comm, name, each)[between_hosts.FLAT] for each in names}
         for nbytes in SIZES:
+            before, us = constants(comm, ranks, nbytes), {}
             block = nbytes // comm.size if name == "alltoall" else nbytes
             calls = {each: between_hosts.call_of(name, comms[each], block) for each in comms}
             times = {each: np.zeros(max(_FEWEST, min(_MOST, _BYTES // nbytes)) + 1) for each in comms}
@@ -141,32 +138,27 @@ def be_rank(ranks: int, only: list[str]) -> None:
             for each, own in times.items():
                 slowest = np.zeros_like(own)
                 comm.Allreduce(own, slowest, op=MPI.MAX)
-                found[f"{name} {nbytes} {each}"] = float(np.mean(slowest[1:]))  # the first call makes the plan, and what it needs
+                us[f"{name} {nbytes} {each}"] = float(np.mean(slowest[1:]))  # the first call makes the plan, and what it needs
+            found.append((before, us, constants(comm, ranks, nbytes)))
         for each in names:
             comms[each].Free()
     if comm.rank == 0:
-        print(json.dumps({"constants": learned, "us": found}), flush=True)
+        print(json.dumps({"found": found}), flush=True)
 
 
-def _cores() -> int:
-    """That the ranks of all hosts share."""
-    return min(2, len(os.sched_getaffinity(0)))
-
-
-def constants(comm: Any, ranks: int) -> dict[str, float]:
-    """What the file about this network says; of rank 0."""
-    far = comm.size - 1
-    found = {}
-    found["message"] = flood(comm, far)
-    one, both = one_way(comm, far), both_ways(comm, far)
+def constants(comm: Any, ranks: int, nbytes: int) -> dict[str, float]:
+    """What the file about this network says, for messages of up to so many bytes; of rank 0."""
+    sharing, other_half = max(1, comm.size // _CORES), (comm.rank + comm.size // 2) % comm.size
+    found = {"message": flood(comm)}
+    one, both = one_way(comm, comm.size - 1, nbytes), exchange(comm, other_half, nbytes)
     found["rack.bandwidth"] = _gigabytes(one.byte)
     found["rack.latency"] = max(0.0, one.us - found["message"])
-    found["rack.core"] = _gigabytes(both.byte / 2)
-    if ranks > 1:  # on one core: what one sends the other receives afterwards
-        near = one_way(comm, 1)
+    found["rack.core"] = _gigabytes(both.byte / 2 / sharing)  # of each rank, what it sends, and what it receives
+    if ranks > 1:
+        near = exchange(comm, comm.rank ^ 1, nbytes)
         found["node.latency"] = max(0.0, near.us - found["message"])
-        found["node.core"] = found["node.bandwidth"] = _gigabytes(near.byte / 2)
-    found["copy"], found["reduce"] = _gigabytes(copied()), _gigabytes(reduced())
+        found["node.core"] = found["node.bandwidth"] = _gigabytes(near.byte / 2 / sharing)
+    found["copy"], found["reduce"] = _gigabytes(copied(nbytes)), _gigabytes(reduced(nbytes))
     comm.Barrier()
     return found
 
@@ -176,12 +168,16 @@ class _Line:
 
     def __init__(self, times: dict[int, float]) -> None:
         (small, its), (large, other) = sorted(times.items())
-        self.byte = (other - its) / (large - small)
+        self.byte = max(other - its, 1e-3) / (large - small)
         self.us = max(0.0, its - small * self.byte)
 
 
-def one_way(comm: Any, peer: int) -> _Line:
-    """Half a round trip between rank 0 and another one."""
+def _sizes(nbytes: int) -> tuple[int, int]:
+    return max(nbytes // 4, 64 << 10), nbytes
+
+
+def one_way(comm: Any, peer: int, nbytes: int) -> _Line:
+    """Half a round trip between rank 0 and another one, while the others wait."""
 
     def turn(data: Any) -> None:
         if comm.rank == 0:
@@ -191,66 +187,66 @@ def one_way(comm: Any, peer: int) -> _Line:
             comm.Recv(data, 0)
             comm.Send(data, 0)
 
-    return _Line({nbytes: _mean(comm, peer, turn, nbytes) / 2 for nbytes in (_SMALL, _LARGE)})
+    return _Line({each: _mean(comm, (0, peer), turn, each) / 2 for each in _sizes(nbytes)})
 
 
-def both_ways(comm: Any, peer: int) -> _Line:
-    """An exchange of these two."""
-    other = peer - comm.rank
+def exchange(comm: Any, peer: int, nbytes: int) -> _Line:
+    """An exchange of all ranks, each with one."""
 
     def turn(data: Any) -> None:
-        comm.Sendrecv(data, other, recvbuf=room[data.nbytes], source=other)
+        comm.Sendrecv(data, peer, recvbuf=room[: data.nbytes], source=peer)
 
-    room = {nbytes: np.zeros(nbytes, np.uint8) for nbytes in (_SMALL, _LARGE)}
-    return _Line({nbytes: _mean(comm, peer, turn, nbytes) for nbytes in (_SMALL, _LARGE)})
+    room = np.ones(nbytes, np.uint8)
+    return _Line({each: _mean(comm, range(comm.size), turn, each) for each in _sizes(nbytes)})
 
 
-def flood(comm: Any, peer: int, number: int = 400) -> float:
+def flood(comm: Any, number: int = 400) -> float:
     """What a message of 8 B takes that many others follow."""
 
     def turn(data: Any) -> None:
         start = comm.Isend if comm.rank == 0 else comm.Irecv
-        for request in [start(data, peer - comm.rank) for _ in range(number)]:
+        for request in [start(data, far - comm.rank) for _ in range(number)]:
             request.Wait()
 
-    return _mean(comm, peer, turn, 8) / number
+    far = comm.size - 1
+    return _mean(comm, (0, far), turn, 8) / number
 
 
-def _mean(comm: Any, peer: int, turn: Callable[[Any], None], nbytes: int) -> float:
-    """Us of a turn, in which only two ranks take part; the others wait."""
-    data, turns = np.zeros(nbytes, np.uint8), max(5, min(200, _BYTES // nbytes))
+def _mean(comm: Any, who: Sequence[int], turn: Callable[[Any], None], nbytes: int) -> float:
+    """Us of a turn, in which some ranks take part; the others wait."""
+    turns = max(5, min(50, _BYTES // nbytes))
+    parts = np.ones(_COLD, np.uint8).reshape(-1, nbytes)
     comm.Barrier()
     begun = 0.0
-    for number in range(turns + 1 if comm.rank in (0, peer) else 0):
+    for number in range(turns + 1 if comm.rank in who else 0):
         if number == 1:
             begun = time.perf_counter()
-        turn(data)
+        turn(parts[number % len(parts)])
     us = (time.perf_counter() - begun) / turns * 1e6
     comm.Barrier()
     return us
 
 
-def copied() -> float:
+def copied(nbytes: int) -> float:
     """Us a byte of a copy."""
-    source, target = np.ones(_LARGE, np.uint8), np.ones(_LARGE, np.uint8)
-    return _best(lambda: np.copyto(target, source))
+    return _middle(np.copyto, np.uint8, nbytes)
 
 
-def reduced() -> float:
+def reduced(nbytes: int) -> float:
     """Us a byte of a reduction."""
     from mpi4py import MPI
 
-    source, target = np.ones(_LARGE // _ITEMSIZE, np.float32), np.ones(_LARGE // _ITEMSIZE, np.float32)
-    return _best(lambda: MPI.SUM.Reduce_local(source, target))
+    return _middle(lambda target, source: MPI.SUM.Reduce_local(source, target), np.float32, nbytes)
 
 
-def _best(call: Callable[[], None]) -> float:
+def _middle(call: Callable[[Any, Any], Any], dtype: Any, nbytes: int) -> float:
+    """Us a byte of a call with a target and a source."""
     times = []
-    for _ in range(20):
+    for target, source in zip(*(np.ones(_COLD, np.uint8).view(dtype).reshape(_COLD // nbytes, -1) for _ in range(2)), strict=True):
         begun = time.perf_counter()
-        call()
+        call(target, source)
         times.append(time.perf_counter() - begun)
-    return statistics.median(times) * 1e6 / _LARGE
+    return statistics.median(times) * 1e6 / nbytes
 
 
 def _gigabytes(us: float) -> float:
