@@ -28,8 +28,6 @@ _BEGIN, _PASS = range(2)
 _RANK, _CORE = -1, -2
 _Port = tuple[int, int, int]
 """Which kind of unit, `_RANK`, `_CORE` or an index of `LEVELS`, 0 for out of it and 1 for into it, and its number; a core has one way."""
-
-
 _OUT_AND_IN = 2
 """What a rank that moves a byte is charged for, in a formula, where a core does it: it sends as many as it receives."""
 
