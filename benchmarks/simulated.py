@@ -1,10 +1,10 @@
 """What the simulator says of plans between hosts beside what they take: ``python benchmarks/simulated.py``, as root.
 
 Hosts are namespaces, as in ``between_hosts.py``, with as many ranks on each as ``--layouts`` says: ``2x4`` is two hosts of four. First the
-constants of the model are measured, by messages of two ranks, copies and reductions, and by nothing else. Then each plan of five collectives
-of more than 64 KiB is forced, in random order; of each call the time of the slowest rank counts, and of these the mean. The same plan is
-priced with the constants of that minute, as ``ncclx simulate`` prices it, since a shared machine is another one in the next. Of the rounds
-the middle ratio counts.
+constants of the model are measured, by messages between two ranks, exchanges of all with one other, copies and reductions. Then each plan
+of five collectives of more than 64 KiB is forced, in random order; of each call the time of the slowest rank counts, and of these the mean.
+The same plan is priced with the constants of that minute, as ``ncclx simulate`` prices it, since a shared machine is another one in the
+next. Of the rounds the middle ratio counts.
 
 The hosts share the cores of this machine, one after the other: of four, the first two have one half. What sends and receives there is a
 core, not a card, so the file that is printed says ``core.ranks`` and ``rack.core``.
@@ -54,21 +54,23 @@ def main() -> None:
     if options.rank:
         be_rank(options.rank, options.only.split(","))
         return
-    points: dict[str, dict[str, Any]] = {}
+    points: dict[str, dict[str, list[float]]] = {}
+    networks: dict[str, list[str]] = {}
     for layout in options.layouts.split(","):
-        for lines, times in measured(layout, options.rounds, options.only):
-            for point, both in priced(layout, lines, times).items():
-                found = points.setdefault(f"{layout} {point}", {"network": [], "measured": [], "simulated": []})
-                for name, value in zip(found, (lines, *both), strict=True):
-                    found[name].append(value)
+        for call, lines, times in measured(layout, options.rounds, options.only):
+            networks.setdefault(f"{layout} {call}", []).append("; ".join(lines))
+            for algorithm, us in times.items():
+                found = points.setdefault(f"{layout} {call} {algorithm}", {"measured": [], "simulated": []})
+                found["measured"].append(us)
+                found["simulated"].append(priced(layout, call, algorithm, lines))
     report(points)
     if options.json:
-        about = {"date": time.strftime("%Y-%m-%d"), "unit": "us", "goal": GOAL, "rounds": options.rounds, "points": points}
+        about = {"date": time.strftime("%Y-%m-%d"), "unit": "us", "goal": GOAL, "networks": networks, "points": points}
         Path(options.json).write_text(json.dumps(about, indent=1) + "\n")
 
 
-def measured(layout: str, rounds: int, only: str) -> Iterator[tuple[list[str], dict[str, float]]]:
-    """The lines of a network, as it was just before and after, and the times of the plans of a collective on it; of all rounds."""
+def measured(layout: str, rounds: int, only: str) -> Iterator[tuple[str, list[str], dict[str, float]]]:
+    """A call, the lines of a network, as it was just before and after, and what each plan of the call takes on it; of all rounds."""
     hosts, ranks = map(int, layout.split("x"))
     own = [f"node.ranks = {ranks}", f"core.ranks = {max(1, hosts * ranks // _CORES)}"]
     words = [str(HERE), "--rank", str(ranks), "--only", only]
@@ -77,28 +79,24 @@ def measured(layout: str, rounds: int, only: str) -> Iterator[tuple[list[str], d
             print(f"{layout}: round {number + 1} of {rounds}", file=sys.stderr)
             lines = between_hosts.ours(ranks, count=hosts)
             (said,) = between_hosts.said_by_all([[*line[: line.index(str(between_hosts.HERE))], *words] for line in lines])
-            for before, times, after in said["found"]:
-                yield [*own, *(f"{key} = {(before[key] + after[key]) / 2:.6g}" for key in before)], times
+            for call, before, times, after in said["found"]:
+                yield call, [*own, *(f"{key} = {(before[key] + after[key]) / 2:.6g}" for key in before)], times
 
 
-def priced(layout: str, lines: list[str], times: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """What each plan takes, and what the simulator says."""
+def priced(layout: str, call: str, algorithm: str, lines: list[str]) -> float:
+    """What the simulator says of a plan, in us."""
     from ncclx_mpi.algorithms import row_of
     from ncclx_mpi.simulate import network
     from ncclx_mpi.simulate.calls import Call
     from ncclx_mpi.simulate.price import price
 
     hosts, ranks = map(int, layout.split("x"))
+    name, nbytes = call.split()
     nodes = tuple(rank // ranks for rank in range(hosts * ranks))
-    modelled, found = network.read(lines), {}
-    for point, us in times.items():
-        name, nbytes, algorithm = point.split()
-        call = Call(hosts * ranks, int(nbytes), _ITEMSIZE, nodes=nodes)
-        found[point] = us, price(row_of(name, algorithm), call, modelled).us
-    return found
+    return price(row_of(name, algorithm), Call(hosts * ranks, int(nbytes), _ITEMSIZE, nodes=nodes), network.read(lines)).us
 
 
-def report(points: dict[str, dict[str, Any]]) -> None:
+def report(points: dict[str, dict[str, list[float]]]) -> None:
     """A line for each point, medians of all rounds, and how many hold."""
     held = 0
     for point, found in points.items():
@@ -138,8 +136,8 @@ def be_rank(ranks: int, only: list[str]) -> None:
             for each, own in times.items():
                 slowest = np.zeros_like(own)
                 comm.Allreduce(own, slowest, op=MPI.MAX)
-                us[f"{name} {nbytes} {each}"] = float(np.mean(slowest[1:]))  # the first call makes the plan, and what it needs
-            found.append((before, us, constants(comm, ranks, nbytes)))
+                us[each] = float(np.mean(slowest[1:]))  # the first call makes the plan, and what it needs
+            found.append((f"{name} {nbytes}", before, us, constants(comm, ranks, nbytes)))
         for each in names:
             comms[each].Free()
     if comm.rank == 0:
