@@ -327,12 +327,12 @@ def perftest(test: str, nbytes: int, loops: int, column: int) -> float:
 # Ranks --------------------------------------------------------------------------------------------------------------------
 
 
-def ours(ranks: int, *words: str, count: int = 2) -> list[list[str]]:
-    """Commands that start ranks of this library on each of so many hosts."""
+def ours(ranks: int, *words: str, count: int = 2, program: Path = HERE) -> list[list[str]]:
+    """Commands that start ranks of this library on each of so many hosts, this program's or another's."""
     port = 29_000 + secrets.randbelow(500)
     own = ["--nnodes", str(count), "--rendezvous", f"{_ADDRESSES[0]}:{port}", "-n", str(ranks), "--timeout", _LIMIT_S]
     line = [sys.executable, "-m", "ncclx_mpi", "run", *own]
-    return [on_host(node, *line, "--node-rank", str(node), str(HERE), *words) for node in range(count)]
+    return [on_host(node, *line, "--node-rank", str(node), str(program), *words) for node in range(count)]
 
 
 def job(name: str, commands: list[list[str]], **variables: str) -> dict[str, dict[str, float]]:
@@ -448,20 +448,28 @@ def mpi_rank(options: argparse.Namespace) -> None:
             continue
         comms = {"": comm, **flat_twin(comm, name, flat)}
         calls = {column: call_of(name, each, nbytes) for column, each in comms.items()}
-        times = {column: np.zeros(max(12, min(200, (64 << 20) // max(1, nbytes)))) for column in comms}
-        for number in range(len(times[""])):
-            for column, call in calls.items():
-                comm.Barrier()
-                begun = time.perf_counter()
-                call()
-                times[column][number] = (time.perf_counter() - begun) * 1e6
-        for column, own in times.items():
-            slowest = np.zeros_like(own)
-            comm.Allreduce(own, slowest, op=MPI.MAX)
-            # The first call makes the plan, and what it needs.
-            found.setdefault(f"mpi {name} {nbytes}", {})[column] = float(np.mean(slowest[1:]))
+        found[f"mpi {name} {nbytes}"] = means_in_turn(comm, calls, max(11, min(199, (64 << 20) // max(1, nbytes))))
     if comm.rank == 0:
         print(json.dumps(found), flush=True)
+
+
+def means_in_turn(comm: Any, calls: dict[str, Callable[[], None]], turns: int) -> dict[str, float]:
+    """Microseconds of calls, so many of each, in random order, as what was before matters: the mean of what the slowest rank takes."""
+    from mpi4py import MPI
+
+    dice, times = np.random.default_rng(1), {name: np.zeros(turns + 1) for name in calls}
+    for number in range(turns + 1):
+        for name in dice.permutation(list(calls)):
+            comm.Barrier()
+            begun = time.perf_counter()
+            calls[name]()
+            times[name][number] = (time.perf_counter() - begun) * 1e6
+    means = {}
+    for name, own in times.items():
+        slowest = np.zeros_like(own)
+        comm.Allreduce(own, slowest, op=MPI.MAX)
+        means[name] = float(np.mean(slowest[1:]))  # the first call makes the plan, and what it needs
+    return means
 
 
 def bind(rank: int, ranks: int) -> None:
@@ -481,14 +489,19 @@ def half_round_trip_of_arrays(comm: Any, nbytes: int) -> float:
     comm.Barrier()
     for _ in range(max(8, min(2000, (64 << 20) // nbytes)) if comm.rank in (0, far) else 0):
         begun = time.perf_counter()
-        if comm.rank == 0:
-            comm.Send(data, far)
-            comm.Recv(data, far)
-        else:
-            comm.Recv(data, 0)
-            comm.Send(data, 0)
+        there_and_back(comm, data, far)
         times.append((time.perf_counter() - begun) / 2 * 1e6)
     return float(np.mean(times)) if times else 0.0
+
+
+def there_and_back(comm: Any, data: Any, far: int) -> None:
+    """A round trip between rank 0 and another one."""
+    if comm.rank == 0:
+        comm.Send(data, far)
+        comm.Recv(data, far)
+    else:
+        comm.Recv(data, 0)
+        comm.Send(data, 0)
 
 
 def call_of(name: str, comm: Any, nbytes: int) -> Callable[[], None]:

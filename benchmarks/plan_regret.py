@@ -20,8 +20,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 HERE = Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parent))
 
@@ -71,12 +69,10 @@ def main() -> None:
 def measured(layout: str, rounds: int, only: str, table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The points of all rounds, after the table was measured that they choose by, if one is named."""
     hosts, ranks = map(int, layout.split("x"))
-    words = [str(HERE), "--rank", str(ranks), "--only", only]
+    words = ["--rank", str(ranks), "--only", only]
 
     def said(*more: str, **variables: str) -> dict[str, Any]:
-        lines = between_hosts.ours(ranks, count=hosts)
-        cut = [[*line[: line.index(str(between_hosts.HERE))], *words, *more] for line in lines]
-        (found,) = between_hosts.said_by_all(cut, **variables)
+        (found,) = between_hosts.said_by_all(between_hosts.ours(ranks, *words, *more, count=hosts, program=HERE), **variables)
         return found
 
     with between_hosts.hosts(count=hosts):
@@ -133,7 +129,7 @@ def be_rank(only: list[str]) -> None:
 
     from ncclx_mpi.algorithms import PLAN, Case, choose, rows_of
 
-    comm, found, dice = MPI.COMM_WORLD, {}, np.random.default_rng(1)
+    comm, found = MPI.COMM_WORLD, {}
     nodes, table = comm._state.native.nodes, comm._state.native.table
     for name in only:
         names = [row.name for row in rows_of(name) if row.kind == PLAN]
@@ -141,18 +137,7 @@ def be_rank(only: list[str]) -> None:
         for size in SIZES:
             nbytes = max(size, 4 * comm.size) if name == "reduce_scatter" else size  # an element for each rank
             calls = {each: between_hosts.call_of(name, comms[each], nbytes) for each in comms}
-            times = {each: np.zeros(max(_FEWEST, min(_MOST, _BYTES // nbytes)) + 1) for each in comms}
-            for number in range(len(times[AUTO])):
-                for each in dice.permutation(list(calls)):  # whether ranks that share a core sleep depends on what was before
-                    comm.Barrier()
-                    begun = time.perf_counter()
-                    calls[each]()
-                    times[each][number] = (time.perf_counter() - begun) * 1e6
-            us = {}
-            for each, own in times.items():
-                slowest = np.zeros_like(own)
-                comm.Allreduce(own, slowest, op=MPI.MAX)
-                us[each] = float(np.mean(slowest[1:]))  # the first call makes the plan, and what it needs
+            us = between_hosts.means_in_turn(comm, calls, max(_FEWEST, min(_MOST, _BYTES // nbytes)))
             case = Case(comm.size, nbytes * (comm.size if name == "alltoall" else 1), 4, nodes=nodes, table=table)
             found[f"{name} {nbytes}"] = {"us": us, "chosen": choose(name, case).name}
         for each in names:

@@ -73,12 +73,11 @@ def measured(layout: str, rounds: int, only: str) -> Iterator[tuple[str, list[st
     """A call, the lines of a network, as it was just before and after, and what each plan of the call takes on it; of all rounds."""
     hosts, ranks = map(int, layout.split("x"))
     own = [f"node.ranks = {ranks}", f"core.ranks = {max(1, hosts * ranks // _CORES)}"]
-    words = [str(HERE), "--rank", str(ranks), "--only", only]
+    words = ["--rank", str(ranks), "--only", only]
     with between_hosts.hosts(count=hosts):
         for number in range(rounds):
             print(f"{layout}: round {number + 1} of {rounds}", file=sys.stderr)
-            lines = between_hosts.ours(ranks, count=hosts)
-            (said,) = between_hosts.said_by_all([[*line[: line.index(str(between_hosts.HERE))], *words] for line in lines])
+            (said,) = between_hosts.said_by_all(between_hosts.ours(ranks, *words, count=hosts, program=HERE))
             for call, before, times, after in said["found"]:
                 yield call, [*own, *(f"{key} = {(before[key] + after[key]) / 2:.6g}" for key in before)], times
 
@@ -116,27 +115,17 @@ def be_rank(ranks: int, only: list[str]) -> None:
 
     from ncclx_mpi.algorithms import PLAN, rows_of
 
-    comm, found, dice = MPI.COMM_WORLD, [], np.random.default_rng(1)
+    comm, found = MPI.COMM_WORLD, []
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank * _CORES // comm.size]})
     for name in only:
         names = [row.name for row in rows_of(name) if row.kind == PLAN]
         comms = {each: between_hosts.flat_twin(comm, name, each)[between_hosts.FLAT] for each in names}
         for nbytes in SIZES:
-            before, us = constants(comm, ranks, nbytes), {}
             block = nbytes // comm.size if name == "alltoall" else nbytes
-            calls = {each: between_hosts.call_of(name, comms[each], block) for each in comms}
-            times = {each: np.zeros(max(_FEWEST, min(_MOST, _BYTES // nbytes)) + 1) for each in comms}
-            for number in range(len(times[names[0]])):
-                for each in dice.permutation(names):
-                    comm.Barrier()
-                    begun = time.perf_counter()
-                    calls[each]()
-                    times[each][number] = (time.perf_counter() - begun) * 1e6
-            for each, own in times.items():
-                slowest = np.zeros_like(own)
-                comm.Allreduce(own, slowest, op=MPI.MAX)
-                us[each] = float(np.mean(slowest[1:]))  # the first call makes the plan, and what it needs
+            calls = {each: between_hosts.call_of(name, comms[each], block) for each in names}
+            before = constants(comm, ranks, nbytes)
+            us = between_hosts.means_in_turn(comm, calls, max(_FEWEST, min(_MOST, _BYTES // nbytes)))
             found.append((f"{name} {nbytes}", before, us, constants(comm, ranks, nbytes)))
         for each in names:
             comms[each].Free()
@@ -178,12 +167,7 @@ def one_way(comm: Any, peer: int, nbytes: int) -> _Line:
     """Half a round trip between rank 0 and another one, while the others wait."""
 
     def turn(data: Any) -> None:
-        if comm.rank == 0:
-            comm.Send(data, peer)
-            comm.Recv(data, peer)
-        else:
-            comm.Recv(data, 0)
-            comm.Send(data, 0)
+        between_hosts.there_and_back(comm, data, peer)
 
     return _Line({each: _mean(comm, (0, peer), turn, each) / 2 for each in _sizes(nbytes)})
 

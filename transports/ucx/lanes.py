@@ -78,11 +78,11 @@ def choose(lanes):  # type: ignore[no-untyped-def]
     return -1
 
 
-@kernel("int64(int64)")
-def living(lanes):  # type: ignore[no-untyped-def]
-    """The first lane that is not broken; -1 if all are."""
+@kernel("int64(int64, int64)")
+def living(lanes, other):  # type: ignore[no-untyped-def]
+    """The first lane that is not broken, other than one, or -1 for any; -1 if there is none."""
     for number in range(load64(lanes + LANES.count)):
-        if load64(lane_of(lanes, number) + LANE.flags) == 0:
+        if number != other and load64(lane_of(lanes, number) + LANE.flags) == 0:
             return number
     return -1
 

@@ -481,7 +481,7 @@ def on_closed(request, status, state):  # type: ignore[no-untyped-def]
 def _go_by_another(lanes, link):  # type: ignore[no-untyped-def]
     """Messages go by the next lane from now on, also those that may not have arrived; without one, or from a peer that has left, none do."""
     store64(link + LINK.endpoint, 0)
-    number = living(lanes)
+    number = living(lanes, -1)
     if number < 0 or load64(link + LINK.flags) & GONE != 0:
         fail(link)
     else:
@@ -533,7 +533,7 @@ def _watch(state, lanes, now):  # type: ignore[no-untyped-def]
             continue
         still = _still(lanes, number, now)
         is_answered = 1 if now - still + ANSWER_US * rate < answered < now - _WATCH_US * rate else 0
-        if _has_another(lanes, number) == 0:
+        if living(lanes, number) < 0:
             return
         if still > STILL_US * rate and is_answered != 0:
             store64(lanes + LANES.answered, 0)  # what the others have lost by it, they have a time to hear of
@@ -558,15 +558,6 @@ def _ask(state, lanes, number, now):  # type: ignore[no-untyped-def]
             store64(lanes + LANES.asked_by, by)
             _say(state, lanes, by, IS_QUESTION)
             return
-
-
-@kernel("int64(int64, int64)")
-def _has_another(lanes, number):  # type: ignore[no-untyped-def]
-    """Whether there is a lane that is not broken, other than this one."""
-    for other in range(load64(lanes + LANES.count)):
-        if other != number and load64(lane_of(lanes, other) + LANE.flags) == 0:
-            return 1
-    return 0
 
 
 @kernel("int64(int64)")
